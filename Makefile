@@ -4,6 +4,8 @@
 PREFIX    ?= /usr
 DESTDIR   ?=
 PLUGINDIR ?= $(PREFIX)/lib/gpuos
+# libgpuos.so, which programs of users link.
+LIBDIR    ?= $(PREFIX)/lib/gpuos
 # Where debuggers look for what is taken out of programs and plugins; STRIP=no leaves it in.
 DEBUGDIR  ?= $(PREFIX)/lib/debug
 STRIP     ?= yes
@@ -33,10 +35,13 @@ BASH    := $(PREFIX)/share/bash-completion/completions
 ZSH     := $(PREFIX)/share/zsh/vendor-completions
 FISH    := $(PREFIX)/share/fish/vendor_completions.d
 SHARE   := $(PREFIX)/share/gpuos
+INCLUDE := $(PREFIX)/include
+PKGCONF := $(PREFIX)/lib/pkgconfig
 
 # What is installed follows PREFIX and PLUGINDIR, samples too.
 PLACES  := sed -e 's,/usr/lib/gpuos,$(PLUGINDIR),g' -e 's,/usr/sbin/,$(PREFIX)/sbin/,g'
 STRIPPED = STRIP=$(STRIP) scripts/install-stripped.sh
+VERSION  = $(shell sed -n '/^\[workspace.package\]/,/^version/s/^version = "\(.*\)"/\1/p' Cargo.toml)
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test check style random reference bench replay results soak matrix upgrade hostile lint licences build release install uninstall clean sentences forms vm-build vm-from vm-test vm-sh vm-table arm-test
@@ -62,7 +67,7 @@ help:
 	@echo 'make vm-sh      a root shell in such a machine (SUITE=trixie)'
 	@echo 'make vm-table   docs/reference/machines.md, from what these tests saw'
 	@echo 'make release    the plugins and the command, optimised'
-	@echo 'make install    PREFIX=/usr DESTDIR= PLUGINDIR=$$PREFIX/lib/gpuos STRIP=yes, after make release'
+	@echo 'make install    PREFIX=/usr DESTDIR= PLUGINDIR=$$PREFIX/lib/gpuos LIBDIR=$$PREFIX/lib/gpuos STRIP=yes, after make release'
 	@echo 'make uninstall  removes what install put there'
 	@echo 'make clean      removes what was built'
 	@echo
@@ -187,7 +192,7 @@ SUITE  ?= trixie
 PROGRAMS := -p gpuosd -p gpuos_moverd -p gpuos_cli -p gpuos_layout -p gpuos_nvml
 vm-build:
 	@scripts/needs.sh build
-	$(CARGO) build --release --locked $(PLUGINS:%=-p %) $(PROGRAMS)
+	$(CARGO) build --release --locked $(PLUGINS:%=-p %) $(PROGRAMS) -p libgpuos
 # The older build that the part `upgrade` starts from.
 vm-from:
 	@rm -rf $(TARGET)/vm/from && mkdir -p $(TARGET)/vm/from
@@ -223,7 +228,7 @@ release: export CARGO_PROFILE_RELEASE_LTO = fat
 release: export CARGO_PROFILE_RELEASE_CODEGEN_UNITS = 1
 release:
 	@scripts/needs.sh build
-	$(CARGO) build --release --locked $(PLUGINS:%=-p %) -p gpuos_cli -p gpuos_layout -p gpuosd -p gpuos_moverd
+	$(CARGO) build --release --locked $(PLUGINS:%=-p %) -p gpuos_cli -p gpuos_layout -p gpuosd -p gpuos_moverd -p libgpuos
 
 # Needs no cargo, so that `make release` can be one user's and `make install` another's.
 install:
@@ -252,6 +257,17 @@ install:
 	install -d $(DESTDIR)$(SHARE)/grafana $(DESTDIR)$(SHARE)/prometheus
 	install -m 644 packaging/grafana/gpuos.json $(DESTDIR)$(SHARE)/grafana/
 	install -m 644 packaging/prometheus/gpuos.rules.yml $(DESTDIR)$(SHARE)/prometheus/
+	@# For programs of users: checkpoints from C, Fortran, shells and Python.
+	install -d $(DESTDIR)$(LIBDIR) $(DESTDIR)$(INCLUDE) $(DESTDIR)$(PKGCONF) $(DESTDIR)$(SHARE)/python/gpuos $(DESTDIR)$(SHARE)/examples/checkpoint
+	if [ -e $(RELEASE)/libgpuos.so ]; then \
+	  $(STRIPPED) 644 $(RELEASE)/libgpuos.so $(DESTDIR)$(LIBDIR)/libgpuos.so.0 $(DESTDIR)$(DEBUGDIR)$(LIBDIR)/libgpuos.so.0.debug && \
+	  ln -sf libgpuos.so.0 $(DESTDIR)$(LIBDIR)/libgpuos.so || exit 1; \
+	else echo 'this build has no libgpuos.so: programs in C cannot be linked with it' >&2; fi
+	install -m 644 include/gpuos.h $(DESTDIR)$(INCLUDE)/
+	sed -e 's,@PREFIX@,$(PREFIX),' -e 's,@LIBDIR@,$(LIBDIR),' -e 's,@VERSION@,$(VERSION),' packaging/gpuos.pc.in > $(DESTDIR)$(PKGCONF)/gpuos.pc
+	install -m 644 include/gpuos.f90 share/gpuos-checkpoint.sh $(DESTDIR)$(SHARE)/
+	install -m 644 python/gpuos/*.py $(DESTDIR)$(SHARE)/python/gpuos/
+	install -m 644 examples/checkpoint/* $(DESTDIR)$(SHARE)/examples/checkpoint/
 	$(NATIVE)/gpuos man $(DESTDIR)$(MAN)
 	install -d $(DESTDIR)$(MAN8)
 	for daemon in $(DAEMONS); do $(NATIVE)/$$daemon --man > $(DESTDIR)$(MAN8)/$$daemon.8 || exit 1; done
@@ -264,17 +280,19 @@ uninstall:
 	rm -f $(DESTDIR)$(PREFIX)/bin/gpuos $(DESTDIR)$(PREFIX)/bin/gpuos-layout
 	rm -f $(DAEMONS:%=$(DESTDIR)$(PREFIX)/sbin/%) $(DAEMONS:%=$(DESTDIR)$(UNITS)/%.service) $(DAEMONS:%=$(DESTDIR)$(MAN8)/%.8)
 	rm -f $(PLUGINS:%=$(DESTDIR)$(PLUGINDIR)/%.so)
+	rm -f $(DESTDIR)$(LIBDIR)/libgpuos.so $(DESTDIR)$(LIBDIR)/libgpuos.so.0 $(DESTDIR)$(INCLUDE)/gpuos.h $(DESTDIR)$(PKGCONF)/gpuos.pc
+	rm -f $(DESTDIR)$(DEBUGDIR)$(LIBDIR)/libgpuos.so.0.debug
 	rm -f $(DESTDIR)$(DEBUGDIR)$(PREFIX)/bin/gpuos.debug $(DESTDIR)$(DEBUGDIR)$(PREFIX)/bin/gpuos-layout.debug
 	rm -f $(DAEMONS:%=$(DESTDIR)$(DEBUGDIR)$(PREFIX)/sbin/%.debug) $(PLUGINS:%=$(DESTDIR)$(DEBUGDIR)$(PLUGINDIR)/%.so.debug)
 	rm -f $(DESTDIR)$(MAN)/gpuos.1 $(DESTDIR)$(MAN)/gpuos-*.1
 	rm -f $(DESTDIR)$(BASH)/gpuos $(DESTDIR)$(ZSH)/_gpuos $(DESTDIR)$(FISH)/gpuos.fish
 	rm -rf $(DESTDIR)$(DOC) $(DESTDIR)$(SHARE)
 	@# Folders that nobody else has put anything into. Those of the system itself stay.
-	@for dir in $(PLUGINDIR) $(PREFIX)/bin $(PREFIX)/sbin $(UNITS) $(MAN) $(MAN8) $(BASH) $(ZSH) $(FISH) $(DOC:%/gpuos=%) \
-	  $(DEBUGDIR)$(PREFIX)/bin $(DEBUGDIR)$(PREFIX)/sbin $(DEBUGDIR)$(PLUGINDIR); do \
+	@for dir in $(PLUGINDIR) $(LIBDIR) $(INCLUDE) $(PKGCONF) $(PREFIX)/bin $(PREFIX)/sbin $(UNITS) $(MAN) $(MAN8) $(BASH) $(ZSH) $(FISH) $(DOC:%/gpuos=%) \
+	  $(DEBUGDIR)$(PREFIX)/bin $(DEBUGDIR)$(PREFIX)/sbin $(DEBUGDIR)$(PLUGINDIR) $(DEBUGDIR)$(LIBDIR); do \
 	  if [ -n "$(DESTDIR)" ]; then part=$(DESTDIR)$$dir; else part=$$dir; fi; \
 	  while [ "$$part" != "$(DESTDIR)" ] && [ "$$part" != "$(DESTDIR)/" ]; do \
-	    case "$(DESTDIR):$$part" in :/usr|:/usr/local|:/usr/lib|:/usr/share|:/usr/*bin|:/usr/local/*) break ;; esac; \
+	    case "$(DESTDIR):$$part" in :/usr|:/usr/local|:/usr/lib|:/usr/lib/pkgconfig|:/usr/include|:/usr/share|:/usr/*bin|:/usr/local/*) break ;; esac; \
 	    rmdir "$$part" 2>/dev/null || [ ! -d "$$part" ] || break; \
 	    part=$$(dirname "$$part"); [ "$$part" != / ] && [ "$$part" != . ] || break; \
 	  done; \

@@ -49,7 +49,7 @@ const THINKING: [&str; 6] = [
 ];
 
 /// For each crate, the crates of this workspace that it may use. None may use a plugin.
-const MAY_USE: [(&str, &[&str]); 24] = [
+const MAY_USE: [(&str, &[&str]); 26] = [
     ("gpuos_model", &[]),
     ("gpuos_placement", &["gpuos_model"]),
     ("gpuos_core", &["gpuos_model"]),
@@ -81,6 +81,8 @@ const MAY_USE: [(&str, &[&str]); 24] = [
         "gpuos_link",
         &["gpuos_core", "gpuos_checkpoint", "gpuos_host"],
     ),
+    ("gpuos_program", &[]),
+    ("libgpuos", &["gpuos_program"]),
     (
         "slurm_ffi",
         &["gpuos_model", "gpuos_placement", "gpuos_config"],

@@ -71,6 +71,8 @@ fn what_is_installed_follows_its_places_and_goes_again() {
     for daemon in ["gpuosd", "gpuos_mover"] {
         symlink(daemons().join(daemon), release.join(daemon)).expect("a link");
     }
+    let library = programs().join("libgpuos.so");
+    symlink(library, release.join("libgpuos.so")).expect("a link");
     for places in [
         &["PREFIX=/opt/gpuos"][..],
         &[
@@ -114,6 +116,28 @@ fn what_is_installed_follows_its_places_and_goes_again() {
         assert!(
             read(&format!("{prefix}/share/gpuos/prometheus/gpuos.rules.yml")).contains("groups:")
         );
+        // What programs of users find: by pkg-config, and where docs/user/checkpoint.md says.
+        let pkgconfig = read(&format!("{prefix}/lib/pkgconfig/gpuos.pc"));
+        for line in [
+            format!("libdir=/{prefix}/lib/gpuos"),
+            format!("prefix=/{prefix}"),
+            format!("Version: {}", env!("CARGO_PKG_VERSION")),
+        ] {
+            assert!(pkgconfig.lines().any(|own| own == line), "{pkgconfig}");
+        }
+        let library = to.join(format!("{prefix}/lib/gpuos/libgpuos.so"));
+        let soname = fs::read_link(library).expect("a link");
+        assert_eq!(soname, Path::new("libgpuos.so.0"));
+        assert!(read(&format!("{prefix}/include/gpuos.h")).contains("gpuos_ckpt_join"));
+        for name in [
+            "gpuos-checkpoint.sh",
+            "gpuos.f90",
+            "python/gpuos/checkpoint.py",
+            "examples/checkpoint/counter.c",
+        ] {
+            let text = read(&format!("{prefix}/share/gpuos/{name}"));
+            assert!(!text.is_empty(), "{name}");
+        }
         let debug = to.join(format!("{prefix}/lib/debug"));
         let stripped = !places.contains(&"STRIP=no");
         assert_eq!(debug.exists(), stripped, "{places:?}");
@@ -121,6 +145,10 @@ fn what_is_installed_follows_its_places_and_goes_again() {
         for (name, whole) in [
             (format!("{plugins}/select_gpuos.so"), "libselect_gpuos.so"),
             (format!("{prefix}/bin/gpuos"), "gpuos"),
+            (
+                format!("{prefix}/lib/gpuos/libgpuos.so.0"),
+                "libgpuos.so",
+            ),
         ]
         .into_iter()
         .filter(|_| stripped)

@@ -1,0 +1,253 @@
+//! The client: joins, looks for requests, saves, and waits for the outcome.
+
+use std::path::PathBuf;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::error::Error;
+use crate::folder::{End, Folder};
+use crate::rank::Rank;
+use crate::words::{Answer, Request};
+
+/// Variable that names the folder of the job on this node.
+const VARIABLE: &str = "GPUOS_CHECKPOINT_DIR";
+
+/// How long a rank waits for its folder of a checkpoint that another rank has seen: nodes get a request at slightly different moments.
+const FOLDER_LIMIT: Duration = Duration::from_secs(60);
+
+/// How often a wait is told on standard error.
+const TOLD_EVERY: Duration = Duration::from_secs(60);
+
+/// Between two looks of a wait: from the first to the second, growing.
+const LOOKS: [Duration; 2] = [Duration::from_millis(5), Duration::from_millis(200)];
+
+/// How a program starts.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Start {
+    /// There is no checkpoint: it begins from the start.
+    New,
+    /// It goes on from a checkpoint.
+    Restore {
+        /// The checkpoint.
+        number: u32,
+        /// This rank's files, as it has saved them; a copy that it may change.
+        folder: PathBuf,
+    },
+    /// There are checkpoints, and they cannot be loaded as things are: a sentence. The program should end with an error.
+    Failed(String),
+}
+
+/// What has become of a checkpoint.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Outcome {
+    /// It is being made.
+    Pending,
+    /// It, or a newer one, exists on all nodes.
+    Committed,
+    /// It does not exist: a sentence. The one before is as it was.
+    Failed(String),
+}
+
+/// The checkpoints of this job, as one rank of its program makes them.
+///
+/// In a job without checkpoints [`join`](Checkpoints::join) says [`Start::New`] and none is ever wanted.
+#[derive(Debug)]
+pub struct Checkpoints {
+    folder: Option<Folder>,
+    rank: Rank,
+    joined: bool,
+    /// The newest checkpoint for which nothing is left to do here.
+    done: u32,
+}
+
+impl Checkpoints {
+    /// Folder and rank from the environment: `GPUOS_CHECKPOINT_DIR`, and what [`Rank::from_environment`] reads.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Rank`].
+    pub fn from_environment() -> Result<Checkpoints, Error> {
+        Ok(Checkpoints::of(Rank::from_environment()?))
+    }
+
+    /// The folder from the environment, for this rank.
+    pub fn of(rank: Rank) -> Checkpoints {
+        let path = std::env::var_os(VARIABLE).filter(|path| !path.is_empty());
+        Checkpoints::at(path.map(PathBuf::from), rank)
+    }
+
+    /// This folder of a job, for this rank; `None`: a job without checkpoints.
+    pub fn at(folder: Option<PathBuf>, rank: Rank) -> Checkpoints {
+        Checkpoints {
+            folder: folder.map(Folder::at),
+            rank,
+            joined: false,
+            done: 0,
+        }
+    }
+
+    /// Whether the job makes checkpoints at all.
+    pub fn available(&self) -> bool {
+        self.folder.is_some()
+    }
+
+    /// Which rank this is.
+    pub fn rank(&self) -> Rank {
+        self.rank
+    }
+
+    /// Joins, and waits for the answer, at most for `limit`. All ranks of the program have to join before any is answered.
+    ///
+    /// Without a limit it waits for as long as it takes, and says so on standard error every 60 s. A program that begins again
+    /// within the same process joins again.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Files`]: the folder is not there, for example inside a container; [`Error::TimedOut`]; [`Error::Unknown`].
+    pub fn join(&mut self, limit: Option<Duration>) -> Result<Start, Error> {
+        let Some(folder) = self.folder.clone() else {
+            return Ok(Start::New);
+        };
+        self.joined = false;
+        let rank = self.rank;
+        let nonce = folder.join(rank)?;
+        let waited_for = format!("gpuos_mover's answer to {rank}");
+        let answer = wait(&folder, limit, &waited_for, || folder.answer(rank, nonce))?;
+        let start = match answer.ok_or(Error::TimedOut(waited_for))? {
+            Answer::New => Start::New,
+            Answer::Restore(number) => Start::Restore {
+                number,
+                folder: folder.restored(rank, nonce),
+            },
+            Answer::Failed(why) => return Ok(Start::Failed(why)),
+        };
+        self.joined = true;
+        Ok(start)
+    }
+
+    /// The checkpoint that is wanted now and that this rank has not saved yet. One look for a file that mostly is not there: cheap
+    /// enough for each iteration.
+    ///
+    /// In a program of several ranks one rank looks and tells the others the number, so that all save the same state.
+    pub fn wanted(&self) -> Option<Request> {
+        let folder = self.folder.as_ref().filter(|_| self.joined)?;
+        folder
+            .request()
+            .filter(|request| request.number > self.done)
+    }
+
+    /// The folder for this rank's files of a checkpoint. Where another rank has seen the request it can take a moment until the folder is here:
+    /// it is waited for, 60 s at most.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Over`]: the checkpoint was given up, and the program goes on; [`Error::TimedOut`], [`Error::NoCheckpoints`], [`Error::Files`].
+    pub fn folder(&mut self, number: u32) -> Result<PathBuf, Error> {
+        let folder = self.folder.clone().ok_or(Error::NoCheckpoints)?;
+        let rank = self.rank;
+        let waited_for = format!("the folder for checkpoint {number} of {rank}");
+        let look = || {
+            if let Some(path) = folder.files(number, rank) {
+                return Ok(Some(Ok(path)));
+            }
+            Ok(folder.end(number)?.map(Err))
+        };
+        match wait(&folder, Some(FOLDER_LIMIT), &waited_for, look)? {
+            Some(Ok(path)) => Ok(path),
+            Some(Err(end)) => Err(self.over(number, end)),
+            None => Err(Error::TimedOut(waited_for)),
+        }
+    }
+
+    /// Says that this rank's files of a checkpoint are complete. From then on it leaves them alone; the mover reads, syncs and removes them.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Over`]: the checkpoint was given up, and the program goes on; [`Error::NoCheckpoints`], [`Error::Files`].
+    pub fn ready(&mut self, number: u32) -> Result<(), Error> {
+        let folder = self.folder.clone().ok_or(Error::NoCheckpoints)?;
+        if !folder.ready(number, self.rank)? {
+            let end = folder.end(number)?;
+            let unknown = || End::Failed("its folder is gone".into());
+            return Err(self.over(number, end.unwrap_or_else(unknown)));
+        }
+        self.done = self.done.max(number);
+        Ok(())
+    }
+
+    /// What has become of a checkpoint. In a job without checkpoints: failed.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Files`].
+    pub fn outcome(&self, number: u32) -> Result<Outcome, Error> {
+        let Some(folder) = &self.folder else {
+            return Ok(Outcome::Failed(Error::NoCheckpoints.to_string()));
+        };
+        Ok(match folder.end(number)? {
+            None => Outcome::Pending,
+            Some(End::Committed) => Outcome::Committed,
+            Some(End::Failed(why)) => Outcome::Failed(why),
+        })
+    }
+
+    /// Waits until a checkpoint has ended, at most for `limit`; [`Outcome::Pending`]: the limit was over first. Programs need not wait, but for
+    /// one that is the last ([`Request::is_end`]).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Files`]: the folder of the job is gone.
+    pub fn wait(&self, number: u32, limit: Option<Duration>) -> Result<Outcome, Error> {
+        let Some(folder) = &self.folder else {
+            return self.outcome(number);
+        };
+        let waited_for = format!("the end of checkpoint {number}");
+        let ended = wait(folder, limit, &waited_for, || {
+            let outcome = self.outcome(number)?;
+            Ok(Some(outcome).filter(|outcome| *outcome != Outcome::Pending))
+        })?;
+        Ok(ended.unwrap_or(Outcome::Pending))
+    }
+
+    /// The error of a checkpoint that has ended without this rank.
+    fn over(&mut self, number: u32, end: End) -> Error {
+        self.done = self.done.max(number);
+        let why = match end {
+            End::Committed => "a newer one exists".into(),
+            End::Failed(why) => why,
+        };
+        Error::Over { number, why }
+    }
+}
+
+/// Looks until there is something, at most for `limit`.
+fn wait<T>(
+    folder: &Folder,
+    limit: Option<Duration>,
+    waited_for: &str,
+    mut look: impl FnMut() -> Result<Option<T>, Error>,
+) -> Result<Option<T>, Error> {
+    let begun = Instant::now();
+    let mut told = TOLD_EVERY;
+    let [mut pause, longest] = LOOKS;
+    loop {
+        if let Some(found) = look()? {
+            return Ok(Some(found));
+        }
+        folder.check()?;
+        let waited = begun.elapsed();
+        let left = limit.map_or(longest, |limit| limit.saturating_sub(waited));
+        if left.is_zero() {
+            return Ok(None);
+        }
+        if waited >= told {
+            told = waited + TOLD_EVERY;
+            eprintln!(
+                "gpuos: still waiting for {waited_for}, for {} s",
+                waited.as_secs()
+            );
+        }
+        thread::sleep(pause.min(left));
+        pause = (pause * 2).min(longest);
+    }
+}

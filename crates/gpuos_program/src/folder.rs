@@ -1,0 +1,156 @@
+//! The files of the protocol, in the folder of the job on this node.
+
+use std::fs::{self, OpenOptions};
+use std::io::{self, ErrorKind, Read};
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use crate::error::Error;
+use crate::rank::Rank;
+use crate::words::{self, Answer, Request};
+
+/// The mover cuts its sentences far below that.
+const LONGEST_LINE: u64 = 4096;
+
+/// The folder of a job.
+#[derive(Clone, Debug)]
+pub(crate) struct Folder(PathBuf);
+
+/// How a checkpoint ended, by the files.
+pub(crate) enum End {
+    Committed,
+    Failed(String),
+}
+
+impl Folder {
+    pub(crate) fn at(path: PathBuf) -> Folder {
+        Folder(path)
+    }
+
+    /// That it is there: a wait in a folder that is gone would have no end.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        match fs::metadata(&self.0) {
+            Ok(_) => Ok(()),
+            Err(error) => Err(failed("wait in", &self.0, error)),
+        }
+    }
+
+    /// Makes the file by which a rank joins, and gives its nonce. Older ones of the rank are removed: a script that starts programs in a loop
+    /// would leave one of each.
+    pub(crate) fn join(&self, rank: Rank) -> Result<u64, Error> {
+        let ranks = self.0.join("ranks");
+        let since = SystemTime::now().duration_since(UNIX_EPOCH);
+        let mut nonce = u64::try_from(since.unwrap_or_default().as_nanos()).unwrap_or(1);
+        let prefix = format!("{}.{}", rank.rank(), rank.size());
+        loop {
+            let path = ranks.join(format!("{prefix}.{nonce}"));
+            match OpenOptions::new().write(true).create_new(true).open(&path) {
+                Ok(_) => break,
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => nonce += 1,
+                Err(error) => return Err(failed(Error::JOIN, &path, error)),
+            }
+        }
+        for entry in fs::read_dir(&ranks).into_iter().flatten().flatten() {
+            let name = entry.file_name();
+            let older = name.to_str().and_then(joined);
+            if older.is_some_and(|(of, other)| of == rank.rank() && other < nonce) {
+                let _ = fs::remove_file(entry.path());
+            }
+        }
+        Ok(nonce)
+    }
+
+    /// The answer to a rank that joined, once it is there.
+    pub(crate) fn answer(&self, rank: Rank, nonce: u64) -> Result<Option<Answer>, Error> {
+        let path = self.0.join(format!("start.{}.{nonce}", rank.rank()));
+        let Some(line) = line(&path)? else {
+            return Ok(None);
+        };
+        match words::answer(&line) {
+            Some(answer) => Ok(Some(answer)),
+            None => Err(Error::Unknown { path, line }),
+        }
+    }
+
+    pub(crate) fn restored(&self, rank: Rank, nonce: u64) -> PathBuf {
+        self.0.join(format!("restore.{}.{nonce}", rank.rank()))
+    }
+
+    pub(crate) fn request(&self) -> Option<Request> {
+        words::request(&line(&self.0.join("request")).ok()??)
+    }
+
+    /// Where a rank writes its files, if that is there.
+    pub(crate) fn files(&self, number: u32, rank: Rank) -> Option<PathBuf> {
+        let name = format!("rank-{}-of-{}", rank.rank(), rank.size());
+        let path = self.0.join(format!("{number}/files/{name}"));
+        path.is_dir().then_some(path)
+    }
+
+    /// Says that the files of a rank are complete; `false`: the checkpoint is gone.
+    pub(crate) fn ready(&self, number: u32, rank: Rank) -> Result<bool, Error> {
+        let path = self.0.join(format!("{number}/ready.{}", rank.rank()));
+        match OpenOptions::new().write(true).create_new(true).open(&path) {
+            Ok(_) => Ok(true),
+            Err(error) => match error.kind() {
+                ErrorKind::AlreadyExists => Ok(true),
+                ErrorKind::NotFound => Ok(false),
+                _ => Err(failed("make", &path, error)),
+            },
+        }
+    }
+
+    /// How a checkpoint ended; `None`: it has not.
+    pub(crate) fn end(&self, number: u32) -> Result<Option<End>, Error> {
+        // In this order. If a newer one has failed, this one has ended before, and `commit` has it if it came to be.
+        let failure = line(&self.0.join("failed"))?;
+        let failure = failure.as_deref().and_then(words::failed);
+        if let Some((_, why)) = failure.filter(|(failed, _)| *failed == number) {
+            return Ok(Some(End::Failed(why.into())));
+        }
+        let newest = line(&self.0.join("commit"))?;
+        let newest: Option<u32> = newest.as_deref().and_then(words::number);
+        if newest.is_some_and(|newest| newest >= number) {
+            return Ok(Some(End::Committed));
+        }
+        let newer = failure.filter(|(failed, _)| *failed > number);
+        Ok(newer.map(|(newer, _)| {
+            End::Failed(format!(
+                "it came to nothing, as checkpoint {newer} after it"
+            ))
+        }))
+    }
+}
+
+/// Rank and nonce in the name by which a rank joins.
+fn joined(name: &str) -> Option<(u16, u64)> {
+    let mut parts = name.split('.');
+    let rank = words::number(parts.next()?)?;
+    let _size: u16 = words::number(parts.next()?)?;
+    let nonce = words::number(parts.next()?)?;
+    parts.next().is_none().then_some((rank, nonce))
+}
+
+/// The first line of a file, if it is there.
+fn line(path: &Path) -> Result<Option<String>, Error> {
+    let read = || -> io::Result<Vec<u8>> {
+        let mut text = Vec::new();
+        fs::File::open(path)?
+            .take(LONGEST_LINE)
+            .read_to_end(&mut text)?;
+        Ok(text)
+    };
+    match read() {
+        Ok(text) => {
+            let text = String::from_utf8_lossy(&text);
+            Ok(Some(text.lines().next().unwrap_or_default().into()))
+        }
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(failed("read", path, error)),
+    }
+}
+
+fn failed(doing: &'static str, path: &Path, error: io::Error) -> Error {
+    let path = path.into();
+    Error::Files { doing, path, error }
+}

@@ -1,0 +1,263 @@
+//! The library.
+
+use std::fs;
+use std::thread;
+use std::time::Duration;
+
+use gpuos_program::{Checkpoints, Error, Outcome, Rank, Reason, Start};
+
+use crate::support::Mover;
+
+fn rank(rank: u64, size: u64) -> Rank {
+    Rank::new(rank, size).expect("a rank")
+}
+
+fn client(mover: &Mover, of: Rank) -> Checkpoints {
+    Checkpoints::at(Some(mover.path().into()), of)
+}
+
+fn joined(mover: &Mover, of: Rank) -> (Checkpoints, Start) {
+    let mut client = client(mover, of);
+    let start = client.join(None).expect("answered");
+    (client, start)
+}
+
+/// Saves one file, as all ranks do here.
+fn save(client: &mut Checkpoints, number: u32, text: &str) {
+    let folder = client.folder(number).expect("wanted");
+    fs::write(folder.join("state"), text).expect("written");
+    client.ready(number).expect("taken");
+}
+
+#[test]
+fn a_job_without_checkpoints_runs_on() {
+    let mut client = Checkpoints::at(None, Rank::ALONE);
+    assert!(!client.available());
+    assert_eq!(client.join(None).expect("answered"), Start::New);
+    assert_eq!(client.wanted(), None);
+    assert!(matches!(client.folder(1), Err(Error::NoCheckpoints)));
+    assert!(matches!(client.ready(1), Err(Error::NoCheckpoints)));
+    assert!(matches!(
+        client.wait(1, None).expect("known"),
+        Outcome::Failed(why) if why.contains("GPUOS_CHECKPOINT_DIR is not set")
+    ));
+}
+
+#[test]
+fn what_was_saved_is_there_at_the_next_start() {
+    let mover = Mover::start();
+    let (mut client, start) = joined(&mover, Rank::ALONE);
+    assert_eq!(start, Start::New);
+    assert_eq!(client.wanted(), None);
+    let number = mover.ask("interval");
+    let request = client.wanted().expect("wanted");
+    assert_eq!((request.number, request.reason), (number, Reason::Interval));
+    assert!(!request.is_end());
+    assert_eq!(client.outcome(number).expect("known"), Outcome::Pending);
+    save(&mut client, number, "17");
+    // It may be committed by now, or not: it is wanted no more.
+    assert_eq!(client.wanted(), None);
+    assert_eq!(
+        client.wait(number, None).expect("known"),
+        Outcome::Committed
+    );
+    // Said twice, or too late, it is the same.
+    assert!(matches!(client.ready(number), Err(Error::Over { .. })));
+
+    mover.restart();
+    let (client, start) = joined(&mover, Rank::ALONE);
+    let Start::Restore {
+        number: from,
+        folder,
+    } = start
+    else {
+        panic!("{start:?}");
+    };
+    assert_eq!(from, number);
+    let state = fs::read_to_string(folder.join("state")).expect("restored");
+    assert_eq!(state, "17");
+    assert_eq!(client.wanted(), None);
+}
+
+#[test]
+fn ranks_are_answered_when_all_have_joined() {
+    let mover = Mover::start();
+    let ranks: Vec<_> = (0..4)
+        .map(|number| client(&mover, rank(number, 4)))
+        .collect();
+    let mut ranks = ranks.into_iter();
+    let mut first = ranks.next().expect("one");
+    let waited = first.join(Some(Duration::from_millis(20)));
+    assert!(matches!(waited, Err(Error::TimedOut(_))), "{waited:?}");
+    assert_eq!(mover.answered(), 0);
+    let threads: Vec<_> = ranks
+        .chain([first])
+        .map(|mut client| {
+            thread::spawn(move || {
+                let start = client.join(None).expect("answered");
+                (client, start)
+            })
+        })
+        .collect();
+    let mut clients: Vec<Checkpoints> = threads
+        .into_iter()
+        .map(|thread| {
+            let (client, start) = thread.join().expect("joined");
+            assert_eq!(start, Start::New);
+            client
+        })
+        .collect();
+    let number = mover.ask("asked");
+    for client in &mut clients {
+        assert_eq!(client.outcome(number).expect("known"), Outcome::Pending);
+        let text = client.rank().to_string();
+        save(client, number, &text);
+    }
+    mover.ended(number).expect("committed");
+    let kept = fs::read_to_string(mover.kept(number, 2).join("state"));
+    assert_eq!(kept.expect("kept"), "rank 2 of 4");
+}
+
+#[test]
+fn a_rank_waits_for_its_folder_where_another_has_seen_the_request() {
+    let mover = Mover::start();
+    let (mut client, _) = joined(&mover, Rank::ALONE);
+    let saver = thread::spawn(move || save(&mut client, 1, "told by another"));
+    assert_eq!(mover.ask("interval"), 1);
+    saver.join().expect("saved");
+    mover.ended(1).expect("committed");
+}
+
+#[test]
+fn a_checkpoint_that_was_given_up_is_over_and_the_next_one_counts() {
+    let mover = Mover::start();
+    let (mut client, _) = joined(&mover, Rank::ALONE);
+    let first = mover.ask("interval");
+    let folder = client.folder(first).expect("wanted");
+    mover.give_up("rank 0 took too long");
+    assert!(fs::write(folder.join("state"), "late").is_err());
+    let over = client.ready(first).expect_err("over");
+    assert_eq!(
+        over.to_string(),
+        "checkpoint 1 is not wanted any more: rank 0 took too long"
+    );
+    assert!(matches!(client.folder(first), Err(Error::Over { .. })));
+    assert_eq!(client.wanted(), None);
+
+    let second = mover.ask_in_vain("interval", "node 3 is away");
+    save(&mut client, second, "in vain");
+    assert_eq!(
+        client.wait(second, None).expect("known"),
+        Outcome::Failed("node 3 is away".into())
+    );
+    // What `failed` says of a newer one holds for one that is not in `commit`, too.
+    assert!(matches!(client.outcome(first), Ok(Outcome::Failed(_))));
+
+    let third = mover.ask("interval");
+    save(&mut client, third, "kept");
+    mover.ended(third).expect("committed");
+    assert!(matches!(client.outcome(second), Ok(Outcome::Failed(_))));
+    assert_eq!(client.outcome(third).expect("known"), Outcome::Committed);
+    assert_eq!(client.outcome(third + 1).expect("known"), Outcome::Pending);
+}
+
+#[test]
+fn a_program_that_starts_again_leaves_one_file_for_each_rank() {
+    let mover = Mover::start();
+    for _ in 0..3 {
+        let (_, start) = joined(&mover, Rank::ALONE);
+        assert_eq!(start, Start::New);
+    }
+    let names = fs::read_dir(mover.path().join("ranks")).expect("a folder");
+    assert_eq!(names.count(), 1);
+    assert_eq!(mover.answered(), 3);
+}
+
+#[test]
+fn ranks_of_a_program_that_starts_again_go_on_from_one_checkpoint() {
+    let mover = Mover::start();
+    let both = |start: fn(&Start) -> bool| -> Vec<Checkpoints> {
+        let threads = [0, 1].map(|number| {
+            let mut client = client(&mover, rank(number, 2));
+            thread::spawn(move || {
+                let start = client.join(None).expect("answered");
+                (client, start)
+            })
+        });
+        let joined = threads.map(|thread| thread.join().expect("joined"));
+        let checked = joined.map(|(client, told)| {
+            assert!(start(&told), "{told:?}");
+            client
+        });
+        checked.into()
+    };
+    let mut clients = both(|start| *start == Start::New);
+    let number = mover.ask("interval");
+    for client in &mut clients {
+        save(client, number, "1");
+    }
+    mover.ended(number).expect("committed");
+    let second = mover.ask("interval");
+    save(&mut clients[0], second, "2");
+    // Rank 1 dies before it has saved, and all start again.
+    let clients = both(|start| matches!(start, Start::Restore { number: 1, .. }));
+    assert!(matches!(clients[0].outcome(second), Ok(Outcome::Failed(_))));
+    assert_eq!(clients[1].wanted(), None);
+}
+
+#[test]
+fn a_start_that_fails_says_why() {
+    let mover = Mover::start();
+    let why = "checkpoint 4 was made by 8 ranks, and this program has 1";
+    mover.refuse(why);
+    let (client, start) = joined(&mover, Rank::ALONE);
+    assert_eq!(start, Start::Failed(why.into()));
+    assert_eq!(client.wanted(), None);
+}
+
+#[test]
+fn a_line_of_a_later_version_is_named() {
+    let mover = Mover::start();
+    mover.silent();
+    let mut client = client(&mover, Rank::ALONE);
+    let answered = thread::spawn(move || client.join(None));
+    let joined = loop {
+        let name = fs::read_dir(mover.path().join("ranks"))
+            .expect("a folder")
+            .next();
+        if let Some(name) = name {
+            break name.expect("an entry").file_name().into_string();
+        }
+        thread::yield_now();
+    };
+    let joined = joined.expect("a name");
+    let nonce = joined.rsplit('.').next().expect("a nonce");
+    let answer = mover.path().join(format!("start.0.{nonce}"));
+    fs::write(mover.path().join("new"), "migrate 7\n").expect("written");
+    fs::rename(mover.path().join("new"), answer).expect("renamed");
+    let unknown = answered.join().expect("joined").expect_err("unknown");
+    let text = unknown.to_string();
+    assert!(text.contains("says \"migrate 7\""), "{text}");
+}
+
+#[test]
+fn a_folder_that_is_not_there_is_an_error_with_what_to_do() {
+    let mut client = Checkpoints::at(Some("/nonexistent/7".into()), Rank::ALONE);
+    let text = client.join(None).expect_err("not there").to_string();
+    assert!(text.starts_with("cannot join in /nonexistent/7"), "{text}");
+    assert!(text.contains("in a container"), "{text}");
+}
+
+#[test]
+fn a_wait_ends_with_its_limit_or_with_the_folder() {
+    let mover = Mover::start();
+    let (client, _) = joined(&mover, Rank::ALONE);
+    let number = mover.ask("interval");
+    let limit = Some(Duration::ZERO);
+    assert_eq!(client.wait(number, limit).expect("known"), Outcome::Pending);
+    drop(mover);
+    assert!(matches!(
+        client.wait(number, None),
+        Err(Error::Files { .. })
+    ));
+}

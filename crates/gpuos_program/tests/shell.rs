@@ -1,0 +1,178 @@
+//! The shell file, in each shell that is here.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::support::{Mover, count, root, run_counter};
+
+const SHELLS: [&str; 2] = ["dash", "bash"];
+
+fn shells() -> impl Iterator<Item = &'static str> {
+    SHELLS.into_iter().filter(|shell| {
+        let here = Command::new(shell).args(["-c", ":"]).status();
+        let here = here.is_ok_and(|status| status.success());
+        if !here {
+            eprintln!("skipped: there is no {shell} here");
+        }
+        here
+    })
+}
+
+/// A command for a script that sources the file first.
+fn script(shell: &str, folder: Option<&Path>, text: &str) -> Command {
+    let file: PathBuf = root().join("share/gpuos-checkpoint.sh");
+    let mut command = Command::new(shell);
+    command
+        .args(["-euc", &format!(". '{}'\n{text}", file.display())])
+        .env_clear()
+        .env("PATH", "/usr/bin:/bin");
+    if let Some(folder) = folder {
+        command.env("GPUOS_CHECKPOINT_DIR", folder);
+    }
+    command
+}
+
+/// Its standard output, if it ends well; else standard error.
+fn output(command: &mut Command) -> Result<String, String> {
+    let out = command.output().expect("a shell");
+    match out.status.success() {
+        true => Ok(String::from_utf8_lossy(&out.stdout).into()),
+        false => Err(String::from_utf8_lossy(&out.stderr).into()),
+    }
+}
+
+#[test]
+fn the_example_counts_on() {
+    for shell in shells() {
+        run_counter(|| {
+            let mut command = Command::new(shell);
+            command
+                .arg(root().join("examples/checkpoint/counter.sh"))
+                .args(["1000000", "0.001"])
+                .env("GPUOS_SHARE", root().join("share"));
+            command
+        });
+    }
+}
+
+#[test]
+fn a_job_without_checkpoints_runs_on() {
+    let text = "gpuos_checkpoint_start
+        ! gpuos_checkpoint_wanted
+        ! gpuos_checkpoint_folder 1
+        ! gpuos_checkpoint_ready 1
+        ! gpuos_checkpoint_wait 1
+        echo \"[$gpuos_checkpoint_from] $gpuos_checkpoint_why\"";
+    for shell in shells() {
+        let said = output(&mut script(shell, None, text));
+        assert_eq!(
+            said.as_deref(),
+            Ok("[] this job makes no checkpoints\n"),
+            "{shell}"
+        );
+    }
+}
+
+#[test]
+fn ranks_come_from_the_launcher_or_are_given() {
+    let show = "_gpuos_launcher; echo $_gpuos_rank $_gpuos_size";
+    for shell in shells() {
+        let with = |set: &[(&str, &str)]| {
+            let mut command = script(shell, None, show);
+            command.envs(set.iter().copied());
+            output(&mut command).expect("shown").trim_end().to_string()
+        };
+        let step = |id| {
+            [
+                ("SLURM_STEP_ID", id),
+                ("SLURM_PROCID", "1"),
+                ("SLURM_STEP_NUM_TASKS", "2"),
+            ]
+        };
+        let torch = [("RANK", "5"), ("WORLD_SIZE", "16")];
+        let pmi = [("PMI_RANK", "2"), ("PMI_SIZE", "4")];
+        assert_eq!(with(&[]), "0 1");
+        assert_eq!(with(&step("3")), "1 2");
+        assert_eq!(with(&step("4294967291")), "0 1");
+        assert_eq!(with(&[&step("3")[..], &torch, &pmi].concat()), "2 4");
+        let torchrun = [("TORCHELASTIC_RUN_ID", "none")];
+        assert_eq!(
+            with(&[&step("3")[..], &torch, &pmi, &torchrun].concat()),
+            "5 16"
+        );
+    }
+}
+
+#[test]
+fn a_start_that_fails_says_why() {
+    for shell in shells() {
+        let mover = Mover::start();
+        mover.refuse("made by 8 ranks, and this program has 1");
+        let refused = output(&mut script(
+            shell,
+            Some(mover.path()),
+            "gpuos_checkpoint_start",
+        ));
+        assert_eq!(
+            refused,
+            Err("gpuos: made by 8 ranks, and this program has 1\n".into()),
+            "{shell}"
+        );
+        let text = "gpuos_checkpoint_start 4 4";
+        let refused = output(&mut script(shell, Some(mover.path()), text)).expect_err("refused");
+        assert!(
+            refused.starts_with("gpuos: rank 4 of 4 cannot be"),
+            "{refused}"
+        );
+        let nowhere = Some(Path::new("/nonexistent/7"));
+        let refused = output(&mut script(shell, nowhere, "gpuos_checkpoint_start"));
+        assert!(
+            refused
+                .expect_err("refused")
+                .contains("in a container, bind")
+        );
+    }
+}
+
+#[test]
+fn outcomes_are_told_apart() {
+    // The script saves whatever is wanted until it is told to stop, and says how each ended.
+    let text = "gpuos_checkpoint_start
+        while [ \"$gpuos_checkpoint_reason\" != end ]; do
+            sleep 0.01
+            gpuos_checkpoint_wanted || continue
+            gpuos_checkpoint_folder \"$gpuos_checkpoint_number\"
+            gpuos_checkpoint_ready \"$gpuos_checkpoint_number\"
+            code=0
+            gpuos_checkpoint_wait \"$gpuos_checkpoint_number\" || code=$?
+            echo \"$gpuos_checkpoint_number $code $gpuos_checkpoint_why\"
+        done
+        ! gpuos_checkpoint_folder 1
+        echo \"$gpuos_checkpoint_why\"
+        gpuos_checkpoint_outcome 2
+        echo \"$gpuos_checkpoint_outcome\"
+        code=0
+        gpuos_checkpoint_wait 9 0 || code=$?
+        echo \"$code $gpuos_checkpoint_why\"";
+    for shell in shells() {
+        let mover = Mover::start();
+        let mut command = script(shell, Some(mover.path()), text);
+        let script = command.stdout(Stdio::piped()).spawn().expect("a shell");
+        assert!(
+            mover
+                .ended(mover.ask_in_vain("interval", "node 3 is away"))
+                .is_err()
+        );
+        assert!(mover.ended(mover.ask("asked")).is_ok());
+        assert!(mover.ended(mover.ask_in_vain("end", "no room")).is_err());
+        let out = script.wait_with_output().expect("ends");
+        let said = String::from_utf8_lossy(&out.stdout);
+        assert_eq!(
+            said,
+            "1 1 node 3 is away\n2 0 \n3 1 no room\na newer checkpoint exists\ncommitted\n\
+             2 the end of checkpoint 9 did not come within 0 s\n",
+            "{shell}"
+        );
+        assert!(count(&mover, 2).is_none(), "no file was written");
+    }
+}

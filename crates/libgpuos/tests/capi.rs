@@ -1,0 +1,158 @@
+//! libgpuos.so as a C program sees it, and as a Fortran program does where there is a compiler for it.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use support::{Mover, root, run_counter};
+use tempfile::TempDir;
+
+#[allow(dead_code, reason = "tests of the protocol need more of it")]
+#[path = "../../gpuos_program/tests/support/mod.rs"]
+mod support;
+
+/// A compiler, unless it is missing here.
+fn compiler(name: &str) -> Option<Command> {
+    let here = Command::new(name).arg("--version").output();
+    if here.is_ok_and(|out| out.status.success()) {
+        return Some(Command::new(name));
+    }
+    eprintln!("skipped: there is no {name} here");
+    None
+}
+
+/// A folder with the library under the name that programs look for.
+fn library() -> TempDir {
+    let folder = tempfile::tempdir().expect("a folder");
+    let own = std::env::current_exe().expect("own path");
+    // cargo builds it beside the tests of this crate.
+    let built = own.parent().expect("a folder").join("libgpuos.so");
+    assert!(built.exists(), "{}", built.display());
+    symlink(&built, folder.path().join("libgpuos.so.0")).expect("a link");
+    symlink(&built, folder.path().join("libgpuos.so")).expect("a link");
+    folder
+}
+
+/// Compiles sources into `folder` and gives the program.
+fn compiled(mut compiler: Command, folder: &Path, flags: &[&str], sources: &[PathBuf]) -> PathBuf {
+    let program = folder.join("program");
+    let lib = folder.display();
+    compiler
+        .current_dir(folder)
+        .args(flags)
+        .arg(format!("-I{}", root().join("include").display()))
+        .args(sources)
+        .args([&format!("-L{lib}"), &format!("-Wl,-rpath,{lib}"), "-lgpuos"])
+        .arg("-o")
+        .arg(&program);
+    let out = compiler.output().expect("a compiler");
+    let text = String::from_utf8_lossy(&out.stderr);
+    assert!(out.status.success() && text.is_empty(), "{text}");
+    program
+}
+
+const C: [&str; 5] = [
+    "-std=c99",
+    "-D_POSIX_C_SOURCE=200809L",
+    "-Wall",
+    "-Wextra",
+    "-Wpedantic",
+];
+
+#[test]
+fn the_example_in_c_counts_on() {
+    let Some(cc) = compiler("cc") else { return };
+    let folder = library();
+    let source = root().join("examples/checkpoint/counter.c");
+    let program = compiled(cc, folder.path(), &C, &[source]);
+    run_counter(|| {
+        let mut command = Command::new(&program);
+        command.args(["1000000", "1"]);
+        command
+    });
+}
+
+#[test]
+fn each_function_says_what_the_header_says() {
+    let Some(cc) = compiler("cc") else { return };
+    let folder = library();
+    let source = root().join("crates/libgpuos/tests/each.c");
+    let program = compiled(cc, folder.path(), &C, &[source]);
+    let mover = Mover::start();
+    let run = |arguments: &[&str]| {
+        let mut command = Command::new(&program);
+        command
+            .args(arguments)
+            .env("GPUOS_CHECKPOINT_DIR", mover.path());
+        command
+    };
+    let out = Command::new(&program)
+        .arg("without")
+        .env_remove("GPUOS_CHECKPOINT_DIR")
+        .output()
+        .expect("runs");
+    assert!(out.status.success(), "{out:?}");
+
+    let child = run(&["with"]).spawn().expect("runs");
+    mover
+        .ended(mover.ask_in_vain("asked", "no room"))
+        .expect_err("fails");
+    mover.ended(mover.ask("end")).expect("committed");
+    let out = child.wait_with_output().expect("ends");
+    assert!(out.status.success(), "{out:?}");
+    let kept = fs::read_to_string(mover.kept(2, 0).join("state"));
+    assert_eq!(kept.expect("kept"), "state of rank 0 of 1\n");
+
+    mover.refuse("made by 8 ranks");
+    let out = run(&["refused"]).output().expect("runs");
+    assert!(out.status.success(), "{out:?}");
+    mover.silent();
+    let out = run(&["silent"]).output().expect("runs");
+    assert!(out.status.success(), "{out:?}");
+}
+
+#[test]
+fn the_header_is_c_plus_plus_too() {
+    let Some(mut cxx) = compiler("c++") else {
+        return;
+    };
+    let folder = tempfile::tempdir().expect("a folder");
+    let source = folder.path().join("header.cc");
+    fs::write(
+        &source,
+        "#include <gpuos.h>\nint main() { return !gpuos_version(); }\n",
+    )
+    .expect("written");
+    let out = cxx
+        .args(["-Wall", "-Wextra", "-Wpedantic", "-fsyntax-only"])
+        .arg(format!("-I{}", root().join("include").display()))
+        .arg(source)
+        .output()
+        .expect("a compiler");
+    let text = String::from_utf8_lossy(&out.stderr);
+    assert!(out.status.success() && text.is_empty(), "{text}");
+}
+
+#[test]
+fn the_fortran_module_counts_on() {
+    let Some(fortran) = compiler("gfortran") else {
+        return;
+    };
+    let folder = library();
+    let sources = [
+        root().join("include/gpuos.f90"),
+        root().join("crates/libgpuos/tests/counter.f90"),
+    ];
+    let program = compiled(
+        fortran,
+        folder.path(),
+        &["-std=f2008", "-Wall", "-Wextra"],
+        &sources,
+    );
+    run_counter(|| {
+        let mut command = Command::new(&program);
+        command.arg("1000000");
+        command
+    });
+}

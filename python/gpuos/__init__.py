@@ -1,0 +1,1 @@
+"""What programs of a job do with gpuos. `gpuos.checkpoint` makes checkpoints."""

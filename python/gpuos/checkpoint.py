@@ -1,0 +1,479 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""Checkpoints of a job, for programs in Python 3.9 or newer.
+
+    from gpuos import checkpoint
+
+    with checkpoint.session() as ckpt:
+        state = ckpt.load({"step": 0})
+        while state["step"] < STEPS:
+            train(state)
+            state["step"] += 1
+            if ckpt.due(state["step"]):
+                ckpt.save(state)
+                if ckpt.ending:
+                    break
+
+In a job without checkpoints all of it does nothing: `load` gives the default, and none is ever due.
+
+`Session` is for training loops, with torch.distributed where the program uses it. `Checkpoints` is the client of the protocol,
+which docs/user/checkpoint.md explains. Nothing is imported but the standard library; torch and numpy are used if the program
+has imported them.
+"""
+
+import json
+import os
+import random
+import sys
+import time
+from pathlib import Path
+from typing import Any, Callable, Mapping, NamedTuple, Optional, Tuple
+
+__all__ = [
+    "CheckpointError", "Checkpoints", "GivenUp", "Outcome", "Request", "Restored", "Session",
+    "launched", "rng_state", "session", "set_rng_state",
+]
+
+_VARIABLE = "GPUOS_CHECKPOINT_DIR"
+# For a folder that another rank has seen first: nodes get a request at slightly different moments.
+_FOLDER_LIMIT = 60.0
+_TOLD_EVERY = 60.0
+# Slurm's numbers of steps from here on are the batch script, the interactive shell and the like.
+_SPECIAL_STEP = 0xFFFFFFF0
+
+
+class CheckpointError(Exception):
+    """Something about a checkpoint cannot be done; the text says what to do next."""
+
+
+class GivenUp(CheckpointError):
+    """This checkpoint has ended already: its files are not wanted any more. The program goes on."""
+
+
+class Request(NamedTuple):
+    """A checkpoint that is wanted: its number, and why (`interval`, `asked`, `end`)."""
+
+    number: int
+    reason: str
+
+
+class Restored(NamedTuple):
+    """The checkpoint that the program goes on from, and the folder with this rank's files, a copy that it may change."""
+
+    number: int
+    folder: Path
+
+
+class Outcome(NamedTuple):
+    """What has become of a checkpoint: `pending`, `committed` or `failed`, and why it failed."""
+
+    state: str
+    why: str = ""
+
+
+def _number(text: Optional[str]) -> Optional[int]:
+    """A decimal number without sign and leading zeros."""
+    plain = text is not None and text.isascii() and text.isdigit() and len(text) <= 19
+    return int(text) if plain and (text == "0" or text[0] != "0") else None
+
+
+def launched(environ: Mapping[str, str] = os.environ) -> Tuple[int, int]:
+    """Rank and number of ranks, as the launcher has set them: torchrun, Open MPI, PMI, `RANK` and `WORLD_SIZE`, or Slurm for
+    the tasks of a step; the first that has both. (0, 1) where there is none, as in a batch script."""
+    torch = ("RANK", "WORLD_SIZE")
+    # torchrun first when it has started this process: srun may have started torchrun, and its variables are inherited.
+    pairs = [torch] if "TORCHELASTIC_RUN_ID" in environ else []
+    pairs += [("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("PMI_RANK", "PMI_SIZE"), torch]
+    step = _number(environ.get("SLURM_STEP_ID"))
+    if step is not None and step < _SPECIAL_STEP:
+        pairs.append(("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"))
+    for names in pairs:
+        rank, size = (_number(environ.get(name)) for name in names)
+        if rank is not None and size is not None:
+            return rank, size
+    return 0, 1
+
+
+def _line(path: Path) -> Optional[str]:
+    """The first line of a file, if it is there."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.readline(4096).rstrip("\n")
+    except FileNotFoundError:
+        return None
+
+
+def _words(line: Optional[str]) -> Tuple[str, str]:
+    """The first word of a line, and the rest."""
+    word, _, rest = (line or "").partition(" ")
+    return word, rest
+
+
+def _say(text: str) -> None:
+    print(f"gpuos: {text}", file=sys.stderr, flush=True)
+
+
+class Checkpoints:
+    """The client of the protocol, for one rank of the program."""
+
+    def __init__(self, rank: Optional[int] = None, size: Optional[int] = None, folder: Optional[os.PathLike] = None):
+        """For rank `rank` of `size`, by default what `launched` says; the folder is that of the environment."""
+        if rank is None or size is None:
+            rank, size = launched()
+        if not 0 <= rank < size <= 65535:
+            raise CheckpointError(f"rank {rank} of {size} cannot be: ranks count from 0, and there are at most 65535")
+        folder = folder or os.environ.get(_VARIABLE)
+        self.rank, self.size = rank, size
+        self._folder = Path(folder) if folder else None
+        self._joined = False
+        # The newest checkpoint for which nothing is left to do here.
+        self._done = 0
+
+    @property
+    def available(self) -> bool:
+        """Whether the job makes checkpoints at all."""
+        return self._folder is not None
+
+    def _root(self) -> Path:
+        if self._folder is None:
+            raise CheckpointError(f"this job makes no checkpoints: {_VARIABLE} is not set (sbatch --gpuos-checkpoint=10m)")
+        return self._folder
+
+    def join(self, limit: Optional[float] = None) -> Optional[Restored]:
+        """Joins and waits until all ranks have, at most `limit` seconds; by default as long as it takes, with a line on
+        standard error every 60 s. None: there is no checkpoint, begin from the start. CheckpointError: there are some and they
+        cannot be loaded as things are, or the time is over (then it is a TimeoutError too)."""
+        if self._folder is None:
+            return None
+        self._joined = False
+        nonce = self._announce()
+        path = self._folder / f"start.{self.rank}.{nonce}"
+        line = self._wait(lambda: _line(path), f"gpuos_mover's answer to rank {self.rank} of {self.size}", limit)
+        word, rest = _words(line)
+        if word == "failed":
+            raise CheckpointError(rest)
+        number = _number(rest)
+        if word not in ("new", "restore") or (word == "restore") == (number is None):
+            raise CheckpointError(f"{path} says {line!r}, which this version of gpuos does not know")
+        self._joined = True
+        return None if number is None else Restored(number, self._folder / f"restore.{self.rank}.{nonce}")
+
+    def _announce(self) -> int:
+        ranks = self._root() / "ranks"
+        nonce = time.time_ns()
+        while True:
+            path = ranks / f"{self.rank}.{self.size}.{nonce}"
+            try:
+                os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+                break
+            except FileExistsError:
+                nonce += 1
+            except OSError as error:
+                raise CheckpointError(
+                    f"cannot join in {path}: {error.strerror}; in a container, bind ${_VARIABLE} into it at the same path, writable"
+                ) from error
+        # Earlier starts of this rank: a script that starts programs in a loop would leave one file of each.
+        for older in ranks.glob(f"{self.rank}.*"):
+            before = _number(older.name.rpartition(".")[2])
+            if before is not None and before < nonce:
+                older.unlink(missing_ok=True)
+        return nonce
+
+    def wanted(self) -> Optional[Request]:
+        """The checkpoint that is wanted now and that this rank has not saved yet. One look for a file that mostly is not
+        there. Of several ranks one looks and tells the others, so that all save the same state."""
+        if not self._joined:
+            return None
+        word, reason = _words(_line(self._root() / "request"))
+        number = _number(word)
+        return Request(number, reason) if number is not None and number > self._done else None
+
+    def folder(self, number: int) -> Path:
+        """The folder for this rank's files of a checkpoint; waits 60 s at most where another rank has seen the request first.
+        GivenUp: the checkpoint has ended, and the program goes on."""
+        path = self._root() / f"{number}/files/rank-{self.rank}-of-{self.size}"
+
+        def look() -> Optional[Path]:
+            if path.is_dir():
+                return path
+            outcome = self.outcome(number)
+            if outcome.state != "pending":
+                raise self._over(number, outcome)
+            return None
+
+        return self._wait(look, f"the folder for checkpoint {number} of rank {self.rank} of {self.size}", _FOLDER_LIMIT)
+
+    def ready(self, number: int) -> None:
+        """This rank's files are complete, and it leaves them alone from now on. GivenUp: the checkpoint has ended."""
+        try:
+            os.close(os.open(self._root() / f"{number}/ready.{self.rank}", os.O_WRONLY | os.O_CREAT, 0o600))
+        except FileNotFoundError:
+            raise self._over(number, self.outcome(number)) from None
+        self._done = max(self._done, number)
+
+    def outcome(self, number: int) -> Outcome:
+        """What has become of a checkpoint."""
+        if self._folder is None:
+            return Outcome("failed", "this job makes no checkpoints")
+        # In this order. If a newer one has failed, this one has ended before, and `commit` has it if it came to be.
+        word, why = _words(_line(self._folder / "failed"))
+        failed = _number(word)
+        if failed == number:
+            return Outcome("failed", why)
+        newest = _number(_line(self._folder / "commit"))
+        if newest is not None and newest >= number:
+            return Outcome("committed")
+        if failed is not None and failed > number:
+            return Outcome("failed", f"it came to nothing, as checkpoint {failed} after it")
+        return Outcome("pending")
+
+    def wait(self, number: int, limit: Optional[float] = None) -> Outcome:
+        """Waits until a checkpoint has ended, at most `limit` seconds; then it is `pending`. Needed only for the last one."""
+
+        def look() -> Optional[Outcome]:
+            outcome = self.outcome(number)
+            return None if outcome.state == "pending" else outcome
+
+        try:
+            return self._wait(look, f"the end of checkpoint {number}", limit)
+        except _TimedOut:
+            return Outcome("pending")
+
+    def _over(self, number: int, outcome: Outcome) -> GivenUp:
+        self._done = max(self._done, number)
+        why = outcome.why or ("a newer one exists" if outcome.state == "committed" else "its folder is gone")
+        return GivenUp(f"checkpoint {number} is not wanted any more: {why}")
+
+    def _wait(self, look: Callable[[], Any], what: str, limit: Optional[float]) -> Any:
+        begun, told, pause = time.monotonic(), _TOLD_EVERY, 0.005
+        while True:
+            found = look()
+            if found is not None:
+                return found
+            if not self._root().is_dir():
+                raise CheckpointError(f"{self._folder} is gone, while the program waited for {what}")
+            waited = time.monotonic() - begun
+            if limit is not None and waited >= limit:
+                raise _TimedOut(f"{what} did not come within {limit:g} s: `gpuos ckpt show` on the node tells how far gpuos_mover is")
+            if waited >= told:
+                told = waited + _TOLD_EVERY
+                _say(f"still waiting for {what}, for {waited:.0f} s")
+            time.sleep(pause)
+            pause = min(2 * pause, 0.2)
+
+
+class _TimedOut(CheckpointError, TimeoutError):
+    pass
+
+
+class _Ranks:
+    """How ranks agree. Alone, nothing is to do."""
+
+    def first(self, value: Tuple[int, ...]) -> Tuple[int, ...]:
+        """The value of rank 0."""
+        return value
+
+    def all(self, value: bool) -> bool:
+        """Whether it is true on all ranks, as far as that can be known."""
+        return value
+
+
+class _Broadcast(_Ranks):
+    def __init__(self, broadcast: Callable[[Any], Any]):
+        self._broadcast = broadcast
+
+    def first(self, value: Tuple[int, ...]) -> Tuple[int, ...]:
+        return tuple(self._broadcast(value))
+
+
+class _Distributed(_Ranks):
+    """torch.distributed. NCCL takes tensors of the current GPU alone."""
+
+    def __init__(self, torch: Any, group: Any):
+        self._torch, self._group = torch, group
+        on_gpu = str(torch.distributed.get_backend(group)) == "nccl"
+        self._device = torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
+
+    def _tensor(self, value: Tuple[int, ...]) -> Any:
+        return self._torch.tensor(list(value), dtype=self._torch.int64, device=self._device)
+
+    def first(self, value: Tuple[int, ...]) -> Tuple[int, ...]:
+        tensor = self._tensor(value)
+        self._torch.distributed.broadcast(tensor, src=0, group=self._group)
+        return tuple(tensor.tolist())
+
+    def all(self, value: bool) -> bool:
+        tensor = self._tensor((int(value),))
+        distributed = self._torch.distributed
+        distributed.all_reduce(tensor, op=distributed.ReduceOp.MIN, group=self._group)
+        return bool(tensor.tolist()[0])
+
+
+def _torch_distributed() -> Any:
+    """torch, if the program has imported it and started its process group."""
+    torch = sys.modules.get("torch")
+    distributed = getattr(torch, "distributed", None)
+    return torch if distributed is not None and distributed.is_available() and distributed.is_initialized() else None
+
+
+class Session:
+    """Checkpoints in a training loop; see `session`."""
+
+    _REASONS = ("interval", "asked", "end")
+
+    def __init__(self, client: Checkpoints, ranks: _Ranks, look_every: int):
+        self._client, self._ranks, self._look_every = client, ranks, max(1, look_every)
+        self._active = False
+        self._request: Optional[Request] = None
+        #: The checkpoint that the program goes on from, or None.
+        self.restored: Optional[Restored] = None
+        #: The last checkpoint that was saved, or 0.
+        self.number = 0
+        #: The job will be ended and its last checkpoint exists: leave the loop.
+        self.ending = False
+
+    def __enter__(self) -> "Session":
+        # Where one node has no mover the others would wait for its ranks for ever.
+        self._active = self._ranks.all(self._client.available)
+        if self._active:
+            self.restored = self._client.join()
+        elif self._client.available:
+            _say("checkpoints are not made: not all ranks have gpuos_mover on their nodes")
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self._active = False
+
+    def load(self, default: Any = None, read: Optional[Callable[[Path], Any]] = None, **options: Any) -> Any:
+        """What was saved, or `default` at a first start. `read` is given the folder with this rank's files; without it, what
+        `save` wrote is read: with `torch.load(..., map_location="cpu", **options)`, or as JSON."""
+        if self.restored is None:
+            return default
+        folder = self.restored.folder
+        if read is not None:
+            return read(folder)
+        if (folder / "state.pt").exists():
+            import torch  # The checkpoint was written with it.
+
+            return torch.load(folder / "state.pt", **{"map_location": "cpu", **options})
+        return json.loads((folder / "state.json").read_text(encoding="utf-8"))
+
+    def due(self, step: Optional[int] = None) -> bool:
+        """Whether a checkpoint is to be saved now. All ranks call it at the same place with the same `step`: rank 0 looks and
+        tells the others, at each step that `look_every` divides."""
+        self._request = None
+        if not self._active or (step is not None and step % self._look_every):
+            return False
+        request = self._client.wanted() if self._client.rank == 0 else None
+        mine = (0, 0)
+        if request is not None:
+            reason = request.reason if request.reason in self._REASONS else "asked"
+            mine = (request.number, self._REASONS.index(reason))
+        number, reason = self._ranks.first(mine)
+        if number > 0:
+            self._request = Request(number, self._REASONS[reason])
+        return number > 0
+
+    @property
+    def request(self) -> Optional[Request]:
+        """What `due` has found."""
+        return self._request
+
+    def save(self, state: Any = None, write: Optional[Callable[[Path], None]] = None) -> bool:
+        """Saves this rank's part of the checkpoint that is due, and goes on while it is stored. `write` is given the folder for
+        the files; without it `state` is written with torch.save, if the program has imported torch, else as JSON.
+
+        False: the checkpoint was given up meanwhile, or has no folder here, which standard error says. After the last one of a job it waits for the
+        commit, and sets `ending`."""
+        if self._request is None:
+            raise CheckpointError("no checkpoint is due: call save() after due() was true")
+        number, reason = self._request
+        self._request = None
+        try:
+            folder = self._client.folder(number)
+            try:
+                self._write(folder, state, write)
+            except OSError:
+                # The folder goes when a checkpoint is given up.
+                if self._client.outcome(number).state == "pending":
+                    raise
+            self._client.ready(number)
+        except (GivenUp, _TimedOut) as error:
+            _say(str(error))
+            return False
+        self.number = number
+        if reason == "end":
+            outcome = self._client.wait(number)
+            self.ending = outcome.state == "committed"
+            if not self.ending:
+                _say(f"checkpoint {number}: {outcome.why}")
+        return True
+
+    @staticmethod
+    def _write(folder: Path, state: Any, write: Optional[Callable[[Path], None]]) -> None:
+        torch = sys.modules.get("torch")
+        if write is not None:
+            write(folder)
+        elif torch is not None:
+            torch.save(state, folder / "state.pt")
+        else:
+            (folder / "state.json").write_text(json.dumps(state), encoding="utf-8")
+
+
+def session(
+    look_every: int = 1,
+    broadcast: Optional[Callable[[Any], Any]] = None,
+    group: Any = None,
+    rank: Optional[int] = None,
+    size: Optional[int] = None,
+) -> Session:
+    """A session, to be used in a `with` statement, which joins and waits for the answer.
+
+    Ranks agree by torch.distributed, once its process group is initialised (by `group`, where that is given and has rank 0), or
+    by `broadcast`, which gives what rank 0 was given, as `MPI.COMM_WORLD.bcast` of mpi4py does. A program of one process needs
+    neither. `look_every`: of how many steps one looks; with NCCL each look waits for the GPU, so look seldom or name a group of
+    gloo. `rank`, `size`: by default those of torch.distributed, else what `launched` says."""
+    torch = None if broadcast is not None else _torch_distributed()
+    if torch is not None and rank is None:
+        rank, size = torch.distributed.get_rank(), torch.distributed.get_world_size()
+    client = Checkpoints(rank, size)
+    if broadcast is not None:
+        ranks: _Ranks = _Broadcast(broadcast)
+    elif torch is not None:
+        ranks = _Distributed(torch, group)
+    elif client.size == 1 or not client.available:
+        ranks = _Ranks()
+    else:
+        raise CheckpointError(
+            f"{client.size} ranks have to agree when they save: call torch.distributed.init_process_group() before, "
+            "or give session() a broadcast, as MPI.COMM_WORLD.bcast of mpi4py is"
+        )
+    return Session(client, ranks, look_every)
+
+
+def rng_state() -> dict:
+    """The state of the random numbers of Python, and of numpy, torch and its GPUs where the program has imported them, to be
+    part of what is saved. Without torch it can be JSON."""
+    state: dict = {"python": random.getstate()}
+    numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
+    if numpy is not None:
+        name, keys, *rest = numpy.random.get_state()
+        state["numpy"] = [name, keys.tolist(), *rest]
+    if torch is not None:
+        state["torch"] = torch.get_rng_state()
+        if torch.cuda.is_available():
+            state["cuda"] = torch.cuda.get_rng_state_all()
+    return state
+
+
+def set_rng_state(state: Mapping[str, Any]) -> None:
+    """Sets what `rng_state` gave. What the program has not imported is left out."""
+    version, numbers, gauss = state["python"]
+    random.setstate((version, tuple(numbers), gauss))
+    numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
+    if numpy is not None and "numpy" in state:
+        name, keys, *rest = state["numpy"]
+        numpy.random.set_state((name, numpy.array(keys, dtype="uint32"), *rest))
+    if torch is not None and "torch" in state:
+        torch.set_rng_state(state["torch"])
+        if "cuda" in state and torch.cuda.is_available():
+            torch.cuda.set_rng_state_all(state["cuda"])
