@@ -110,7 +110,7 @@ fn progress(job: &CheckpointJob) -> String {
         (None, CheckpointPhase::Running) if job.leads && job.size.is_none() => {
             "no rank of the program has joined yet".into()
         }
-        (None, CheckpointPhase::Running) => "it is asked for".into(),
+        (None, CheckpointPhase::Running) => "it is asked for, and not begun yet".into(),
         (None, phase) => words::phase_sentence(phase).into(),
     };
     line(&text).into_owned()

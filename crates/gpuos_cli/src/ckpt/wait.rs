@@ -66,10 +66,13 @@ impl Wait {
             self.own = making.filter(|number| *number > self.base);
             return None;
         }
-        let last = job
-            .failures
-            .last()
-            .filter(|_| job.failures != self.failures);
+        // The first that is new: another one may have failed after it.
+        let mut told = job.failures.iter();
+        let new = told.find(|why| !self.failures.contains(why));
+        let why = match job.failures == self.failures {
+            true => None,
+            false => new.or(job.failures.last()),
+        };
         match (self.own, making.filter(|number| *number > self.base)) {
             (None, Some(number)) => {
                 self.own = Some(number);
@@ -77,7 +80,7 @@ impl Wait {
                 None
             }
             (Some(own), Some(number)) if own == number => None,
-            (own, _) => match (last, own) {
+            (own, _) => match (why, own) {
                 (Some(why), own) => failed(own, why),
                 (None, None) => None,
                 (None, Some(own)) => {
@@ -212,5 +215,84 @@ mod tests {
             wait.look(Some(&broken)),
             Some(Outcome::Failed(None, "n2 is away".into()))
         );
+    }
+
+    /// Checkpoints as they come and go, with the truth about each.
+    #[derive(Clone, Default)]
+    struct Story {
+        last: u32,
+        making: Option<u32>,
+        committed: Vec<u32>,
+        failed: Vec<u32>,
+    }
+
+    impl Story {
+        /// One of: begins, is committed, fails, nothing.
+        fn goes_on(&mut self, event: u32) {
+            match (event, self.making) {
+                (0, None) => {
+                    self.last += 1;
+                    self.making = Some(self.last);
+                }
+                (1, Some(number)) => {
+                    self.committed.push(number);
+                    self.making = None;
+                }
+                (2, Some(number)) => {
+                    self.failed.push(number);
+                    self.making = None;
+                }
+                _ => {}
+            }
+        }
+
+        fn job(&self) -> CheckpointJob {
+            let failures: Vec<String> = self.failed.iter().map(u32::to_string).collect();
+            let failures: Vec<&str> = failures.iter().map(String::as_str).collect();
+            job(&self.committed, self.making, &failures)
+        }
+    }
+
+    /// All stories of some length, looked at or not after each event: what is told is true, and of one begun later than asked for.
+    #[test]
+    fn no_story_is_told_wrong() {
+        const EVENTS: u32 = 5;
+        let mut ends = 0;
+        for begun in [false, true] {
+            for code in 0..8u32.pow(EVENTS) {
+                let mut story = Story::default();
+                if begun {
+                    story.goes_on(0);
+                }
+                let (base, mut wait) = (story.last, Wait::new(&story.job()));
+                let mut code = code;
+                let mut outcome = None;
+                for _ in 0..EVENTS {
+                    story.goes_on(code % 4);
+                    if code / 4 % 2 == 1 && outcome.is_none() {
+                        outcome = wait.look(Some(&story.job()));
+                    }
+                    code /= 8;
+                }
+                ends += u32::from(outcome.is_some());
+                // Whatever was missed, one that exists ends the wait.
+                let seen = outcome.or_else(|| wait.look(Some(&story.job())));
+                if story.committed.iter().any(|number| *number > base) {
+                    assert!(seen.is_some(), "{:?}", story.committed);
+                }
+                match seen {
+                    Some(Outcome::Committed(number)) => {
+                        assert!(number > base && story.committed.contains(&number));
+                    }
+                    Some(Outcome::Failed(number, why)) => {
+                        let told: u32 = why.parse().unwrap();
+                        assert!(told > base && story.failed.contains(&told));
+                        assert!(number.is_none_or(|number| number == told));
+                    }
+                    None => {}
+                }
+            }
+        }
+        assert!(ends > 5_000, "{ends}");
     }
 }

@@ -1,10 +1,15 @@
 //! `gpuos ckpt`, with a gpuos_mover that plays a part, and with several of a lab.
 
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+
 use gpuos_core::wire::{CheckpointJob, CheckpointPhase};
 use gpuos_host::socket::MOVER;
 
 use crate::ckpt_bed::{
-    Part, failing, forms, job, kept, lab, made, mover, other, telling, whole, with,
+    NOBODY, Part, failing, forms, job, kept, lab, made, mover, other, telling, whole, with,
 };
 use crate::site::Site;
 
@@ -293,6 +298,44 @@ fn checkpoints_of_a_job_that_has_ended_are_removed() {
         assert_eq!(answer.code, 1, "{verb}: {}", answer.out);
         let said = format!("{}{}", answer.out, answer.err);
         assert!(said.contains("job 17 runs: end it first"), "{verb}: {said}");
+    }
+}
+
+/// What an ordinary user may, by the kernel's word on who he is.
+#[test]
+fn a_user_sees_and_handles_his_own_jobs() {
+    let site = Site::new("24.11.5");
+    let roots = CheckpointJob {
+        uid: 0,
+        ..job(18, CheckpointPhase::Running)
+    };
+    let run = mover(&site, telling(&[whole(), roots]));
+    if std::fs::metadata(site.path("run")).unwrap().uid() != 0 {
+        println!("skipped: only root can be another user");
+        return;
+    }
+    site.install(Path::new(env!("CARGO_BIN_EXE_gpuos")), "gpuos");
+    std::fs::set_permissions(site.dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
+    let user = |args: &[&str]| {
+        let mut command = Command::new(site.path("bin/gpuos"));
+        command.args(args).arg(&run).uid(NOBODY).gid(NOBODY);
+        let path = format!("{}:/usr/bin:/bin", site.path("bin"));
+        let out = command.env_clear().env("PATH", path).current_dir("/");
+        let out = out.output().unwrap();
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        let said = text(out.stdout) + &text(out.stderr);
+        (out.status.code().unwrap(), said)
+    };
+    let (code, said) = user(&["ckpt", "list"]);
+    assert!(code == 0 && said.contains("1 job, "), "{said}");
+    let (code, said) = user(&["ckpt", "now", "17", "--no-wait"]);
+    assert!(code == 0 && said.contains("is asked for"), "{said}");
+    for verb in ["show", "now", "verify", "prune"] {
+        let (code, said) = user(&["ckpt", verb, "18", "--local"]);
+        assert!(
+            code == 1 && said.contains("another user's"),
+            "{verb}: {said}"
+        );
     }
 }
 

@@ -1,11 +1,13 @@
 //! A gpuos_mover that plays a part, and jobs for it to tell of.
 
 use std::collections::VecDeque;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use gpuos_core::job::JobId;
 use gpuos_core::wire::{
     CheckpointJob, CheckpointKept, CheckpointMaking, CheckpointPhase, CheckpointRequest, Code,
     Happening, Peer, Reply, Request,
@@ -15,7 +17,7 @@ use gpuos_host::socket::{Limits, MOVER, RequestHandler, Server, bind};
 use crate::site::Site;
 
 /// A user that no machine knows.
-const NOBODY: u32 = 4_000_000_001;
+pub const NOBODY: u32 = 4_000_000_001;
 
 /// What a gpuos_mover does.
 #[derive(Default)]
@@ -43,7 +45,13 @@ impl RequestHandler for Mover {
         ("0.1.0".into(), self.node.clone())
     }
 
-    fn ask(&self, _peer: Peer, request: Request) -> Reply {
+    fn user_of(&self, job: &JobId) -> Option<u32> {
+        let part = self.part.lock().unwrap();
+        let mut jobs = part.looks.front()?.iter();
+        jobs.find(|told| told.job == *job).map(|told| told.uid)
+    }
+
+    fn ask(&self, peer: Peer, request: Request) -> Reply {
         let Request::Checkpoint { what } = request else {
             panic!("{request:?}");
         };
@@ -65,7 +73,12 @@ impl RequestHandler for Mover {
                     0 | 1 => looks.front().cloned().unwrap_or_default(),
                     _ => looks.pop_front().unwrap(),
                 };
-                let meant = |told: &CheckpointJob| job.as_ref().is_none_or(|job| *job == told.job);
+                let own = std::fs::metadata(&self.socket).map(|socket| socket.uid());
+                let root = peer.uid == 0 || own.is_ok_and(|own| own == peer.uid);
+                let meant = |told: &CheckpointJob| {
+                    let named = job.as_ref().is_none_or(|job| *job == told.job);
+                    named && (root || told.uid == peer.uid)
+                };
                 let jobs = now.into_iter().filter(meant).collect();
                 Reply::Checkpoints { jobs }
             }
