@@ -22,7 +22,7 @@ fn counter() -> String {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let root = root.canonicalize().expect("the project");
     let (share, examples) = (root.join("share"), root.join("examples/checkpoint"));
-    format!("GPUOS_SHARE={} sh {}/counter.sh", share.display(), examples.display())
+    format!("env GPUOS_SHARE={} sh {}/counter.sh", share.display(), examples.display())
 }
 
 fn output(cluster: &Cluster, job: u32) -> String {
@@ -38,13 +38,14 @@ fn logs(cluster: &Cluster) -> String {
 }
 
 fn until<T>(cluster: &Cluster, what: &str, mut done: impl FnMut() -> Option<T>) -> T {
-    let deadline = std::time::Instant::now() + LIMIT;
+    let deadline = std::time::Instant::now() + LIMIT.min(std::time::Duration::from_secs(40));
     loop {
         if let Some(value) = done() {
             return value;
         }
         if std::time::Instant::now() > deadline {
-            panic!("waited in vain: {what}\n{}", logs(cluster));
+            let outputs: String = (1..4).map(|job| output(cluster, job)).collect();
+            panic!("waited in vain: {what}\n{}\n{outputs}", logs(cluster));
         }
         std::thread::sleep(std::time::Duration::from_millis(50));
     }
@@ -57,7 +58,8 @@ fn kept(cluster: &Cluster, node: &str, job: u32) -> PathBuf {
 
 /// The number of the newest checkpoint that a job's programs were told of on a node.
 fn committed(cluster: &Cluster, node: &str, job: u32) -> Option<u32> {
-    let file = kept(cluster, node, job).join("../../jobs").join(job.to_string()).join("commit");
+    let jobs = cluster.lab.checkpoints_dir(node).with_file_name("jobs");
+    let file = jobs.join(job.to_string()).join("commit");
     fs::read_to_string(file).ok()?.trim().parse().ok()
 }
 
