@@ -253,19 +253,28 @@ impl Trash {
         progress: &mut Progress,
     ) -> io::Result<()> {
         let mut left = share;
-        for name in self.names(pile)? {
-            if left == 0 {
-                progress.more = true;
-                break;
+        // What one round has moved up, the next one removes.
+        loop {
+            let mut round = Progress::default();
+            for name in self.names(pile)? {
+                if left == 0 {
+                    round.more = true;
+                    break;
+                }
+                left -= 1;
+                match at::remove(pile, &name[..]) {
+                    Removed::Gone => round.removed += 1,
+                    Removed::Blocked => round.stuck += 1,
+                    Removed::Full => empty_folder(pile, &name, user, &mut left, &mut round),
+                }
             }
-            left -= 1;
-            match at::remove(pile, &name[..]) {
-                Removed::Gone => progress.removed += 1,
-                Removed::Blocked => progress.stuck += 1,
-                Removed::Full => empty_folder(pile, &name, user, &mut left, progress),
+            progress.removed += round.removed;
+            if left == 0 || !round.more {
+                progress.stuck += round.stuck;
+                progress.more |= round.more;
+                return Ok(());
             }
         }
-        Ok(())
     }
 }
 
