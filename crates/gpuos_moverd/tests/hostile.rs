@@ -52,6 +52,7 @@ fn a_link_in_place_of_the_files_leads_nowhere() {
         format!("ln -s {} files", outside.display()),
         "ln -s / files".into(),
         "ln -s ../../../outside files".into(),
+        "ln -s kept files".into(),
         "mkfifo files".into(),
         "touch files".into(),
         ":".into(),

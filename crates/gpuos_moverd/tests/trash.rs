@@ -246,6 +246,28 @@ fn one_users_rubbish_does_not_keep_anothers() {
     assert_eq!(base.left().len(), 0);
 }
 
+#[test]
+fn what_stays_is_in_the_way_of_nothing() {
+    if !is_root() {
+        eprintln!("not root: there are no folders of others");
+        return;
+    }
+    let base = Base::new();
+    let pile = base.path().join(".gone/3001");
+    base.trash();
+    fs::create_dir(&pile).unwrap();
+    for number in 0..200 {
+        fs::create_dir_all(pile.join(format!("stays-{number}/d"))).unwrap();
+        fs::write(pile.join(format!("goes-{number}")), b"").unwrap();
+    }
+    let trash = base.trash();
+    for _ in 0..400 {
+        trash.step(16).unwrap();
+    }
+    assert!(names(&pile).iter().all(|name| name.starts_with("stays")));
+    assert_eq!(base.empty().stuck, 200);
+}
+
 /// Two threads of the daemon, or two daemons.
 #[test]
 fn several_may_empty_it_at_once() {

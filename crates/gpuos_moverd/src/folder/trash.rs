@@ -132,7 +132,11 @@ impl Trash {
             Removed::Blocked => return Err(Errno::BUSY.into()),
             Removed::Full => {}
         }
-        let stat = at::look(at, name)?;
+        let stat = match at::look(at, name) {
+            // Another thread was faster.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            stat => stat?,
+        };
         // What is so has not been given to a user yet, with all that is in it.
         let ours = stat.st_uid == self.us && stat.st_mode & 0o077 == 0;
         match ours {
