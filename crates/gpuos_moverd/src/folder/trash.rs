@@ -7,11 +7,11 @@
 //! BASE/.gone/UID/     folders of that user
 //! ```
 //!
-//! gpuosd has a process with the user's rights empty such folders ([clear.rs](../../../gpuosd/src/clear.rs)); here root does it itself,
-//! in the user's bounds: it changes a folder only if that is the user's own, and there he could remove every name himself, whatever it
-//! is. So a folder of somebody else's that he has moved in stays as it is. That needs no process for each removal that he could
-//! stop, and can be left off and gone on with at any time, since all of its state is what lies there: a folder with something in it
-//! is moved up beside the one in which it lay, so that nothing is ever deep, and two descriptors are open however the user nests.
+//! gpuosd has a process with the user's rights empty such folders. Here root does it itself, within the user's bounds: it changes a
+//! folder only if that is the user's own, and there he could remove every name himself, whatever it is. So a folder of somebody
+//! else's that he has moved in stays as it is. That needs no process for each removal, which he could stop, and can be left off
+//! and gone on with at any time, since all of its state is what lies there: a folder with something in it is moved up beside the
+//! one in which it lay, so that nothing is ever deep, and a few descriptors are open however the user nests.
 
 use std::ffi::{CStr, CString};
 use std::io;
