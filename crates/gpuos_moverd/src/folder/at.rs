@@ -77,17 +77,24 @@ pub(super) enum Walk {
     Stop,
 }
 
-/// Shows the names in an open folder with what they are, in no order. The folder is read anew, from its first name on.
+/// Shows the names in an open folder with what they are, in no order. The folder is read anew, from its first name on; one that is
+/// removed meanwhile has no more.
 pub(super) fn each(
     folder: impl AsFd,
     mut show: impl FnMut(&CStr, FileType) -> Walk,
 ) -> io::Result<()> {
     let flags = READ | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let again = openat(folder, c".", flags, Mode::empty())?;
+    let again = match openat(folder, c".", flags, Mode::empty()) {
+        Err(Errno::NOENT) => return Ok(()),
+        again => again?,
+    };
     let mut buffer = [MaybeUninit::uninit(); 32 << 10];
     let mut entries = RawDir::new(&again, &mut buffer);
     while let Some(entry) = entries.next() {
-        let entry = entry?;
+        let entry = match entry {
+            Err(Errno::NOENT) => break,
+            entry => entry?,
+        };
         let name = entry.file_name();
         if name == c"." || name == c".." {
             continue;

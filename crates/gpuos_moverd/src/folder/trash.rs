@@ -7,11 +7,11 @@
 //! BASE/.gone/UID/     folders of that user
 //! ```
 //!
-//! gpuosd has a process with the user's rights empty such folders ([clear.rs](../../../gpuosd/src/clear.rs)); here root does it itself,
-//! in the user's bounds: it changes a folder only if that is the user's own, and there he could remove every name himself, whatever it
-//! is. So a folder of somebody else's that he has moved in stays as it is. That needs no process for each removal that he could
-//! stop, and can be left off and gone on with at any time, since all of its state is what lies there: a folder with something in it
-//! is moved up beside the one in which it lay, so that nothing is ever deep, and two descriptors are open however the user nests.
+//! gpuosd has a process with the user's rights empty such folders. Here root does it itself, within the user's bounds: it changes a
+//! folder only if that is the user's own, and there he could remove every name himself, whatever it is. So a folder of somebody
+//! else's that he has moved in stays as it is. That needs no process for each removal, which he could stop, and can be left off
+//! and gone on with at any time, since all of its state is what lies there: a folder with something in it is moved up beside the
+//! one in which it lay, so that nothing is ever deep, and a few descriptors are open however the user nests.
 
 use std::ffi::{CStr, CString};
 use std::io;
@@ -132,7 +132,11 @@ impl Trash {
             Removed::Blocked => return Err(Errno::BUSY.into()),
             Removed::Full => {}
         }
-        let stat = at::look(at, name)?;
+        let stat = match at::look(at, name) {
+            // Another thread was faster.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            stat => stat?,
+        };
         // What is so has not been given to a user yet, with all that is in it.
         let ours = stat.st_uid == self.us && stat.st_mode & 0o077 == 0;
         match ours {
@@ -253,19 +257,28 @@ impl Trash {
         progress: &mut Progress,
     ) -> io::Result<()> {
         let mut left = share;
-        for name in self.names(pile)? {
-            if left == 0 {
-                progress.more = true;
-                break;
+        // What one round has moved up, the next one removes.
+        loop {
+            let mut round = Progress::default();
+            for name in self.names(pile)? {
+                if left == 0 {
+                    round.more = true;
+                    break;
+                }
+                left -= 1;
+                match at::remove(pile, &name[..]) {
+                    Removed::Gone => round.removed += 1,
+                    Removed::Blocked => round.stuck += 1,
+                    Removed::Full => empty_folder(pile, &name, user, &mut left, &mut round),
+                }
             }
-            left -= 1;
-            match at::remove(pile, &name[..]) {
-                Removed::Gone => progress.removed += 1,
-                Removed::Blocked => progress.stuck += 1,
-                Removed::Full => empty_folder(pile, &name, user, &mut left, progress),
+            progress.removed += round.removed;
+            if left == 0 || !round.more {
+                progress.stuck += round.stuck;
+                progress.more |= round.more;
+                return Ok(());
             }
         }
-        Ok(())
     }
 }
 
