@@ -112,6 +112,8 @@ table! {
     HARDWARE = "hardware";
     /// Whether gpuosd runs, is of this release, and has no trouble.
     GPUOSD = "gpuosd";
+    /// Whether gpuos_mover runs on this node, where gpuos.toml has checkpoints made.
+    GPUOS_MOVER = "gpuos_mover";
     /// Whether systemd has the units of slurmd, slurmctld, munge and gpuosd that belong on this host, and starts them.
     UNITS = "units";
     /// Whether there is room for states and logs.

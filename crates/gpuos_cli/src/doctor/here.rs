@@ -14,8 +14,8 @@ use crate::{daemons, discover};
 pub struct Here {
     /// Nodes with GPUs, or slices of them, whose slurmd is on this machine: one, or in a lab all.
     pub gpu_nodes: Vec<String>,
-    /// Whether it is a node, with GPUs or without.
-    pub node: bool,
+    /// All nodes whose slurmd is on this machine, with GPUs or without.
+    pub nodes: Vec<String>,
     /// Whether slurm.conf has slurmctld run here.
     pub controller: bool,
     /// Whether it is a lab: its daemons are nobody's units.
@@ -36,7 +36,11 @@ impl Here {
         let own = discover::node_name(machine, &args.hardware);
         let mine = |name: &String| lab || Some(name) == own.as_ref();
         Here {
-            node: all.iter().any(|(name, _)| mine(name)),
+            nodes: all
+                .iter()
+                .map(|(name, _)| name.clone())
+                .filter(mine)
+                .collect(),
             gpu_nodes: all
                 .into_iter()
                 .filter(|(name, gpus)| *gpus && mine(name))

@@ -16,6 +16,7 @@ mod here;
 #[cfg(test)]
 mod host_faults;
 mod log;
+mod mover;
 mod plugins;
 mod plugstack;
 mod settings;
@@ -135,5 +136,6 @@ pub fn run(machine: &dyn Machine, config: Option<&Path>, args: &DoctorArgs) -> R
     let units = Units::read(&look);
     units::check(&look, &units, two, &mut findings);
     daemon::check(&look, &units, &mut findings);
+    mover::check(&look, &mut findings);
     Ok(findings.reply(true))
 }

@@ -102,7 +102,7 @@ impl Units {
     /// Asks systemd, where this machine has a place in the cluster. Nothing where there is none: in a container, in a lab.
     pub fn read(look: &Context) -> Units {
         let here = look.here;
-        let placed = here.node || here.controller;
+        let placed = !here.nodes.is_empty() || here.controller;
         if !placed || here.lab || look.machine.stat(Path::new(BOOTED)).is_err() {
             return Units::default();
         }
@@ -196,7 +196,7 @@ pub fn check(look: &Context, units: &Units, two: bool, findings: &mut Findings) 
     };
     let all = [
         (
-            here.node,
+            !here.nodes.is_empty(),
             "slurmd",
             "slurmd.service",
             Status::Fail,

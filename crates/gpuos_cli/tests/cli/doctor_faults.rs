@@ -109,6 +109,36 @@ fn a_gpuosd_that_does_not_run_is_seen() {
     assert!(told, "{found:#?}");
 }
 
+/// Where checkpoints are made, each node has to have a gpuos_mover.
+#[test]
+fn a_gpuos_mover_that_does_not_run_is_seen() {
+    let bed = Bed::new();
+    let dir = bed.path("run");
+    let about = || {
+        let (_, found) = bed.doctor(&["--node-name", "n1", "--runtime-dir", &dir]);
+        let mut all = found.into_iter();
+        all.find(|one| one.starts_with("warn gpuos_mover: "))
+    };
+    assert_eq!(about(), None);
+    bed.file("gpuos.toml", "[checkpoint]\nenabled = true\n");
+    let told = about().unwrap();
+    for part in [
+        "gpuos_mover does not run on n1",
+        "run there without checkpoints",
+        "`systemctl enable --now gpuos_mover`",
+    ] {
+        assert!(told.contains(part), "{told}");
+    }
+    crate::ckpt_bed::mover(&bed.site, Default::default());
+    assert_eq!(about(), None);
+    // A machine that is no node needs none.
+    let (_, found) = bed.doctor(&["--node-name", "login", "--runtime-dir", &bed.path("none")]);
+    assert!(
+        !found.iter().any(|one| one.contains("gpuos_mover")),
+        "{found:#?}"
+    );
+}
+
 /// The control groups of the machine that the tests run on, against the version that it has and the one that it has not.
 #[test]
 fn the_control_groups_of_this_machine_are_seen() {
