@@ -1,5 +1,5 @@
 # gpuos-checkpoint.sh: checkpoints of a job for programs in sh and bash. SPDX-License-Identifier: MIT OR Apache-2.0
-# shellcheck shell=sh
+# shellcheck shell=sh disable=SC2034
 #
 #     . /usr/share/gpuos/gpuos-checkpoint.sh
 #     gpuos_checkpoint_start || exit 1

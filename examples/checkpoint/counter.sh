@@ -5,6 +5,7 @@
 #
 # GPUOS_SHARE names where gpuos-checkpoint.sh lies, /usr/share/gpuos if it is not set.
 set -eu
+# shellcheck source=share/gpuos-checkpoint.sh
 . "${GPUOS_SHARE:-/usr/share/gpuos}/gpuos-checkpoint.sh"
 
 limit=$1 pause=${2:-0.1}

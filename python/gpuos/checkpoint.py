@@ -25,8 +25,9 @@ import os
 import random
 import sys
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Callable, Mapping, NamedTuple, Optional, Tuple
+from typing import Any, NamedTuple, Optional
 
 __all__ = [
     "CheckpointError", "Checkpoints", "GivenUp", "Outcome", "Request", "Restored", "Session",
@@ -76,7 +77,7 @@ def _number(text: Optional[str]) -> Optional[int]:
     return int(text) if plain and (text == "0" or text[0] != "0") else None
 
 
-def launched(environ: Mapping[str, str] = os.environ) -> Tuple[int, int]:
+def launched(environ: Mapping[str, str] = os.environ) -> tuple[int, int]:
     """Rank and number of ranks, as the launcher has set them: torchrun, Open MPI, PMI, `RANK` and `WORLD_SIZE`, or Slurm for
     the tasks of a step; the first that has both. (0, 1) where there is none, as in a batch script."""
     torch = ("RANK", "WORLD_SIZE")
@@ -102,7 +103,7 @@ def _line(path: Path) -> Optional[str]:
         return None
 
 
-def _words(line: Optional[str]) -> Tuple[str, str]:
+def _words(line: Optional[str]) -> tuple[str, str]:
     """The first word of a line, and the rest."""
     word, _, rest = (line or "").partition(" ")
     return word, rest
@@ -183,7 +184,10 @@ class Checkpoints:
         there. Of several ranks one looks and tells the others, so that all save the same state."""
         if not self._joined:
             return None
-        word, reason = _words(_line(self._root() / "request"))
+        try:
+            word, reason = _words(_line(self._root() / "request"))
+        except OSError:
+            return None
         number = _number(word)
         return Request(number, reason) if number is not None and number > self._done else None
 
@@ -268,7 +272,7 @@ class _TimedOut(CheckpointError, TimeoutError):
 class _Ranks:
     """How ranks agree. Alone, nothing is to do."""
 
-    def first(self, value: Tuple[int, ...]) -> Tuple[int, ...]:
+    def first(self, value: tuple[int, ...]) -> tuple[int, ...]:
         """The value of rank 0."""
         return value
 
@@ -281,7 +285,7 @@ class _Broadcast(_Ranks):
     def __init__(self, broadcast: Callable[[Any], Any]):
         self._broadcast = broadcast
 
-    def first(self, value: Tuple[int, ...]) -> Tuple[int, ...]:
+    def first(self, value: tuple[int, ...]) -> tuple[int, ...]:
         return tuple(self._broadcast(value))
 
 
@@ -293,10 +297,10 @@ class _Distributed(_Ranks):
         on_gpu = str(torch.distributed.get_backend(group)) == "nccl"
         self._device = torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
 
-    def _tensor(self, value: Tuple[int, ...]) -> Any:
+    def _tensor(self, value: tuple[int, ...]) -> Any:
         return self._torch.tensor(list(value), dtype=self._torch.int64, device=self._device)
 
-    def first(self, value: Tuple[int, ...]) -> Tuple[int, ...]:
+    def first(self, value: tuple[int, ...]) -> tuple[int, ...]:
         tensor = self._tensor(value)
         self._torch.distributed.broadcast(tensor, src=0, group=self._group)
         return tuple(tensor.tolist())

@@ -22,7 +22,11 @@ fn counter() -> String {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let root = root.canonicalize().expect("the project");
     let (share, examples) = (root.join("share"), root.join("examples/checkpoint"));
-    format!("env GPUOS_SHARE={} sh {}/counter.sh", share.display(), examples.display())
+    format!(
+        "env GPUOS_SHARE={} sh {}/counter.sh",
+        share.display(),
+        examples.display()
+    )
 }
 
 fn output(cluster: &Cluster, job: u32) -> String {
@@ -33,7 +37,9 @@ fn output(cluster: &Cluster, job: u32) -> String {
 /// What the movers of all nodes have logged.
 fn logs(cluster: &Cluster) -> String {
     let nodes = cluster.lab.spec().node_names();
-    let told = nodes.iter().map(|node| format!("== mover of {node}\n{}", cluster.lab.mover_log(node)));
+    let told = nodes
+        .iter()
+        .map(|node| format!("== mover of {node}\n{}", cluster.lab.mover_log(node)));
     told.collect()
 }
 
@@ -63,17 +69,81 @@ fn committed(cluster: &Cluster, node: &str, job: u32) -> Option<u32> {
     fs::read_to_string(file).ok()?.trim().parse().ok()
 }
 
+/// What a rank's program has printed that begins with `word`: the numbers after it, in order.
+fn said(cluster: &Cluster, job: u32, rank: u32, word: &str) -> Vec<(u32, u32)> {
+    let start = format!("{rank}: {word} ");
+    let text = output(cluster, job);
+    let lines = text.lines().filter_map(|line| line.strip_prefix(&start));
+    let numbers = lines.filter_map(|line| {
+        let (number, count) = line.split_once(" at ")?;
+        Some((number.parse().ok()?, count.parse().ok()?))
+    });
+    numbers.collect()
+}
+
+/// Ends everything of a node at once, and what its disk has of checkpoints; slurmctld is told that it is down.
+fn lose(cluster: &Cluster, node: &str) {
+    cluster.kill_slurmd(node);
+    cluster.lab.kill_mover(node, libc::SIGKILL).expect("it ran");
+    let store = cluster.lab.checkpoints_dir(node);
+    fs::remove_dir_all(&store).expect("it had a store");
+    cluster.update(&[&format!("NodeName={node}"), "State=DOWN", "Reason=lost"]);
+}
+
 fn ranks_go_on_after_their_node_is_lost(suite: &Suite) {
     let Some(cluster) = movers("ckpt-lost", suite, 4) else {
         return;
     };
     let script = format!("srun -l {} 100000 0.02", counter());
-    let options = ["--requeue", "-N3", "--ntasks-per-node=1", "--gpuos-checkpoint=1s,l2=xor:3"];
+    let options = [
+        "--requeue",
+        "-N3",
+        "--ntasks-per-node=1",
+        "--open-mode=append",
+        "--gpuos-checkpoint=1s,l2=xor:3",
+    ];
     let job = cluster.sbatch(&options, &script);
     cluster.wait(job, &["RUNNING"]);
-    let nodes: Vec<String> = cluster.gpus(job).into_keys().collect();
-    eprintln!("job {job} on {nodes:?}");
-    let first = until(&cluster, "two checkpoints", || committed(&cluster, "n1", job).filter(|number| *number >= 2));
-    eprintln!("checkpoint {first} is committed");
-    eprintln!("{}\n{}", output(&cluster, job), logs(&cluster));
+    until(&cluster, "two checkpoints", || {
+        committed(&cluster, "n1", job).filter(|number| *number >= 2)
+    });
+    lose(&cluster, "n2");
+    let newest = committed(&cluster, "n1", job).expect("it had one");
+    // slurmctld holds a requeued job back for two minutes, for a node that comes back.
+    until(&cluster, "the job is requeued", || {
+        cluster
+            .lab
+            .job_state(job)
+            .ok()
+            .filter(|state| state == "PENDING")
+    });
+    // Not in the second in which its credential was revoked, though.
+    cluster.update(&[&format!("JobId={job}"), "StartTime=now+3"]);
+    cluster.wait(job, &["RUNNING"]);
+    let restored = |rank| {
+        until(&cluster, "it goes on", || {
+            said(&cluster, job, rank, "restored checkpoint").pop()
+        })
+    };
+    let from: Vec<(u32, u32)> = (0..3).map(restored).collect();
+    eprintln!("{from:?}, newest {newest}\n{}", output(&cluster, job));
+    for (rank, (number, count)) in (0..).zip(&from) {
+        assert_eq!(
+            *number, from[0].0,
+            "all ranks go on from one checkpoint: {from:?}"
+        );
+        assert!(
+            *number >= newest,
+            "checkpoint {newest} was committed: {from:?}"
+        );
+        let saved = said(&cluster, job, rank, "saved");
+        assert!(
+            saved.contains(&(*number, *count)),
+            "rank {rank}: {saved:?}, {from:?}"
+        );
+    }
+    until(&cluster, "another checkpoint", || {
+        committed(&cluster, "n1", job).filter(|number| *number > newest + 1)
+    });
+    eprintln!("{}", logs(&cluster));
 }

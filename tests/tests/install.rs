@@ -145,10 +145,7 @@ fn what_is_installed_follows_its_places_and_goes_again() {
         for (name, whole) in [
             (format!("{plugins}/select_gpuos.so"), "libselect_gpuos.so"),
             (format!("{prefix}/bin/gpuos"), "gpuos"),
-            (
-                format!("{prefix}/lib/gpuos/libgpuos.so.0"),
-                "libgpuos.so",
-            ),
+            (format!("{prefix}/lib/gpuos/libgpuos.so.0"), "libgpuos.so"),
         ]
         .into_iter()
         .filter(|_| stripped)

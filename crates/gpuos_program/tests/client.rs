@@ -5,6 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use gpuos_program::{Checkpoints, Error, Outcome, Rank, Reason, Start};
+use proptest::prelude::*;
 
 use crate::support::Mover;
 
@@ -159,6 +160,33 @@ fn a_checkpoint_that_was_given_up_is_over_and_the_next_one_counts() {
     assert!(matches!(client.outcome(second), Ok(Outcome::Failed(_))));
     assert_eq!(client.outcome(third).expect("known"), Outcome::Committed);
     assert_eq!(client.outcome(third + 1).expect("known"), Outcome::Pending);
+}
+
+proptest! {
+    /// However checkpoints ended, one after the other: what is said of each is so, at any later time.
+    #[test]
+    fn outcomes_stay_what_they_were(ends in proptest::collection::vec(any::<bool>(), 1..12)) {
+        let folder = tempfile::tempdir().expect("a folder");
+        let client = Checkpoints::at(Some(folder.path().into()), Rank::ALONE);
+        for (now, exists) in ends.iter().enumerate() {
+            let line = match exists {
+                true => format!("{}", now + 1),
+                false => format!("{} no room", now + 1),
+            };
+            let name = if *exists { "commit" } else { "failed" };
+            fs::write(folder.path().join(name), line).expect("written");
+            for before in 0..ends.len() {
+                let outcome = client.outcome(before as u32 + 1).expect("known");
+                let newer = ends[before..=now.max(before)].contains(&true);
+                let right = match outcome {
+                    Outcome::Pending => before > now,
+                    Outcome::Committed => before <= now && newer,
+                    Outcome::Failed(_) => before <= now && !ends[before],
+                };
+                prop_assert!(right, "{} of {:?} at {now}: {outcome:?}", before + 1, ends);
+            }
+        }
+    }
 }
 
 #[test]
