@@ -1,7 +1,7 @@
 //! Checkpoints on a real Slurm: a program saves itself, loses its node, and goes on from its last checkpoint on other nodes.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use gpuos_lab::Suite;
 use gpuos_tests::cluster::LIMIT;
@@ -55,11 +55,6 @@ fn until<T>(cluster: &Cluster, what: &str, mut done: impl FnMut() -> Option<T>) 
         }
         std::thread::sleep(std::time::Duration::from_millis(50));
     }
-}
-
-/// Where a node keeps a job's checkpoints.
-fn kept(cluster: &Cluster, node: &str, job: u32) -> PathBuf {
-    cluster.lab.checkpoints_dir(node).join(job.to_string())
 }
 
 /// The number of the newest checkpoint that a job's programs were told of on a node.
@@ -126,7 +121,6 @@ fn ranks_go_on_after_their_node_is_lost(suite: &Suite) {
         })
     };
     let from: Vec<(u32, u32)> = (0..3).map(restored).collect();
-    eprintln!("{from:?}, newest {newest}\n{}", output(&cluster, job));
     for (rank, (number, count)) in (0..).zip(&from) {
         assert_eq!(
             *number, from[0].0,
@@ -145,5 +139,4 @@ fn ranks_go_on_after_their_node_is_lost(suite: &Suite) {
     until(&cluster, "another checkpoint", || {
         committed(&cluster, "n1", job).filter(|number| *number > newest + 1)
     });
-    eprintln!("{}", logs(&cluster));
 }

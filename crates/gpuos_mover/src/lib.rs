@@ -37,6 +37,6 @@ pub mod program;
 mod pulling;
 mod rebuild;
 mod restart;
-mod serve;
 pub mod roster;
+mod serve;
 pub mod settings;

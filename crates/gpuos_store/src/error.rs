@@ -58,11 +58,7 @@ impl Error {
     }
 
     /// Something that is not accepted, and what can be done.
-    pub fn refused(
-        tried: impl Into<String>,
-        why: impl Into<String>,
-        next: &'static str,
-    ) -> Error {
+    pub fn refused(tried: impl Into<String>, why: impl Into<String>, next: &'static str) -> Error {
         Error::new(Kind::Refused, tried, why, next)
     }
 
