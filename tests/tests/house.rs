@@ -49,7 +49,7 @@ const THINKING: [&str; 6] = [
 ];
 
 /// For each crate, the crates of this workspace that it may use. None may use a plugin.
-const MAY_USE: [(&str, &[&str]); 26] = [
+const MAY_USE: [(&str, &[&str]); 28] = [
     ("gpuos_model", &[]),
     ("gpuos_placement", &["gpuos_model"]),
     ("gpuos_core", &["gpuos_model"]),
@@ -80,6 +80,22 @@ const MAY_USE: [(&str, &[&str]); 26] = [
     (
         "gpuos_link",
         &["gpuos_core", "gpuos_checkpoint", "gpuos_host"],
+    ),
+    ("gpuos_daemon", &["gpuos_core", "gpuos_host"]),
+    (
+        "gpuos_moverd",
+        &[
+            "gpuos_model",
+            "gpuos_core",
+            "gpuos_config",
+            "gpuos_workload",
+            "gpuos_checkpoint",
+            "gpuos_store",
+            "gpuos_mover",
+            "gpuos_link",
+            "gpuos_host",
+            "gpuos_daemon",
+        ],
     ),
     ("gpuos_program", &[]),
     ("libgpuos", &["gpuos_program"]),
@@ -146,6 +162,7 @@ const MAY_USE: [(&str, &[&str]); 26] = [
             "gpuos_config",
             "gpuos_workload",
             "gpuos_host",
+            "gpuos_daemon",
             "gpuos_nvml",
         ],
     ),

@@ -77,34 +77,35 @@ pub(crate) fn make(record: &Record, from: &Path) -> Result<(), LabError> {
     })
 }
 
-impl Daemons<'_> {
-    /// Starts the mover of a node and waits until it listens.
-    pub(crate) fn start_mover(&self, node: &str) -> Result<Child, LabError> {
-        let name = daemon(node);
-        let runtime = gpus::runtime_dir(self.record, node);
-        let (store, jobs) = (store_dir(self.record, node), jobs_dir(self.record, node));
-        for dir in [&runtime, &jobs] {
-            fs::create_dir_all(dir).context(|| format!("cannot make {}", dir.display()))?;
-        }
-        let program = self.record.path(&format!("bin/{PROGRAM}"));
-        let mut command = self.command(&program.display().to_string(), true)?;
-        command
-            .env_remove("GPUOS_CONF")
-            .args(["--node", node])
-            .arg("--store")
-            .arg(&store)
-            .arg("--jobs")
-            .arg(&jobs)
-            .arg("--runtime-dir")
-            .arg(&runtime)
-            .arg("--key")
-            .arg(self.record.path("munge/key"));
-        let socket = runtime.join(format!("{PROGRAM}.sock"));
-        let mut child = self.spawn(&name, command)?;
-        let file = self.record.path(&format!("run/{name}.pid"));
-        fs::write(&file, format!("{}\n", child.id()))
-            .context(|| format!("cannot write {}", file.display()))?;
-        self.wait(&name, &mut child, || UnixStream::connect(&socket).is_ok())?;
-        Ok(child)
+/// Starts the mover of a node and waits until it listens.
+pub(crate) fn start(daemons: &Daemons<'_>, node: &str) -> Result<Child, LabError> {
+    let name = daemon(node);
+    let runtime = gpus::runtime_dir(daemons.record, node);
+    let (store, jobs) = (
+        store_dir(daemons.record, node),
+        jobs_dir(daemons.record, node),
+    );
+    for dir in [&runtime, &jobs] {
+        fs::create_dir_all(dir).context(|| format!("cannot make {}", dir.display()))?;
     }
+    let program = daemons.record.path(&format!("bin/{PROGRAM}"));
+    let mut command = daemons.command(&program.display().to_string(), true)?;
+    command
+        .env_remove("GPUOS_CONF")
+        .args(["--node", node])
+        .arg("--store")
+        .arg(&store)
+        .arg("--jobs")
+        .arg(&jobs)
+        .arg("--runtime-dir")
+        .arg(&runtime)
+        .arg("--key")
+        .arg(daemons.record.path("munge/key"));
+    let socket = runtime.join(format!("{PROGRAM}.sock"));
+    let mut child = daemons.spawn(&name, command)?;
+    let file = daemons.record.path(&format!("run/{name}.pid"));
+    fs::write(&file, format!("{}\n", child.id()))
+        .context(|| format!("cannot write {}", file.display()))?;
+    daemons.wait(&name, &mut child, || UnixStream::connect(&socket).is_ok())?;
+    Ok(child)
 }

@@ -17,7 +17,8 @@ use gpuos_store::error::Result as Stored;
 use gpuos_store::job::JobStore;
 use gpuos_store::verify::verify;
 
-use crate::job::{Event, Shared};
+use crate::event::Event;
+use crate::job::Shared;
 use crate::jobs::{Jobs, locked};
 use crate::registrar::{Ask, patience};
 

@@ -8,7 +8,7 @@ use gpuos_core::job::JobId;
 use gpuos_core::wire::CheckpointJob;
 use gpuos_link::session::{Place, Places};
 
-use crate::job::Event;
+use crate::event::Event;
 
 /// A job that is served.
 #[derive(Clone)]

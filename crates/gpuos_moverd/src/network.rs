@@ -16,7 +16,7 @@ use gpuos_link::tcp::{self, Link, Listener, Options, Pace, Receiver};
 use gpuos_workload::Addresses;
 
 use crate::carried::MAX_CARRIED;
-use crate::job::Event;
+use crate::event::Event;
 use crate::jobs::Jobs;
 
 /// Where no port is configured it is that of the workload manager's daemon and so much more: then several nodes on one machine, which

@@ -17,7 +17,8 @@ use gpuos_workload::WorkloadManager;
 use gpuos_workload::action::Outcome;
 use gpuos_workload::job::{Job, JobState};
 
-use crate::job::{Event, Shared, Start, Worker};
+use crate::event::Event;
+use crate::job::{Shared, Start, Worker};
 use crate::jobs::{Jobs, Served, locked};
 
 /// How often the workload manager is asked about the jobs that are served.

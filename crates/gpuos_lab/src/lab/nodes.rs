@@ -90,7 +90,7 @@ impl Lab {
 
     /// Starts the mover of a node and waits until its socket is there. It ends with the lab.
     pub fn start_mover(&self, node: &str) -> Result<(), LabError> {
-        let child = self.daemons().start_mover(node)?;
+        let child = movers::start(&self.daemons(), node)?;
         self.adopt(child);
         Ok(())
     }

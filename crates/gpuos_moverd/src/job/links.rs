@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use gpuos_link::session::Place;
 use gpuos_link::tcp::Sender;
 
-use super::Event;
 use crate::carried::{Body, Carried};
+use crate::event::Event;
 use crate::network::Network;
 
 /// The first wait before a connection is tried again, which doubles ...

@@ -31,11 +31,11 @@ use gpuos_config::options::CheckpointOption;
 use gpuos_core::job::JobId;
 use gpuos_core::wire::CheckpointJob;
 use gpuos_link::session::Place;
-use gpuos_link::tcp::Sender;
-use gpuos_mover::program::{Join, Reason};
+use gpuos_mover::program::Join;
 use gpuos_store::disk::LinuxDisk;
 use gpuos_store::store::Store;
 
+use crate::event::Event;
 use crate::folder::JobFolder;
 use crate::network::Network;
 use gather::Gather;
@@ -44,69 +44,6 @@ use running::Running;
 
 /// How often the folder of the programs is looked at, and what is late is done.
 const LOOK: Duration = Duration::from_millis(200);
-
-/// Something that the thread of a job is told.
-pub enum Event {
-    /// A step has started on this node.
-    Step {
-        /// The group of its processes.
-        gid: u32,
-        /// The value of the option.
-        asked: String,
-        /// Where the folder goes, or a sentence why there is none.
-        reply: SyncSender<Result<PathBuf, String>>,
-    },
-    /// A link to a seat is there.
-    Linked {
-        /// The seat.
-        seat: u16,
-        /// The number of the link in this process.
-        number: u64,
-        /// The sending half.
-        sender: Sender,
-    },
-    /// A connection to a seat came to nothing.
-    NotLinked {
-        /// The seat.
-        seat: u16,
-        /// A clause.
-        why: String,
-    },
-    /// A link has ended.
-    Unlinked {
-        /// The seat.
-        seat: u16,
-        /// Of the link.
-        number: u64,
-        /// A clause.
-        why: String,
-    },
-    /// A message came.
-    Came {
-        /// From this seat.
-        seat: u16,
-        /// As it was carried.
-        bytes: Vec<u8>,
-    },
-    /// The thread that restores wants something of another node.
-    Ask {
-        /// Of which seat.
-        seat: u16,
-        /// What.
-        body: crate::carried::Body,
-    },
-    /// The files of a rank are restored, or not.
-    Restored {
-        /// For whom.
-        join: Join,
-        /// The line that the program is told.
-        line: String,
-    },
-    /// A checkpoint is wanted.
-    Want(Reason),
-    /// The job is over, or runs again under another number: the thread ends.
-    End,
-}
 
 /// What all jobs of this node share.
 pub struct Shared {

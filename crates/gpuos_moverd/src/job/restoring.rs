@@ -16,8 +16,8 @@ use gpuos_store::restore::{Target, restore_part};
 use gpuos_store::source::{LocalSource, Source};
 use gpuos_store::store::Store;
 
-use super::Event;
 use crate::carried::{Body, PIECE};
+use crate::event::Event;
 use crate::folder::restored_name;
 
 /// Another node is asked again after so long ...

@@ -13,8 +13,9 @@ use gpuos_store::disk::LinuxDisk;
 use super::gather::Gather;
 use super::restoring::{Place, Restorer};
 use super::running::{Around, Running};
-use super::{Event, Phase, Wish, Worker, new_session};
+use super::{Phase, Wish, Worker, new_session};
 use crate::carried::{Body, Carried, RosterParts};
+use crate::event::Event;
 use crate::folder::JobFolder;
 
 impl Worker {

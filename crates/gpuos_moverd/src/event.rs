@@ -1,0 +1,72 @@
+//! What the thread of a job is told, by whoever serves its node.
+
+use std::path::PathBuf;
+use std::sync::mpsc::SyncSender;
+
+use gpuos_link::tcp::Sender;
+use gpuos_mover::program::{Join, Reason};
+
+use crate::carried::Body;
+
+/// Something that the thread of a job is told.
+pub enum Event {
+    /// A step has started on this node.
+    Step {
+        /// The group of its processes.
+        gid: u32,
+        /// The value of the option.
+        asked: String,
+        /// Where the folder goes, or a sentence why there is none.
+        reply: SyncSender<Result<PathBuf, String>>,
+    },
+    /// A link to a seat is there.
+    Linked {
+        /// The seat.
+        seat: u16,
+        /// The number of the link in this process.
+        number: u64,
+        /// The sending half.
+        sender: Sender,
+    },
+    /// A connection to a seat came to nothing.
+    NotLinked {
+        /// The seat.
+        seat: u16,
+        /// A clause.
+        why: String,
+    },
+    /// A link has ended.
+    Unlinked {
+        /// The seat.
+        seat: u16,
+        /// Of the link.
+        number: u64,
+        /// A clause.
+        why: String,
+    },
+    /// A message came.
+    Came {
+        /// From this seat.
+        seat: u16,
+        /// As it was carried.
+        bytes: Vec<u8>,
+    },
+    /// The thread that restores wants something of another node.
+    Ask {
+        /// Of which seat.
+        seat: u16,
+        /// What.
+        body: Body,
+    },
+    /// The files of a rank are restored, or not.
+    Restored {
+        /// For whom.
+        join: Join,
+        /// The line that the program is told.
+        line: String,
+    },
+    /// A checkpoint is wanted.
+    Want(Reason),
+    /// The job is over, or runs again under another number: the thread ends.
+    End,
+}
