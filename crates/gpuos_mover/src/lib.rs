@@ -3,7 +3,9 @@
 //!
 //! - [`node`]: the node, which holds all else together,
 //! - [`settings`]: its place in the job and its limits; [`output`]: what it has to say,
-//! - [`message`]: what nodes say to each other, and what is refused.
+//! - [`message`]: what nodes say to each other, and what is refused,
+//! - [`roster`]: which index and which set each node has,
+//! - [`program`]: when the job's program starts, from what, and when it saves.
 //!
 //! ```text
 //!  one part:    ingest ─► lengths of the set ─► parity shards by pull ─► manifest ─► copies ─► prepared
@@ -37,5 +39,6 @@ pub mod program;
 mod pulling;
 mod rebuild;
 mod restart;
+pub mod roster;
 mod serve;
 pub mod settings;
