@@ -153,7 +153,7 @@ fn hold<'a>(
     nodes: u16,
     notes: &mut Vec<String>,
 ) -> BTreeMap<NodeIndex, (usize, &'a Claim)> {
-    let mut held = BTreeMap::new();
+    let mut held: BTreeMap<NodeIndex, (usize, &Claim)> = BTreeMap::new();
     for (seat, claim) in claims {
         let index = claim.index;
         if claim.nodes != nodes || !is_sound(claim) {
@@ -161,7 +161,7 @@ fn hold<'a>(
                 "the node at seat {seat} has checkpoint {} as node {index} of {}, which does not fit this job; it counts as a new node",
                 claim.newest, claim.nodes
             ));
-        } else if let Some((other, newer)) = held.get(&index).map(|held: &(usize, &Claim)| *held) {
+        } else if let Some((other, newer)) = held.get(&index).copied() {
             notes.push(format!(
                 "the nodes at seats {other} and {seat} both have parts of node {index}; that of checkpoint {} is kept, and the node \
                  with checkpoint {} counts as a new one",
