@@ -83,7 +83,7 @@ impl Keeping {
             level: 0,
             pinned: false,
             reading: false,
-            good: self.generation(part.id).is_some() || self.earlier.contains_key(&part.id),
+            good: true,
             bytes: part.taken,
             needs,
         }

@@ -356,9 +356,8 @@ impl<'a, D: Disk> Node<'a, D> {
     }
 
     fn copy(&mut self, from: NodeIndex, id: CheckpointId, bytes: &[u8]) {
-        // Nobody waits for the answer, and a folder with nothing but a copy would stay.
-        let base = self.local.base.map_or(0, |base| base.number);
-        if self.dropped.contains(&id) || id.number <= base {
+        // Nobody waits for the answer, and a folder with nothing but a copy would stay until the next commit.
+        if self.dropped.contains(&id) {
             return;
         }
         match keep_copy(&self.local, id, from, bytes) {

@@ -12,6 +12,7 @@ fn script(checkpoints: u32, network: Network, stop_after: Option<u64>) -> Script
         stop_after,
         rebuild: None,
         wrong: Wrong::Nothing,
+        eager: false,
         crash: None,
     }
 }
@@ -22,6 +23,7 @@ const RESTART: Script = Script {
     stop_after: None,
     rebuild: None,
     wrong: Wrong::Nothing,
+    eager: false,
     crash: None,
 };
 

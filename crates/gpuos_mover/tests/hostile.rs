@@ -200,6 +200,7 @@ fn a_forged_manifest_is_not_kept() {
         stop_after: None,
         rebuild: None,
         wrong: Wrong::Nothing,
+        eager: false,
         crash: None,
     });
     let id = cluster.committed.unwrap();

@@ -1,6 +1,7 @@
 //! Old checkpoints go, and what the newest need stays, on all nodes.
 
 use gpuos_checkpoint::commit::Outcome;
+use gpuos_store::disk::Disk;
 
 use crate::support::*;
 
@@ -17,6 +18,7 @@ fn script(checkpoints: u32, network: Network) -> Script {
         stop_after: None,
         rebuild: None,
         wrong: Wrong::Nothing,
+        eager: false,
         crash: None,
     }
 }
@@ -81,7 +83,10 @@ fn runs_that_last_for_one_checkpoint_leave_no_more_either() {
 fn nothing_is_removed_while_a_part_is_made() {
     for seed in seeds(3, 60) {
         let mut cluster = Cluster::new(8, "rs:6+2", 20 + seed);
-        let session = cluster.session(script(12, BAD));
+        let session = cluster.session(Script {
+            eager: true,
+            ..script(12, BAD)
+        });
         all_committed(&session);
         assert!(session.most <= MOST + 2, "{}", session.most);
         lose_two(&mut cluster);
@@ -111,6 +116,31 @@ fn two_nodes_that_are_lost_at_any_moment_cost_no_checkpoint() {
             all_committed(&cluster.session(script(4, QUIET)));
             lose_two(&mut cluster);
             comes_back(&mut cluster);
+        }
+    }
+}
+
+/// The newest cannot be restored: the one before is as good, of the same run or of an earlier one.
+#[test]
+fn the_one_before_the_newest_has_all_that_it_needs() {
+    for seed in seeds(3, 60) {
+        for sessions in [&[3, 1][..], &[6], &[2, 3]] {
+            let mut cluster = Cluster::new(8, "rs:6+2", 80 + seed);
+            for checkpoints in sessions {
+                all_committed(&cluster.session(script(*checkpoints, QUIET)));
+            }
+            let newest = cluster.committed.unwrap();
+            for node in [0, 3, 4] {
+                let disk = &cluster.disks[usize::from(node)];
+                disk.unlink(&cluster.part(node, newest), b"segment")
+                    .unwrap();
+            }
+            cluster.lose(1);
+            cluster.lose(6);
+            let session = cluster.session(script(1, QUIET));
+            let ready = session.ready[0].as_ref().unwrap();
+            let restored = ready.restore.map(|id| id.number);
+            assert_eq!(restored, Some(newest.number - 1), "{ready:?}");
         }
     }
 }

@@ -69,6 +69,8 @@ pub struct Script {
     pub rebuild: Option<u16>,
     /// With the first checkpoint of the session.
     pub wrong: Wrong,
+    /// The next checkpoint begins as soon as the leader knows that the one before has ended.
+    pub eager: bool,
     /// The disk of this node's store fails from this call on, as the machine would stop there.
     pub crash: Option<(u16, u64)>,
 }
@@ -379,7 +381,8 @@ impl World<'_> {
                 // A node that had not begun its part is not told of a failure.
                 let ended = self.session.outcomes.get(&id).is_some_and(|outcomes| {
                     let failed = matches!(outcomes.get(&0), Some(Outcome::Failed { .. }));
-                    failed || outcomes.len() == self.nodes.len()
+                    let known = self.script.eager && outcomes.contains_key(&0);
+                    failed || known || outcomes.len() == self.nodes.len()
                 });
                 if !ended {
                     continue;
