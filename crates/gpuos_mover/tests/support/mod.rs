@@ -296,7 +296,7 @@ impl Cluster {
                 let faults = verify(job, *id).unwrap();
                 assert!(faults.is_empty(), "node {node}, {id}: {faults:?}");
                 let part = held.iter().find(|part| part.id == *id).unwrap();
-                let whole = part.copies.len() == parity && part.shards.len() == parity;
+                let whole = part.copies.len() >= parity && part.shards.len() >= parity;
                 assert!(whole, "node {node} has lost redundancy of {id}: {part:?}");
             }
         }
