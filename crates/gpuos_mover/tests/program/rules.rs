@@ -546,6 +546,18 @@ fn a_node_whose_restart_is_not_over_keeps_all_waiting() {
 }
 
 #[test]
+fn who_hears_nothing_goes_on_waiting() {
+    let mut bench = Bench::new(2);
+    bench.cut = true;
+    bench.start(2, 1);
+    bench.wait(60 * MINUTE);
+    assert_eq!(bench.answers(), [(0, Start::New)]);
+    bench.cut = false;
+    bench.wait(20_000);
+    assert_eq!(bench.answers(), [(1, Start::New)]);
+}
+
+#[test]
 fn a_rank_that_moves_to_another_node_is_asked_there() {
     let mut bench = Bench::new(2);
     bench.start(2, 1);

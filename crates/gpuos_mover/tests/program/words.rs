@@ -185,6 +185,38 @@ fn a_late_word_changes_nothing() {
     );
 }
 
+#[test]
+fn words_of_as_many_ranks_as_can_be_are_read() {
+    let settings = |node| Settings::new(NodeIndex(node), 2, 5, Every::Fixed(1000));
+    let mut nodes = [0, 1].map(|node| Conductor::new(settings(node), 0));
+    let mut words = Vec::new();
+    let ready = Ready {
+        restore: None,
+        passed_over: Vec::new(),
+        highest: 0,
+        lost: false,
+    };
+    let joins = (0..u16::MAX).map(|rank| Join {
+        rank,
+        size: u16::MAX,
+        nonce: u64::MAX,
+    });
+    for (node, input) in [
+        (0, Input::Ready(ready.clone())),
+        (1, Input::Ready(ready)),
+        (1, Input::Joins(joins.collect())),
+        (0, Input::Want(Reason::Asked)),
+    ] {
+        talk(&mut nodes, node, input, &mut words);
+    }
+    assert_eq!(nodes[0].view().making.map(|making| making.number), Some(1));
+    for (_, word) in words {
+        let bytes = word.encode();
+        assert!(bytes.len() <= MAX_WORD);
+        assert_eq!(Word::decode(&bytes), Ok(word));
+    }
+}
+
 proptest! {
     #[test]
     fn damaged_words_are_taken_or_refused(at in any::<prop::sample::Index>(), byte: u8, cut in any::<prop::sample::Index>()) {

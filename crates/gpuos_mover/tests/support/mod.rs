@@ -268,10 +268,8 @@ impl Cluster {
         let restore = ready.clone().map(|ready| ready.restore).next();
         let same = ready.all(|ready| Some(ready.restore) == restore);
         assert!(same, "all nodes restore the same checkpoint");
-        if script.crash.is_none() {
-            if !world.session.stopped {
-                self.is_whole(&stores);
-            }
+        if script.crash.is_none() && !world.session.stopped {
+            self.is_whole(&stores);
         }
         world.session
     }
