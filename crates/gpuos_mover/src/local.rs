@@ -8,6 +8,7 @@ use gpuos_checkpoint::stripe::Geometry;
 use gpuos_store::disk::Disk;
 use gpuos_store::job::JobStore;
 
+use crate::keeping::Keeping;
 use crate::message::{Body, Message};
 use crate::output::Output;
 use crate::settings::Settings;
@@ -25,9 +26,11 @@ pub(crate) struct Local<'a, D: Disk> {
     pub(crate) out: Vec<Output>,
     /// Checkpoints whose own segment is here and does not verify: nobody gets bytes of it.
     pub(crate) bad: BTreeSet<CheckpointId>,
-    /// The checkpoint to which the next part may refer: what was restored, or committed in this run. An older record may be of one
-    /// whose set has lost too much, and what refers to that would be lost with the next disk.
+    /// The newest checkpoint that was restored, or committed in this run: the next part may refer to it, if `keeping` says so. An older
+    /// record may be of one whose set has lost too much, and what refers to that would be lost with the next disk.
     pub(crate) base: Option<CheckpointId>,
+    /// Which checkpoints stay, when the restart is over.
+    pub(crate) keeping: Option<Keeping>,
     /// The lengths of segments of the set's members, of the newest attempts only.
     pub(crate) lengths: BTreeMap<CheckpointId, BTreeMap<NodeIndex, u64>>,
 }

@@ -241,8 +241,7 @@ impl Leader {
             return;
         };
         let number = made.number;
-        let (late, silent) = self.late(&made);
-        if late.is_empty() && silent.is_empty() {
+        if self.is_saved(&made) {
             self.epoch.begun = true;
             self.made = Some(Made {
                 begun: Some(now),
@@ -250,24 +249,10 @@ impl Leader {
             });
             out.push(Output::Begin { number });
         } else if now >= made.asked.saturating_add(self.settings.ready_ms) {
-            let mut who: Vec<String> = late
-                .iter()
-                .map(|(rank, node)| format!("rank {rank} on node {node}"))
-                .chain(
-                    silent
-                        .iter()
-                        .map(|node| format!("node {node}, which is not heard")),
-                )
-                .collect();
-            let more = who.len().saturating_sub(NAMED);
-            who.truncate(NAMED);
-            if more > 0 {
-                who.push(format!("{more} more"));
-            }
             let why = format!(
                 "the program had not saved after {} s: {}; look at it there, the checkpoint before is as it was",
                 self.settings.ready_ms / 1000,
-                who.join(", ")
+                self.late(&made)
             );
             self.failed(&made, why, now);
         } else {
@@ -275,23 +260,43 @@ impl Leader {
         }
     }
 
-    /// Ranks that have not saved, and nodes without ranks that have not answered.
-    fn late(&self, made: &Made) -> (Vec<(u16, NodeIndex)>, Vec<NodeIndex>) {
-        let saved = |node: NodeIndex| {
-            let peer = self.peers.get(usize::from(node.0))?;
-            let saved = peer.report.saved.as_ref();
-            saved
-                .filter(|saved| saved.0 == made.number)
-                .map(|saved| &saved.1)
-        };
+    /// The ranks of a node whose files are complete. `None`: the node has not answered.
+    fn saved(&self, made: &Made, node: NodeIndex) -> Option<&BTreeSet<u16>> {
+        let peer = self.peers.get(usize::from(node.0))?;
+        let saved = peer.report.saved.as_ref();
+        saved
+            .filter(|saved| saved.0 == made.number)
+            .map(|saved| &saved.1)
+    }
+
+    fn has_saved(&self, made: &Made, join: Join, node: NodeIndex) -> bool {
+        let saved = self.saved(made, node);
+        saved.is_some_and(|ranks| ranks.contains(&join.rank))
+    }
+
+    fn is_saved(&self, made: &Made) -> bool {
+        let mut nodes = (0..self.settings.nodes).map(NodeIndex);
+        let mut ranks = made.ranks.values();
+        nodes.all(|node| self.saved(made, node).is_some())
+            && ranks.all(|(join, node)| self.has_saved(made, *join, *node))
+    }
+
+    /// Whom it waits for, in words.
+    fn late(&self, made: &Made) -> String {
         let ranks = made.ranks.values();
-        let late = ranks
-            .filter(|(join, node)| !saved(*node).is_some_and(|ranks| ranks.contains(&join.rank)));
-        let late: Vec<(u16, NodeIndex)> = late.map(|(join, node)| (join.rank, *node)).collect();
+        let late = ranks.filter(|(join, node)| !self.has_saved(made, *join, *node));
+        let late = late.map(|(join, node)| format!("rank {} on node {node}", join.rank));
         let with: BTreeSet<NodeIndex> = made.ranks.values().map(|(_, node)| *node).collect();
         let nodes = (0..self.settings.nodes).map(NodeIndex);
-        let silent = nodes.filter(|node| !with.contains(node) && saved(*node).is_none());
-        (late, silent.collect())
+        let silent = nodes.filter(|node| !with.contains(node) && self.saved(made, *node).is_none());
+        let silent = silent.map(|node| format!("node {node}, which is not heard"));
+        let mut who: Vec<String> = late.chain(silent).collect();
+        let more = who.len().saturating_sub(NAMED);
+        who.truncate(NAMED);
+        if more > 0 {
+            who.push(format!("{more} more"));
+        }
+        who.join(", ")
     }
 
     /// Asks for a checkpoint when one is due and all ranks are there.

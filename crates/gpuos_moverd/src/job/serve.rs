@@ -292,6 +292,7 @@ impl Worker {
         let store = self.shared.store;
         let config = &self.shared.config;
         let mut settings = Settings::new(job.clone(), uid, own, nodes, self.session, roster.sets());
+        settings.keep = config.keep;
         if config.max_gib > 0 {
             settings.limits.bytes = u64::from(config.max_gib) << 30;
         }
