@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use gpuos_checkpoint::ids::{CheckpointId, NodeIndex};
 
-use super::types::{Join, Start};
+use super::start::{Join, Start};
 use super::word::short;
 
 /// From what an epoch begins.

@@ -8,7 +8,8 @@ use gpuos_checkpoint::ids::{CheckpointId, NodeIndex};
 use super::epoch::{Base, Epoch};
 use super::line::Line;
 use super::pace::Pace;
-use super::types::{Join, Making, Output, Reason, Settings, Stage, Took, View};
+use super::start::{Join, Reason};
+use super::types::{Making, Output, Settings, Stage, Took, View};
 use super::word::{Asked, Orders, Report, short};
 use crate::output::Ready;
 

@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use gpuos_checkpoint::ids::CheckpointId;
 
-use super::types::{Join, Making, Output, Reason, Stage, View};
+use super::start::{Join, Reason};
+use super::types::{Making, Output, Stage, View};
 use super::word::{Asked, Orders, Report};
 use crate::output::Ready;
 

@@ -26,9 +26,11 @@ mod leader;
 mod line;
 mod member;
 mod pace;
+mod start;
 mod types;
 mod word;
 
 pub use conductor::Conductor;
-pub use types::{Every, Input, Join, Making, Output, Reason, Settings, Stage, Start, Took, View};
+pub use start::{Join, Reason, Start};
+pub use types::{Every, Input, Making, Output, Settings, Stage, Took, View};
 pub use word::{MAX_WORD, Word};

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use gpuos_checkpoint::ids::CheckpointId;
 use serde::{Deserialize, Serialize};
 
-use super::types::{Join, Reason, Start};
+use super::start::{Join, Reason, Start};
 use crate::message::Refused;
 
 /// The most bytes of a word: some lists of as many ranks as can be.
