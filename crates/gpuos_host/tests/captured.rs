@@ -402,6 +402,7 @@ fn the_end_of_a_job_that_runs_is_a_time_from_now() {
             let slurm = Slurm::new(Arc::new(machine), "n1");
             let job = slurm.job(&id.into()).unwrap().unwrap();
             assert_eq!(job.unreadable, "", "{release}");
+            assert_eq!(job.preempted, preempted.starts_with('1') && id == runs);
             job.ends_in_s
         };
         let later = ends(runs, &(now + 5000).to_string(), "").unwrap();
@@ -409,6 +410,7 @@ fn the_end_of_a_job_that_runs_is_a_time_from_now() {
         assert_eq!(ends(runs, "1763672800", ""), Some(0), "{release}: over");
         assert_eq!(ends(runs, "Unknown", ""), None, "{release}: no limit");
         assert_eq!(ends(runs, "Unknown", "None"), None, "{release}");
+        assert_eq!(ends(waits, "Unknown", "1763672900"), None, "{release}");
         // Slurm shows no end of a job without a limit, also when it is about to be preempted.
         assert_eq!(ends(runs, "Unknown", "1763672900"), Some(0), "{release}");
         assert_eq!(

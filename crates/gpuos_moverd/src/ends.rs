@@ -95,7 +95,7 @@ impl Ends {
         };
         let next = match (self.manager.act(&action), &action) {
             (Outcome::Done(what), Action::Requeue { .. }) => {
-                tracing::info!(%job, "{what}, as it would have been ended soon; it goes on from its checkpoint");
+                tracing::info!(%job, "{what} before its end, and goes on from its checkpoint");
                 let (job, avoid_node) = (job.clone(), false);
                 let action = Action::Release { job, avoid_node };
                 let since = Instant::now();
@@ -133,6 +133,7 @@ impl Ends {
                     // A thread that has much to do hears of it the next time.
                     let _ = served.to.try_send(Event::Ends {
                         in_s: record.ends_in_s,
+                        preempted: record.preempted,
                         may_requeue: record.may_requeue,
                     });
                 }
@@ -215,11 +216,15 @@ mod tests {
             let (ends, told) = ends(&manager(&[job]), 7, leads);
             ends.look();
             match told.try_recv() {
-                Ok(Event::Ends { in_s, may_requeue }) => Some((in_s, may_requeue)),
+                Ok(Event::Ends {
+                    in_s,
+                    preempted,
+                    may_requeue,
+                }) => Some((in_s, preempted, may_requeue)),
                 _ => None,
             }
         };
-        assert_eq!(told(running(7), true), Some((Some(40), true)));
+        assert_eq!(told(running(7), true), Some((Some(40), false, true)));
         assert_eq!(told(running(7), false), None);
         let restarts = 1;
         let later = Job {

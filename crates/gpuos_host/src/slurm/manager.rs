@@ -143,8 +143,13 @@ fn ends_in(record: &super::Job, now: u64) -> Option<u64> {
     match time(&record.end) {
         Some(end) => Some(end.saturating_sub(now)),
         // Without a limit Slurm prints no end, also when it is preempting the job and there is one.
-        None => time(&record.preempted).map(|_| 0),
+        None => is_preempted(record).then_some(0),
     }
+}
+
+/// Whether Slurm is preempting a job that has its nodes.
+fn is_preempted(record: &super::Job) -> bool {
+    record.is_running() && record.preempted.parse::<u64>().is_ok()
 }
 
 /// What gpuosd and gpuos_mover need of a job's record.
@@ -159,6 +164,7 @@ fn job(record: super::Job, now: u64) -> Job {
         id: record.id.into(),
         state: state(&record),
         ends_in_s: ends_in(&record, now),
+        preempted: is_preempted(&record),
         user: record.user,
         uid: record.uid,
         account: record.account,

@@ -39,25 +39,36 @@ enum Approach {
 #[derive(Clone, Default, Debug)]
 pub struct Ends {
     at: Option<u64>,
+    preempted: bool,
     may_requeue: bool,
     approach: Approach,
 }
 
 impl Ends {
-    /// What the workload manager says: seconds until the end, if there is one, and whether it would requeue the job.
-    pub fn told(&mut self, now: u64, ends_in_s: Option<u64>, may_requeue: bool) {
+    /// What the workload manager says: seconds until the end, if there is one; whether another job waits for this one to go, so that
+    /// it is not to use them up; and whether it would be requeued.
+    pub fn told(&mut self, now: u64, ends_in_s: Option<u64>, preempted: bool, may_requeue: bool) {
         self.at = ends_in_s.map(|left| now.saturating_add(left.saturating_mul(1000)));
+        self.preempted = preempted;
         self.may_requeue = may_requeue;
     }
 
-    /// How long until the end.
-    pub fn left(&self, now: u64) -> Option<u64> {
+    /// How it ends, as a sentence for the log.
+    pub fn words(&self, now: u64) -> String {
+        match self.left(now) {
+            _ if self.preempted => "it is being preempted".into(),
+            Some(left) => format!("it will be ended in {} s", left / 1000),
+            None => "it will not be ended".into(),
+        }
+    }
+
+    fn left(&self, now: u64) -> Option<u64> {
         Some(self.at?.saturating_sub(now))
     }
 
     /// Time went by, and the checkpoints are so far.
     pub fn look(&mut self, now: u64, view: &View) -> Option<Next> {
-        let near = self.left(now).is_some_and(|left| left <= needed(view));
+        let near = self.left(now).is_some_and(|left| left <= needed(view)) || self.preempted;
         let newest = view.newest.map_or(0, |id| id.number);
         let (approach, next) = match self.approach {
             // It was moved, or a checkpoint takes less than was thought.
@@ -124,7 +135,7 @@ mod tests {
 
     fn ends(left_s: u64, may_requeue: bool) -> Ends {
         let mut ends = Ends::default();
-        ends.told(0, Some(left_s), may_requeue);
+        ends.told(0, Some(left_s), false, may_requeue);
         ends
     }
 
@@ -176,16 +187,28 @@ mod tests {
     }
 
     #[test]
+    fn a_preempted_job_saves_at_once_however_long_its_grace_is() {
+        let mut ends = Ends::default();
+        ends.told(0, Some(3600), true, true);
+        assert_eq!(ends.look(0, &view(3, &[1000], None)), Some(Next::Save));
+        assert_eq!(ends.look(900, &view(3, &[1000], Some(4))), None);
+        assert_eq!(
+            ends.look(1000, &view(4, &[1000], None)),
+            Some(Next::Requeue)
+        );
+    }
+
+    #[test]
     fn an_end_that_moves_away_is_none_and_comes_again() {
         let mut ends = ends(10, true);
         let before = view(3, &[1000], None);
         assert_eq!(ends.look(0, &before), Some(Next::Save));
-        ends.told(100, Some(3600), true);
+        ends.told(100, Some(3600), false, true);
         // What was asked for is made, and nothing follows from it.
         assert_eq!(ends.look(200, &view(4, &[1000], None)), None);
-        ends.told(5000, None, true);
+        ends.told(5000, None, false, true);
         assert_eq!(ends.look(9000, &view(4, &[1000], None)), None);
-        ends.told(9000, Some(0), true);
+        ends.told(9000, Some(0), false, true);
         assert_eq!(ends.look(9200, &view(4, &[1000], None)), Some(Next::Save));
     }
 }

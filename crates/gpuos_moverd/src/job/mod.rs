@@ -110,6 +110,8 @@ pub enum Event {
     Ends {
         /// In so many seconds; `None`: there is none.
         in_s: Option<u64>,
+        /// Another job waits for it to go.
+        preempted: bool,
         /// Whether it would requeue the job.
         may_requeue: bool,
     },

@@ -67,9 +67,13 @@ impl Worker {
             Event::Want(reason) => self.with(|running, around| {
                 running.conduct(around, Input::Want(reason));
             }),
-            Event::Ends { in_s, may_requeue } => {
+            Event::Ends {
+                in_s,
+                preempted,
+                may_requeue,
+            } => {
                 let now = self.now();
-                self.ends.told(now, in_s, may_requeue);
+                self.ends.told(now, in_s, preempted, may_requeue);
             }
             Event::End => {}
         }
@@ -202,20 +206,20 @@ impl Worker {
         else {
             return;
         };
-        let left = self.ends.left(now).unwrap_or(0) / 1000;
+        let end = self.ends.words(now);
         match next {
             Next::Save => {
-                self.note(&format!("it will be ended in {left} s: a checkpoint is wanted"));
+                self.note(&format!("{end}: a checkpoint is wanted"));
                 self.with(|running, around| running.conduct(around, Input::Want(Reason::Asked)));
             }
             Next::Requeue => {
-                self.note(&format!("it has saved {left} s before its end, and is requeued"));
+                self.note(&format!("{end}: it has saved and is requeued"));
                 if self.shared.requeue.try_send(self.start.job.clone()).is_err() {
                     self.note("it is not requeued: too many jobs are just now");
                 }
             }
             Next::Leave => self.note(&format!(
-                "it has saved {left} s before its end; it may not be requeued (sbatch --requeue), so that it is left alone"
+                "{end}: it has saved, and is left alone, as it may not be requeued (sbatch --requeue)"
             )),
         }
     }
