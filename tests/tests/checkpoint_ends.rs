@@ -14,8 +14,7 @@ const LIMIT: Duration = Duration::from_secs(150);
 
 /// Both in one lab, for most of the time is a limit's.
 fn jobs_go_on_after_their_limit_and_after_preemption(suite: &Suite) {
-    let mut setup = Setup::new("ckpt-ends", suite);
-    setup.spec.nodes = 3.into();
+    let mut setup = Setup::simulated("ckpt-ends", suite, 3);
     setup.spec.movers = Some(plugins::daemons().to_path_buf());
     setup.spec.slurm_conf_extra.extend([
         "PreemptType=preempt/partition_prio".into(),
@@ -55,6 +54,25 @@ fn jobs_go_on_after_their_limit_and_after_preemption(suite: &Suite) {
         goes_on(&cluster, job, rank);
     }
     cluster.cancel(&[limited, low]);
+    drained(&cluster);
+}
+
+/// A job saves before its GPU is taken from it.
+fn drained(cluster: &Cluster) {
+    let job = submit(cluster, &["-w", "n2", "-N1", "--gres=gpu:1"]);
+    until(cluster, "a checkpoint", || {
+        said(cluster, job, 0, "saved").pop()
+    });
+    let gpuos = plugins::programs().join("gpuos");
+    let target = format!("n2:{}", cluster.gpus(job)["n2"][0]);
+    let dir = cluster.lab.gpuosd_runtime_dir("n2");
+    let flags = ["--force", "--runtime-dir", dir.to_str().expect("UTF-8")];
+    let args = [&["drain", &target][..], &flags].concat();
+    let told = cluster.run(gpuos.to_str().expect("UTF-8"), &args);
+    let saved = format!("job {job} has saved as checkpoint ");
+    assert!(told.starts_with(&saved), "{told}\n{}", logs(cluster));
+    goes_on(cluster, job, 0);
+    cluster.cancel(&[job]);
 }
 
 /// A program that counts for longer than anybody lets it, and saves often.
