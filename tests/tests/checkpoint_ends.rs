@@ -26,8 +26,8 @@ fn jobs_go_on_after_their_limit_and_after_preemption(suite: &Suite) {
     let Some(cluster) = setup.steered() else {
         return;
     };
-    let limited = submit(&cluster, &["-w", "n1", "-N1", "--time=1"]);
-    let low = submit(&cluster, &["-w", "n2,n3", "-N2"]);
+    let limited = submit(&cluster, &["-w", "n1", "-N1", "--exclusive", "--time=1"]);
+    let low = submit(&cluster, &["-w", "n2,n3", "-N2", "--exclusive"]);
     let ranks = [(limited, 0), (low, 0), (low, 1)];
     for (job, rank) in ranks {
         until(&cluster, "a checkpoint", || {
@@ -59,13 +59,15 @@ fn jobs_go_on_after_their_limit_and_after_preemption(suite: &Suite) {
 
 /// A job saves before its GPU is taken from it.
 fn drained(cluster: &Cluster) {
-    let job = submit(cluster, &["-w", "n2", "-N1", "--gres=gpu:1"]);
+    let job = submit(cluster, &["-N1", "--gres=gpu:1"]);
     until(cluster, "a checkpoint", || {
         said(cluster, job, 0, "saved").pop()
     });
     let gpuos = plugins::programs().join("gpuos");
-    let target = format!("n2:{}", cluster.gpus(job)["n2"][0]);
-    let dir = cluster.lab.gpuosd_runtime_dir("n2");
+    let gpus = cluster.gpus(job);
+    let (node, gpus) = gpus.first_key_value().expect("it has a GPU");
+    let target = format!("{node}:{}", gpus[0]);
+    let dir = cluster.lab.gpuosd_runtime_dir(node);
     let flags = ["--force", "--runtime-dir", dir.to_str().expect("UTF-8")];
     let args = [&["drain", &target][..], &flags].concat();
     let told = cluster.run(gpuos.to_str().expect("UTF-8"), &args);
@@ -82,7 +84,6 @@ fn submit(cluster: &Cluster, options: &[&str]) -> u32 {
     let all = [
         "--requeue",
         "--ntasks-per-node=1",
-        "--exclusive",
         "--open-mode=append",
         "--gpuos-checkpoint=2s,l2=single",
     ];

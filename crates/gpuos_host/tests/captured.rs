@@ -382,8 +382,9 @@ fn alone(release: &str, id: u32, end: &str, preempted: &str) -> Recorded {
         _ => line.to_string(),
     };
     let record: Vec<String> = record.lines().map(line).collect();
+    let record = record.join("\n") + "\n\n";
     let command = format!("scontrol -d show job {id}");
-    machine(release).command(&command, &(record.join("\n") + "\n\n"))
+    machine(release).command(&command, &record)
 }
 
 #[test]

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use gpuos_core::job::JobId;
 use gpuos_workload::WorkloadManager;
 use gpuos_workload::action::{Action, Outcome};
+use gpuos_workload::job::JobState;
 
 use crate::job::Event;
 use crate::jobs::{Jobs, locked};
@@ -129,7 +130,9 @@ impl Ends {
                 continue;
             }
             match self.manager.job(&job) {
-                Ok(Some(record)) if record.restarts == served.run && record.is_running() => {
+                Ok(Some(record))
+                    if record.restarts == served.run && record.state == JobState::Running =>
+                {
                     // A thread that has much to do hears of it the next time.
                     let _ = served.to.try_send(Event::Ends {
                         in_s: record.ends_in_s,
@@ -153,7 +156,7 @@ mod tests {
     use gpuos_checkpoint::ids::NodeIndex;
     use gpuos_core::wire::CheckpointJob;
     use gpuos_link::session::Place;
-    use gpuos_workload::job::{Job, JobState};
+    use gpuos_workload::job::Job;
     use gpuos_workload::recorded::{Recorded, Table};
 
     use super::*;
@@ -232,6 +235,11 @@ mod tests {
             ..running(7)
         };
         assert_eq!(told(later, true), None);
+        let ending = Job {
+            state: JobState::Ending,
+            ..running(7)
+        };
+        assert_eq!(told(ending, true), None);
         assert_eq!(told(running(8), true), None);
     }
 

@@ -134,10 +134,10 @@ fn now() -> u64 {
     now.map_or(0, |time| time.as_secs())
 }
 
-/// In how many seconds Slurm will end a job that has its nodes.
+/// In how many seconds Slurm will end a job that runs. That of one that is ending, as after scancel, is over.
 fn ends_in(record: &super::Job, now: u64) -> Option<u64> {
     let time = |text: &str| text.parse::<u64>().ok();
-    if !record.is_running() {
+    if state(record) != JobState::Running {
         return None;
     }
     match time(&record.end) {
@@ -147,9 +147,9 @@ fn ends_in(record: &super::Job, now: u64) -> Option<u64> {
     }
 }
 
-/// Whether Slurm is preempting a job that has its nodes.
+/// Whether Slurm is preempting a job that runs.
 fn is_preempted(record: &super::Job) -> bool {
-    record.is_running() && record.preempted.parse::<u64>().is_ok()
+    state(record) == JobState::Running && record.preempted.parse::<u64>().is_ok()
 }
 
 /// What gpuosd and gpuos_mover need of a job's record.
@@ -247,6 +247,25 @@ mod tests {
             let job = job(record, 0);
             assert_eq!((job.state, job.state_word.as_str()), (wanted, word));
             assert_eq!(job.is_running(), has_nodes, "{word}");
+        }
+    }
+
+    #[test]
+    fn what_ends_already_has_no_end_before_it() {
+        for (word, wanted) in [
+            ("RUNNING", (Some(60), true)),
+            ("COMPLETING", (None, false)),
+            ("PENDING", (None, false)),
+            ("TIMEOUT", (None, false)),
+        ] {
+            let record = super::super::Job {
+                state: word.into(),
+                end: "1060".into(),
+                preempted: "990".into(),
+                ..Default::default()
+            };
+            let job = job(record, 1000);
+            assert_eq!((job.ends_in_s, job.preempted), wanted, "{word}");
         }
     }
 
