@@ -189,3 +189,9 @@ gpuos_checkpoint_wait() {
     done
     [ "$gpuos_checkpoint_outcome" = committed ]
 }
+
+# gpuos_checkpoint_outlive: SIGTERM does not end this shell and the programs that it starts from here on. Slurm sends it to a job that it
+# will preempt, which then has GraceTime to save. They end by SIGKILL then, some seconds later (KillWait), also after scancel.
+gpuos_checkpoint_outlive() {
+    trap '' TERM
+}

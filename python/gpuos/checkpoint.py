@@ -23,7 +23,9 @@ has imported them.
 import json
 import os
 import random
+import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -324,8 +326,10 @@ class Session:
 
     _REASONS = ("interval", "asked", "end")
 
-    def __init__(self, client: Checkpoints, ranks: _Ranks, look_every: int):
+    def __init__(self, client: Checkpoints, ranks: _Ranks, look_every: int, outlive: bool = False):
         self._client, self._ranks, self._look_every = client, ranks, max(1, look_every)
+        self._outlive = outlive
+        self._before: Any = None
         self._active = False
         self._request: Optional[Request] = None
         #: The checkpoint that the program goes on from, or None.
@@ -340,12 +344,24 @@ class Session:
         self._active = self._ranks.all(self._client.available)
         if self._active:
             self.restored = self._client.join()
+            self._ignore_term()
         elif self._client.available:
             _say("checkpoints are not made: not all ranks have gpuos_mover on their nodes")
         return self
 
     def __exit__(self, *_: Any) -> None:
         self._active = False
+        if self._before is not None:
+            signal.signal(signal.SIGTERM, self._before)
+            self._before = None
+
+    def _ignore_term(self) -> None:
+        if not self._outlive:
+            return
+        if threading.current_thread() is not threading.main_thread():
+            raise CheckpointError("outlive=True needs the main thread: begin the session there, or ignore SIGTERM yourself")
+        # None: it was set by something else than Python, and cannot be put back.
+        self._before = signal.signal(signal.SIGTERM, signal.SIG_IGN) or signal.SIG_DFL
 
     def load(self, default: Any = None, read: Optional[Callable[[Path], Any]] = None, **options: Any) -> Any:
         """What was saved, or `default` at a first start. `read` is given the folder with this rank's files; without it, what
@@ -429,13 +445,16 @@ def session(
     group: Any = None,
     rank: Optional[int] = None,
     size: Optional[int] = None,
+    outlive: bool = False,
 ) -> Session:
     """A session, to be used in a `with` statement, which joins and waits for the answer.
 
     Ranks agree by torch.distributed, once its process group is initialised (by `group`, where that is given and has rank 0), or
     by `broadcast`, which gives what rank 0 was given, as `MPI.COMM_WORLD.bcast` of mpi4py does. A program of one process needs
     neither. `look_every`: of how many steps one looks; with NCCL each look waits for the GPU, so look seldom or name a group of
-    gloo. `rank`, `size`: by default those of torch.distributed, else what `launched` says."""
+    gloo. `rank`, `size`: by default those of torch.distributed, else what `launched` says. `outlive`: in a job with checkpoints
+    SIGTERM does not end the program before the session does. Slurm sends it to a job that it will preempt, which has its
+    GraceTime to save then; programs that are started meanwhile ignore it, too, and scancel ends them all some seconds later."""
     torch = None if broadcast is not None else _torch_distributed()
     if torch is not None and rank is None:
         rank, size = torch.distributed.get_rank(), torch.distributed.get_world_size()
@@ -451,7 +470,7 @@ def session(
             f"{client.size} ranks have to agree when they save: call torch.distributed.init_process_group() before, "
             "or give session() a broadcast, as MPI.COMM_WORLD.bcast of mpi4py is"
         )
-    return Session(client, ranks, look_every)
+    return Session(client, ranks, look_every, outlive)
 
 
 def rng_state() -> dict:

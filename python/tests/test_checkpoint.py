@@ -5,6 +5,7 @@ import io
 import json
 import os
 import random
+import signal
 import sys
 import threading
 import types
@@ -191,6 +192,15 @@ class Sessions(unittest.TestCase):
                     ckpt.save(write=mock.Mock(side_effect=error))
                 self.assertFalse((mover.path / f"{mover.last}/ready.0").exists())
                 mover.fail("of the test")
+
+    def test_sigterm_ends_no_session_that_is_to_outlive_it(self):
+        self.assertEqual(signal.getsignal(signal.SIGTERM), signal.SIG_DFL)
+        for outlive in (False, True):
+            with Mover():
+                with checkpoint.session(outlive=outlive):
+                    during = signal.getsignal(signal.SIGTERM)
+                self.assertEqual(during, signal.SIG_IGN if outlive else signal.SIG_DFL)
+            self.assertEqual(signal.getsignal(signal.SIGTERM), signal.SIG_DFL)
 
     def test_ranks_save_what_rank_0_has_seen(self):
         barrier, seen = threading.Barrier(2), {}

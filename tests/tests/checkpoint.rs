@@ -18,7 +18,7 @@ fn movers(name: &str, suite: &Suite, nodes: usize) -> Option<Cluster> {
 }
 
 /// The example of the documentation, which counts and saves.
-fn counter() -> String {
+pub(crate) fn counter() -> String {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let root = root.canonicalize().expect("the project");
     let (share, examples) = (root.join("share"), root.join("examples/checkpoint"));
@@ -29,13 +29,13 @@ fn counter() -> String {
     )
 }
 
-fn output(cluster: &Cluster, job: u32) -> String {
+pub(crate) fn output(cluster: &Cluster, job: u32) -> String {
     let file = cluster.lab.dir().join(format!("work/{job}.out"));
     fs::read_to_string(file).unwrap_or_default()
 }
 
 /// What the movers of all nodes have logged.
-fn logs(cluster: &Cluster) -> String {
+pub(crate) fn logs(cluster: &Cluster) -> String {
     let nodes = cluster.lab.spec().node_names();
     let told = nodes
         .iter()

@@ -3,6 +3,7 @@
 
 mod accounting;
 mod checkpoint;
+mod checkpoint_ends;
 mod claims;
 mod discover;
 mod doctor;

@@ -1,15 +1,18 @@
 //! `gpuos drain`, `online` and `offline`: GPUs out of service and back. gpuosd of the node does it; this
 //! command asks it over its socket, or over ssh on another node.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use anyhow::{Result, anyhow, bail};
 use gpuos_core::health::Verb;
+use gpuos_core::job::JobId;
 use gpuos_core::wire::{Reply as Answer, Request};
 use gpuos_host::Machine;
 use gpuos_host::socket::{Client, NAME};
 use serde_json::json;
 
+use crate::ckpt::before;
 use crate::cli::AdminArgs;
 use crate::daemons;
 use crate::remote::{self, quoted};
@@ -23,7 +26,7 @@ pub fn run(machine: &dyn Machine, verb: Verb, args: &AdminArgs) -> Result<Reply>
     // In a lab all nodes are here.
     let only_here = args.local || daemons::is_of_nodes(&args.reach.runtime_dir);
     match Client::connect(&path, PATIENCE) {
-        Ok(client) if client.daemon.1 == args.target.node => here(client, verb, args),
+        Ok(client) if client.daemon.1 == args.target.node => here(machine, client, verb, args),
         Ok(client) if args.local => bail!(
             "this is node {}, not {}: leave --local out to reach it over ssh",
             client.daemon.1,
@@ -34,17 +37,18 @@ pub fn run(machine: &dyn Machine, verb: Verb, args: &AdminArgs) -> Result<Reply>
     }
 }
 
-fn here(mut client: Client, verb: Verb, args: &AdminArgs) -> Result<Reply> {
-    let request = Request::Admin {
-        verb,
-        gpus: args.target.gpus.clone(),
-        reason: args.reason.clone(),
-        force: args.force,
-    };
-    let message = match client.ask(&request)? {
-        Answer::Done { message } => message,
-        other => bail!("gpuosd gave another answer: {other:?}"),
-    };
+fn here(machine: &dyn Machine, mut client: Client, verb: Verb, args: &AdminArgs) -> Result<Reply> {
+    let mut message = String::new();
+    if args.force && verb != Verb::Online {
+        for said in save(machine, &mut client, verb, args)? {
+            message += &said;
+            message += "; ";
+        }
+        // gpuosd does not keep a connection for as long as checkpoints may take.
+        let dir = daemons::pick(&args.reach.runtime_dir, Some(&args.target.node));
+        client = Client::connect(&dir.join(NAME), PATIENCE)?;
+    }
+    message += &ask(&mut client, verb, args, args.force)?;
     let json = json!({
         "node": args.target.node,
         "gpus": args.target.gpus,
@@ -57,6 +61,47 @@ fn here(mut client: Client, verb: Verb, args: &AdminArgs) -> Result<Reply> {
         text: format!("{message}\n"),
         yes: true,
     })
+}
+
+/// Has gpuosd do it, with the jobs or after them; its answer.
+fn ask(client: &mut Client, verb: Verb, args: &AdminArgs, force: bool) -> Result<String> {
+    let request = Request::Admin {
+        verb,
+        gpus: args.target.gpus.clone(),
+        reason: args.reason.clone(),
+        force,
+    };
+    match client.ask(&request)? {
+        Answer::Done { message } => Ok(message),
+        other => bail!("gpuosd gave another answer: {other:?}"),
+    }
+}
+
+/// Jobs that make checkpoints do so before they are requeued; sentences of how that went.
+fn save(
+    machine: &dyn Machine,
+    client: &mut Client,
+    verb: Verb,
+    args: &AdminArgs,
+) -> Result<Vec<String>> {
+    let gpus = client.status()?.gpus.into_iter();
+    let meant = |index| args.target.gpus.is_empty() || args.target.gpus.contains(&index);
+    let held = gpus.filter(|gpu| meant(gpu.index));
+    let jobs: BTreeSet<JobId> = held.flat_map(|gpu| gpu.jobs).collect();
+    let jobs: Vec<JobId> = jobs.into_iter().collect();
+    let dir = daemons::pick(&args.reach.runtime_dir, Some(&args.target.node));
+    let saving = before::among(machine, &dir, &jobs);
+    if saving.is_empty() {
+        return Ok(Vec::new());
+    }
+    // No other job comes meanwhile, and who waits no longer and ends this command has them out of service.
+    ask(client, verb, args, false)?;
+    let ids: Vec<String> = saving.iter().map(|job| job.job.to_string()).collect();
+    eprintln!(
+        "gpuos: waiting for checkpoints of job {} before it is requeued",
+        ids.join(", ")
+    );
+    Ok(before::save(machine, &dir, &saving))
 }
 
 /// Asks gpuosd of another node, by the same command there.

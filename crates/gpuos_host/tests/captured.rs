@@ -3,12 +3,15 @@
 //! The files in `data/` were captured from clusters of four nodes with eight GPUs each; paths
 //! and host names were shortened, nothing else.
 
+use std::sync::Arc;
+
 use gpuos_config::options::JobOptions;
 use gpuos_host::Recorded;
 use gpuos_host::slurm::site::{JobRequest, Site};
-use gpuos_host::slurm::{Allocation, Job, NodeRecord, Running};
+use gpuos_host::slurm::{Allocation, Job, NodeRecord, Running, Slurm};
 use gpuos_model::gpuset::GpuSet;
 use gpuos_placement::plan::{GpuShape, NodeState, Placement, Planner, Wait, quarters};
+use gpuos_workload::WorkloadManager;
 
 const RELEASES: [&str; 3] = ["22.05.8", "24.11.5", "26.05.5"];
 
@@ -363,4 +366,58 @@ fn running_jobs_count_on_their_nodes() {
     let (half_hour, last) = (quarters(1800), ends[0]);
     assert_eq!(ends[1], last - half_hour);
     assert!(ends[2] < ends[1] && ends[2] > 0 && ends[3] == 0, "{ends:?}");
+}
+
+/// The captured cluster, with the record of one job as it is printed for it alone, times as seconds: this end, and when it is preempted.
+fn alone(release: &str, id: u32, end: &str, preempted: &str) -> Recorded {
+    let jobs = captured(release, "jobs");
+    let start = jobs.find(&format!("JobId={id} ")).unwrap();
+    let record = &jobs[start..];
+    let record = &record[..record.find("\n\n").unwrap_or(record.len())];
+    let line = |line: &str| match line.trim_start().split_once('=') {
+        Some(("StartTime", _)) => format!("   StartTime=1763672799 EndTime={end} Deadline=N/A"),
+        Some(("SuspendTime", _)) if !preempted.is_empty() => {
+            format!("   PreemptEligibleTime=1763672799 PreemptTime={preempted}\n{line}")
+        }
+        _ => line.to_string(),
+    };
+    let record: Vec<String> = record.lines().map(line).collect();
+    let record = record.join("\n") + "\n\n";
+    let command = format!("scontrol -d show job {id}");
+    machine(release).command(&command, &record)
+}
+
+#[test]
+fn the_end_of_a_job_that_runs_is_a_time_from_now() {
+    let now = std::time::SystemTime::UNIX_EPOCH
+        .elapsed()
+        .unwrap()
+        .as_secs();
+    for release in RELEASES {
+        let jobs = Job::parse_all(&captured(release, "jobs"));
+        let mut plain = jobs.iter().filter(|job| job.array_tasks.is_empty());
+        let runs = plain.clone().find(|job| job.state == "RUNNING").unwrap().id;
+        let waits = plain.find(|job| job.is_pending()).unwrap().id;
+        let ends = |id: u32, end: &str, preempted: &str| {
+            let machine = alone(release, id, end, preempted);
+            let slurm = Slurm::new(Arc::new(machine), "n1");
+            let job = slurm.job(&id.into()).unwrap().unwrap();
+            assert_eq!(job.unreadable, "", "{release}");
+            assert_eq!(job.preempted, preempted.starts_with('1') && id == runs);
+            job.ends_in_s
+        };
+        let later = ends(runs, &(now + 5000).to_string(), "").unwrap();
+        assert!((4000..=5000).contains(&later), "{release}: {later}");
+        assert_eq!(ends(runs, "1763672800", ""), Some(0), "{release}: over");
+        assert_eq!(ends(runs, "Unknown", ""), None, "{release}: no limit");
+        assert_eq!(ends(runs, "Unknown", "None"), None, "{release}");
+        assert_eq!(ends(waits, "Unknown", "1763672900"), None, "{release}");
+        // Slurm shows no end of a job without a limit, also when it is about to be preempted.
+        assert_eq!(ends(runs, "Unknown", "1763672900"), Some(0), "{release}");
+        assert_eq!(
+            ends(waits, &(now + 5000).to_string(), ""),
+            None,
+            "{release}"
+        );
+    }
 }

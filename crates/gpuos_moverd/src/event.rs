@@ -67,6 +67,15 @@ pub enum Event {
     },
     /// A checkpoint is wanted.
     Want(Reason),
+    /// What the workload manager says of the job's end, to the node that leads.
+    Ends {
+        /// In so many seconds; `None`: there is none.
+        in_s: Option<u64>,
+        /// Another job waits for it to go.
+        preempted: bool,
+        /// Whether it would requeue the job.
+        may_requeue: bool,
+    },
     /// The job is over, or runs again under another number: the thread ends.
     End,
 }

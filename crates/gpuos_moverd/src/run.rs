@@ -22,6 +22,7 @@ use gpuos_workload::WorkloadManager;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
+use crate::ends::Ends;
 use crate::folder::Trash;
 use crate::handler::{Handler, is_safe};
 use crate::job::Shared;
@@ -77,11 +78,13 @@ pub fn run(options: &Options) -> Result<()> {
         config.checkpoint.port,
         rate,
     ));
+    let (requeue, saved) = sync_channel(WAITING);
     let shared = Arc::new(Shared {
         node: node.clone(),
         store: open_store(options)?,
         folders: options.jobs.clone(),
         network: network.clone(),
+        requeue,
         config: config.checkpoint,
     });
     let (unknown, named) = sync_channel(WAITING);
@@ -95,6 +98,7 @@ pub fn run(options: &Options) -> Result<()> {
     if let Err(e @ BindError::InUse) = door.open(&handler) {
         return Err(e).with_context(|| door.path().display().to_string());
     }
+    Ends::start(jobs.clone(), manager.clone(), saved)?;
     Registrar::start(shared, jobs.clone(), manager, asks)?;
     let naming = move || {
         for job in named {

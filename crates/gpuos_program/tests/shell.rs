@@ -74,6 +74,18 @@ fn a_job_without_checkpoints_runs_on() {
 }
 
 #[test]
+fn a_program_that_outlives_sigterm_does_so_with_what_it_starts() {
+    let text = "gpuos_checkpoint_outlive
+        kill -TERM $$
+        sh -c 'kill -TERM $$; echo child goes on'
+        echo goes on";
+    for shell in shells() {
+        let said = output(&mut script(shell, None, text));
+        assert_eq!(said.as_deref(), Ok("child goes on\ngoes on\n"), "{shell}");
+    }
+}
+
+#[test]
 fn ranks_come_from_the_launcher_or_are_given() {
     let show = "_gpuos_launcher; echo $_gpuos_rank $_gpuos_size";
     for shell in shells() {

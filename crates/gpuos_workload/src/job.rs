@@ -63,6 +63,11 @@ pub struct Job {
     pub restarts: u32,
     /// How long it has run, in seconds.
     pub run_seconds: u64,
+    /// In how many seconds it will be ended: its time limit, or the end of the grace that a preempted job has, whichever comes first.
+    /// `None`: it has no limit, does not run (also not any more), or nobody says.
+    pub ends_in_s: Option<u64>,
+    /// Whether it is being preempted: another job waits for it to go.
+    pub preempted: bool,
     /// What it has, by node.
     pub allocations: Vec<Allocation>,
     /// Whether it has parts of GPUs that `allocations` does not name.

@@ -114,6 +114,8 @@ table! {
     GPUOSD = "gpuosd";
     /// Whether gpuos_mover runs on this node, where gpuos.toml has checkpoints made.
     GPUOS_MOVER = "gpuos_mover";
+    /// Whether jobs with checkpoints have time for a last one when they are preempted.
+    GRACE_TIME = "GraceTime";
     /// Whether systemd has the units of slurmd, slurmctld, munge and gpuosd that belong on this host, and starts them.
     UNITS = "units";
     /// Whether there is room for states and logs.

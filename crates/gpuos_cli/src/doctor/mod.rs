@@ -10,6 +10,7 @@ mod daemon;
 mod files;
 mod findings;
 mod gpus;
+mod grace;
 mod gres;
 mod hardware;
 mod here;
@@ -137,5 +138,6 @@ pub fn run(machine: &dyn Machine, config: Option<&Path>, args: &DoctorArgs) -> R
     units::check(&look, &units, two, &mut findings);
     daemon::check(&look, &units, &mut findings);
     mover::check(&look, &mut findings);
+    grace::check(&look, &mut findings);
     Ok(findings.reply(true))
 }

@@ -69,7 +69,7 @@ pub fn check(look: &Context, findings: &mut Findings) {
 }
 
 /// Whether gpuos.toml says so; what is wrong with the file is found elsewhere.
-fn enabled(look: &Context) -> bool {
+pub(super) fn enabled(look: &Context) -> bool {
     let path = toml::path(look);
     let bytes = look.machine.read(&path).unwrap_or_default();
     let text = String::from_utf8(bytes).unwrap_or_default();

@@ -139,6 +139,42 @@ fn a_gpuos_mover_that_does_not_run_is_seen() {
     );
 }
 
+/// A job that is preempted without notice cannot save.
+#[test]
+fn a_preemption_that_leaves_no_time_for_a_checkpoint_is_seen() {
+    let bed = Bed::new();
+    let about = || {
+        let (_, found) = bed.doctor(&["--node-name", "login"]);
+        let mut all = found.into_iter();
+        all.find(|one| one.contains(" GraceTime: "))
+    };
+    bed.set("PreemptType", "preempt/partition_prio");
+    bed.set("PreemptMode", "REQUEUE");
+    let partitions = |grace: &str| {
+        let text = format!(
+            "PartitionName=main\n   GraceTime={grace} PriorityTier=1 PreemptMode=REQUEUE\n\n\
+             PartitionName=high\n   GraceTime=0 PriorityTier=10 PreemptMode=REQUEUE\n\n"
+        );
+        bed.file("partitions.txt", &text);
+    };
+    partitions("0");
+    assert_eq!(about(), None, "no checkpoints are made here");
+    bed.file("gpuos.toml", "[checkpoint]\nenabled = true\n");
+    let told = about().unwrap();
+    for part in [
+        "warn GraceTime: ",
+        "partition main are preempted without notice",
+        "GraceTime=120",
+    ] {
+        assert!(told.contains(part), "{told}");
+    }
+    partitions("120");
+    assert_eq!(about(), None);
+    partitions("0");
+    bed.set("PreemptType", "preempt/none");
+    assert_eq!(about(), None, "nobody is preempted");
+}
+
 /// The control groups of the machine that the tests run on, against the version that it has and the one that it has not.
 #[test]
 fn the_control_groups_of_this_machine_are_seen() {

@@ -105,8 +105,10 @@ pub struct Job {
     pub restarts: u32,
     /// Start, or expected start, in local time (`2026-11-20T20:40:59`); empty when unknown.
     pub start: String,
-    /// End or latest end in local time; empty when unknown.
+    /// End or latest end in local time; empty when unknown. Of one job alone ([`act`](super::act)) it is seconds since 1970.
     pub end: String,
+    /// When Slurm began to preempt it, in the same way; empty when it has not, or does not say.
+    pub preempted: String,
     /// When it was submitted, or requeued.
     pub submitted: String,
     /// When it may start at the earliest.
@@ -245,6 +247,7 @@ impl Job {
             may_requeue: number("Requeue") == 1 && number("BatchFlag") == 1,
             start: record.text("StartTime"),
             end: record.text("EndTime"),
+            preempted: record.text("PreemptTime"),
             submitted: record.text("SubmitTime"),
             eligible: record.text("EligibleTime"),
             time_limit: record.text("TimeLimit"),

@@ -4,6 +4,7 @@ use core::net::SocketAddr;
 use core::time::Duration;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use gpuos_config::slurm_conf::Addresses as Lines;
 use gpuos_core::health::ExtraPart;
@@ -47,7 +48,8 @@ impl WorkloadManager for Slurm {
 
     fn jobs(&self) -> Result<Vec<Job>, Outcome> {
         let jobs = act::jobs_on(&*self.machine, &self.node)?;
-        Ok(jobs.into_iter().map(job).collect())
+        let now = now();
+        Ok(jobs.into_iter().map(|record| job(record, now)).collect())
     }
 
     fn job(&self, id: &JobId) -> Result<Option<Job>, Outcome> {
@@ -55,7 +57,7 @@ impl WorkloadManager for Slurm {
         let Some(number) = id.number() else {
             return Ok(None);
         };
-        Ok(act::job(&*self.machine, number)?.map(job))
+        Ok(act::job(&*self.machine, number)?.map(|record| job(record, now())))
     }
 
     /// `SlurmUser = slurm(64030)`.
@@ -126,8 +128,32 @@ fn node(record: super::NodeRecord) -> NodeRecord {
     }
 }
 
-/// What gpuosd needs of a job's record.
-fn job(record: super::Job) -> Job {
+/// Seconds since 1970 by this node's clock, which munge wants to agree with slurmctld's.
+fn now() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    now.map_or(0, |time| time.as_secs())
+}
+
+/// In how many seconds Slurm will end a job that runs. That of one that is ending, as after scancel, is over.
+fn ends_in(record: &super::Job, now: u64) -> Option<u64> {
+    let time = |text: &str| text.parse::<u64>().ok();
+    if state(record) != JobState::Running {
+        return None;
+    }
+    match time(&record.end) {
+        Some(end) => Some(end.saturating_sub(now)),
+        // Without a limit Slurm prints no end, also when it is preempting the job and there is one.
+        None => is_preempted(record).then_some(0),
+    }
+}
+
+/// Whether Slurm is preempting a job that runs.
+fn is_preempted(record: &super::Job) -> bool {
+    state(record) == JobState::Running && record.preempted.parse::<u64>().is_ok()
+}
+
+/// What gpuosd and gpuos_mover need of a job's record.
+fn job(record: super::Job, now: u64) -> Job {
     let has = |part: super::Allocation| gpuos_workload::job::Allocation {
         nodes: part.nodes,
         gpus: part.gpus,
@@ -137,6 +163,8 @@ fn job(record: super::Job) -> Job {
     Job {
         id: record.id.into(),
         state: state(&record),
+        ends_in_s: ends_in(&record, now),
+        preempted: is_preempted(&record),
         user: record.user,
         uid: record.uid,
         account: record.account,
@@ -216,9 +244,28 @@ mod tests {
                 ..Default::default()
             };
             let has_nodes = record.is_running();
-            let job = job(record);
+            let job = job(record, 0);
             assert_eq!((job.state, job.state_word.as_str()), (wanted, word));
             assert_eq!(job.is_running(), has_nodes, "{word}");
+        }
+    }
+
+    #[test]
+    fn what_ends_already_has_no_end_before_it() {
+        for (word, wanted) in [
+            ("RUNNING", (Some(60), true)),
+            ("COMPLETING", (None, false)),
+            ("PENDING", (None, false)),
+            ("TIMEOUT", (None, false)),
+        ] {
+            let record = super::super::Job {
+                state: word.into(),
+                end: "1060".into(),
+                preempted: "990".into(),
+                ..Default::default()
+            };
+            let job = job(record, 1000);
+            assert_eq!((job.ends_in_s, job.preempted), wanted, "{word}");
         }
     }
 

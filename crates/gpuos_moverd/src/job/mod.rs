@@ -7,11 +7,12 @@
 //!      └──── a mover of the job was started anew ──────┘
 //! ```
 //!
-//! - `links`, `gather`: the others; `running`: node and conductor; `restoring`: the files of a rank, also from another node;
+//! - `links`, `gather`: the others; `ends`: the job's end, as the workload manager has it; `running`: node and conductor; `restoring`: the files of a rank, also from another node;
 //! - `serve`: what the thread does with what comes in; `status`: how it stands, for clients.
 //!
 //! The thread blocks on the disk. While it reads a folder or writes a segment others wait for its answers, and ask again.
 
+mod ends;
 mod gather;
 mod links;
 mod restoring;
@@ -38,6 +39,7 @@ use gpuos_store::store::Store;
 use crate::event::Event;
 use crate::folder::JobFolder;
 use crate::network::Network;
+use ends::Ends;
 use gather::Gather;
 use links::Links;
 use running::Running;
@@ -55,6 +57,8 @@ pub struct Shared {
     pub folders: PathBuf,
     /// The way to other nodes.
     pub network: Arc<Network>,
+    /// Where a job goes that has saved before its end, to be requeued.
+    pub requeue: SyncSender<JobId>,
     /// `[checkpoint]`.
     pub config: CheckpointConfig,
 }
@@ -107,6 +111,7 @@ pub struct Worker {
     wish: Option<Wish>,
     folder: Option<JobFolder>,
     phase: Phase,
+    ends: Ends,
     /// Seats that have taken the roster, at seat 0.
     told: BTreeSet<u16>,
     /// Joins that were answered without node and conductor.
@@ -144,6 +149,7 @@ impl Worker {
             wish: None,
             folder: None,
             phase: Phase::Gathering(Gather::new()),
+            ends: Ends::default(),
             told: BTreeSet::new(),
             without: BTreeSet::new(),
         }

@@ -5,11 +5,12 @@ use gpuos_config::gpuos_toml::CheckpointConfig;
 use gpuos_config::options::{Every as Often, parse_checkpoint};
 use gpuos_core::wire::CheckpointPhase;
 use gpuos_mover::node::Node;
-use gpuos_mover::program::{Conductor, Every, Input, Settings as Conducts};
+use gpuos_mover::program::{Conductor, Every, Input, Reason, Settings as Conducts};
 use gpuos_mover::roster::Claim;
 use gpuos_mover::settings::Settings;
 use gpuos_store::disk::LinuxDisk;
 
+use super::ends::Next;
 use super::gather::Gather;
 use super::restoring::{Place, Restorer};
 use super::running::{Around, Running};
@@ -67,6 +68,14 @@ impl Worker {
             Event::Want(reason) => self.with(|running, around| {
                 running.conduct(around, Input::Want(reason));
             }),
+            Event::Ends {
+                in_s,
+                preempted,
+                may_requeue,
+            } => {
+                let now = self.now();
+                self.ends.told(now, in_s, preempted, may_requeue);
+            }
             Event::End => {}
         }
     }
@@ -172,6 +181,7 @@ impl Worker {
         }
         self.keep_links();
         self.with(|running, around| running.look(around));
+        self.look_at_end();
         let notes = match &mut self.phase {
             Phase::Running(running) => running.notes(),
             _ => Vec::new(),
@@ -180,6 +190,38 @@ impl Worker {
         if let Phase::Failed(why) = &self.phase {
             let why = why.clone();
             self.answer_without(&why);
+        }
+    }
+
+    /// The node that leads has the program save before the job is ended, and the job requeued.
+    fn look_at_end(&mut self) {
+        let now = self.now();
+        let Phase::Running(running) = &self.phase else {
+            return;
+        };
+        let view = running.conductor().view();
+        let Some(next) = running
+            .leads()
+            .then(|| self.ends.look(now, &view))
+            .flatten()
+        else {
+            return;
+        };
+        let end = self.ends.words(now);
+        match next {
+            Next::Save => {
+                self.note(&format!("{end}: a checkpoint is wanted"));
+                self.with(|running, around| running.conduct(around, Input::Want(Reason::Asked)));
+            }
+            Next::Requeue => {
+                self.note(&format!("{end}: it has saved and is requeued"));
+                if self.shared.requeue.try_send(self.start.job.clone()).is_err() {
+                    self.note("it is not requeued: too many jobs are just now");
+                }
+            }
+            Next::Leave => self.note(&format!(
+                "{end}: it has saved, and is left alone, as it may not be requeued (sbatch --requeue)"
+            )),
         }
     }
 

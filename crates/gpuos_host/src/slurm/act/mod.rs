@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use anyhow::Result as Started;
 use gpuos_core::health::ExtraPart;
 use gpuos_core::job::JobId;
 use gpuos_core::step::StepId;
@@ -11,7 +12,7 @@ use gpuos_workload::action::{Action, Outcome};
 
 use super::rows::{Row, error_line};
 use super::{Job, NodeRecord, read, rows};
-use crate::Machine;
+use crate::{Machine, Output};
 
 mod hold;
 mod silent;
@@ -102,7 +103,13 @@ impl<'a> Slurm<'a> {
 impl Slurm<'_> {
     /// What a command printed; `Err` is how the action ends.
     fn run(&self, program: &str, args: &[&str]) -> Result<String, Outcome> {
-        let output = match self.machine.run_within(self.limit, program, args) {
+        let output = self.machine.run_within(self.limit, program, args);
+        Slurm::printed(output, program, args)
+    }
+
+    /// The same of a command that has ended.
+    fn printed(output: Started<Output>, program: &str, args: &[&str]) -> Result<String, Outcome> {
+        let output = match output {
             Ok(output) => output,
             Err(e) => return Err(Outcome::NoAnswer(format!("{e:#}"))),
         };
@@ -171,7 +178,13 @@ impl Slurm<'_> {
 
     /// The whole job; one whose record cannot be read says so. `None`: slurmctld knows it no more.
     fn record_of(&self, row: &Row, all: &[Row]) -> Result<Option<Job>, Outcome> {
-        match self.run("scontrol", &["-d", "show", "job", &read::name(row)]) {
+        let name = read::name(row);
+        let args = ["-d", "show", "job", &name];
+        // Local times jump when clocks are changed.
+        let output =
+            self.machine
+                .run_with_env(self.limit, ("SLURM_TIME_FORMAT", "%s"), "scontrol", &args);
+        match Slurm::printed(output, "scontrol", &args) {
             Ok(text) => Ok(Some(read::single(&text, row, all))),
             Err(Outcome::Refused(_)) => Ok(None),
             Err(other) => Err(other),

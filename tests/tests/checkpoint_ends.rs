@@ -1,0 +1,150 @@
+//! Jobs that Slurm will end, on a real Slurm: they save themselves in time, are requeued, and go on.
+
+use std::time::{Duration, Instant};
+
+use gpuos_lab::Suite;
+use gpuos_tests::{Cluster, Setup, per_suite, plugins};
+
+use crate::checkpoint::{counter, logs, output};
+
+per_suite!(jobs_go_on_after_their_limit_and_after_preemption);
+
+/// A minute is the shortest limit of Slurm's, which looks at limits twice a minute.
+const LIMIT: Duration = Duration::from_secs(150);
+
+/// Both in one lab, for most of the time is a limit's.
+fn jobs_go_on_after_their_limit_and_after_preemption(suite: &Suite) {
+    let mut setup = Setup::simulated("ckpt-ends", suite, 3);
+    setup.spec.movers = Some(plugins::daemons().to_path_buf());
+    setup.spec.slurm_conf_extra.extend([
+        "PreemptType=preempt/partition_prio".into(),
+        "PreemptMode=REQUEUE".into(),
+        "PartitionName=high Nodes=ALL PriorityTier=10 MaxTime=INFINITE State=UP".into(),
+        "PartitionName=low Nodes=ALL PriorityTier=1 GraceTime=60 Default=YES MaxTime=INFINITE State=UP"
+            .into(),
+    ]);
+    let Some(cluster) = setup.steered() else {
+        return;
+    };
+    let limited = submit(&cluster, &["-w", "n1", "-N1", "--exclusive", "--time=1"]);
+    let low = submit(&cluster, &["-w", "n2,n3", "-N2", "--exclusive"]);
+    let ranks = [(limited, 0), (low, 0), (low, 1)];
+    for (job, rank) in ranks {
+        until(&cluster, "a checkpoint", || {
+            said(&cluster, job, rank, "saved").pop()
+        });
+    }
+    let high = cluster
+        .try_sbatch(
+            &["-p", "high", "-w", "n2,n3", "-N2", "--exclusive"],
+            "sleep 5",
+        )
+        .expect("submits");
+    let begun = Instant::now();
+    until(&cluster, "the preempting job has the nodes", || {
+        is(&cluster, high, "RUNNING").or(is(&cluster, high, "COMPLETED"))
+    });
+    let waited = begun.elapsed();
+    assert!(
+        waited < Duration::from_secs(45),
+        "it waited {waited:?} for a grace of 60 s\n{}",
+        logs(&cluster)
+    );
+    for (job, rank) in ranks {
+        goes_on(&cluster, job, rank);
+    }
+    cluster.cancel(&[limited, low]);
+    drained(&cluster);
+}
+
+/// A job saves before its GPU is taken from it.
+fn drained(cluster: &Cluster) {
+    let job = submit(cluster, &["-N1", "--gres=gpu:1"]);
+    until(cluster, "a checkpoint", || {
+        said(cluster, job, 0, "saved").pop()
+    });
+    let gpuos = plugins::programs().join("gpuos");
+    let gpus = cluster.gpus(job);
+    let (node, gpus) = gpus.first_key_value().expect("it has a GPU");
+    let target = format!("{node}:{}", gpus[0]);
+    let dir = cluster.lab.gpuosd_runtime_dir(node);
+    let flags = ["--force", "--runtime-dir", dir.to_str().expect("UTF-8")];
+    let args = [&["drain", &target][..], &flags].concat();
+    let told = cluster.run(gpuos.to_str().expect("UTF-8"), &args);
+    let saved = format!("job {job} has saved as checkpoint ");
+    assert!(told.starts_with(&saved), "{told}\n{}", logs(cluster));
+    goes_on(cluster, job, 0);
+    cluster.cancel(&[job]);
+}
+
+/// A program that counts for longer than anybody lets it, and saves often.
+fn submit(cluster: &Cluster, options: &[&str]) -> u32 {
+    let program = format!("trap '' TERM; exec {} 100000 0.05", counter());
+    let script = format!("srun -l sh -c \"{program}\"");
+    let all = [
+        "--requeue",
+        "--ntasks-per-node=1",
+        "--open-mode=append",
+        "--gpuos-checkpoint=2s,l2=single",
+    ];
+    let job = cluster.sbatch(&[&all[..], options].concat(), &script);
+    cluster.wait(job, &["RUNNING"]);
+    job
+}
+
+/// It runs again, from its last checkpoint, and counts and saves on.
+fn goes_on(cluster: &Cluster, job: u32, rank: u32) {
+    let (number, count) = until(cluster, "it goes on", || {
+        said(cluster, job, rank, "restored checkpoint").pop()
+    });
+    let (saved, next) = until(cluster, "a checkpoint after that", || {
+        let saved = said(cluster, job, rank, "saved");
+        let next = saved.iter().find(|(of, _)| *of > number).copied()?;
+        Some((saved, next))
+    });
+    // Of the last one before the requeue it may have had no time to tell.
+    let before = saved.iter().rfind(|(of, _)| *of <= number);
+    let before = *before.expect("it had saved in its first run");
+    assert!(
+        before == (number, count) || (before.0 + 1 == number && before.1 < count),
+        "rank {rank} of job {job} went on from {number} at {count}: {saved:?}\n{}",
+        logs(cluster)
+    );
+    assert!(next.1 > count, "{saved:?}");
+    assert!(is(cluster, job, "RUNNING").is_some());
+}
+
+fn is(cluster: &Cluster, job: u32, state: &str) -> Option<()> {
+    let now = cluster.lab.job_state(job).ok()?;
+    (now == state).then_some(())
+}
+
+/// What a rank's program has printed that begins with `word`: checkpoint and count, in order.
+fn said(cluster: &Cluster, job: u32, rank: u32, word: &str) -> Vec<(u32, u32)> {
+    let start = format!("{rank}: {word} ");
+    let text = output(cluster, job);
+    let lines = text.lines().filter_map(|line| line.strip_prefix(&start));
+    let numbers = lines.filter_map(|line| {
+        let (number, count) = line.split_once(" at ")?;
+        Some((number.parse().ok()?, count.parse().ok()?))
+    });
+    numbers.collect()
+}
+
+fn until<T>(cluster: &Cluster, what: &str, mut done: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + LIMIT;
+    loop {
+        if let Some(value) = done() {
+            return value;
+        }
+        if Instant::now() > deadline {
+            let outputs: String = (1..4).map(|job| output(cluster, job)).collect();
+            let queue = cluster.run("scontrol", &["show", "jobs"]);
+            panic!(
+                "waited in vain: {what}\n{}\n{outputs}\n{queue}",
+                logs(cluster)
+            );
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
