@@ -3,6 +3,7 @@
 //! - [`options`] and [`run`] start it all;
 //! - [`handler`] answers clients on this node: slurmstepd and `gpuos ckpt`;
 //! - [`registrar`] asks the workload manager whose jobs are here, and starts a thread for each: [`job`]; [`jobs`] lists them;
+//! - [`domains`]: which nodes of a job fail together;
 //! - [`folder`]: the folder by which a job's programs are spoken with;
 //! - [`network`]: links to the movers of other nodes, and [`carried`]: what goes over them.
 //!
@@ -11,6 +12,7 @@
 #![forbid(unsafe_code)]
 
 pub mod carried;
+pub mod domains;
 pub mod folder;
 pub mod handler;
 pub mod job;

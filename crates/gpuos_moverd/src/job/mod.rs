@@ -8,7 +8,7 @@
 //! ```
 //!
 //! - `links`, `gather`: the others; `running`: node and conductor; `restoring`: the files of a rank, also from another node;
-//! - `serve`: what the thread does with what comes in; `status`: how it stands, for clients.
+//! - `serve`: what the thread does with what comes in; `status`: how it stands, for clients; `tally`: what is counted.
 //!
 //! The thread blocks on the disk. While it reads a folder or writes a segment others wait for its answers, and ask again.
 
@@ -18,6 +18,7 @@ mod restoring;
 mod running;
 mod serve;
 mod status;
+mod tally;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -41,6 +42,7 @@ use crate::network::Network;
 use gather::Gather;
 use links::Links;
 use running::Running;
+pub use tally::Totals;
 
 /// How often the folder of the programs is looked at, and what is late is done.
 const LOOK: Duration = Duration::from_millis(200);
@@ -120,6 +122,8 @@ pub struct Shared {
     pub network: Arc<Network>,
     /// `[checkpoint]`.
     pub config: CheckpointConfig,
+    /// What was counted.
+    pub totals: Totals,
 }
 
 /// What is known of a job when its thread starts.
@@ -174,6 +178,7 @@ pub struct Worker {
     told: BTreeSet<u16>,
     /// Joins that were answered without node and conductor.
     without: BTreeSet<Join>,
+    tally: tally::Tally,
 }
 
 impl Worker {
@@ -209,6 +214,7 @@ impl Worker {
             phase: Phase::Gathering(Gather::new()),
             told: BTreeSet::new(),
             without: BTreeSet::new(),
+            tally: tally::Tally::default(),
         }
     }
 
