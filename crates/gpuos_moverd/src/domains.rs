@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use gpuos_checkpoint::sets::NodeDomains;
+use gpuos_checkpoint::sets::{NodeDomains, Scheme, arrange};
 use gpuos_config::gpuos_toml::Config;
 use gpuos_workload::{Topology, WorkloadManager};
 
@@ -39,6 +39,32 @@ impl FailureDomains {
         let found = self.config.failure_domains(nodes, &known, &fabric);
         found.unwrap_or_else(|error| without(error.to_string()))
     }
+}
+
+/// The failure domains that can be heeded in sets of these nodes, with a sentence for each level that cannot: a job whose nodes are all
+/// below one switch has checkpoints all the same. `levels` are in the order of their weight.
+pub fn satisfiable(
+    all: &[NodeDomains],
+    levels: &[String],
+    scheme: Scheme,
+) -> (Vec<NodeDomains>, Vec<String>) {
+    let mut heeded = vec![NodeDomains::default(); all.len()];
+    let mut notes = Vec::new();
+    for level in levels {
+        let mut more = heeded.clone();
+        for (own, known) in more.iter_mut().zip(all) {
+            if let Some(label) = known.0.get(level) {
+                own.0.insert(level.clone(), label.clone());
+            }
+        }
+        match arrange(&more, scheme) {
+            Ok(_) => heeded = more,
+            Err(why) => notes.push(format!(
+                "nodes of one {level} domain keep checkpoints for each other: {why}"
+            )),
+        }
+    }
+    (heeded, notes)
 }
 
 #[cfg(test)]
@@ -98,5 +124,32 @@ mod tests {
             NodeDomains::of([("leaf", "s1")]),
         ];
         assert_eq!(of(LEAF, Some(Ok(topology))), (wanted.to_vec(), vec![]));
+    }
+
+    #[test]
+    fn a_level_that_would_leave_a_job_without_sets_is_not_heeded() {
+        let node = |leaf, power| NodeDomains::of([("leaf", leaf), ("power", power)]);
+        let levels = ["leaf".to_string(), "power".to_string()];
+        let power = |label| NodeDomains::of([("power", label)]);
+        // Both nodes below one switch, at two supplies.
+        let (heeded, notes) = satisfiable(
+            &[node("s1", "a"), node("s1", "b")],
+            &levels,
+            Scheme::Partner,
+        );
+        assert_eq!(heeded, [power("a"), power("b")]);
+        assert!(
+            notes.len() == 1 && notes[0].contains("one leaf domain"),
+            "{notes:?}"
+        );
+        let apart = [node("s1", "a"), node("s2", "b")];
+        assert_eq!(
+            satisfiable(&apart, &levels, Scheme::Partner),
+            (apart.to_vec(), vec![])
+        );
+        // What cannot be arranged at all is refused elsewhere.
+        let (heeded, _) = satisfiable(&apart[..1], &levels, Scheme::Partner);
+        assert_eq!(heeded, [NodeDomains::default()]);
+        assert!(arrange(&heeded, Scheme::Partner).is_err());
     }
 }

@@ -3,9 +3,11 @@
 //! - [`mover`]: one gpuos_mover, here or on another node,
 //! - [`find`]: which of them have something of a job,
 //! - [`list`], [`show`], [`now`], [`keep`]: the subcommands,
+//! - [`brief`]: what `gpuos why` says of them,
 //! - [`wait`]: what becomes of a checkpoint that was asked for,
 //! - [`words`]: times, sizes and phases for people.
 
+pub mod brief;
 mod find;
 mod keep;
 mod list;

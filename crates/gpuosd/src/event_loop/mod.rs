@@ -191,7 +191,7 @@ impl EventLoop {
             isolation: Keeper::default(),
             peers: Vec::new(),
             journal: Journal::new(&start.node),
-            telemetry: Telemetry::new(&start.node, ports.manager.clone(), start.polls),
+            telemetry: Telemetry::new(&start.node, ports.manager.clone(), start.polls.clone()),
             times: Times {
                 began: now,
                 started_ms: (ports.wall)(),
@@ -200,9 +200,9 @@ impl EventLoop {
             },
             ports,
             node: Node {
-                interval: start.interval,
+                interval: start.polls.0,
                 health: Health::restore(saved.health),
-                gpus: Gpus::new(start.interval, now),
+                gpus: Gpus::new(start.polls.0, now),
                 reports: Reports::restore(&start.node, saved.jobs),
                 scheduler: Scheduler::new(saved.releases, adopt, now),
                 troubles: Troubles::default(),
