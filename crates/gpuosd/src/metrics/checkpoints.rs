@@ -254,3 +254,62 @@ fn with(node: &Labels, label: &'static str, value: &str) -> Labels {
     labels.push((label, value.into()));
     labels
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{Receiver, channel};
+    use std::time::Instant;
+
+    use gpuos_core::wire::{Happening, Peer};
+    use gpuos_host::socket::{Limits, MOVER, RequestHandler, Server, bind};
+
+    use super::*;
+
+    struct Mover;
+
+    impl RequestHandler for Mover {
+        fn who(&self) -> (String, String) {
+            ("0".into(), "n1".into())
+        }
+
+        fn ask(&self, _: Peer, request: Request) -> Reply {
+            let asked = Request::Checkpoint {
+                what: CheckpointRequest::Figures,
+            };
+            assert_eq!(request, asked);
+            let figures = CheckpointFigures {
+                made: 7,
+                ..CheckpointFigures::default()
+            };
+            Reply::CheckpointFigures {
+                figures: Box::new(figures),
+            }
+        }
+
+        fn watch(&self, _: Peer) -> Receiver<Happening> {
+            channel().1
+        }
+    }
+
+    fn first(socket: PathBuf) -> Checkpoints {
+        let asker = Asker::start(socket).unwrap();
+        let begun = Instant::now();
+        while asker.told() == Checkpoints::Unasked && begun.elapsed() < Duration::from_secs(60) {
+            thread::sleep(Duration::from_millis(5));
+        }
+        asker.told()
+    }
+
+    #[test]
+    fn the_mover_of_the_node_is_asked_and_one_that_is_not_there_is_silent() {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join(MOVER);
+        assert_eq!(first(socket.clone()), Checkpoints::Silent);
+        let listener = bind(&socket).unwrap();
+        Server::start(listener, Arc::new(Mover), Limits::default()).unwrap();
+        let Checkpoints::Told(figures) = first(socket) else {
+            panic!("it tells");
+        };
+        assert_eq!(figures.made, 7);
+    }
+}
