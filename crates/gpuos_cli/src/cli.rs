@@ -272,6 +272,9 @@ pub struct WhyArgs {
     /// Job, task of an array or component of a heterogeneous job: 17, 4_1 or 19+1.
     #[arg(value_name = "JOBID", value_parser = job_id)]
     pub job: String,
+    /// Directory of gpuos_mover's socket, for checkpoints; %n in it stands for the name of the node.
+    #[arg(long, value_name = "DIR", env = crate::daemons::RUNTIME_ENV, default_value = crate::daemons::RUNTIME_DIR)]
+    pub runtime_dir: PathBuf,
 }
 
 /// `gpuos plan`: the options of sbatch that matter to placement, under their names there.

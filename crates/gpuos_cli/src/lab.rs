@@ -129,7 +129,10 @@ struct UpArgs {
     /// Those of --mig that are MIG-switchable: in GRES gpu too, whole or divided as jobs need them (after 2 s each).
     #[arg(long, value_name = "GPUS", value_parser = gpus, requires = "mig")]
     mig_switchable: Option<GpuSet>,
-    /// Folder with gpuosd, gpuos-nvml and its library, when they are not where the command looks for them.
+    /// A gpuos_mover on every node, which keeps checkpoints of jobs (sbatch --gpuos-checkpoint).
+    #[arg(long)]
+    checkpoints: bool,
+    /// Folder with gpuosd, gpuos-nvml and its library, and gpuos_mover, when they are not where the command looks for them.
     #[arg(long, value_name = "DIR")]
     daemon_dir: Option<PathBuf>,
     /// Where the gpuosds of simulated GPUs read the kernel's log, for example /dev/kmsg; nowhere by default.
@@ -308,6 +311,15 @@ fn up(args: &UpArgs, json: bool) -> Result<()> {
             None => gpuos_lab::find_daemon_dir().context("--gpus simulated")?,
         });
     }
+    if args.checkpoints {
+        if let SelectArg::Stock = args.select {
+            bail!("--checkpoints needs gpuos's plugins: leave out --select stock");
+        }
+        spec.movers = Some(match &args.daemon_dir {
+            Some(dir) => dir.clone(),
+            None => gpuos_lab::find_mover_dir().context("--checkpoints")?,
+        });
+    }
     if let Some(log) = &args.kernel_log {
         if args.gpus != GpusArg::Simulated {
             bail!("--kernel-log is for the gpuosds of simulated GPUs: add --gpus simulated");
@@ -341,6 +353,9 @@ fn up(args: &UpArgs, json: bool) -> Result<()> {
     println!("  gpuos lab down{name}            ends it");
     if spec.simulated_gpus.is_some() {
         println!("  gpuos health, mig, drain and online find the gpuosd of each node there");
+    }
+    if spec.movers.is_some() {
+        println!("  gpuos ckpt finds the gpuos_mover of each node there");
     }
     println!(
         "  export GPUOS_LAB={}         means this lab from now on",

@@ -14,7 +14,7 @@ use gpuos_workload::WorkloadManager;
 use gpuos_workload::action::{Action, Outcome};
 use gpuos_workload::job::JobState;
 
-use crate::job::Event;
+use crate::event::Event;
 use crate::jobs::{Jobs, locked};
 
 /// How often each job is asked about: a preemption may leave it little time.

@@ -7,8 +7,8 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use gpuos_core::job::JobId;
 use gpuos_core::wire::{
-    CHECKPOINT_VARIABLE, CheckpointJob, CheckpointKept, CheckpointRequest, Code, Happening, Peer,
-    Reply, Request, is_root,
+    CHECKPOINT_VARIABLE, CheckpointFigures, CheckpointJob, CheckpointKept, CheckpointRequest, Code,
+    Happening, Peer, Reply, Request, is_root,
 };
 use gpuos_host::socket::{Need, RequestHandler};
 use gpuos_mover::program::Reason;
@@ -50,6 +50,7 @@ impl RequestHandler for Handler {
                 asked,
             } => self.step(id.job, (uid, gid), asked),
             CheckpointRequest::List { job } => self.list(peer, job.as_ref()),
+            CheckpointRequest::Figures => self.figures(),
             CheckpointRequest::Now { job } => self.now(&job),
             CheckpointRequest::Verify { job } => self.verify(&job),
             CheckpointRequest::Prune { job } => self.prune(&job),
@@ -127,6 +128,35 @@ impl Handler {
         };
         Reply::Checkpoints {
             jobs: jobs.into_values().filter(is_told).collect(),
+        }
+    }
+
+    fn figures(&self) -> Reply {
+        let (made, failed, restored) = self.shared.totals.read();
+        let usage = self.shared.store.usage().ok();
+        let space = self.shared.store.space().ok();
+        let jobs = self.jobs.all().into_iter().map(|(_, served)| {
+            let told = locked(&served.status).clone();
+            // An answer has a limit, and a job thousands of nodes.
+            CheckpointJob {
+                nodes: Vec::new(),
+                ranks: Vec::new(),
+                making: None,
+                checkpoints: Vec::new(),
+                failures: Vec::new(),
+                ..told
+            }
+        });
+        let figures = CheckpointFigures {
+            made,
+            failed,
+            restored,
+            stored: usage.map(|of| of.values().sum()),
+            space: space.map(|space| (space.free, space.total)),
+            jobs: jobs.collect(),
+        };
+        Reply::CheckpointFigures {
+            figures: Box::new(figures),
         }
     }
 

@@ -3,7 +3,7 @@
 //! - [`options`] and [`run`] start it all;
 //! - [`handler`] answers clients on this node: slurmstepd and `gpuos ckpt`;
 //! - [`registrar`] asks the workload manager whose jobs are here, and starts a thread for each: [`job`]; [`jobs`] lists them, and [`event`] is what they are told;
-//! - [`ends`]: when jobs will be ended, and the requeue of those that have saved before;
+//! - [`ends`]: when jobs will be ended, and the requeue of those that have saved before; [`domains`]: which nodes of a job fail together;
 //! - [`folder`]: the folder by which a job's programs are spoken with;
 //! - [`network`]: links to the movers of other nodes, and [`carried`]: what goes over them.
 //!
@@ -12,6 +12,7 @@
 #![forbid(unsafe_code)]
 
 pub mod carried;
+pub mod domains;
 pub mod ends;
 pub mod event;
 pub mod folder;

@@ -17,6 +17,7 @@ use gpuos_workload::WorkloadManager;
 use gpuos_workload::action::Outcome;
 use gpuos_workload::job::{Job, JobState};
 
+use crate::domains::FailureDomains;
 use crate::event::Event;
 use crate::job::{Shared, Start, Worker};
 use crate::jobs::{Jobs, Served, locked};
@@ -58,6 +59,7 @@ pub struct Registrar {
     shared: Arc<Shared>,
     jobs: Arc<Jobs>,
     manager: Arc<dyn WorkloadManager>,
+    domains: Arc<FailureDomains>,
     /// When a job was looked up in vain.
     in_vain: BTreeMap<JobId, Instant>,
     /// Threads of jobs, also of those that were told to end.
@@ -72,13 +74,14 @@ impl Registrar {
     pub fn start(
         shared: Arc<Shared>,
         jobs: Arc<Jobs>,
-        manager: Arc<dyn WorkloadManager>,
+        (manager, domains): (Arc<dyn WorkloadManager>, FailureDomains),
         from: Receiver<Ask>,
     ) -> std::io::Result<()> {
         let registrar = Registrar {
             shared,
             jobs,
             manager,
+            domains: Arc::new(domains),
             in_vain: BTreeMap::new(),
             threads: BTreeMap::new(),
         };
@@ -202,7 +205,7 @@ impl Registrar {
             status: Arc::new(Mutex::default()),
             folder: Arc::default(),
         };
-        let start = Start {
+        let mut start = Start {
             job: job.clone(),
             uid: record.uid,
             run: record.restarts,
@@ -216,10 +219,19 @@ impl Registrar {
             served.folder.clone(),
         );
         let before = self.threads.remove(job);
+        let domains = self.domains.clone();
         let run = move || {
             // Two runs of a job never write to its store at the same time.
             if let Some(before) = before {
                 let _ = before.join();
+            }
+            // Only who draws the roster needs them. Reading files is this thread's: other jobs do not wait for it.
+            if start.place.own.0 == 0 {
+                let (known, notes) = domains.of(&start.nodes);
+                start.domains = known;
+                for note in notes {
+                    tracing::warn!(job = %start.job, "job {}: {note}", start.job);
+                }
             }
             Worker::new(shared, start, to, status, folder).run(&from);
         };

@@ -22,10 +22,11 @@ use gpuos_workload::WorkloadManager;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
+use crate::domains::FailureDomains;
 use crate::ends::Ends;
 use crate::folder::Trash;
 use crate::handler::{Handler, is_safe};
-use crate::job::Shared;
+use crate::job::{Shared, Totals};
 use crate::jobs::Jobs;
 use crate::network::{Network, TAKEN};
 use crate::options::Options;
@@ -85,8 +86,10 @@ pub fn run(options: &Options) -> Result<()> {
         folders: options.jobs.clone(),
         network: network.clone(),
         requeue,
-        config: config.checkpoint,
+        config: config.checkpoint.clone(),
+        totals: Totals::default(),
     });
+    let domains = FailureDomains::new(config, manager.clone());
     let (unknown, named) = sync_channel(WAITING);
     let jobs = Arc::new(Jobs::new(unknown));
     let (registrar, asks) = sync_channel(WAITING);
@@ -99,7 +102,7 @@ pub fn run(options: &Options) -> Result<()> {
         return Err(e).with_context(|| door.path().display().to_string());
     }
     Ends::start(jobs.clone(), manager.clone(), saved)?;
-    Registrar::start(shared, jobs.clone(), manager, asks)?;
+    Registrar::start(shared, jobs.clone(), (manager, domains), asks)?;
     let naming = move || {
         for job in named {
             if registrar.send(Ask::Named(job)).is_err() {

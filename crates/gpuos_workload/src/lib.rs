@@ -22,6 +22,7 @@ use std::sync::Arc;
 
 use gpuos_core::job::JobId;
 use gpuos_core::peers::ManagerAnswer;
+use gpuos_model::cluster::Fabric;
 
 use crate::action::{Action, Outcome};
 use crate::job::Job;
@@ -73,6 +74,12 @@ pub trait WorkloadManager: Send + Sync {
     /// The configuration cannot be read; the sentence names the file.
     fn addresses(&self) -> Result<Arc<dyn Addresses>, String>;
 
+    /// The fabric, by its configuration, with `nodes` among the nodes that are told of. Where none is described there are no levels.
+    ///
+    /// # Errors
+    /// A description is there and cannot be read; the sentence names it.
+    fn topology(&self, nodes: &[String]) -> Result<Topology, String>;
+
     /// Whether its daemon on another node answers within `limit`.
     fn ask_daemon(&self, address: SocketAddr, limit: Duration) -> ManagerAnswer;
 
@@ -97,6 +104,15 @@ pub trait Addresses: Send + Sync {
 
     /// The socket of munged that the cluster uses; `None`: munge's own.
     fn munge_socket(&self) -> Option<PathBuf>;
+}
+
+/// Nodes, and the fabric between them.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Topology {
+    /// Names, each once.
+    pub nodes: Vec<String>,
+    /// Its levels, for the nodes in that order.
+    pub fabric: Fabric,
 }
 
 /// A node that its peers find silent.

@@ -13,7 +13,7 @@ use crate::action::{Action, Outcome};
 use crate::job::{Job, JobState};
 use crate::node::NodeRecord;
 use crate::numbering::GpuNumbering;
-use crate::{Addresses, Silent, WorkloadManager};
+use crate::{Addresses, Silent, Topology, WorkloadManager};
 
 /// What the twin answers from.
 #[derive(Clone, Debug, Default)]
@@ -32,6 +32,8 @@ pub struct Table {
     pub numbering: GpuNumbering,
     /// Where nodes are; others are where their names say, at port 0.
     pub addresses: BTreeMap<String, (String, u16)>,
+    /// See [`WorkloadManager::topology`]; an error where it is one.
+    pub topology: Option<Result<Topology, String>>,
     /// The node is set down because its peers found it silent.
     pub set_down: bool,
     /// What it was told, in order.
@@ -178,6 +180,16 @@ impl WorkloadManager for Recorded {
 
     fn addresses(&self) -> Result<Arc<dyn Addresses>, String> {
         Ok(Arc::new(self.with(|table| Places(table.addresses.clone()))))
+    }
+
+    fn topology(&self, nodes: &[String]) -> Result<Topology, String> {
+        let known = self.with(|table| table.topology.clone());
+        known.unwrap_or_else(|| {
+            Ok(Topology {
+                nodes: nodes.to_vec(),
+                ..Topology::default()
+            })
+        })
     }
 
     fn ask_daemon(&self, _address: SocketAddr, _limit: Duration) -> ManagerAnswer {

@@ -188,7 +188,7 @@ pub fn run(options: &Options) -> Result<()> {
         node: node.clone(),
         boot: boot(&options.boot_id),
         saved,
-        interval,
+        polls: (interval, options.runtime_dir.join(socket::MOVER)),
     };
     let mut events = EventLoop::new(start, ports);
     events.begin_with(&first);

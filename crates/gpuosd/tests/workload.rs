@@ -165,7 +165,7 @@ fn start() -> Start {
         node: NODE.into(),
         boot: "b".into(),
         saved: None,
-        interval: Duration::from_millis(200),
+        polls: (Duration::from_millis(200), "/nonexistent".into()),
     }
 }
 

@@ -4,10 +4,12 @@
 //! - [`find`]: which of them have something of a job,
 //! - [`list`], [`show`], [`now`], [`keep`]: the subcommands,
 //! - [`before`]: checkpoints of jobs that an administrator is about to end,
+//! - [`brief`]: what `gpuos why` says of them,
 //! - [`wait`]: what becomes of a checkpoint that was asked for,
 //! - [`words`]: times, sizes and phases for people.
 
 pub mod before;
+pub mod brief;
 mod find;
 mod keep;
 mod list;

@@ -18,6 +18,8 @@ use crate::{daemons, remote};
 
 /// How long gpuos_mover may take.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// How long it may take where its answer is a sentence among others.
+const GLANCE: Duration = Duration::from_secs(2);
 /// How long it may take to read all that is kept of a job.
 const READING: Duration = Duration::from_secs(6 * 3600);
 
@@ -198,6 +200,18 @@ pub fn of_machine<'a>(
     let all = daemons::all(&reach.runtime_dir).into_iter();
     all.map(|(node, dir)| (node, Mover::here(machine, reach, dir)))
         .collect()
+}
+
+/// What the gpuos_mover of this machine whose socket lies in `dir` tells of a job at once; `None`: nothing.
+pub fn glance(dir: &Path, job: &JobId) -> Option<CheckpointJob> {
+    let mut client = Client::connect(&dir.join(MOVER), GLANCE).ok()?;
+    let what = CheckpointRequest::List {
+        job: Some(job.clone()),
+    };
+    match client.ask(&Request::Checkpoint { what }) {
+        Ok(Answer::Checkpoints { jobs }) => jobs.into_iter().next(),
+        _ => None,
+    }
 }
 
 fn connect(dir: &Path, patience: Duration) -> Result<Client> {

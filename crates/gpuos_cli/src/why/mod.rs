@@ -19,6 +19,7 @@ use gpuos_placement::explain::Note;
 use gpuos_placement::record::Recording;
 use serde_json::{Value, json};
 
+use crate::ckpt::brief;
 use crate::cli::WhyArgs;
 use crate::names::Name;
 use crate::notes::notes;
@@ -57,6 +58,14 @@ pub fn run(machine: &dyn Machine, config: Option<&Path>, args: &WhyArgs) -> Resu
         let decided = decided::last(recording.as_ref(), job);
         if let (Some(mix), true) = (&decided.mix, job.is_running()) {
             answer.sentence += &format!(" {mix}");
+        }
+        let kept = job.is_running() && job.unreadable.is_empty();
+        let kept = kept.then(|| brief::of(&args.runtime_dir, job)).flatten();
+        if let Some((sentence, told)) = kept {
+            answer.sentence += &format!(" {sentence}");
+            if let Value::Object(fields) = &mut answer.json {
+                fields.insert("checkpoints".into(), told);
+            }
         }
         if !text.is_empty() {
             text.push('\n');

@@ -102,7 +102,7 @@ impl RequestHandler for Mover {
                 "{}: 2 checkpoints of job {job} are removed",
                 self.node
             )),
-            CheckpointRequest::Step { .. } => panic!("{what:?}"),
+            CheckpointRequest::Step { .. } | CheckpointRequest::Figures => panic!("{what:?}"),
         }
     }
 
@@ -180,6 +180,9 @@ pub fn whole() -> CheckpointJob {
         run: 1,
         interval_s: Some(600),
         interval_why: "every 10 min, which is Daly's optimum".into(),
+        unsaved_s: Some(42),
+        pause_ms: Some(540),
+        store_ms: Some(2_000),
         ranks: vec![0, 1],
         size: Some(4),
         restored: Some(12),
@@ -203,6 +206,9 @@ pub fn other() -> CheckpointJob {
         leads: false,
         interval_s: None,
         interval_why: String::new(),
+        unsaved_s: None,
+        pause_ms: None,
+        store_ms: None,
         ranks: vec![2, 3],
         making: Some(CheckpointMaking {
             waits_for: vec![2, 3],

@@ -197,3 +197,62 @@ fn a_job_whose_record_is_not_slurms_alone_is_said_to_be_so_and_no_other_is_made_
         assert_eq!(others["gpus"], 8, "{top}");
     }
 }
+
+#[test]
+fn why_says_from_which_checkpoint_a_job_went_on_where_a_mover_tells() {
+    use crate::ckpt_bed::{job, lab, mover, other, telling, whole};
+    use gpuos_core::wire::{CheckpointJob, CheckpointPhase};
+
+    let told = |told: CheckpointJob| CheckpointJob {
+        job: 2.into(),
+        ..told
+    };
+    let site = Site::new("24.11.5");
+    let before = site.run(&["why", "2", "--runtime-dir=/nonexistent"]).out;
+    let run = mover(&site, telling(&[told(whole())]));
+    let gang = site.run(&["why", "2", &run]);
+    let sentence =
+        "It went on from checkpoint 12; the newest is 15, made 2 d ago, one every 10 min.";
+    assert!(gang.out.contains(sentence), "{}", gang.out);
+    assert_eq!(gang.out.replace(&format!(" {sentence}"), ""), before);
+    let json = site.run(&["--json", "why", "2", &run]).json();
+    let checkpoints = &json["jobs"][0]["checkpoints"];
+    assert_eq!(checkpoints["restored"], 12);
+    assert_eq!(
+        (&checkpoints["newest"], &checkpoints["phase"]),
+        (&15.into(), &"running".into())
+    );
+    // Of other jobs nothing is said.
+    assert!(!site.run(&["why", "4_0", &run]).out.contains("checkpoint"));
+    // In a lab the node that leads is believed; what is left of an earlier run says nothing.
+    let site = Site::new("24.11.5");
+    let run = lab(
+        &site,
+        vec![
+            ("n1", telling(&[told(other())])),
+            ("n2", telling(&[told(whole())])),
+        ],
+    );
+    assert!(site.run(&["why", "2", &run]).out.contains(sentence));
+    let failed = CheckpointJob {
+        why: "the mover of node n2 has not come".into(),
+        ..job(2, CheckpointPhase::Failed)
+    };
+    for (jobs, words) in [
+        (job(2, CheckpointPhase::Left), ""),
+        (
+            job(2, CheckpointPhase::Running),
+            "It began without a checkpoint; none was made yet.",
+        ),
+        (
+            failed,
+            "No checkpoints are made in this run: the mover of node n2 has not come.",
+        ),
+    ] {
+        let site = Site::new("24.11.5");
+        let run = mover(&site, telling(&[jobs]));
+        let out = site.run(&["why", "2", &run]).out;
+        assert!(out.contains(words), "{out}");
+        assert_eq!(out.contains("checkpoint"), !words.is_empty(), "{out}");
+    }
+}

@@ -17,6 +17,7 @@ use toml::Spanned;
 mod access;
 mod checkpoint;
 mod fabric;
+mod failure_domains;
 mod health;
 mod heartbeat;
 mod isolation;

@@ -55,6 +55,14 @@ struct Written {
 }
 
 impl TopologyFile {
+    /// Nodes that the file names, each once.
+    pub fn nodes(&self) -> Vec<String> {
+        let mut nodes = self.unknown_nodes(&[]);
+        nodes.sort_unstable();
+        nodes.dedup();
+        nodes
+    }
+
     /// Nodes that the file names and that are not among `node_names`: they do no harm, and
     /// `gpuos doctor` shows them.
     pub fn unknown_nodes(&self, node_names: &[String]) -> Vec<String> {

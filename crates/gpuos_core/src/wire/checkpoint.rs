@@ -30,6 +30,9 @@ pub enum CheckpointRequest {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         job: Option<JobId>,
     },
+    /// Figures of all jobs on this node, for monitoring; nothing is read for it but sizes. Answered with
+    /// [`super::Reply::CheckpointFigures`].
+    Figures,
     /// Have a job make a checkpoint as soon as its program can. Answered with [`super::Reply::Done`] when it was asked for.
     Now {
         /// The job.
@@ -54,6 +57,7 @@ impl CheckpointRequest {
         match self {
             CheckpointRequest::Step { id, .. } => Some(&id.job),
             CheckpointRequest::List { job } => job.as_ref(),
+            CheckpointRequest::Figures => None,
             CheckpointRequest::Now { job }
             | CheckpointRequest::Verify { job }
             | CheckpointRequest::Prune { job } => Some(job),
@@ -123,6 +127,16 @@ pub struct CheckpointJob {
     /// Newer checkpoints that could not be restored, each with the reason.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub passed_over: Vec<String>,
+    /// Seconds since a checkpoint of this run was committed, or since the run came to this gpuos_mover: what a lost node would cost. On the
+    /// node that leads.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unsaved_s: Option<u64>,
+    /// Milliseconds that the program took to save for the newest checkpoint of this run; on the node that leads.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pause_ms: Option<u64>,
+    /// Milliseconds from there to its commit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub store_ms: Option<u64>,
     /// The checkpoint that is being made, and how far it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub making: Option<CheckpointMaking>,
@@ -135,6 +149,26 @@ pub struct CheckpointJob {
     /// What does not hold of what is kept, after [`CheckpointRequest::Verify`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub faults: Vec<String>,
+}
+
+/// Figures of a gpuos_mover, for monitoring. Counts are those since it started.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct CheckpointFigures {
+    /// Checkpoints that were committed, of jobs that this node leads: over all nodes each counts once.
+    pub made: u64,
+    /// Checkpoints that came to nothing, of jobs that this node leads.
+    pub failed: u64,
+    /// Runs of jobs that went on from a checkpoint, of jobs that this node leads.
+    pub restored: u64,
+    /// Bytes that checkpoints take on this node's disk; absent where they cannot be counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stored: Option<u64>,
+    /// Bytes that can still be written there, and the size of the file system.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub space: Option<(u64, u64)>,
+    /// The jobs that run here with checkpoints, without the names of their nodes and what is kept of them.
+    #[serde(default)]
+    pub jobs: Vec<CheckpointJob>,
 }
 
 /// A checkpoint that is being made.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use gpuos_model::node_gpu::NodeGpu;
 use serde::{Deserialize, Serialize};
 
-use super::{CheckpointJob, CheckpointRequest, MigAsk, MigStatus, Status};
+use super::{CheckpointFigures, CheckpointJob, CheckpointRequest, MigAsk, MigStatus, Status};
 use crate::health::Verb;
 use crate::job::JobId;
 use crate::limits::Asked;
@@ -182,6 +182,11 @@ pub enum Reply {
     Checkpoints {
         /// The jobs, by their ids.
         jobs: Vec<CheckpointJob>,
+    },
+    /// To [`CheckpointRequest::Figures`].
+    CheckpointFigures {
+        /// They.
+        figures: Box<CheckpointFigures>,
     },
     /// The request was not done.
     Refused {

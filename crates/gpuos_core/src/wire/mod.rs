@@ -22,8 +22,8 @@ mod status;
 mod tests;
 
 pub use checkpoint::{
-    CHECKPOINT_VARIABLE, CheckpointJob, CheckpointKept, CheckpointMaking, CheckpointPhase,
-    CheckpointRequest,
+    CHECKPOINT_VARIABLE, CheckpointFigures, CheckpointJob, CheckpointKept, CheckpointMaking,
+    CheckpointPhase, CheckpointRequest,
 };
 pub use frame::{Lines, MAX_REPLY, MAX_REQUEST, WireError, decode, encode};
 pub use message::{

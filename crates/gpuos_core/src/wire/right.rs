@@ -30,7 +30,7 @@ pub fn needs(request: &Request) -> Right {
         Request::Checkpoint { what } => match what {
             // Nobody is told of jobs of others.
             CheckpointRequest::List { .. } => Right::Everybody,
-            CheckpointRequest::Step { .. } => Right::Root,
+            CheckpointRequest::Step { .. } | CheckpointRequest::Figures => Right::Root,
             CheckpointRequest::Now { job }
             | CheckpointRequest::Verify { job }
             | CheckpointRequest::Prune { job } => Right::Owner(job.clone()),

@@ -14,9 +14,10 @@ use gpuos_workload::action::{Action, Outcome};
 use gpuos_workload::job::{Job, JobState};
 use gpuos_workload::node::NodeRecord;
 use gpuos_workload::numbering::GpuNumbering;
-use gpuos_workload::{Addresses, Silent, WorkloadManager};
+use gpuos_workload::{Addresses, Silent, Topology, WorkloadManager};
 
 use super::local::conf_folder;
+use super::site::local_topology;
 use super::{act, address, numbering, running};
 use crate::Machine;
 use crate::munge::socket_of;
@@ -82,6 +83,23 @@ impl WorkloadManager for Slurm {
     fn addresses(&self) -> Result<Arc<dyn Addresses>, String> {
         let lines = address::addresses(&*self.machine)?;
         Ok(Arc::new(OfSlurmConf(lines)))
+    }
+
+    fn topology(&self, nodes: &[String]) -> Result<Topology, String> {
+        let Some(file) = local_topology(&*self.machine)? else {
+            return Ok(Topology {
+                nodes: nodes.to_vec(),
+                ..Topology::default()
+            });
+        };
+        let mut all: Vec<String> = file.nodes();
+        all.extend_from_slice(nodes);
+        all.sort_unstable();
+        all.dedup();
+        Ok(Topology {
+            fabric: file.fabric(&all),
+            nodes: all,
+        })
     }
 
     fn ask_daemon(&self, address: SocketAddr, limit: Duration) -> ManagerAnswer {
@@ -267,6 +285,32 @@ mod tests {
             let job = job(record, 1000);
             assert_eq!((job.ends_in_s, job.preempted), wanted, "{word}");
         }
+    }
+
+    #[test]
+    fn the_fabric_is_that_of_the_nodes_own_files() {
+        let file = "SwitchName=s1 Nodes=n[1-2]\nSwitchName=s2 Nodes=n3\n";
+        let machine = Recorded::default()
+            .file("/etc/slurm/slurm.conf", "")
+            .file("/etc/slurm/topology.conf", file);
+        let slurm = Slurm::new(Arc::new(machine), "n1");
+        let known = slurm.topology(&["n9".into(), "n2".into()]).unwrap();
+        assert_eq!(known.nodes, ["n1", "n2", "n3", "n9"]);
+        let leaf = &known.fabric.levels[0];
+        assert_eq!(
+            (leaf.name.as_str(), &leaf.domain_of[..3]),
+            ("leaf", &[0, 0, 1][..])
+        );
+        // A mistake is told, and no description is none.
+        let machine = Recorded::default()
+            .file("/etc/slurm/slurm.conf", "")
+            .file("/etc/slurm/topology.conf", "SwitchName=s1 Switches=s2\n");
+        let slurm = Slurm::new(Arc::new(machine), "n1");
+        let error = slurm.topology(&[]).unwrap_err();
+        assert!(error.contains("/etc/slurm/topology.conf"), "{error}");
+        let slurm = Slurm::new(Arc::new(Recorded::default()), "n1");
+        let none = slurm.topology(&["n1".into()]).unwrap();
+        assert!(none.fabric.levels.is_empty() && none.nodes == ["n1"]);
     }
 
     #[test]

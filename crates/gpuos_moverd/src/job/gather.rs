@@ -6,6 +6,8 @@ use std::time::{Duration, Instant};
 use gpuos_checkpoint::sets::{NodeDomains, Scheme};
 use gpuos_mover::roster::{Claim, Roster, draw};
 
+use crate::domains::satisfiable;
+
 /// How long the movers of a job that has no checkpoints are waited for. Its programs wait meanwhile.
 const FIRST: Duration = Duration::from_secs(60);
 /// And of one that was started again: without them it would begin from its start.
@@ -45,20 +47,25 @@ impl Gather {
         self.begun.elapsed() > limit + more
     }
 
-    /// The roster, once all claims are known.
+    /// The roster, once all claims are known. `levels` are those of the domains, in the order of their weight.
     ///
     /// # Errors
     /// A sentence: there can be none.
-    pub fn draw(&self, scheme: Scheme, domains: &[NodeDomains]) -> Option<Result<Roster, String>> {
+    pub fn draw(
+        &self,
+        scheme: Scheme,
+        domains: &[NodeDomains],
+        levels: &[String],
+    ) -> Option<Result<Roster, String>> {
         if self.claims.len() < domains.len() {
             return None;
         }
-        let seats: Vec<(Option<Claim>, NodeDomains)> = self
-            .claims
-            .values()
-            .cloned()
-            .zip(domains.iter().cloned())
-            .collect();
-        Some(draw(&seats, scheme))
+        let (domains, notes) = satisfiable(domains, levels, scheme);
+        let seats: Vec<(Option<Claim>, NodeDomains)> =
+            self.claims.values().cloned().zip(domains).collect();
+        Some(draw(&seats, scheme).map(|mut roster| {
+            roster.notes.extend(notes);
+            roster
+        }))
     }
 }

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! - `links`, `gather`: the others; `ends`: the job's end, as the workload manager has it; `running`: node and conductor; `restoring`: the files of a rank, also from another node;
-//! - `serve`: what the thread does with what comes in; `status`: how it stands, for clients.
+//! - `serve`: what the thread does with what comes in; `status`: how it stands, for clients; `tally`: what is counted.
 //!
 //! The thread blocks on the disk. While it reads a folder or writes a segment others wait for its answers, and ask again.
 
@@ -19,6 +19,7 @@ mod restoring;
 mod running;
 mod serve;
 mod status;
+mod tally;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -43,6 +44,7 @@ use ends::Ends;
 use gather::Gather;
 use links::Links;
 use running::Running;
+pub use tally::Totals;
 
 /// How often the folder of the programs is looked at, and what is late is done.
 const LOOK: Duration = Duration::from_millis(200);
@@ -61,6 +63,8 @@ pub struct Shared {
     pub requeue: SyncSender<JobId>,
     /// `[checkpoint]`.
     pub config: CheckpointConfig,
+    /// What was counted.
+    pub totals: Totals,
 }
 
 /// What is known of a job when its thread starts.
@@ -116,6 +120,7 @@ pub struct Worker {
     told: BTreeSet<u16>,
     /// Joins that were answered without node and conductor.
     without: BTreeSet<Join>,
+    tally: tally::Tally,
 }
 
 impl Worker {
@@ -152,6 +157,7 @@ impl Worker {
             ends: Ends::default(),
             told: BTreeSet::new(),
             without: BTreeSet::new(),
+            tally: tally::Tally::default(),
         }
     }
 

@@ -279,7 +279,8 @@ impl Worker {
         let (Phase::Gathering(gather), Some(wish)) = (&self.phase, &self.wish) else {
             return;
         };
-        match gather.draw(self.scheme(), &self.start.domains) {
+        let levels = &self.shared.config.domains;
+        match gather.draw(self.scheme(), &self.start.domains, levels) {
             Some(Ok(roster)) => {
                 let parts = RosterParts::new(&roster, wish.gid, &wish.asked);
                 roster.notes.iter().for_each(|note| self.note(note));

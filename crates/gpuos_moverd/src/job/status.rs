@@ -9,9 +9,10 @@ use crate::jobs::locked;
 
 impl Worker {
     /// Puts it where others look.
-    pub(super) fn publish(&self) {
+    pub(super) fn publish(&mut self) {
         let (phase, why) = self.stage();
         let scheme = self.scheme();
+        let now = self.now();
         let mut told = CheckpointJob {
             job: self.start.job.clone(),
             uid: self.start.uid,
@@ -26,6 +27,14 @@ impl Worker {
         if let Phase::Running(running) = &self.phase {
             let view = running.conductor().view();
             told.leads = running.leads();
+            if told.leads {
+                let ready = running.ready.as_ref();
+                let restored = ready.is_some_and(|ready| ready.restore.is_some());
+                self.tally.look(&view, restored, now, &self.shared.totals);
+                told.unsaved_s = Some(self.tally.unsaved_s(now));
+                told.pause_ms = self.tally.last.map(|(pause, _)| pause);
+                told.store_ms = self.tally.last.map(|(_, store)| store);
+            }
             if let Some((interval, why)) = view.interval {
                 told.interval_s = Some(interval / 1000);
                 told.interval_why = why;

@@ -130,8 +130,8 @@ pub struct Start {
     pub boot: String,
     /// What was saved; `None`: nothing that could be used.
     pub saved: Option<Saved>,
-    /// Seconds between polls.
-    pub interval: Duration,
+    /// How often GPUs are polled, and the socket of gpuos_mover.
+    pub polls: (Duration, PathBuf),
 }
 
 /// The daemon's start, and what is done every so often.
@@ -191,7 +191,7 @@ impl EventLoop {
             isolation: Keeper::default(),
             peers: Vec::new(),
             journal: Journal::new(&start.node),
-            telemetry: Telemetry::new(&start.node, ports.manager.clone(), start.interval),
+            telemetry: Telemetry::new(&start.node, ports.manager.clone(), start.polls.clone()),
             times: Times {
                 began: now,
                 started_ms: (ports.wall)(),
@@ -200,9 +200,9 @@ impl EventLoop {
             },
             ports,
             node: Node {
-                interval: start.interval,
+                interval: start.polls.0,
                 health: Health::restore(saved.health),
-                gpus: Gpus::new(start.interval, now),
+                gpus: Gpus::new(start.polls.0, now),
                 reports: Reports::restore(&start.node, saved.jobs),
                 scheduler: Scheduler::new(saved.releases, adopt, now),
                 troubles: Troubles::default(),
@@ -502,7 +502,7 @@ impl EventLoop {
         let numbering = &self.ports.numbering;
         numbering.configured(&self.node.name, Some(&config.mig));
         self.node.health.set(config.health.clone());
-        self.telemetry.set(&config.metrics);
+        self.telemetry.set(&config);
         self.ports.peers.configure(config.heartbeat);
         self.node.troubles.set("config", None);
         tracing::info!("gpuos.toml is read");

@@ -1,9 +1,10 @@
 //! Metrics and traces of what happens.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use gpuos_config::gpuos_toml::MetricsConfig;
+use gpuos_config::gpuos_toml::Config;
 use gpuos_core::health::{Effect, Event};
 use gpuos_workload::WorkloadManager;
 use gpuos_workload::action::{Action, Outcome};
@@ -22,18 +23,22 @@ pub struct Telemetry {
 }
 
 impl Telemetry {
-    /// Nothing is told before [`Telemetry::set`]. `interval` is that of the polls.
-    pub fn new(node: &str, manager: Arc<dyn WorkloadManager>, interval: Duration) -> Telemetry {
+    /// Nothing is told before [`Telemetry::set`]. `interval` is that of the polls, `mover` the socket of gpuos_mover.
+    pub fn new(
+        node: &str,
+        manager: Arc<dyn WorkloadManager>,
+        (interval, mover): (Duration, PathBuf),
+    ) -> Telemetry {
         Telemetry {
-            metrics: Keeper::new(interval),
+            metrics: Keeper::new(interval, mover),
             traces: Traces::new(node, manager),
         }
     }
 
-    /// Takes `[metrics]` of gpuos.toml.
-    pub fn set(&mut self, config: &MetricsConfig) {
-        self.metrics.set(config);
-        self.traces.set(config);
+    /// Takes `[metrics]` of gpuos.toml, and whether checkpoints are made on this site.
+    pub fn set(&mut self, config: &Config) {
+        self.metrics.set(&config.metrics, config.checkpoint.enabled);
+        self.traces.set(&config.metrics);
     }
 
     /// The health rules are told something.

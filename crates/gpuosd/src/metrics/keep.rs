@@ -1,6 +1,7 @@
 //! What the daemon's loop holds of metrics and map files. No call waits for anybody.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -10,6 +11,7 @@ use gpuos_core::peers::{PeerState, PeerView};
 use gpuos_model::node_gpu::NodeGpu;
 use gpuos_workload::action::{Action, Outcome};
 
+use super::checkpoints::Asker;
 use super::count::{Act, Counts};
 use super::job_mapping::Writer;
 use super::serve::Server;
@@ -28,6 +30,9 @@ pub struct Keeper {
     config: MetricsConfig,
     server: Option<Server>,
     maps: Option<Writer>,
+    /// The socket of gpuos_mover, and who asks there.
+    mover: PathBuf,
+    checkpoints: Option<Asker>,
     trouble: Option<String>,
 }
 
@@ -61,8 +66,8 @@ pub struct Rest<'a> {
 }
 
 impl Keeper {
-    /// Nothing is told before [`Keeper::set`]. `interval` is that of the polls.
-    pub fn new(interval: Duration) -> Keeper {
+    /// Nothing is told before [`Keeper::set`]. `interval` is that of the polls, `mover` the socket of gpuos_mover.
+    pub fn new(interval: Duration, mover: PathBuf) -> Keeper {
         Keeper {
             counts: Counts::default(),
             polls: BTreeMap::new(),
@@ -70,6 +75,8 @@ impl Keeper {
             config: MetricsConfig::default(),
             server: None,
             maps: None,
+            mover,
+            checkpoints: None,
             trouble: None,
         }
     }
@@ -115,8 +122,16 @@ impl Keeper {
         self.counts.act(act, ok);
     }
 
-    /// Takes `[metrics]` of gpuos.toml: opens and closes what changed.
-    pub fn set(&mut self, config: &MetricsConfig) {
+    /// Takes `[metrics]` of gpuos.toml: opens and closes what changed. `checkpoints`: some are made on this site.
+    pub fn set(&mut self, config: &MetricsConfig, checkpoints: bool) {
+        match checkpoints && config.listen.is_some() {
+            // Without a thread nothing is told of checkpoints, and it is tried at the next reload.
+            true if self.checkpoints.is_none() => {
+                self.checkpoints = Asker::start(self.mover.clone()).ok();
+            }
+            true => {}
+            false => self.checkpoints = None,
+        }
         if *config == self.config {
             return;
         }
@@ -216,6 +231,11 @@ impl Keeper {
             peers: peers(rest.peers),
             slices: rest.slices.clone(),
             nameless: self.config.nameless,
+            checkpoints: self
+                .checkpoints
+                .as_ref()
+                .map(Asker::told)
+                .unwrap_or_default(),
             troubles: rest.troubles.clone(),
         }
     }
@@ -252,7 +272,7 @@ mod tests {
 
     #[test]
     fn nothing_is_told_of_a_gpu_that_is_lost_or_silent() {
-        let mut keeper = Keeper::new(Duration::from_secs(5));
+        let mut keeper = Keeper::new(Duration::from_secs(5), PathBuf::new());
         let health = NodeHealth::new(3, 0);
         let jobs = Table::default();
         let rest = Rest {

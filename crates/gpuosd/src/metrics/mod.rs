@@ -4,11 +4,13 @@
 //! - [`count`]: what is counted while the loop runs,
 //! - [`table`]: what a poll gives,
 //! - [`slices`]: MIG instances,
+//! - [`checkpoints`]: what gpuos_mover tells,
 //! - [`text`]: a snapshot as Prometheus reads it; docs/admin/metrics.md has every metric,
 //! - [`serve`]: the HTTP endpoint,
 //! - [`job_mapping`]: files for exporters that know no jobs,
 //! - [`keep`]: what the loop holds of all this.
 
+pub mod checkpoints;
 pub mod count;
 pub mod job_mapping;
 pub mod keep;
@@ -26,6 +28,7 @@ use gpuos_model::gpu_index::{GresGpu, NvmlIndex};
 use gpuos_model::mig::MigPlacement;
 use gpuos_model::node_gpu::NodeGpu;
 
+pub use checkpoints::Checkpoints;
 pub use count::Counts;
 pub use keep::Keeper;
 
@@ -58,6 +61,8 @@ pub struct Snapshot {
     pub peers: Vec<(&'static str, u32)>,
     /// Whether jobs and users are left out of what Prometheus is told.
     pub nameless: bool,
+    /// Checkpoints of jobs.
+    pub checkpoints: Checkpoints,
     /// Names of what keeps the daemon from its work.
     pub troubles: Vec<&'static str>,
 }

@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use gpuos_core::health::{Event, Sample};
 use gpuos_core::job::JobId;
-use gpuos_core::wire::{MigLoad, Percent};
+use gpuos_core::wire::{CheckpointFigures, CheckpointJob, CheckpointPhase, MigLoad, Percent};
 use gpuos_model::gpu_index::GresGpu;
 use gpuos_model::mig::MigPlacement;
 
 use super::*;
-use crate::metrics::{Counts, Holder, Slice};
+use crate::metrics::{Checkpoints, Counts, Holder, Slice};
 
 fn gres(gpu: u8) -> GresGpu {
     GresGpu::try_from(gpu).expect("a GPU")
@@ -30,6 +30,37 @@ fn slice(gi: u32, start: u8, job: Option<JobId>, memory_mib: Option<(u64, u64)>)
             bandwidth_percent: (gi == 7).then(|| Percent::of_ratio(0.25)),
             load_unknown: None,
         },
+    }
+}
+
+fn figures() -> CheckpointFigures {
+    let leads = CheckpointJob {
+        job: 17.into(),
+        phase: CheckpointPhase::Running,
+        leads: true,
+        interval_s: Some(600),
+        unsaved_s: Some(42),
+        pause_ms: Some(1500),
+        store_ms: Some(30_250),
+        ..CheckpointJob::default()
+    };
+    let follows = CheckpointJob {
+        job: 18.into(),
+        leads: false,
+        ..leads.clone()
+    };
+    let failed = CheckpointJob {
+        job: 19.into(),
+        phase: CheckpointPhase::Failed,
+        ..CheckpointJob::default()
+    };
+    CheckpointFigures {
+        made: 12,
+        failed: 2,
+        restored: 1,
+        stored: Some(1 << 30),
+        space: Some((3 << 30, 4 << 30)),
+        jobs: vec![leads, follows, failed],
     }
 }
 
@@ -123,6 +154,7 @@ fn full() -> Arc<Snapshot> {
             slice(9, 2, None, None),
         ],
         nameless: false,
+        checkpoints: Checkpoints::Told(Arc::new(figures())),
         troubles: vec!["slurmctld"],
     })
 }
@@ -196,6 +228,20 @@ fn figures_come_with_their_units_and_labels() {
         "gpuosd_trouble{node=\"n1\",what=\"slurmctld\"} 1.0",
         "gpuosd_peers{node=\"n1\",state=\"alive\"} 2.0",
         "gpuosd_peers{node=\"n1\",state=\"suspect\"} 1.0",
+        "gpuos_checkpoint_mover_up{node=\"n1\"} 1.0",
+        "gpuos_checkpoint_jobs{node=\"n1\",phase=\"running\"} 2.0",
+        "gpuos_checkpoint_jobs{node=\"n1\",phase=\"failed\"} 1.0",
+        "gpuos_checkpoint_jobs{node=\"n1\",phase=\"gathering\"} 0.0",
+        "gpuos_checkpoints_total{node=\"n1\",result=\"ok\"} 12.0",
+        "gpuos_checkpoints_total{node=\"n1\",result=\"failed\"} 2.0",
+        "gpuos_checkpoint_restores_total{node=\"n1\"} 1.0",
+        "gpuos_checkpoint_stored_bytes{node=\"n1\"} 1073741824.0",
+        "gpuos_checkpoint_disk_free_bytes{node=\"n1\"} 3221225472.0",
+        "gpuos_checkpoint_disk_bytes{node=\"n1\"} 4294967296.0",
+        "gpuos_checkpoint_interval_seconds{node=\"n1\",jobid=\"17\"} 600.0",
+        "gpuos_checkpoint_unsaved_seconds{node=\"n1\",jobid=\"17\"} 42.0",
+        "gpuos_checkpoint_pause_seconds{node=\"n1\",jobid=\"17\"} 1.5",
+        "gpuos_checkpoint_store_seconds{node=\"n1\",jobid=\"17\"} 30.25",
         "process_start_time_seconds 1795210800.5",
         "process_resident_memory_bytes 7340032.0",
         "process_cpu_seconds_total 1.25",
@@ -204,6 +250,7 @@ fn figures_come_with_their_units_and_labels() {
     }
     assert!(text.contains("name=\"NVIDIA \\\"H100\\\"\""), "{text}");
     assert!(text.ends_with("# EOF\n"));
+    assert!(!text.contains("jobid=\"18\""), "another node leads it");
     assert!(
         !text.contains("celsius{node=\"n1\",gpu=\"1\""),
         "of a GPU that does not answer nothing is told"
@@ -247,6 +294,26 @@ fn each_family_has_help_comes_once_and_has_one_value_for_its_labels() {
 }
 
 #[test]
+fn a_mover_that_is_silent_is_told_and_one_that_nobody_wants_is_not() {
+    let told = |checkpoints| {
+        let snapshot = Snapshot {
+            checkpoints,
+            ..(*full()).clone()
+        };
+        text(&Arc::new(snapshot), None)
+    };
+    let silent = told(Checkpoints::Silent);
+    let lines = silent
+        .lines()
+        .filter(|line| line.starts_with("gpuos_checkpoint"));
+    assert_eq!(
+        lines.collect::<Vec<_>>(),
+        ["gpuos_checkpoint_mover_up{node=\"n1\"} 0.0"]
+    );
+    assert!(!told(Checkpoints::Unasked).contains("gpuos_checkpoint"));
+}
+
+#[test]
 fn an_empty_node_is_told_too() {
     let text = text(&Arc::default(), None);
     assert!(
@@ -272,6 +339,7 @@ fn named(text: &str) -> BTreeSet<String> {
             "gpuos_node_",
             "gpuos_jobs",
             "gpuos_actions",
+            "gpuos_checkpoint",
             "gpuos_warnings",
             "gpuosd_",
             "process_",

@@ -303,7 +303,7 @@ impl World {
             node: NODE.into(),
             boot: "b".into(),
             saved,
-            interval: Duration::from_secs(1),
+            polls: (Duration::from_secs(1), "/nonexistent".into()),
         };
         self.events = Some(EventLoop::new(start, ports));
         (self.disk, self.tasks, self.devices) = (Some(disk), Some(tasks), Some(devices));

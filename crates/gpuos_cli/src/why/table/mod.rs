@@ -38,7 +38,10 @@ fn every_sentence_on_a_job_is_true_of_the_cluster() {
                 .for_each(|output| eprintln!("{}", output.stdout));
         }
         let ask = |label: &str| {
-            let args = WhyArgs { job: label.into() };
+            let args = WhyArgs {
+                job: label.into(),
+                runtime_dir: "/nonexistent".into(),
+            };
             let reply =
                 super::run(&machine, None, &args).unwrap_or_else(|e| panic!("{seed}: {e:#}"));
             let schema: &Value = &reply.json["jobs"][0]["sentence"];

@@ -203,17 +203,34 @@ fn fabric(
             notes.push(format!("{e}; the fabric is left out"));
             None
         }
-        None => {
-            let shown = slurm::scontrol(machine, &["show", "topology"]).ok()?;
-            match parse_topology_conf(&without_levels(&shown), "scontrol show topology") {
-                Ok(file) => Some(file.fabric(names)),
-                Err(e) => {
-                    notes.push(format!("{e}; the fabric is left out"));
-                    None
-                }
+        None => match shown_topology(machine)? {
+            Ok(file) => Some(file.fabric(names)),
+            Err(e) => {
+                notes.push(format!("{e}; the fabric is left out"));
+                None
             }
-        }
+        },
     }
+}
+
+/// The topology that slurmctld shows; `None`: it shows none.
+fn shown_topology(
+    machine: &dyn Machine,
+) -> Option<Result<TopologyFile, gpuos_model::reading::ConfigError>> {
+    let shown = slurm::scontrol(machine, &["show", "topology"]).ok()?;
+    let label = "scontrol show topology";
+    Some(parse_topology_conf(&without_levels(&shown), label))
+}
+
+/// Slurm's topology by the files of this node, and where it has none, by slurmctld; `None`: nobody describes one.
+///
+/// # Errors
+/// The file has a mistake: a sentence.
+pub(crate) fn local_topology(machine: &dyn Machine) -> Result<Option<TopologyFile>, String> {
+    let folder = slurm::conf_folder(machine);
+    let file = folder.and_then(|folder| Some(topology_in(machine, &folder)?.1));
+    let found = file.or_else(|| shown_topology(machine));
+    found.transpose().map_err(|e| e.to_string())
 }
 
 /// Slurm's topology file, parsed; `None` when there is none that can be read.
@@ -224,7 +241,16 @@ pub(crate) fn topology_file(
     PathBuf,
     Result<TopologyFile, gpuos_model::reading::ConfigError>,
 )> {
-    let dir = running.directory();
+    topology_in(machine, &running.directory())
+}
+
+fn topology_in(
+    machine: &dyn Machine,
+    dir: &Path,
+) -> Option<(
+    PathBuf,
+    Result<TopologyFile, gpuos_model::reading::ConfigError>,
+)> {
     for name in ["topology.yaml", "topology.conf"] {
         let path = dir.join(name);
         if let Ok(bytes) = machine.read(&path) {
