@@ -371,6 +371,9 @@ impl World<'_> {
                     let out = self.nodes[node].tick(self.now);
                     self.out(cluster, node as u16, out);
                 }
+                if self.session.stopped {
+                    return;
+                }
             }
             let Some(ready) = &self.session.ready[0] else {
                 continue;
