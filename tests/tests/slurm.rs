@@ -3,6 +3,7 @@
 
 mod accounting;
 mod checkpoint;
+mod checkpoint_matrix;
 mod claims;
 mod discover;
 mod doctor;
