@@ -83,6 +83,7 @@ const MAY_USE: [(&str, &[&str]); 26] = [
     ),
     ("gpuos_program", &[]),
     ("libgpuos", &["gpuos_program"]),
+    ("libscr", &["gpuos_program"]),
     (
         "slurm_ffi",
         &["gpuos_model", "gpuos_placement", "gpuos_config"],
