@@ -31,7 +31,7 @@ const NODES: [&str; 4] = ["n1", "n2", "n3", "n4"];
 const SPARE: &str = "n4";
 
 /// How long a job may take in all: far more than it does on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(150);
+const PATIENCE: Duration = Duration::from_secs(100);
 
 /// A loop in Python whose ranks look for themselves, as those in sh and C do.
 const LOOP: &str = "
@@ -58,13 +58,13 @@ while count < limit:
 print(f'done at {count}', flush=True)
 ";
 
-/// Starts the program again when it fails. Each rank of each start writes a file of its own, as what Slurm carries can be lost with a node.
+/// Starts the program again when it fails. srun waits for ever for a rank whose slurmstepd has ended, if `--wait` does not say otherwise. Each rank of each start writes a file of its own, as what Slurm carries can be lost with a node.
 const SCRIPT: &str = r#"
 start=0
 while [ $start -lt 8 ]; do
     start=$((start + 1))
     export LOG=$PWD/$SLURM_JOB_ID.${SLURM_RESTART_COUNT:-0}.$start
-    FAKE_MPI=$LOG.mpi srun --kill-on-bad-exit=1 sh ./rank.sh PROGRAM && exit 0
+    FAKE_MPI=$LOG.mpi srun --kill-on-bad-exit=1 --wait=5 sh ./rank.sh PROGRAM && exit 0
     sleep 0.2
 done
 exit 1
@@ -239,6 +239,7 @@ impl Matrix {
                 },
             );
         }
+        eprintln!("{victim:?}: {} s", begun.elapsed().as_secs());
         self.clean(&jobs, &struck);
     }
 
@@ -332,7 +333,7 @@ impl Matrix {
             let log = self.cluster.lab.mover_log(node);
             let lines: Vec<&str> = log
                 .lines()
-                .filter(|line| line.contains(&format!("{job}")))
+                .filter(|line| line.contains(&format!("\"job\":\"{job}\"")))
                 .collect();
             let last = lines[lines.len().saturating_sub(12)..].join("\n    ");
             eprintln!("  mover of {node}:\n    {last}");

@@ -32,6 +32,8 @@ pub(crate) struct Session {
     phase: Phase,
     /// What `SCR_Need_checkpoint` has said last, on all ranks.
     wanted: Option<Request>,
+    /// The newest checkpoint that could not be begun: it is not tried again, as that can take a minute where a node's mover has ended.
+    passed: u32,
     ends: bool,
 }
 
@@ -98,6 +100,7 @@ impl Session {
             restart,
             phase: Phase::Idle,
             wanted: None,
+            passed: 0,
             ends: false,
         })
     }
@@ -111,7 +114,10 @@ impl Session {
 
     fn look(&mut self) -> Result<(), Problem> {
         let own = match self.world.rank().rank() {
-            0 => self.client.wanted(),
+            0 => self
+                .client
+                .wanted()
+                .filter(|request| request.number > self.passed),
             _ => None,
         };
         let words = own.and_then(|request| {
@@ -156,7 +162,7 @@ impl Session {
             return Ok(());
         };
         let opened = open(&mut self.client, request.number, name);
-        let folder = together(&self.world, opened)?;
+        let folder = together(&self.world, opened).inspect_err(|_| self.passed = request.number)?;
         let output = (flags & OUTPUT != 0).then(BTreeMap::new);
         self.phase = Phase::Saving(Saving {
             request,
