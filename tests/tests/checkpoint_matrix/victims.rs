@@ -48,12 +48,9 @@ impl Victim {
         }
     }
 
-    /// Whether the program has to be started again.
+    /// Whether the program has to be started again. Ranks go on where their slurmstepd has ended.
     pub(crate) fn ends_programs(self) -> bool {
-        matches!(
-            self,
-            Victim::Rank | Victim::Ranks | Victim::Slurmstepd | Victim::Node
-        )
+        matches!(self, Victim::Rank | Victim::Ranks | Victim::Node)
     }
 }
 
