@@ -49,7 +49,7 @@ const THINKING: [&str; 6] = [
 ];
 
 /// For each crate, the crates of this workspace that it may use. None may use a plugin.
-const MAY_USE: [(&str, &[&str]); 26] = [
+const MAY_USE: [(&str, &[&str]); 27] = [
     ("gpuos_model", &[]),
     ("gpuos_placement", &["gpuos_model"]),
     ("gpuos_core", &["gpuos_model"]),
