@@ -44,7 +44,7 @@ STRIPPED = STRIP=$(STRIP) scripts/install-stripped.sh
 VERSION  = $(shell sed -n '/^\[workspace.package\]/,/^version/s/^version = "\(.*\)"/\1/p' Cargo.toml)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check style random reference bench replay results soak matrix upgrade hostile lint licences build release install uninstall clean sentences forms vm-build vm-from vm-test vm-sh vm-table arm-test
+.PHONY: help demo test check style random reference bench replay results soak matrix ckpt-matrix upgrade hostile lint licences build release install uninstall clean sentences forms vm-build vm-from vm-test vm-sh vm-table arm-test
 
 help:
 	@echo 'make demo       real Slurm clusters on this machine, stock and gpuos side by side (root or sudo)'
@@ -57,6 +57,7 @@ help:
 	@echo 'make forms      all forms of request by states of a cluster: how many jobs gpuos places (half an hour for each release)'
 	@echo 'make soak       5,000 random requests and failures against an independent ledger; 2,000 with slurmctld killed beside them'
 	@echo 'make matrix     first jobs under each wrong layout table, on each release'
+	@echo 'make ckpt-matrix programs with checkpoints, and what ends beneath them at random moments (MOMENTS=, GPUOS_CKPT_MATRIX_VICTIMS=)'
 	@echo 'make random     property tests and simulators with cases of their own in each run, and all seeds'
 	@echo 'make upgrade    jobs that run while gpuos itself is upgraded (FROM=REVISION)'
 	@echo 'make hostile    what two ordinary users may try against others, nodes and root: all attempts (SECURITY.md)'
@@ -160,6 +161,13 @@ matrix:
 	$(CARGO) build --locked $(PLUGINS:%=-p %)
 	GPUOS_MATRIX=1 $(CARGO) test --locked $(AS_ROOT) -p gpuos_tests --test slurm -- --nocapture tables::
 
+# Programs with checkpoints and all that can end beneath them, so many times each; docs/results/ckpt-matrix has what came of it.
+MOMENTS ?= 3
+ckpt-matrix:
+	@scripts/needs.sh build lab
+	GPUOS_TEST_SUITES=native GPUOS_CKPT_MATRIX=$(MOMENTS) GPUOS_WRITE=1 \
+	  $(CARGO) test --workspace --locked $(AS_ROOT) --test slurm -- --nocapture checkpoint_matrix::
+
 # Jobs that run while gpuos itself is upgraded, from a revision of this repository.
 upgrade:
 	@test -n "$(FROM)" || { echo 'name the revision to come from: make upgrade FROM=REVISION' >&2; exit 2; }
@@ -192,7 +200,7 @@ SUITE  ?= trixie
 PROGRAMS := -p gpuosd -p gpuos_moverd -p gpuos_cli -p gpuos_layout -p gpuos_nvml
 vm-build:
 	@scripts/needs.sh build
-	$(CARGO) build --release --locked $(PLUGINS:%=-p %) $(PROGRAMS) -p libgpuos
+	$(CARGO) build --release --locked $(PLUGINS:%=-p %) $(PROGRAMS) -p libgpuos -p libscr
 # The older build that the part `upgrade` starts from.
 vm-from:
 	@rm -rf $(TARGET)/vm/from && mkdir -p $(TARGET)/vm/from
@@ -228,7 +236,7 @@ release: export CARGO_PROFILE_RELEASE_LTO = fat
 release: export CARGO_PROFILE_RELEASE_CODEGEN_UNITS = 1
 release:
 	@scripts/needs.sh build
-	$(CARGO) build --release --locked $(PLUGINS:%=-p %) -p gpuos_cli -p gpuos_layout -p gpuosd -p gpuos_moverd -p libgpuos
+	$(CARGO) build --release --locked $(PLUGINS:%=-p %) -p gpuos_cli -p gpuos_layout -p gpuosd -p gpuos_moverd -p libgpuos -p libscr
 
 # Needs no cargo, so that `make release` can be one user's and `make install` another's.
 install:
@@ -264,7 +272,15 @@ install:
 	  ln -sf libgpuos.so.0 $(DESTDIR)$(LIBDIR)/libgpuos.so || exit 1; \
 	else echo 'this build has no libgpuos.so: programs in C cannot be linked with it' >&2; fi
 	install -m 644 include/gpuos.h $(DESTDIR)$(INCLUDE)/
+	@# In folders of gpuos's own: SCR itself may be installed, too.
+	if [ -e $(RELEASE)/libscr.so ]; then \
+	  $(STRIPPED) 644 $(RELEASE)/libscr.so $(DESTDIR)$(LIBDIR)/libscr-gpuos.so.0 $(DESTDIR)$(DEBUGDIR)$(LIBDIR)/libscr-gpuos.so.0.debug && \
+	  ln -sf libscr-gpuos.so.0 $(DESTDIR)$(LIBDIR)/libscr.so || exit 1; \
+	else echo 'this build has no libscr.so: programs that use SCR cannot be linked with it' >&2; fi
+	install -d $(DESTDIR)$(INCLUDE)/gpuos
+	install -m 644 include/scr.h $(DESTDIR)$(INCLUDE)/gpuos/
 	sed -e 's,@PREFIX@,$(PREFIX),' -e 's,@LIBDIR@,$(LIBDIR),' -e 's,@VERSION@,$(VERSION),' packaging/gpuos.pc.in > $(DESTDIR)$(PKGCONF)/gpuos.pc
+	sed -e 's,@PREFIX@,$(PREFIX),' -e 's,@LIBDIR@,$(LIBDIR),' -e 's,@VERSION@,$(VERSION),' packaging/gpuos-scr.pc.in > $(DESTDIR)$(PKGCONF)/gpuos-scr.pc
 	install -m 644 include/gpuos.f90 share/gpuos-checkpoint.sh $(DESTDIR)$(SHARE)/
 	install -m 644 python/gpuos/*.py $(DESTDIR)$(SHARE)/python/gpuos/
 	install -m 644 examples/checkpoint/* $(DESTDIR)$(SHARE)/examples/checkpoint/
@@ -281,14 +297,15 @@ uninstall:
 	rm -f $(DAEMONS:%=$(DESTDIR)$(PREFIX)/sbin/%) $(DAEMONS:%=$(DESTDIR)$(UNITS)/%.service) $(DAEMONS:%=$(DESTDIR)$(MAN8)/%.8)
 	rm -f $(PLUGINS:%=$(DESTDIR)$(PLUGINDIR)/%.so)
 	rm -f $(DESTDIR)$(LIBDIR)/libgpuos.so $(DESTDIR)$(LIBDIR)/libgpuos.so.0 $(DESTDIR)$(INCLUDE)/gpuos.h $(DESTDIR)$(PKGCONF)/gpuos.pc
-	rm -f $(DESTDIR)$(DEBUGDIR)$(LIBDIR)/libgpuos.so.0.debug
+	rm -f $(DESTDIR)$(LIBDIR)/libscr.so $(DESTDIR)$(LIBDIR)/libscr-gpuos.so.0 $(DESTDIR)$(INCLUDE)/gpuos/scr.h $(DESTDIR)$(PKGCONF)/gpuos-scr.pc
+	rm -f $(DESTDIR)$(DEBUGDIR)$(LIBDIR)/libgpuos.so.0.debug $(DESTDIR)$(DEBUGDIR)$(LIBDIR)/libscr-gpuos.so.0.debug
 	rm -f $(DESTDIR)$(DEBUGDIR)$(PREFIX)/bin/gpuos.debug $(DESTDIR)$(DEBUGDIR)$(PREFIX)/bin/gpuos-layout.debug
 	rm -f $(DAEMONS:%=$(DESTDIR)$(DEBUGDIR)$(PREFIX)/sbin/%.debug) $(PLUGINS:%=$(DESTDIR)$(DEBUGDIR)$(PLUGINDIR)/%.so.debug)
 	rm -f $(DESTDIR)$(MAN)/gpuos.1 $(DESTDIR)$(MAN)/gpuos-*.1
 	rm -f $(DESTDIR)$(BASH)/gpuos $(DESTDIR)$(ZSH)/_gpuos $(DESTDIR)$(FISH)/gpuos.fish
 	rm -rf $(DESTDIR)$(DOC) $(DESTDIR)$(SHARE)
 	@# Folders that nobody else has put anything into. Those of the system itself stay.
-	@for dir in $(PLUGINDIR) $(LIBDIR) $(INCLUDE) $(PKGCONF) $(PREFIX)/bin $(PREFIX)/sbin $(UNITS) $(MAN) $(MAN8) $(BASH) $(ZSH) $(FISH) $(DOC:%/gpuos=%) \
+	@for dir in $(PLUGINDIR) $(LIBDIR) $(INCLUDE)/gpuos $(INCLUDE) $(PKGCONF) $(PREFIX)/bin $(PREFIX)/sbin $(UNITS) $(MAN) $(MAN8) $(BASH) $(ZSH) $(FISH) $(DOC:%/gpuos=%) \
 	  $(DEBUGDIR)$(PREFIX)/bin $(DEBUGDIR)$(PREFIX)/sbin $(DEBUGDIR)$(PLUGINDIR) $(DEBUGDIR)$(LIBDIR); do \
 	  if [ -n "$(DESTDIR)" ]; then part=$(DESTDIR)$$dir; else part=$$dir; fi; \
 	  while [ "$$part" != "$(DESTDIR)" ] && [ "$$part" != "$(DESTDIR)/" ]; do \

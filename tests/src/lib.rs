@@ -8,6 +8,7 @@
 
 pub mod cluster;
 pub mod costs;
+pub mod counted;
 pub mod filter;
 pub mod ledger;
 pub mod mps;

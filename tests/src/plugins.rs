@@ -54,13 +54,23 @@ pub fn with_faults() -> &'static Path {
     built()
 }
 
-/// The folder with the command `gpuos`, `gpuos-nvml` and the simulated NVML that it copies from beside itself, and libgpuos.so.
+/// The folder with the command `gpuos`, `gpuos-nvml` and the simulated NVML that it copies from beside itself, libgpuos.so and
+/// libscr.so.
 pub fn programs() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| match std::env::var_os("GPUOS_PROGRAM_DIR") {
         Some(dir) => PathBuf::from(dir),
         None => cargo(
-            &["-p", "gpuos_cli", "-p", "gpuos_nvml", "-p", "libgpuos"],
+            &[
+                "-p",
+                "gpuos_cli",
+                "-p",
+                "gpuos_nvml",
+                "-p",
+                "libgpuos",
+                "-p",
+                "libscr",
+            ],
             target(),
         ),
     })

@@ -49,7 +49,7 @@ const THINKING: [&str; 6] = [
 ];
 
 /// For each crate, the crates of this workspace that it may use. None may use a plugin.
-const MAY_USE: [(&str, &[&str]); 28] = [
+const MAY_USE: [(&str, &[&str]); 29] = [
     ("gpuos_model", &[]),
     ("gpuos_placement", &["gpuos_model"]),
     ("gpuos_core", &["gpuos_model"]),
@@ -99,6 +99,7 @@ const MAY_USE: [(&str, &[&str]); 28] = [
     ),
     ("gpuos_program", &[]),
     ("libgpuos", &["gpuos_program"]),
+    ("libscr", &["gpuos_program"]),
     (
         "slurm_ffi",
         &["gpuos_model", "gpuos_placement", "gpuos_config"],

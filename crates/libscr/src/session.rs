@@ -1,0 +1,383 @@
+//! From `SCR_Init` to `SCR_Finalize`. Calls are collective: what depends on one rank's files is agreed on before any rank acts on it.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+use gpuos_program::{Checkpoints, Outcome, Reason, Request, Start};
+
+use crate::mpi::World;
+use crate::place;
+
+/// `SCR_FLAG_CHECKPOINT`.
+pub(crate) const CHECKPOINT: i32 = 1;
+/// `SCR_FLAG_OUTPUT`.
+pub(crate) const OUTPUT: i32 = 2;
+
+/// In a rank's folder of a checkpoint: the name of the dataset, and the program's files.
+const NAME: &str = "name";
+const DATA: &str = "data";
+
+/// Why a call failed. Only the rank that knows has a sentence.
+pub(crate) type Problem = Option<String>;
+
+pub(crate) struct Session {
+    world: World,
+    client: Checkpoints,
+    prefix: PathBuf,
+    /// A checkpoint to go on from that the program has not loaded yet.
+    restart: Option<Restart>,
+    phase: Phase,
+    /// What `SCR_Need_checkpoint` has said last, on all ranks.
+    wanted: Option<Request>,
+    /// The newest checkpoint that could not be begun: it is not tried again, as that can take a minute where a node's mover has ended.
+    passed: u32,
+    ends: bool,
+}
+
+/// A checkpoint to go on from: its name and the folder with this rank's files.
+struct Restart {
+    name: Vec<u8>,
+    folder: PathBuf,
+}
+
+enum Phase {
+    Idle,
+    Saving(Saving),
+    /// Output alone, or a checkpoint that nobody wants: files are where their names say.
+    Plain,
+    Loading(PathBuf),
+}
+
+struct Saving {
+    request: Request,
+    folder: PathBuf,
+    /// Files that are output too, and where to.
+    output: Option<BTreeMap<PathBuf, PathBuf>>,
+}
+
+impl Session {
+    /// Joins, with all ranks; waits until all have.
+    pub(crate) fn begin(prefix: Option<&str>) -> Result<Session, Problem> {
+        let world = World::find().map_err(Some)?;
+        let mut client = Checkpoints::of(world.rank());
+        let here = i32::from(client.available());
+        let [some, none] = agree(&world, [here, 1 - here])?;
+        if some == 1 && none == 1 {
+            client = Checkpoints::at(None, world.rank());
+            if here == 0 {
+                eprintln!(
+                    "libscr: {}: GPUOS_CHECKPOINT_DIR is not set here, and on other nodes it is: the program goes on without checkpoints",
+                    world.rank()
+                );
+            }
+        }
+        let directory = std::env::current_dir()
+            .map_err(|error| format!("SCR_Init: the working directory: {error}"));
+        let start = client
+            .join(None)
+            .map_err(|error| error.to_string())
+            .and_then(|start| match start {
+                Start::New => Ok(None),
+                Start::Restore { number, folder } => Ok(Some((number, folder))),
+                Start::Failed(why) => Err(why),
+            });
+        let both = directory.and_then(|directory| Ok((directory, start?)));
+        let (directory, start) = together(&world, both)?;
+        let restart = start.map(|(number, folder)| {
+            let name = fs::read(folder.join(NAME));
+            Restart {
+                name: name.unwrap_or_else(|_| unnamed(number)),
+                folder: folder.join(DATA),
+            }
+        });
+        Ok(Session {
+            prefix: place::absolute(&directory, Path::new(prefix.unwrap_or(""))),
+            world,
+            client,
+            restart,
+            phase: Phase::Idle,
+            wanted: None,
+            passed: 0,
+            ends: false,
+        })
+    }
+
+    /// Whether a checkpoint is wanted: as rank 0 sees it, so that all ranks see it at the same call.
+    pub(crate) fn need(&mut self) -> Result<bool, Problem> {
+        self.idle("SCR_Need_checkpoint")?;
+        self.look()?;
+        Ok(self.wanted.is_some())
+    }
+
+    fn look(&mut self) -> Result<(), Problem> {
+        let own = match self.world.rank().rank() {
+            0 => self
+                .client
+                .wanted()
+                .filter(|request| request.number > self.passed),
+            _ => None,
+        };
+        let words = own.and_then(|request| {
+            Some([i32::try_from(request.number).ok()?, request.is_end().into()])
+        });
+        let [number, is_end] = agree(&self.world, words.unwrap_or([-1, -1]))?;
+        self.wanted = u32::try_from(number).ok().map(|number| Request {
+            number,
+            reason: if is_end == 1 {
+                Reason::End
+            } else {
+                Reason::Asked
+            },
+        });
+        Ok(())
+    }
+
+    /// A dataset begins. A checkpoint that the job does not want now is refused, unless it is output, too.
+    pub(crate) fn start(&mut self, name: Option<&[u8]>, flags: i32) -> Result<(), Problem> {
+        self.idle("SCR_Start_output")?;
+        if flags & (CHECKPOINT | OUTPUT) == 0 {
+            return Err(Some(
+                "SCR_Start_output wants SCR_FLAG_CHECKPOINT or SCR_FLAG_OUTPUT, or both".into(),
+            ));
+        }
+        if flags & CHECKPOINT == 0 {
+            self.phase = Phase::Plain;
+            return Ok(());
+        }
+        if self.wanted.is_none() {
+            self.look()?;
+        }
+        let Some(request) = self.wanted.take() else {
+            if flags & OUTPUT == 0 {
+                return Err(Some(
+                    "no checkpoint is wanted now, so its files are written to where their names say and not kept by gpuos: call SCR_Start_output when \
+                     SCR_Need_checkpoint says so (how often is what sbatch --gpuos-checkpoint says)"
+                        .into(),
+                ));
+            }
+            self.phase = Phase::Plain;
+            return Ok(());
+        };
+        let opened = open(&mut self.client, request.number, name);
+        let folder = together(&self.world, opened).inspect_err(|_| self.passed = request.number)?;
+        let output = (flags & OUTPUT != 0).then(BTreeMap::new);
+        self.phase = Phase::Saving(Saving {
+            request,
+            folder,
+            output,
+        });
+        Ok(())
+    }
+
+    /// Where the program finds a file.
+    pub(crate) fn route(&mut self, name: &[u8]) -> Result<Vec<u8>, Problem> {
+        let given = PathBuf::from(OsString::from_vec(name.to_vec()));
+        if matches!(self.phase, Phase::Idle) {
+            return Ok(name.to_vec());
+        }
+        let directory = std::env::current_dir()
+            .map_err(|error| Some(format!("SCR_Route_file: the working directory: {error}")))?;
+        let file = place::absolute(&directory, &given);
+        let rest = place::below(&self.prefix, &file).map_err(Some);
+        let routed = match &mut self.phase {
+            Phase::Idle => given,
+            Phase::Plain => file,
+            Phase::Saving(saving) => {
+                let routed = saving.folder.join(rest?);
+                if let Some(output) = &mut saving.output {
+                    output.insert(routed.clone(), file);
+                }
+                routed
+            }
+            Phase::Loading(folder) => {
+                let whole = rest
+                    .map(|rest| folder.join(rest))
+                    .ok()
+                    .filter(|path| path.exists());
+                let found = whole.or_else(|| place::named(folder, given.file_name()?));
+                let found = found.filter(|path| fs::File::open(path).is_ok());
+                return match found {
+                    Some(path) => Ok(path.into_os_string().into_vec()),
+                    None => Err(Some(format!(
+                        "SCR_Route_file: this rank's part of the checkpoint has no file {}",
+                        given.display()
+                    ))),
+                };
+            }
+        };
+        if let Some(parent) = routed.parent() {
+            fs::create_dir_all(parent).map_err(|error| {
+                Some(format!(
+                    "SCR_Route_file: cannot make {}: {error}",
+                    parent.display()
+                ))
+            })?;
+        }
+        Ok(routed.into_os_string().into_vec())
+    }
+
+    /// A dataset is complete on this rank; `valid`: it was written without error.
+    pub(crate) fn complete(&mut self, valid: bool) -> Result<(), Problem> {
+        let written = if valid {
+            Ok(())
+        } else {
+            Err("this rank could not write its files, says the program".to_string())
+        };
+        match std::mem::replace(&mut self.phase, Phase::Idle) {
+            Phase::Plain => together(&self.world, written),
+            Phase::Saving(saving) => self.save(saving, written),
+            other => {
+                self.phase = other;
+                Err(Some(
+                    "SCR_Complete_output wants an SCR_Start_output before it".into(),
+                ))
+            }
+        }
+    }
+
+    /// Without all ranks nobody says that he is ready: the request stays, and the program is asked again.
+    fn save(&mut self, saving: Saving, written: Result<(), String>) -> Result<(), Problem> {
+        let Saving {
+            request, output, ..
+        } = saving;
+        together(
+            &self.world,
+            written.and_then(|()| publish(output.unwrap_or_default())),
+        )?;
+        let ready = self
+            .client
+            .ready(request.number)
+            .map_err(|error| error.to_string());
+        together(&self.world, ready)?;
+        if request.is_end() {
+            let end = match self.client.wait(request.number, None) {
+                Ok(Outcome::Committed) => Ok(()),
+                Ok(Outcome::Failed(why)) => Err(why),
+                Ok(Outcome::Pending) => Err("it has not ended".into()),
+                Err(error) => Err(error.to_string()),
+            };
+            let end = end.map_err(|why| format!("checkpoint {}: {why}", request.number));
+            together(&self.world, end)?;
+            self.ends = true;
+        }
+        Ok(())
+    }
+
+    /// The name of the checkpoint that can be loaded.
+    pub(crate) fn restart(&self) -> Result<Option<&[u8]>, Problem> {
+        self.idle("SCR_Have_restart")?;
+        Ok(self.restart.as_ref().map(|restart| &restart.name[..]))
+    }
+
+    /// Loading begins; the name of the checkpoint.
+    pub(crate) fn load(&mut self) -> Result<Vec<u8>, Problem> {
+        self.idle("SCR_Start_restart")?;
+        let Some(restart) = self.restart.take() else {
+            return Err(Some(
+                "SCR_Start_restart: there is no checkpoint to load, or it was loaded".into(),
+            ));
+        };
+        self.phase = Phase::Loading(restart.folder);
+        Ok(restart.name)
+    }
+
+    /// Loading has ended.
+    pub(crate) fn loaded(&mut self, valid: bool) -> Result<(), Problem> {
+        let Phase::Loading(_) = &self.phase else {
+            return Err(Some(
+                "SCR_Complete_restart wants an SCR_Start_restart before it".into(),
+            ));
+        };
+        self.phase = Phase::Idle;
+        let read = if valid {
+            Ok(())
+        } else {
+            Err("this rank could not load the checkpoint, says the program, and gpuos has no other one for it".into())
+        };
+        together(&self.world, read)
+    }
+
+    /// Whether the job will be ended, and its last checkpoint exists.
+    pub(crate) fn ends(&self) -> Result<bool, Problem> {
+        self.idle("SCR_Should_exit")?;
+        Ok(self.ends)
+    }
+
+    fn idle(&self, call: &str) -> Result<(), Problem> {
+        match self.phase {
+            Phase::Idle => Ok(()),
+            _ => Err(Some(format!(
+                "{call} stands between a Start and its Complete"
+            ))),
+        }
+    }
+}
+
+/// The highest numbers of all ranks.
+fn agree<const N: usize>(world: &World, own: [i32; N]) -> Result<[i32; N], Problem> {
+    world.highest(own).map_err(Some)
+}
+
+/// What this rank has, if all ranks have it.
+fn together<T>(world: &World, own: Result<T, String>) -> Result<T, Problem> {
+    let [failed] = agree(world, [own.is_err().into()])?;
+    match own {
+        Err(why) => Err(Some(why)),
+        Ok(_) if failed == 1 => Err(None),
+        Ok(value) => Ok(value),
+    }
+}
+
+/// An empty folder for this rank's files, with the name of the dataset beside it.
+fn open(client: &mut Checkpoints, number: u32, name: Option<&[u8]>) -> Result<PathBuf, String> {
+    let folder = client.folder(number).map_err(|error| error.to_string())?;
+    let data = folder.join(DATA);
+    let made = || {
+        // What is there is of a try that not all ranks have completed.
+        if data.exists() {
+            fs::remove_dir_all(&data)?;
+        }
+        fs::create_dir(&data)?;
+        fs::write(
+            folder.join(NAME),
+            name.map_or_else(|| unnamed(number), <[u8]>::to_vec),
+        )
+    };
+    made().map_err(|error| {
+        format!(
+            "SCR_Start_output: cannot begin in {}: {error}",
+            folder.display()
+        )
+    })?;
+    Ok(data)
+}
+
+fn unnamed(number: u32) -> Vec<u8> {
+    format!("checkpoint.{number}").into_bytes()
+}
+
+/// Copies files of a checkpoint that is output, too, to where their names say; each appears whole.
+fn publish(output: BTreeMap<PathBuf, PathBuf>) -> Result<(), String> {
+    for (from, to) in output {
+        let mut temporary = to.clone().into_os_string();
+        temporary.push(".gpuos");
+        let copied = || {
+            if let Some(parent) = to.parent() {
+                fs::create_dir_all(parent)?;
+            }
+            fs::copy(&from, &temporary)?;
+            fs::rename(&temporary, &to)
+        };
+        copied().map_err(|error| {
+            format!(
+                "SCR_Complete_output: cannot copy {} to {}: {error}",
+                from.display(),
+                to.display()
+            )
+        })?;
+    }
+    Ok(())
+}

@@ -1,0 +1,225 @@
+//! What ends beneath a program: processes of a job, daemons of a node, a whole node, slurmctld.
+
+use std::fs;
+use std::process::Command;
+use std::time::Duration;
+
+use super::{Job, Matrix, NODES, RANKS, SPARE};
+
+/// What ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Victim {
+    Nothing,
+    Rank,
+    Ranks,
+    Slurmstepd,
+    Slurmd,
+    Gpuosd,
+    Mover,
+    Node,
+    Slurmctld,
+}
+
+/// All of them, in the order of the table.
+pub(crate) const VICTIMS: [Victim; 9] = [
+    Victim::Nothing,
+    Victim::Rank,
+    Victim::Ranks,
+    Victim::Slurmstepd,
+    Victim::Slurmd,
+    Victim::Gpuosd,
+    Victim::Mover,
+    Victim::Node,
+    Victim::Slurmctld,
+];
+
+impl Victim {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Victim::Nothing => "nothing",
+            Victim::Rank => "one rank",
+            Victim::Ranks => "all ranks",
+            Victim::Slurmstepd => "slurmstepd",
+            Victim::Slurmd => "slurmd",
+            Victim::Gpuosd => "gpuosd",
+            Victim::Mover => "mover",
+            Victim::Node => "node",
+            Victim::Slurmctld => "slurmctld",
+        }
+    }
+
+    /// Whether the program has to be started again. Ranks go on where their slurmstepd has ended.
+    pub(crate) fn ends_programs(self) -> bool {
+        matches!(self, Victim::Rank | Victim::Ranks | Victim::Node)
+    }
+}
+
+/// What was done.
+pub(crate) struct Struck {
+    pub(crate) node: &'static str,
+    /// Jobs are requeued for it.
+    pub(crate) requeues: bool,
+}
+
+/// A process of a rank.
+pub(crate) struct Process {
+    pub(crate) pid: u32,
+    node: String,
+    job: u32,
+    /// `None`: the script.
+    rank: Option<u32>,
+}
+
+/// Ends it, and starts daemons again after a moment; a node stays away.
+pub(crate) fn strike(matrix: &mut Matrix, victim: Victim, jobs: &[Job]) -> Struck {
+    let away = Duration::from_millis(200 + matrix.random.below(1500));
+    let node = NODES[matrix.random.below(3) as usize];
+    let rank = matrix.random.below(RANKS.into()) as u32;
+    let cluster = &matrix.cluster;
+    let mut struck = Struck {
+        node,
+        requeues: false,
+    };
+    match victim {
+        Victim::Nothing => (),
+        Victim::Rank | Victim::Ranks => {
+            let hit = |process: &Process| match victim {
+                Victim::Rank => process.rank == Some(rank),
+                _ => process.rank.is_some(),
+            };
+            for process in programs(matrix).iter().filter(|process| hit(process)) {
+                kill(process.pid);
+            }
+        }
+        Victim::Slurmstepd => {
+            for process in programs(matrix) {
+                let of = jobs.iter().any(|job| job.id == process.job);
+                if of
+                    && process.rank == Some(rank)
+                    && let Some(pid) = slurmstepd(process.pid)
+                {
+                    kill(pid);
+                }
+            }
+        }
+        Victim::Slurmd => {
+            cluster.kill_slurmd(node);
+            std::thread::sleep(away);
+            cluster.lab.start_slurmd(node).expect("starts");
+        }
+        Victim::Gpuosd => {
+            cluster.lab.kill_gpuosd(node, libc::SIGKILL).expect("ends");
+            std::thread::sleep(away);
+            cluster.lab.start_gpuosd(node).expect("starts");
+        }
+        Victim::Mover => {
+            cluster.lab.kill_mover(node, libc::SIGKILL).expect("ends");
+            std::thread::sleep(away);
+            cluster.lab.start_mover(node).expect("starts");
+        }
+        Victim::Slurmctld => {
+            // What it has not saved is lost without gpuos, too.
+            cluster.lab.wait_saved().expect("saves");
+            cluster.lab.kill_slurmctld(libc::SIGKILL).expect("ends");
+            std::thread::sleep(away);
+            cluster.lab.start_slurmctld().expect("starts");
+        }
+        Victim::Node => {
+            lose(matrix, node);
+            struck.requeues = true;
+        }
+    }
+    struck
+}
+
+/// Ends all of a node at once, and what its disk has of checkpoints.
+fn lose(matrix: &Matrix, node: &'static str) {
+    let cluster = &matrix.cluster;
+    cluster.lab.kill_mover(node, libc::SIGKILL).expect("ends");
+    cluster.kill_slurmd(node);
+    let there: Vec<Process> = programs(matrix)
+        .into_iter()
+        .filter(|process| process.node == node)
+        .collect();
+    for process in &there {
+        if let Some(pid) = slurmstepd(process.pid) {
+            kill(pid);
+        }
+        kill(process.pid);
+    }
+    fs::remove_dir_all(cluster.lab.checkpoints_dir(node)).expect("it had a store");
+    cluster.update(&[&format!("NodeName={node}"), "State=DOWN", "Reason=lost"]);
+    cluster.update(&[&format!("NodeName={SPARE}"), "State=RESUME"]);
+}
+
+/// Brings back what was lost.
+pub(crate) fn mend(matrix: &Matrix, struck: &Struck) {
+    let cluster = &matrix.cluster;
+    if struck.requeues {
+        cluster.lab.start_mover(struck.node).expect("starts");
+        cluster.lab.start_slurmd(struck.node).expect("starts");
+    }
+    for node in NODES {
+        let name = format!("NodeName={node}");
+        let _ = cluster.try_run("scontrol", &["update", &name, "State=RESUME"]);
+    }
+}
+
+/// The processes of all jobs of this lab: other labs of this machine have jobs of the same numbers.
+pub(crate) fn programs(matrix: &Matrix) -> Vec<Process> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let Ok(pid) = entry.file_name().to_string_lossy().parse::<u32>() else {
+            continue;
+        };
+        let environment = fs::read(entry.path().join("environ")).unwrap_or_default();
+        let environment = String::from_utf8_lossy(&environment).into_owned();
+        let value = |name: &str| {
+            let mut all = environment
+                .split('\0')
+                .filter_map(|line| line.split_once('='));
+            all.find(|(key, _)| *key == name)
+                .map(|(_, value)| value.to_string())
+        };
+        let Some(folder) = value("GPUOS_CHECKPOINT_DIR") else {
+            continue;
+        };
+        let lab = matrix.cluster.lab.dir().join("mover");
+        let Some(rest) = folder.strip_prefix(&*lab.to_string_lossy()) else {
+            continue;
+        };
+        let parts: Vec<&str> = rest.trim_start_matches('/').split('/').collect();
+        if let [node, "jobs", job] = parts[..]
+            && let Ok(job) = job.parse()
+        {
+            let rank = value("GPUOS_MATRIX_RANK").and_then(|rank| rank.parse().ok());
+            found.push(Process {
+                pid,
+                node: node.into(),
+                job,
+                rank,
+            });
+        }
+    }
+    found
+}
+
+/// The slurmstepd that a process descends from.
+fn slurmstepd(pid: u32) -> Option<u32> {
+    let mut pid = pid;
+    while pid > 1 {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        // The name stands in parentheses and may have some itself.
+        let (name, rest) = stat.rsplit_once(')')?;
+        if name.ends_with("(slurmstepd") {
+            return Some(pid);
+        }
+        pid = rest.split_ascii_whitespace().nth(1)?.parse().ok()?;
+    }
+    None
+}
+
+pub(crate) fn kill(pid: u32) {
+    // It may have ended by itself.
+    let _ = Command::new("kill").args(["-9", &pid.to_string()]).output();
+}
