@@ -191,6 +191,49 @@ fn what_is_mounted_is_refused_and_not_asked() {
     }
 }
 
+/// What is new may be limited, and what the checkpoint before has already takes nothing.
+#[test]
+fn a_checkpoint_adds_no_more_than_there_is_room_for() {
+    let place = Place::new();
+    place.put("a", &noise(1, 10 * EXTENT));
+    let (store, _) = place.open();
+    let store_job = store.job(&job(7), me()).unwrap();
+    let source = place.folder("program");
+    let first = write(&store_job, id(1, 1), &LinuxDisk, &source, None).unwrap();
+    let used = store.usage().unwrap()[&Some(me())];
+    assert!(used >= 10 * EXTENT as u64);
+    let mut number = 1;
+    let mut again = |most: u64| {
+        let limits = Limits {
+            room: store.room(me(), most, (3, 4)).unwrap(),
+            ..limits()
+        };
+        number += 1;
+        let taken = store_job.ingest(
+            &new(id(number, 1)),
+            &LinuxDisk,
+            &source,
+            &limits,
+            Some(&first),
+        );
+        taken.map(|_| store_job.remove(id(number, 1)).unwrap())
+    };
+    assert_eq!(again(1), Ok(()), "nothing is new");
+    place.put("b", &noise(2, 3 * EXTENT));
+    let needed = 3 * EXTENT as u64;
+    // A quarter is parity.
+    assert_eq!(again(used + needed * 4 / 3 + 4), Ok(()));
+    let error = again(used + needed * 4 / 3 - 4096).unwrap_err();
+    assert_eq!(error.kind, Kind::Full);
+    let said = error.to_string();
+    assert!(
+        said.contains("store \"b\"") && said.contains("user-gib"),
+        "{said}"
+    );
+    assert_eq!(store_job.list().unwrap().len(), 1);
+    assert_eq!(again(0), Ok(()), "there is no quota");
+}
+
 #[test]
 fn limits_hold() {
     let place = Place::new();
