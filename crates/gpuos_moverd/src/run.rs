@@ -3,8 +3,8 @@
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -83,6 +83,7 @@ pub fn run(options: &Options) -> Result<()> {
         folders: options.jobs.clone(),
         network: network.clone(),
         config: config.checkpoint,
+        forbidden: config.forbidden,
     });
     let (unknown, named) = sync_channel(WAITING);
     let jobs = Arc::new(Jobs::new(unknown));
@@ -91,6 +92,7 @@ pub fn run(options: &Options) -> Result<()> {
         shared: shared.clone(),
         jobs: jobs.clone(),
         registrar: registrar.clone(),
+        verifying: Mutex::default(),
     });
     if let Err(e @ BindError::InUse) = door.open(&handler) {
         return Err(e).with_context(|| door.path().display().to_string());
