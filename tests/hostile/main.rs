@@ -1,4 +1,4 @@
-//! Two ordinary users who try to reach what is not theirs, on a real lab with simulated GPUs, gpuosds, slices and all plugins: jobs
+//! Two ordinary users who try to reach what is not theirs, on a real lab with simulated GPUs, gpuosds, movers, slices and all plugins: jobs
 //! of others, nodes, root's daemons, screens, files.
 //!
 //! Each attempt is one entry of a table ([`attempt::Attempt`]): by which input of SECURITY.md it comes, what is done, what must hold.
@@ -10,6 +10,7 @@
 
 pub(crate) mod attacker;
 pub(crate) mod attempt;
+mod checkpoints;
 mod claims;
 mod mps;
 mod network;
@@ -78,6 +79,7 @@ fn attempts() -> Vec<Attempt> {
         node::all(),
         mps::all(),
         network::all(),
+        checkpoints::all(),
     ]
     .into_iter()
     .flatten()

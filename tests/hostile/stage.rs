@@ -18,6 +18,7 @@ use gpuos_host::socket::{Client, NAME};
 use gpuos_lab::{Cgroup, Suite};
 use gpuos_tests::{Cluster, MPS_CONTROL, plugins, program, slices};
 
+use super::checkpoints::VICTIM;
 use crate::attacker::{MARK, ROLE, WORDS};
 use crate::users::{ALICE, EVE, MALLORY, User};
 
@@ -59,11 +60,13 @@ pub struct Victims {
     pub root: u32,
     /// One GPU of n4.
     pub logged: u32,
+    /// Checkpoints each second, on n4 and n5.
+    pub saved: u32,
 }
 
 impl Victims {
     /// All of them.
-    pub fn all(&self) -> [u32; 7] {
+    pub fn all(&self) -> [u32; 8] {
         [
             self.plain,
             self.capped,
@@ -72,6 +75,7 @@ impl Victims {
             self.wide,
             self.root,
             self.logged,
+            self.saved,
         ]
     }
 }
@@ -116,6 +120,7 @@ impl Stage {
         let metrics = free.expect("a port").to_string();
         let mut setup = slices::pool("hostile", suite, NODES.len(), DIVIDED);
         setup.spec.cgroup = Cgroup::Auto;
+        setup.spec.movers = Some(plugins::daemons().to_path_buf());
         setup.spec.gpuos_toml = Some(format!("{TOML}listen = \"{metrics}\"\n"));
         // Of jobs users see their own.
         setup.spec.slurm_conf_extra.push("PrivateData=jobs".into());
@@ -166,6 +171,10 @@ impl Stage {
             mps: ask(&["-w", "n2", one, "--gpuos-mps=on"], sleep),
             wide: ask(&["-N2", "-w", "n[2-3]", one], "srun sleep 1200"),
             logged: ask(&["-w", "n4", one], sleep),
+            saved: ask(
+                &["-N2", "-w", "n[4-5]", "--gpuos-checkpoint=1s,l2=partner"],
+                VICTIM,
+            ),
             root: self.cluster.sbatch(&["--requeue", "-w", "n3", one], sleep),
         };
         for job in self.victims.all() {
@@ -441,7 +450,12 @@ impl Stage {
 
     /// A user sends this to the socket of a node. What is answered is heard later: so many lines, or what comes until all is still.
     pub fn talk(&self, user: User, node: &str, text: &[u8], answers: usize) -> Talk {
-        let socket = self.socket(node).display().to_string();
+        self.talk_to(user, &self.socket(node), text, answers)
+    }
+
+    /// The same to another daemon's socket.
+    pub fn talk_to(&self, user: User, socket: &Path, text: &[u8], answers: usize) -> Talk {
+        let socket = socket.display().to_string();
         let mut child = self.part(user.uid, "talk", &[&socket, &answers.to_string()]);
         if let Some(mut input) = child.stdin.take() {
             let _ = input.write_all(text);

@@ -19,6 +19,7 @@ impl World {
         all.insert("slurmctld".to_owned(), pid(lab.slurmctld_pid()));
         for node in NODES {
             all.insert(format!("gpuosd of {node}"), pid(lab.gpuosd_pid(node)));
+            all.insert(format!("gpuos_mover of {node}"), pid(lab.mover_pid(node)));
             all.insert(format!("slurmd of {node}"), pid(lab.slurmd_pid(node)));
             all.insert(format!("state of {node}"), state(stage, node));
         }

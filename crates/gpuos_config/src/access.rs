@@ -1,7 +1,7 @@
 //! What a site lets users see and ask for: `[access]` and `[[forbid]]` of gpuos.toml.
 use gpuos_core::limits::Asked;
 
-use crate::options::{JobOptions, placement_text};
+use crate::options::{JobOptions, OptionError, placement_text};
 
 /// `[access]`: who is told of other users' jobs.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -58,6 +58,12 @@ impl Forbid {
     /// That it is not allowed, and where: `it is not allowed in partition debug for account students`.
     pub fn clause(&self) -> String {
         format!("it is not allowed {}", self.scope_text())
+    }
+
+    /// The sentence for who used an option (its name without dashes) all the same: job_submit_gpuos's own.
+    pub fn refusal(&self, option: &str, value: &str) -> OptionError {
+        let accepted = format!("no --{option}, or ask {}", self.asks());
+        OptionError::new(&format!("--{option}"), value, &self.clause(), &accepted)
     }
 
     /// For whom it is forbidden: `in partition debug for account students`.

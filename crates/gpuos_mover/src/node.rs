@@ -11,6 +11,7 @@ use gpuos_checkpoint::ids::{CheckpointId, Digest, NodeIndex};
 use gpuos_store::disk::Disk;
 use gpuos_store::error::Result as Stored;
 use gpuos_store::restore::{Target, restore};
+use gpuos_store::room::Room;
 use gpuos_store::store::Store;
 
 use crate::inventory;
@@ -119,6 +120,11 @@ impl<'a, D: Disk> Node<'a, D> {
         self.offered = Some((number, folder, time));
         self.take_folder();
         self.outputs()
+    }
+
+    /// How much the next parts may add to the store.
+    pub fn set_room(&mut self, room: Room) {
+        self.local.settings.limits.room = room;
     }
 
     /// Leader: begins a checkpoint. The attempt was drawn at random; the number is above [`Ready::highest`] and all begun since.

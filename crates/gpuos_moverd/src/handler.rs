@@ -1,14 +1,14 @@
 //! What clients on this node ask.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex};
 
 use gpuos_core::job::JobId;
 use gpuos_core::wire::{
     CHECKPOINT_VARIABLE, CheckpointFigures, CheckpointJob, CheckpointKept, CheckpointRequest, Code,
-    Happening, Peer, Reply, Request, is_root,
+    Happening, MAX_REPLY, Peer, Reply, Request, encode, is_root,
 };
 use gpuos_host::socket::{Need, RequestHandler};
 use gpuos_mover::program::Reason;
@@ -22,6 +22,9 @@ use crate::job::Shared;
 use crate::jobs::{Jobs, locked};
 use crate::registrar::{Ask, patience};
 
+/// Of a list that is too long for an answer so many are told.
+const FEW: usize = 8;
+
 /// Answers the requests of clients for the mover.
 pub struct Handler {
     /// What all jobs of this node share.
@@ -30,6 +33,26 @@ pub struct Handler {
     pub jobs: Arc<Jobs>,
     /// To the registrar.
     pub registrar: SyncSender<Ask>,
+    /// Users for whom something is being verified.
+    pub verifying: Mutex<BTreeSet<u32>>,
+}
+
+/// The one verification that runs for a user.
+struct Turn<'a> {
+    all: &'a Mutex<BTreeSet<u32>>,
+    user: u32,
+}
+
+impl<'a> Turn<'a> {
+    fn take(all: &'a Mutex<BTreeSet<u32>>, user: u32) -> Option<Turn<'a>> {
+        locked(all).insert(user).then_some(Turn { all, user })
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        locked(self.all).remove(&self.user);
+    }
 }
 
 impl RequestHandler for Handler {
@@ -52,7 +75,7 @@ impl RequestHandler for Handler {
             CheckpointRequest::List { job } => self.list(peer, job.as_ref()),
             CheckpointRequest::Figures => self.figures(),
             CheckpointRequest::Now { job } => self.now(&job),
-            CheckpointRequest::Verify { job } => self.verify(&job),
+            CheckpointRequest::Verify { job } => self.verify(peer, &job),
             CheckpointRequest::Prune { job } => self.prune(&job),
         }
     }
@@ -105,14 +128,22 @@ impl Handler {
     fn list(&self, peer: Peer, only: Option<&JobId>) -> Reply {
         let own = rustix::process::getuid().as_raw();
         let all = is_root(peer.uid, own);
+        // Nothing is read of what is not told: everybody may ask, as often as the socket lets him.
+        let is_told =
+            |job: &JobId, uid: u32| (all || uid == peer.uid) && only.is_none_or(|only| only == job);
         let mut jobs: BTreeMap<JobId, CheckpointJob> = BTreeMap::new();
         for (job, served) in self.jobs.all() {
-            jobs.insert(job, locked(&served.status).clone());
+            if is_told(&job, served.uid) {
+                jobs.insert(job, locked(&served.status).clone());
+            }
         }
         for job in self.shared.store.jobs().unwrap_or_default() {
             let Ok(store) = self.shared.store.existing(&job) else {
                 continue;
             };
+            if !is_told(&job, store.uid()) {
+                continue;
+            }
             let told = jobs.entry(job.clone()).or_insert_with(|| CheckpointJob {
                 job,
                 uid: store.uid(),
@@ -123,11 +154,8 @@ impl Handler {
                 Err(error) => told.faults.push(error.to_string()),
             }
         }
-        let is_told = |job: &CheckpointJob| {
-            (all || job.uid == peer.uid) && only.is_none_or(|only| job.job == *only)
-        };
         Reply::Checkpoints {
-            jobs: jobs.into_values().filter(is_told).collect(),
+            jobs: fitting(jobs.into_values().collect()),
         }
     }
 
@@ -178,7 +206,13 @@ impl Handler {
         }
     }
 
-    fn verify(&self, job: &JobId) -> Reply {
+    /// Reads all that is kept of a job, for which a user has to wait his turn: the disk is everybody's.
+    fn verify(&self, peer: Peer, job: &JobId) -> Reply {
+        let Some(_turn) = Turn::take(&self.verifying, peer.uid) else {
+            let why =
+                "another verification for this user runs on this node: wait until it has ended";
+            return refused(Code::Busy, why.into());
+        };
         let verified = self.shared.store.existing(job).and_then(|store| {
             let mut faults = Vec::new();
             for part in store.kept()? {
@@ -213,6 +247,32 @@ impl Handler {
             Err(error) => refused(Code::Failed, error.to_string()),
         }
     }
+}
+
+/// The same with less of each job, where all of it would not fit into an answer: no job is left out because another has much to tell.
+fn fitting(mut jobs: Vec<CheckpointJob>) -> Vec<CheckpointJob> {
+    let most = MAX_REPLY / 2 / jobs.len().max(1);
+    for job in &mut jobs {
+        let length = encode(
+            &Reply::Checkpoints {
+                jobs: vec![job.clone()],
+            },
+            most,
+        );
+        if length.is_err() {
+            job.ranks.truncate(FEW);
+            job.nodes.truncate(FEW);
+            job.failures.truncate(1);
+            job.passed_over.truncate(1);
+            job.faults.truncate(1);
+            let older = job.checkpoints.len().saturating_sub(FEW);
+            job.checkpoints.drain(..older);
+            if let Some(making) = &mut job.making {
+                making.waits_for.truncate(FEW);
+            }
+        }
+    }
+    jobs
 }
 
 /// What is kept of a job, as clients see it.

@@ -1,6 +1,7 @@
 //! The jobs that this node has a part in: which threads serve them, and where they sit.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -21,6 +22,8 @@ pub struct Served {
     pub place: Place,
     /// To its thread.
     pub to: SyncSender<Event>,
+    /// Set when it is to end: its thread may be busy, and what waits for it full.
+    pub over: Arc<AtomicBool>,
     /// How it is, as its thread said last.
     pub status: Arc<Mutex<CheckpointJob>>,
     /// The folder of its programs, once it is there.

@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
@@ -11,6 +12,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use gpuos_checkpoint::ids::NodeIndex;
 use gpuos_checkpoint::sets::NodeDomains;
+use gpuos_config::access::Standing;
+use gpuos_config::options::parse_checkpoint;
 use gpuos_core::job::JobId;
 use gpuos_link::session::Place;
 use gpuos_workload::WorkloadManager;
@@ -22,6 +25,8 @@ use crate::event::Event;
 use crate::job::{Shared, Start, Worker};
 use crate::jobs::{Jobs, Served, locked};
 
+/// The option by which jobs ask for checkpoints, without dashes.
+const OPTION: &str = "gpuos-checkpoint";
 /// How often the workload manager is asked about the jobs that are served.
 const LOOK: Duration = Duration::from_secs(5);
 /// A job that another mover names and that is none of this node's is looked up so often at most.
@@ -135,7 +140,10 @@ impl Registrar {
                 "job {job} is not user {uid}'s by the workload manager"
             ));
         }
-        let served = match self.serve(job, &record) {
+        let served = self
+            .allowed(&record, &asked)
+            .and_then(|()| self.serve(job, &record));
+        let served = match served {
             Ok(served) => served,
             Err(why) => return refuse(why),
         };
@@ -155,9 +163,37 @@ impl Registrar {
             return;
         }
         self.in_vain.retain(|_, at| at.elapsed() < AGAIN);
-        let record = self.record(job);
+        let record = self.record(job).and_then(|record| {
+            self.allowed(&record, "")?;
+            Ok(record)
+        });
         if record.and_then(|record| self.serve(job, &record)).is_err() {
             self.in_vain.insert(job.clone(), Instant::now());
+        }
+    }
+
+    /// Whether the site lets a job have checkpoints: not every one comes through job_submit_gpuos, and a waiting one can be moved.
+    fn allowed(&self, record: &Job, asked: &str) -> Result<(), String> {
+        let forbidden = &self.shared.forbidden;
+        if !forbidden.knows([OPTION].into_iter()) {
+            return Ok(());
+        }
+        if !record.unreadable.is_empty() {
+            return Err(format!(
+                "--{OPTION} is left out: the workload manager does not say where job {} is, and not all jobs may use it",
+                record.id
+            ));
+        }
+        let partitions: Vec<&str> = record.partitions.iter().map(String::as_str).collect();
+        let standing = Standing {
+            partitions: &partitions,
+            account: &record.account,
+            qos: &record.qos,
+        };
+        let value = parse_checkpoint(asked).map_or(String::new(), |value| value.to_string());
+        match forbidden.refuses(OPTION, &standing) {
+            Some(rule) => Err(rule.refusal(OPTION, &value).to_string()),
+            None => Ok(()),
         }
     }
 
@@ -202,6 +238,7 @@ impl Registrar {
             run: record.restarts,
             place: place.clone(),
             to: to.clone(),
+            over: Arc::default(),
             status: Arc::new(Mutex::default()),
             folder: Arc::default(),
         };
@@ -212,6 +249,7 @@ impl Registrar {
             domains: vec![NodeDomains::default(); record.nodes.len()],
             nodes: record.nodes.clone(),
             place,
+            over: served.over.clone(),
         };
         let (shared, status, folder) = (
             self.shared.clone(),
@@ -245,7 +283,9 @@ impl Registrar {
 
     fn end(&self, job: &JobId) {
         if let Some(served) = self.jobs.leave(job) {
-            let _ = served.to.send(Event::End);
+            served.over.store(true, Ordering::Relaxed);
+            // One that is busy looks when it is not any more: nobody else's job waits for this one's disk.
+            let _ = served.to.try_send(Event::End);
         }
     }
 

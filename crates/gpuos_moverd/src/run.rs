@@ -3,8 +3,8 @@
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -88,6 +88,7 @@ pub fn run(options: &Options) -> Result<()> {
         requeue,
         config: config.checkpoint.clone(),
         totals: Totals::default(),
+        forbidden: config.forbidden.clone(),
     });
     let domains = FailureDomains::new(config, manager.clone());
     let (unknown, named) = sync_channel(WAITING);
@@ -97,6 +98,7 @@ pub fn run(options: &Options) -> Result<()> {
         shared: shared.clone(),
         jobs: jobs.clone(),
         registrar: registrar.clone(),
+        verifying: Mutex::default(),
     });
     if let Err(e @ BindError::InUse) = door.open(&handler) {
         return Err(e).with_context(|| door.path().display().to_string());

@@ -1,7 +1,13 @@
 //! Tests of the crate through its public face; one program for all.
 
+#[path = "../../../tests/fuzz/src/checkpoints.rs"]
+mod checkpoints;
+mod one;
 mod support;
 
+mod disks;
 mod folder;
 mod hostile;
+mod limits;
+mod read_fuzz;
 mod trash;

@@ -11,8 +11,8 @@
 use std::io;
 
 use gpuos_checkpoint::manifest::{
-    Extent, FileEntry, FolderEntry, Kind, MAX_DEPTH, MAX_EXTENT, MAX_EXTENTS, MAX_FILES, MAX_PATH,
-    MAX_SEGMENT,
+    Extent, FileEntry, FolderEntry, Kind, MAX_DEPTH, MAX_EXTENT, MAX_EXTENTS, MAX_FILES,
+    MAX_MANIFEST, MAX_PATH, MAX_SEGMENT,
 };
 
 use rustix::io::Errno;
@@ -20,6 +20,7 @@ use rustix::io::Errno;
 use crate::buffer::Buffer;
 use crate::disk::{Disk, Facts, Form};
 use crate::error::{Error, Result, Tried, shown};
+use crate::room::Room;
 use crate::segment::SegmentWriter;
 use crate::small::read_full;
 
@@ -32,6 +33,8 @@ pub struct Limits {
     pub files: usize,
     /// Sum of the sizes of files, holes included.
     pub bytes: u64,
+    /// What may be written of it: extents that the previous checkpoint does not have.
+    pub room: Room,
     /// Bytes of an extent: a multiple of 4096 up to 64 MiB.
     pub extent: u32,
 }
@@ -43,6 +46,7 @@ impl Default for Limits {
             depth: MAX_DEPTH - 1,
             files: MAX_FILES,
             bytes: MAX_SEGMENT,
+            room: Room::default(),
             extent: 2 << 20,
         }
     }
@@ -54,10 +58,16 @@ pub(crate) struct Tree {
     pub(crate) files: Vec<FileEntry>,
 }
 
+/// All paths together: half of what a manifest can have, and known before they take the memory of a daemon that has other users' jobs.
+const MAX_PATHS: usize = MAX_MANIFEST / 2;
+
 const NEXT: &str = "have the program write only folders and regular files of its own there";
 const STILL: &str =
     "have the program finish writing before it asks for a checkpoint, and try again";
 const REPLACED: &str = "another file took its place while it was read";
+/// The kernel tells both in the same way.
+const MOUNTED: &str = "something is mounted there, or it was moved away while it was read";
+const LEASED: &str = "a process has a lease on it";
 const LESS: &str = "checkpoint less, or have the limit raised";
 
 /// Reads everything beneath a folder of user `uid`.
@@ -85,6 +95,7 @@ pub(crate) fn read<S: Disk, D: Disk>(
         segment,
         buffer: Buffer::new(extent as usize),
         bytes: 0,
+        paths: 0,
         extents: 0,
         tree,
     };
@@ -101,6 +112,7 @@ struct Walk<'a, 'b, S: Disk, D: Disk> {
     segment: &'a mut SegmentWriter<'b, D>,
     buffer: Buffer,
     bytes: u64,
+    paths: usize,
     extents: u64,
     tree: Tree,
 }
@@ -121,6 +133,11 @@ impl<S: Disk, D: Disk> Walk<'_, '_, S, D> {
         };
         for name in names {
             let path = join(path, &name)?;
+            self.paths += path.len();
+            if self.paths > MAX_PATHS {
+                let why = format!("with it, paths have more than {MAX_PATHS} bytes together");
+                return Err(Error::refused(tried(&path), why, LESS));
+            }
             // Names that were listed in folders above count too, once they are reached.
             if self.count() >= self.limits.files.min(MAX_FILES) {
                 return Err(self.too_many(&path));
@@ -216,6 +233,10 @@ impl<S: Disk, D: Disk> Walk<'_, '_, S, D> {
                 let kind = self.segment.add(&mut self.buffer, length).tried(|| {
                     format!("write {} into the segment of the checkpoint", shown(path))
                 })?;
+                if self.segment.length() > self.limits.room.bytes {
+                    let tried = format!("store {} of the program's folder", shown(path));
+                    return Err(self.limits.room.full(tried));
+                }
                 (raw, kind)
             };
             at += raw;
@@ -268,11 +289,13 @@ trait Reading<T> {
 impl<T> Reading<T> for io::Result<T> {
     fn reading(self, path: &[u8]) -> Result<T> {
         self.map_err(|error| match Errno::from_io_error(&error) {
-            // What was there a moment ago is gone, is a link or a socket now, or was renamed while the kernel looked for it, which
-            // openat2 tells as another device.
-            Some(Errno::NOENT | Errno::LOOP | Errno::NOTDIR | Errno::NXIO | Errno::XDEV) => {
+            // What was there a moment ago is gone, or is a link or a socket now.
+            Some(Errno::NOENT | Errno::LOOP | Errno::NOTDIR | Errno::NXIO) => {
                 Error::refused(tried(path), REPLACED, STILL)
             }
+            Some(Errno::XDEV) => Error::refused(tried(path), MOUNTED, NEXT),
+            // The kernel does not let a reader wait for it, as it is told not to.
+            Some(Errno::AGAIN) => Error::refused(tried(path), LEASED, STILL),
             _ => Error::disk(tried(path), &error),
         })
     }

@@ -2,9 +2,11 @@
 //! bytes are read, written, and held against keyed digests.
 //!
 //! - [`key`]: the site's key, and what is derived of it for each job,
-//! - [`disk`]: all calls of the file system, and the Linux one behind them; [`fake`]: one in memory that crashes and fails,
+//! - [`disk`]: all calls of the file system, and the Linux one behind them; [`within`]: how it opens what a user may have mounted over;
+//!   [`fake`]: one in memory that crashes and fails,
 //! - [`ingest`]: a program's folder, read as something that a hostile user owns, into a segment,
 //! - [`store`]: the folders of all jobs; [`job`]: the checkpoints of one and their commit; [`inventory`]: what is there, and removal,
+//! - [`room`]: how much a checkpoint may add to what a user has, and to the disk,
 //! - [`verify`]: everything that is kept, read and held against its digests,
 //! - [`shard`]: parity of other nodes, and [`erasure`]: how it is made,
 //! - [`rebuild`]: segments and manifests that are made again from other nodes,
@@ -26,9 +28,11 @@ pub mod key;
 mod names;
 pub mod rebuild;
 pub mod restore;
+pub mod room;
 mod segment;
 pub mod shard;
 mod small;
 pub mod source;
 pub mod store;
 pub mod verify;
+pub mod within;

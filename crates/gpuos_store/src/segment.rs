@@ -104,6 +104,11 @@ impl<'a, D: Disk> SegmentWriter<'a, D> {
         }))
     }
 
+    /// Bytes that were written so far.
+    pub(crate) fn length(&self) -> u64 {
+        self.length
+    }
+
     /// Waits for the disk, and gives the list of segments.
     pub(crate) fn finish(mut self) -> io::Result<Vec<Segment>> {
         self.disk.sync(&self.file)?;

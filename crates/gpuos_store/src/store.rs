@@ -188,7 +188,8 @@ impl<D: Disk> Store<D> {
         self.disk.sync_folder(&self.root).tried(tried)
     }
 
-    /// Bytes that checkpoints take on the disk, by user; jobs whose owner is not known stand under `None`.
+    /// Bytes that checkpoints take on the disk, by user; jobs whose owner is not known stand under `None`. What others remove meanwhile
+    /// may be counted or not.
     ///
     /// # Errors
     /// A folder cannot be read.
@@ -198,7 +199,9 @@ impl<D: Disk> Store<D> {
             let tried = || format!("count what checkpoints of job {job} take");
             let name = job.to_string();
             let folder = self.disk.open_folder(&self.root, name.as_bytes());
-            let folder = folder.tried(tried)?;
+            let Some(folder) = there(folder).tried(tried)? else {
+                continue;
+            };
             let owner = self.owner(&folder, &job).ok();
             let taken = self.taken(&folder, 1).tried(tried)?;
             *usage.entry(owner).or_insert(0u64) += taken;
@@ -209,10 +212,14 @@ impl<D: Disk> Store<D> {
     fn taken(&self, folder: &D::Folder, deeper: u8) -> std::io::Result<u64> {
         let mut sum = 0u64;
         for name in self.disk.list(folder, usize::MAX)? {
-            let facts = self.disk.look(folder, &name)?;
+            let Some(facts) = there(self.disk.look(folder, &name))? else {
+                continue;
+            };
             sum = sum.saturating_add(facts.taken);
-            if facts.form == Form::Folder && deeper > 0 {
-                let inner = self.disk.open_folder(folder, &name)?;
+            if facts.form == Form::Folder
+                && deeper > 0
+                && let Some(inner) = there(self.disk.open_folder(folder, &name))?
+            {
                 sum = sum.saturating_add(self.taken(&inner, deeper - 1)?);
             }
         }
@@ -226,5 +233,13 @@ impl<D: Disk> Store<D> {
     pub fn space(&self) -> Result<Space> {
         let space = self.disk.space(&self.root);
         space.tried(|| "ask how much space the store of checkpoints has".into())
+    }
+}
+
+/// What is not there any more is nothing.
+fn there<T>(found: std::io::Result<T>) -> std::io::Result<Option<T>> {
+    match found {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        found => found.map(Some),
     }
 }

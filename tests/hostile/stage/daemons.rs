@@ -20,7 +20,7 @@ const FOLLOWS: Duration = Duration::from_secs(8);
 /// Comes into gpuos.toml later.
 const FORBID: &str = "
 [[forbid]]
-options = [\"gpuos-mps\", \"gpuos-power\", \"gpuos-clocks\"]
+options = [\"gpuos-mps\", \"gpuos-power\", \"gpuos-clocks\", \"gpuos-checkpoint\"]
 partition = \"walled\"
 ";
 
@@ -35,6 +35,10 @@ impl Stage {
             if let Err(why) = self.ask(node, &Request::Reload) {
                 println!("{why}");
             }
+            // It reads gpuos.toml when it starts.
+            let again = self.cluster.lab.kill_mover(node, 15);
+            let again = again.and_then(|_| self.cluster.lab.start_mover(node));
+            again.expect("the mover starts again");
         }
     }
 

@@ -21,5 +21,5 @@ mod trash;
 
 pub use error::Error;
 pub use job::JobFolder;
-pub use names::restored_name;
+pub use names::{read_join, restored_name};
 pub use trash::{Progress, Trash};

@@ -10,7 +10,7 @@ const NONCE_DIGITS: usize = 19;
 const MOST: usize = 500;
 
 /// Reads the name of a file of a rank that has joined, `R.S.NONCE`. `None`: it is no join.
-pub(super) fn read_join(name: &[u8]) -> Option<Join> {
+pub fn read_join(name: &[u8]) -> Option<Join> {
     let mut parts = name.split(|byte| *byte == b'.');
     let mut next = |digits| number(parts.next()?, digits);
     let (rank, size, nonce) = (next(5)?, next(5)?, next(NONCE_DIGITS)?);

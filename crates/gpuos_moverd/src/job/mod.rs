@@ -7,7 +7,8 @@
 //!      └──── a mover of the job was started anew ──────┘
 //! ```
 //!
-//! - `links`, `gather`: the others; `ends`: the job's end, as the workload manager has it; `running`: node and conductor; `restoring`: the files of a rank, also from another node;
+//! - `links`, `gather`: the others; `ends`: the job's end, as the workload manager has it; `running`: node and conductor; `quota`: how much it
+//!   may keep; `restoring`: the files of a rank, also from another node; `unwritten`: what its programs could not be told yet;
 //! - `serve`: what the thread does with what comes in; `status`: how it stands, for clients; `tally`: what is counted.
 //!
 //! The thread blocks on the disk. While it reads a folder or writes a segment others wait for its answers, and ask again.
@@ -15,19 +16,23 @@
 mod ends;
 mod gather;
 mod links;
+mod quota;
 mod restoring;
 mod running;
 mod serve;
 mod status;
 mod tally;
+mod unwritten;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use gpuos_checkpoint::sets::{NodeDomains, Scheme};
+use gpuos_config::access::Forbidden;
 use gpuos_config::gpuos_toml::CheckpointConfig;
 use gpuos_config::options::CheckpointOption;
 use gpuos_core::job::JobId;
@@ -49,6 +54,9 @@ pub use tally::Totals;
 /// How often the folder of the programs is looked at, and what is late is done.
 const LOOK: Duration = Duration::from_millis(200);
 
+/// A look takes at most one part of so many of the thread's time: a user may have it see thousands of names each time.
+const LOOKS: u32 = 5;
+
 /// What all jobs of this node share.
 pub struct Shared {
     /// Slurm's name of this node.
@@ -65,6 +73,8 @@ pub struct Shared {
     pub config: CheckpointConfig,
     /// What was counted.
     pub totals: Totals,
+    /// `[[forbid]]`.
+    pub forbidden: Forbidden,
 }
 
 /// What is known of a job when its thread starts.
@@ -81,6 +91,8 @@ pub struct Start {
     pub domains: Vec<NodeDomains>,
     /// This node's place.
     pub place: Place,
+    /// The job is over here, however much waits for the thread.
+    pub over: Arc<AtomicBool>,
 }
 
 /// What the job's steps said, or its seat 0.
@@ -165,7 +177,7 @@ impl Worker {
     pub fn run(mut self, from: &Receiver<Event>) {
         let mut due = Instant::now();
         self.publish();
-        loop {
+        while !self.start.over.load(Ordering::Relaxed) {
             let wait = due.saturating_duration_since(Instant::now());
             match from.recv_timeout(wait) {
                 Ok(Event::End) => break,
@@ -174,10 +186,11 @@ impl Worker {
                 Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => break,
             }
             // However many messages come, time goes by as well.
-            if Instant::now() >= due {
+            let begun = Instant::now();
+            if begun >= due {
                 self.look();
                 self.publish();
-                due = Instant::now() + LOOK;
+                due = begun + LOOK.max(begun.elapsed() * LOOKS);
             }
         }
         if let Some(folder) = self.folder.take() {

@@ -6,13 +6,14 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use gpuos_checkpoint::ids::CheckpointId;
-use gpuos_checkpoint::manifest::rank_folder;
+use gpuos_checkpoint::manifest::{Kind, Manifest, rank_folder};
 use gpuos_core::job::JobId;
 use gpuos_mover::program::Join;
-use gpuos_store::disk::LinuxDisk;
-use gpuos_store::error::{Error, Result};
+use gpuos_store::disk::{Disk, LinuxDisk};
+use gpuos_store::error::{self, Error, Result};
 use gpuos_store::job::JobStore;
 use gpuos_store::restore::{Target, restore_part};
+use gpuos_store::room::{size, usable};
 use gpuos_store::source::{LocalSource, Source};
 use gpuos_store::store::Store;
 
@@ -107,6 +108,7 @@ fn one(place: &Place, task: &Task, (given, ticket): (&Receiver<Given>, &mut u64)
     };
     let Some(seat) = task.from else {
         let manifest = job.manifest(task.id)?;
+        fits(place, &manifest, only.as_bytes())?;
         let mut source = LocalSource::new(&job);
         return restore_part(&job, &manifest, only.as_bytes(), &target, &mut source);
     };
@@ -118,7 +120,40 @@ fn one(place: &Place, task: &Task, (given, ticket): (&Receiver<Given>, &mut u64)
         ticket,
     };
     let manifest = far.manifest(&job)?;
+    fits(place, &manifest, only.as_bytes())?;
     restore_part(&job, &manifest, only.as_bytes(), &target, &mut far)
+}
+
+/// Whether what a rank gets back leaves some of the disk of jobs free: root may fill a disk to its end, and a user who keeps deleted files open
+/// could have him do so again and again.
+fn fits(place: &Place, manifest: &Manifest, only: &[u8]) -> Result<()> {
+    let tried = || format!("restore files of checkpoint {}", manifest.id);
+    let of_rank = |path: &[u8]| {
+        let rest = path.strip_prefix(only);
+        rest.is_some_and(|rest| rest.starts_with(b"/"))
+    };
+    let files = manifest.files.iter().filter(|file| of_rank(&file.path));
+    let extents = files.flat_map(|file| &file.extents);
+    let stored = extents.map(|extent| match &extent.kind {
+        Kind::Raw(stored) => u64::from(stored.length),
+        Kind::Zero => 0,
+    });
+    let bytes: u64 = stored.sum();
+    let space = LinuxDisk.space(&place.folder).map_err(|error| {
+        let next = "look in the kernel's log for faults of the disk, and start the job again";
+        Error::new(error::Kind::Disk, tried(), error.to_string(), next)
+    })?;
+    let usable = usable(space);
+    if bytes <= usable {
+        return Ok(());
+    }
+    let why = format!(
+        "they have {}, and the disk of the folders of jobs can take {}",
+        size(bytes),
+        size(usable)
+    );
+    let next = "free space there, and start the job again";
+    Err(Error::new(error::Kind::Full, tried(), why, next))
 }
 
 /// The store of another node. What comes from there is held against the job's keys by who reads it.
@@ -131,10 +166,7 @@ struct Far<'a> {
 }
 
 impl Far<'_> {
-    fn manifest(
-        &mut self,
-        job: &JobStore<'_, LinuxDisk>,
-    ) -> Result<gpuos_checkpoint::manifest::Manifest> {
+    fn manifest(&mut self, job: &JobStore<'_, LinuxDisk>) -> Result<Manifest> {
         let id = self.id;
         let bytes = self.ask(|ticket| Body::ManifestAsk { ticket, id })?;
         job.opened(id, &bytes)

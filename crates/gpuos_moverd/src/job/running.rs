@@ -13,7 +13,9 @@ use gpuos_store::disk::LinuxDisk;
 use gpuos_store::job::JobStore;
 
 use super::links::Links;
+use super::quota::Quota;
 use super::restoring::Restorer;
+use super::unwritten::{Tell, Unwritten};
 use crate::carried::{Body, PIECE, RosterParts};
 use crate::folder::JobFolder;
 
@@ -27,6 +29,8 @@ pub struct Running {
     pub own: NodeIndex,
     parts: JobStore<'static, LinuxDisk>,
     restorer: Restorer,
+    quota: Option<Quota>,
+    unwritten: Unwritten,
     /// With what the run went on, once that is settled.
     pub ready: Option<Ready>,
     /// Who has joined here, and who of them has saved for the checkpoint that is made.
@@ -71,10 +75,26 @@ impl Running {
             own,
             parts,
             restorer,
+            quota: None,
+            unwritten: Unwritten::default(),
             ready: None,
             joins: Vec::new(),
             saved: BTreeSet::new(),
             notes: Vec::new(),
+        }
+    }
+
+    /// Has parts limited by it from now on.
+    pub fn limit_by(&mut self, quota: Quota) {
+        self.quota = Some(quota);
+    }
+
+    /// Looks how much the next part may add.
+    fn make_room(&mut self) {
+        match self.quota.as_ref().map(Quota::room) {
+            Some(Ok(room)) => self.node.set_room(room),
+            Some(Err(error)) => self.notes.push(error.to_string()),
+            None => {}
         }
     }
 
@@ -125,9 +145,17 @@ impl Running {
                     .push(format!("cannot look who has saved: {error}")),
             }
         }
+        // That it fails was said.
+        let _ = self.unwritten.again(around.folder);
         let outputs = self.node.tick(around.now);
         self.carry_out(around, outputs.into_iter().map(Todo::Node).collect());
         self.conduct(around, Input::Tick);
+    }
+
+    /// Tells the programs something, now or when the disk takes it.
+    pub fn tell(&mut self, around: &Around<'_>, tell: Tell) {
+        let note = self.unwritten.tell(around.folder, tell);
+        self.notes.extend(note);
     }
 
     /// Tells the conductor something.
@@ -242,58 +270,54 @@ impl Running {
         output: program::Output,
         todo: &mut VecDeque<Todo>,
     ) {
-        let done = match output {
+        match output {
             program::Output::Say { to, word } => {
                 if let Some(seat) = self.seat_of(to) {
                     let body = Body::Word(Bytes(word.encode()));
                     around.links.say(seat, around.session, body);
                 }
-                Ok(())
             }
             program::Output::Answer { join, start } => match start {
-                Start::New => around.folder.answer(&join, "new"),
-                Start::Failed(why) => around.folder.answer(&join, &format!("failed {why}")),
+                Start::New => self.tell(around, Tell::Answer(join, "new".into())),
+                Start::Failed(why) => {
+                    self.tell(around, Tell::Answer(join, format!("failed {why}")));
+                }
                 Start::Restore { id, from } => {
                     let seat = self.seat_of(from).filter(|_| from != self.own);
                     self.restorer.restore(join, id, seat);
-                    Ok(())
                 }
             },
             program::Output::Ask {
                 number,
                 reason,
                 ranks,
-            } => around.folder.ask(number, &reason.to_string(), &ranks),
-            program::Output::Offer { number } => around.folder.files(number).map(|folder| {
-                let outputs = self.node.offer(number, folder, seconds(), around.now);
-                todo.extend(outputs.into_iter().map(Todo::Node));
-            }),
+            } => self.tell(around, Tell::Ask(number, reason, ranks)),
+            program::Output::Offer { number } => match around.folder.files(number) {
+                Ok(folder) => {
+                    self.make_room();
+                    let outputs = self.node.offer(number, folder, seconds(), around.now);
+                    todo.extend(outputs.into_iter().map(Todo::Node));
+                }
+                Err(error) => self.notes.push(format!(
+                    "the files of checkpoint {number} cannot be read: {error}; look whether the program has put something else in the \
+                     place of their folder"
+                )),
+            },
             program::Output::Begin { number } => {
                 let attempt = super::draw();
                 let id = CheckpointId { number, attempt };
                 let outputs = self.node.begin(id, around.now);
                 todo.extend(outputs.into_iter().map(Todo::Node));
-                Ok(())
             }
-            program::Output::Taken { number } => around.folder.taken(number),
+            program::Output::Taken { number } => self.tell(around, Tell::Taken(number)),
             program::Output::Close { number, outcome } => {
                 if let Err(why) = &outcome {
                     self.notes
                         .push(format!("checkpoint {number} came to nothing: {why}"));
                 }
-                let failed = outcome.err();
-                around.folder.close(number, failed.as_deref())
+                self.tell(around, Tell::Close(number, outcome.err()));
             }
-            program::Output::Note(text) => {
-                self.notes.push(text);
-                Ok(())
-            }
-        };
-        if let Err(error) = done {
-            let at = around.folder.path().display();
-            self.notes.push(format!(
-                "cannot write to {at}: {error}; see whether its disk is full or read-only"
-            ));
+            program::Output::Note(text) => self.notes.push(text),
         }
     }
 

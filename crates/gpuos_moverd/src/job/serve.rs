@@ -1,19 +1,23 @@
 //! What the thread of a job does with what it is told.
 
+use std::collections::BTreeSet;
+
 use gpuos_checkpoint::interval::choice::Limits;
 use gpuos_config::gpuos_toml::CheckpointConfig;
 use gpuos_config::options::{Every as Often, parse_checkpoint};
 use gpuos_core::wire::CheckpointPhase;
 use gpuos_mover::node::Node;
-use gpuos_mover::program::{Conductor, Every, Input, Reason, Settings as Conducts};
+use gpuos_mover::program::{Conductor, Every, Input, Join, Reason, Settings as Conducts};
 use gpuos_mover::roster::Claim;
 use gpuos_mover::settings::Settings;
 use gpuos_store::disk::LinuxDisk;
 
 use super::ends::Next;
 use super::gather::Gather;
+use super::quota::Quota;
 use super::restoring::{Place, Restorer};
 use super::running::{Around, Running};
+use super::unwritten::Tell;
 use super::{Phase, Wish, Worker, new_session};
 use crate::carried::{Body, Carried, RosterParts};
 use crate::event::Event;
@@ -56,15 +60,7 @@ impl Worker {
                 self.links.want(seat);
                 self.say(seat, body);
             }
-            Event::Restored { join, line } => {
-                if let Some(folder) = &mut self.folder
-                    && let Err(error) = folder.answer(&join, &line)
-                {
-                    let at = folder.path().display();
-                    let text = format!("cannot write to {at}: {error}");
-                    self.note(&text);
-                }
-            }
+            Event::Restored { join, line } => self.restored(join, line),
             Event::Want(reason) => self.with(|running, around| {
                 running.conduct(around, Input::Want(reason));
             }),
@@ -77,6 +73,18 @@ impl Worker {
                 self.ends.told(now, in_s, preempted, may_requeue);
             }
             Event::End => {}
+        }
+    }
+
+    /// A rank has its files, or cannot have them.
+    fn restored(&mut self, join: Join, line: String) {
+        if let Phase::Running(_) = self.phase {
+            self.with(|running, around| running.tell(around, Tell::Answer(join, line)));
+        } else if let Some(folder) = &self.folder
+            && let Err(error) = folder.answer(&join, &line)
+        {
+            let at = folder.path().display();
+            self.note(&format!("cannot write to {at}: {error}"));
         }
     }
 
@@ -362,13 +370,10 @@ impl Worker {
         let restorer = restorer.map_err(|e| format!("cannot start a thread: {e}"))?;
         let parts = store.job(job, uid).map_err(|error| error.to_string())?;
         let conductor = Conductor::new(conducts, now);
-        Ok(Running::new(
-            node,
-            conductor,
-            (roster, own),
-            parts,
-            restorer,
-        ))
+        let quota = Quota::new(store, uid, config, &roster.sets(), own);
+        let mut running = Running::new(node, conductor, (roster, own), parts, restorer);
+        running.limit_by(quota);
+        Ok(running)
     }
 
     /// There are no checkpoints in this run.
@@ -393,7 +398,10 @@ impl Worker {
             true => "new".to_string(),
             false => format!("failed {why}"),
         };
-        for join in folder.joins().unwrap_or_default() {
+        let joins: BTreeSet<_> = folder.joins().unwrap_or_default().into_iter().collect();
+        // Who has gone need not be remembered, however many there were.
+        self.without.retain(|join| joins.contains(join));
+        for join in joins {
             if self.without.insert(join) {
                 let _ = folder.answer(&join, &line);
             }

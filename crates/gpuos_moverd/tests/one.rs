@@ -1,0 +1,253 @@
+//! The mover of one node, whole but for its process: handler, registrar, threads of jobs, store and folders, with a workload manager in
+//! memory, and a program that is played by the test.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::sync_channel;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use gpuos_config::access::Forbidden;
+use gpuos_config::gpuos_toml::CheckpointConfig;
+use gpuos_core::step::StepId;
+use gpuos_core::wire::{CheckpointJob, CheckpointRequest, Peer, Reply, Request};
+use gpuos_host::munge::{self, Credentials, Opened};
+use gpuos_host::socket::RequestHandler;
+use gpuos_moverd::handler::Handler;
+use gpuos_moverd::job::Shared;
+use gpuos_moverd::jobs::Jobs;
+use gpuos_moverd::network::Network;
+use gpuos_moverd::registrar::Registrar;
+use gpuos_store::disk::LinuxDisk;
+use gpuos_store::key::SiteKey;
+use gpuos_store::store::Store;
+use gpuos_workload::WorkloadManager;
+use gpuos_workload::job::{Job, JobState};
+use gpuos_workload::recorded::{Recorded, Table};
+use rustix::process::{getegid, geteuid};
+
+/// A longer wait than anything takes.
+const LIMIT: Duration = Duration::from_secs(60);
+
+pub const NODE: &str = "n1";
+
+/// Nobody is there to speak with.
+struct Alone;
+
+impl Credentials for Alone {
+    fn seal(&self, _: &[u8]) -> Result<String, munge::Error> {
+        Err(munge::Error::NoAnswer("there is one node".into()))
+    }
+
+    fn open(&self, _: &[u8]) -> Result<Opened, munge::Error> {
+        Err(munge::Error::NoAnswer("there is one node".into()))
+    }
+}
+
+pub struct Mover {
+    pub handler: Handler,
+    pub manager: Recorded,
+}
+
+pub fn root() -> Peer {
+    Peer { uid: 0, pid: 1 }
+}
+
+/// A job of one node.
+pub fn record(number: u32, uid: u32) -> Job {
+    Job {
+        id: number.into(),
+        uid,
+        state: JobState::Running,
+        state_word: "RUNNING".into(),
+        partitions: vec!["debug".into()],
+        account: "physics".into(),
+        nodes: vec![NODE.into()],
+        ..Job::default()
+    }
+}
+
+/// With its store and its folders of jobs in these places, which are there.
+pub fn mover(store: &Path, jobs: &Path, config: CheckpointConfig, forbidden: Forbidden) -> Mover {
+    fs::set_permissions(store, fs::Permissions::from_mode(0o700)).unwrap();
+    fs::set_permissions(jobs, fs::Permissions::from_mode(0o755)).unwrap();
+    let root = LinuxDisk::folder(store).unwrap();
+    let (open, _) = Store::open(
+        LinuxDisk,
+        root,
+        SiteKey::derive(b"a key of tests that is long enough"),
+    )
+    .unwrap();
+    let manager = Recorded::new(Table::default());
+    let network = Network::new(manager.addresses().unwrap(), Arc::new(Alone), 0, 0);
+    let shared = Arc::new(Shared {
+        node: NODE.into(),
+        store: Box::leak(Box::new(open)),
+        folders: jobs.into(),
+        network: Arc::new(network),
+        config,
+        forbidden,
+    });
+    let listed = Arc::new(Jobs::new(sync_channel(1).0));
+    let (registrar, asks) = sync_channel(16);
+    let of: Arc<dyn WorkloadManager> = Arc::new(manager.clone());
+    Registrar::start(shared.clone(), listed.clone(), of, asks).unwrap();
+    let handler = Handler {
+        shared,
+        jobs: listed,
+        registrar,
+        verifying: Mutex::default(),
+    };
+    Mover { handler, manager }
+}
+
+impl Mover {
+    pub fn runs(&self, job: Job) {
+        self.manager
+            .with(|table| table.jobs.insert(job.id.clone(), job));
+    }
+
+    pub fn ask(&self, peer: Peer, what: CheckpointRequest) -> Reply {
+        self.handler.ask(peer, Request::Checkpoint { what })
+    }
+
+    /// A step of a job starts: the folder, or the notes.
+    pub fn step(&self, job: u32, uid: u32, asked: &str) -> Result<PathBuf, String> {
+        let step = CheckpointRequest::Step {
+            id: StepId {
+                job: job.into(),
+                step: 0,
+            },
+            uid,
+            gid: group(uid),
+            asked: asked.into(),
+        };
+        match self.ask(root(), step) {
+            Reply::Prepared {
+                notes, environment, ..
+            } => match environment.get("GPUOS_CHECKPOINT_DIR") {
+                Some(folder) => Ok(folder.into()),
+                None => Err(notes.join("; ")),
+            },
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// How a job stands, for root.
+    pub fn shown(&self, job: u32) -> CheckpointJob {
+        let job = Some(job.into());
+        match self.ask(root(), CheckpointRequest::List { job }) {
+            Reply::Checkpoints { mut jobs } => jobs.pop().unwrap_or_default(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub fn want(&self, job: u32) {
+        let told = self.ask(root(), CheckpointRequest::Now { job: job.into() });
+        assert!(matches!(told, Reply::Done { .. }), "{told:?}");
+    }
+}
+
+pub fn group(uid: u32) -> u32 {
+    match geteuid().is_root() {
+        true => uid,
+        false => getegid().as_raw(),
+    }
+}
+
+pub fn until<T>(what: &str, mut done: impl FnMut() -> Option<T>) -> T {
+    let end = Instant::now() + LIMIT;
+    loop {
+        if let Some(value) = done() {
+            return value;
+        }
+        assert!(Instant::now() < end, "waited in vain: {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+pub fn line(path: PathBuf) -> Option<String> {
+    let text = fs::read_to_string(path).ok()?;
+    Some(text.trim_end().to_owned())
+}
+
+/// A program of one rank.
+pub struct Rank {
+    pub folder: PathBuf,
+    uid: u32,
+    nonce: u64,
+}
+
+impl Rank {
+    /// Starts, and gives what it is told.
+    pub fn join(folder: &Path, uid: u32, nonce: u64) -> (Rank, String) {
+        let rank = Rank {
+            folder: folder.into(),
+            uid,
+            nonce,
+        };
+        rank.put(&folder.join(format!("ranks/0.1.{nonce}")), b"");
+        let answer = folder.join(format!("start.0.{nonce}"));
+        let told = until("an answer to the join", || line(answer.clone()));
+        (rank, told)
+    }
+
+    /// The same where the disk is full, until the answer is due: it is told when there is room again.
+    pub fn join_where_full(earlier: &Rank, nonce: u64, filling: &Path) -> (Rank, String) {
+        let waits = filling.to_path_buf();
+        let free = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_secs(3));
+            fs::remove_file(waits).unwrap();
+        });
+        let joined = Rank::join(&earlier.folder, earlier.uid, nonce);
+        free.join().unwrap();
+        joined
+    }
+
+    pub fn restored(&self) -> PathBuf {
+        self.folder.join(format!("restore.0.{}", self.nonce))
+    }
+
+    fn put(&self, path: &Path, bytes: &[u8]) {
+        fs::write(path, bytes).unwrap();
+        if geteuid().is_root() {
+            chown(path, Some(self.uid), Some(group(self.uid))).unwrap();
+        }
+    }
+
+    /// Waits for a request; its number.
+    pub fn asked(&self) -> u32 {
+        until("a request", || {
+            let text = line(self.folder.join("request"))?;
+            text.split(' ').next()?.parse().ok()
+        })
+    }
+
+    /// Saves for it.
+    pub fn save(&self, number: u32, bytes: &[u8]) {
+        let at = self.folder.join(number.to_string());
+        self.put(&at.join("files/rank-0-of-1/state"), bytes);
+        self.put(&at.join("ready.0"), b"");
+    }
+
+    /// What became of it.
+    pub fn outcome(&self, number: u32) -> Result<(), String> {
+        until("an outcome", || {
+            let commit = line(self.folder.join("commit")).and_then(|text| text.parse().ok());
+            if commit.is_some_and(|commit: u32| commit >= number) {
+                return Some(Ok(()));
+            }
+            let failed = line(self.folder.join("failed"))?;
+            let why = failed.strip_prefix(&format!("{number} "))?;
+            Some(Err(why.to_owned()))
+        })
+    }
+
+    /// Saves what it is asked for.
+    pub fn checkpoint(&self, bytes: &[u8]) -> (u32, Result<(), String>) {
+        let number = self.asked();
+        self.save(number, bytes);
+        (number, self.outcome(number))
+    }
+}

@@ -1,0 +1,217 @@
+//! The fuzz targets of `tests/fuzz` for checkpoints over seeded mutations of good bytes: a bounded run for the stable compiler, the same on
+//! every machine.
+
+use std::fs;
+use std::panic::catch_unwind;
+use std::path::Path;
+
+use gpuos_checkpoint::ids::{CheckpointId, NodeIndex};
+use gpuos_core::job::JobId;
+use gpuos_mover::message::{Body as Said, Bytes, Message};
+use gpuos_mover::program::{Conductor, Every, Input, Output, Settings};
+use gpuos_moverd::carried::{Body, Carried, RosterParts};
+use gpuos_store::disk::LinuxDisk;
+use gpuos_store::ingest::Limits;
+use gpuos_store::job::New;
+use gpuos_store::key::SiteKey;
+use gpuos_store::store::Store;
+
+use crate::checkpoints;
+use crate::one::group;
+use crate::support::{join, long, owner};
+
+/// Bytes that are tried for each target.
+const ROUNDS: u64 = 20_000;
+
+fn id() -> CheckpointId {
+    CheckpointId {
+        number: 7,
+        attempt: 0x1234_5678,
+    }
+}
+
+fn carried() -> Vec<Vec<u8>> {
+    let roster = RosterParts {
+        gid: 100,
+        asked: "10m,l2=partner".into(),
+        index_of_seat: (0..4).map(NodeIndex).collect(),
+        sets: vec![((0..4).map(NodeIndex).collect(), 3, 1)],
+    };
+    let (ticket, id) = (9, id());
+    let bodies = [
+        Body::Hello { incarnation: 5 },
+        Body::ClaimAsk,
+        Body::Claim(None),
+        Body::Roster(roster),
+        Body::NoRoster("no".into()),
+        Body::Word(Bytes(vec![1; 20])),
+        Body::ManifestAsk { ticket, id },
+        Body::SegmentAsk {
+            ticket,
+            id,
+            offset: 1 << 40,
+            length: 1 << 20,
+        },
+        Body::Given {
+            ticket,
+            bytes: Some(Bytes(vec![3; 30])),
+        },
+    ];
+    let session = 3;
+    let all = bodies.map(|body| Carried { session, body }.encode().unwrap());
+    all.into()
+}
+
+/// Those that two conductors say to each other at the start of a program.
+fn words() -> Vec<Vec<u8>> {
+    let conductor = |own| {
+        let settings = Settings::new(NodeIndex(own), 2, 1, Every::Fixed(1000));
+        Conductor::new(settings, 0)
+    };
+    let mut all = Vec::new();
+    for own in [0, 1] {
+        let mut one = conductor(own);
+        let joins = vec![join(own, 2, 5)];
+        for input in [Input::Joins(joins), Input::Tick] {
+            let outputs = one.step(10, input).into_iter();
+            all.extend(outputs.filter_map(|output| match output {
+                Output::Say { word, .. } => Some(word.encode()),
+                _ => None,
+            }));
+        }
+    }
+    assert!(!all.is_empty());
+    all
+}
+
+fn messages() -> Vec<Vec<u8>> {
+    let id = id();
+    let bodies = [
+        Said::LengthAsk { id },
+        Said::Length { id, length: 4096 },
+        Said::ManifestAsk {
+            id,
+            node: NodeIndex(1),
+        },
+        Said::Copy {
+            id,
+            bytes: Bytes(vec![7; 64]),
+        },
+        Said::InventoryAsk,
+        Said::Settle { round: 2 },
+    ];
+    let all = bodies.map(|body| {
+        let (from, to) = (NodeIndex(0), NodeIndex(1));
+        let message = Message {
+            from,
+            to,
+            run: 1,
+            body,
+        };
+        message.encode().unwrap()
+    });
+    all.into()
+}
+
+fn manifest() -> Vec<u8> {
+    let place = tempfile::tempdir().unwrap();
+    let at = |name: &str| place.path().join(name);
+    let make = |name: &str| {
+        fs::create_dir_all(at(name)).unwrap();
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o700);
+        fs::set_permissions(at(name), mode).unwrap();
+    };
+    for name in ["store", "program/rank-0-of-2/d", "program/rank-1-of-2"] {
+        make(name);
+    }
+    fs::write(at("program/rank-0-of-2/d/f"), [1; 5000]).unwrap();
+    fs::write(at("program/rank-1-of-2/g"), [2; 100]).unwrap();
+    own(&at("program"));
+    let folder = |name: &str| LinuxDisk::folder(&at(name)).unwrap();
+    let key = SiteKey::derive(b"a key of tests that is long enough");
+    let (store, _) = Store::open(LinuxDisk, folder("store"), key).unwrap();
+    let job = store.job(&JobId::from(7), owner().0).unwrap();
+    let new = New {
+        id: id(),
+        node: NodeIndex(0),
+        nodes: 1,
+        time: 1_700_000_000,
+    };
+    let limits = Limits::default();
+    let draft = job.ingest(&new, &LinuxDisk, &folder("program"), &limits, None);
+    let set = gpuos_checkpoint::manifest::NodeSet {
+        members: vec![NodeIndex(0)],
+        parity: 0,
+        chunk: 0,
+    };
+    job.prepare(draft.unwrap(), set).unwrap().1
+}
+
+/// Everything beneath becomes the user's.
+fn own(path: &Path) {
+    let uid = owner().0;
+    std::os::unix::fs::chown(path, Some(uid), Some(group(uid))).unwrap();
+    if path.is_dir() {
+        let entries = fs::read_dir(path).unwrap();
+        entries.for_each(|entry| own(&entry.unwrap().path()));
+    }
+}
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 % end.max(1) as u64) as usize
+    }
+
+    fn changed(&mut self, seeds: &[Vec<u8>]) -> Vec<u8> {
+        let mut bytes = seeds[self.below(seeds.len())].clone();
+        for _ in 0..=self.below(3) * self.below(3) {
+            let at = self.below(bytes.len() + 1);
+            let end = (at + 1 + self.below(8)).min(bytes.len());
+            match self.below(6) {
+                0 if at < end => drop(bytes.drain(at..end)),
+                1 => drop(bytes.splice(at..at, [[0, 1, 0x7f, 0x80, 0xff][self.below(5)]])),
+                2 if at < end => bytes[at] ^= 1 << self.below(8),
+                3 if at < end => bytes[at..end].fill(0xff),
+                4 => bytes.truncate(at),
+                _ => {
+                    let other = &seeds[self.below(seeds.len())];
+                    let from = self.below(other.len() + 1);
+                    bytes.truncate(at);
+                    bytes.extend(&other[from..]);
+                }
+            }
+        }
+        bytes
+    }
+}
+
+fn tried(target: fn(&[u8]), seeds: &[Vec<u8>]) {
+    for seed in seeds {
+        target(seed);
+    }
+    let mut random = Random(0x5eed);
+    for round in 0..ROUNDS * if long() { 50 } else { 1 } {
+        let bytes = random.changed(seeds);
+        let shown = bytes.escape_ascii().to_string();
+        let done = catch_unwind(|| target(&bytes));
+        assert!(done.is_ok(), "round {round}: {shown}");
+    }
+}
+
+#[test]
+fn whatever_is_read_is_refused_or_holds() {
+    tried(checkpoints::carried, &carried());
+    tried(checkpoints::word, &words());
+    tried(checkpoints::message, &messages());
+    tried(checkpoints::manifest, &[manifest()]);
+    let names = ["0.1.1", "65534.65535.9223372036854775807", "3.4.10"];
+    tried(
+        checkpoints::job_folder,
+        &names.map(|name| name.as_bytes().to_vec()),
+    );
+}
