@@ -4,6 +4,7 @@
 //! - [`handler`] answers clients on this node: slurmstepd and `gpuos ckpt`;
 //! - [`registrar`] asks the workload manager whose jobs are here, and starts a thread for each: [`job`]; [`jobs`] lists them;
 //! - [`folder`]: the folder by which a job's programs are spoken with;
+//! - [`level3`]: the folder on a parallel file system, and [`keeper`], which looks after it;
 //! - [`network`]: links to the movers of other nodes, and [`carried`]: what goes over them.
 //!
 //! What is thought is in `gpuos_mover` (node, conductor, roster) and `gpuos_checkpoint`; the bytes are `gpuos_store`'s.
@@ -15,6 +16,8 @@ pub mod folder;
 pub mod handler;
 pub mod job;
 pub mod jobs;
+pub mod keeper;
+pub mod level3;
 pub mod network;
 pub mod options;
 pub mod registrar;

@@ -2,16 +2,20 @@
 //!
 //! ```text
 //!  Gathering ── seat 0 has all claims ──► roster ──► Running: Node and Conductor
-//!      ▲ │                                             │
+//!      ▲ │                          │      ▲           │
+//!      │ │                          └──► Fetching: parts are copied in from the parallel file system
 //!      │ └── too late, or no roster is possible ──► Failed
 //!      └──── a mover of the job was started anew ──────┘
 //! ```
 //!
 //! - `links`, `gather`: the others; `running`: node and conductor; `restoring`: the files of a rank, also from another node;
+//! - `drain`: to the parallel file system, and `back`: from there;
 //! - `serve`: what the thread does with what comes in; `status`: how it stands, for clients.
 //!
 //! The thread blocks on the disk. While it reads a folder or writes a segment others wait for its answers, and ask again.
 
+mod back;
+mod drain;
 mod gather;
 mod links;
 mod restoring;
@@ -36,8 +40,12 @@ use gpuos_mover::program::{Join, Reason};
 use gpuos_store::disk::LinuxDisk;
 use gpuos_store::store::Store;
 
+use crate::carried::RosterParts;
 use crate::folder::JobFolder;
+use crate::level3::Level3;
 use crate::network::Network;
+use back::Back;
+use drain::Drain;
 use gather::Gather;
 use links::Links;
 use running::Running;
@@ -102,6 +110,10 @@ pub enum Event {
         /// The line that the program is told.
         line: String,
     },
+    /// Something of draining a checkpoint was done.
+    Drain(drain::Done),
+    /// What is drained was looked at, or copied in.
+    Back(back::Done),
     /// A checkpoint is wanted.
     Want(Reason),
     /// The job is over, or runs again under another number: the thread ends.
@@ -114,6 +126,8 @@ pub struct Shared {
     pub node: String,
     /// Where checkpoints are kept.
     pub store: &'static Store<LinuxDisk>,
+    /// Where they are drained to, if the site has such a place.
+    pub level3: Option<Arc<Level3>>,
     /// Where the folders of jobs are made.
     pub folders: PathBuf,
     /// The way to other nodes.
@@ -148,6 +162,8 @@ struct Wish {
 /// How far the job is.
 enum Phase {
     Gathering(Gather),
+    /// By this roster the nodes copy their parts in from the parallel file system.
+    Fetching(RosterParts),
     Running(Box<Running>),
     Failed(String),
 }
@@ -169,6 +185,8 @@ pub struct Worker {
     session: u32,
     wish: Option<Wish>,
     folder: Option<JobFolder>,
+    drain: Drain,
+    back: Back,
     phase: Phase,
     /// Seats that have taken the roster, at seat 0.
     told: BTreeSet<u16>,
@@ -193,6 +211,9 @@ impl Worker {
         );
         let leads = start.place.own.0 == 0;
         let incarnation = draw();
+        let (level3, of) = (shared.level3.clone(), (start.job.clone(), start.uid));
+        let drain = Drain::new(level3.clone(), of.clone(), to.clone());
+        let back = Back::new(level3, of, to.clone());
         Worker {
             shared,
             start,
@@ -206,6 +227,8 @@ impl Worker {
             session: if leads { new_session(0) } else { 0 },
             wish: None,
             folder: None,
+            drain,
+            back,
             phase: Phase::Gathering(Gather::new()),
             told: BTreeSet::new(),
             without: BTreeSet::new(),
