@@ -158,6 +158,11 @@ impl Level3 {
         let seen = self.open().and_then(|store| store.probe(&self.node));
         let next = match seen {
             Ok(()) => State::On,
+            // Where systemd has made all but some folders read-only, the kernel's log has nothing of it.
+            Err(error) if error.kind == Kind::ReadOnly => State::Off(format!(
+                "{error}; under systemd, gpuos_mover.service needs ReadWritePaths=-{} (systemctl edit gpuos_mover)",
+                self.path()
+            )),
             Err(error) => State::Off(error.to_string()),
         };
         let mut state = locked(&self.state);

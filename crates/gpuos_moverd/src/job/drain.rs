@@ -49,7 +49,7 @@ pub enum Done {
 
 enum Stage {
     Idle,
-    Beginning(CheckpointId),
+    Beginning(CheckpointId, Instant),
     Copying {
         id: CheckpointId,
         /// Seats that have not said that their parts are there.
@@ -185,7 +185,7 @@ impl Drain {
     fn begin_with(&mut self, id: CheckpointId, level3: &Arc<Level3>) {
         self.wanted = false;
         self.round = self.round.wrapping_add(1);
-        self.stage = Stage::Beginning(id);
+        self.stage = Stage::Beginning(id, Instant::now());
         let (job, uid) = (self.job.clone(), self.uid);
         let work = move |level3: &Level3| {
             let store = level3.open()?;
@@ -239,7 +239,7 @@ impl Drain {
     pub fn done(&mut self, done: Done) -> Option<Body> {
         match done {
             Done::Begun(result) => {
-                let Stage::Beginning(id) = self.stage else {
+                let Stage::Beginning(id, since) = self.stage else {
                     return None;
                 };
                 match result {
@@ -248,7 +248,7 @@ impl Drain {
                             id,
                             open: (0..self.nodes).collect(),
                             told: None,
-                            since: Instant::now(),
+                            since,
                         }
                     }
                     Err(why) => self.failed(why),
@@ -360,6 +360,10 @@ impl Drain {
             every => format!("one checkpoint of {every} is drained"),
         };
         let mut text = format!("{which} to {}", level3.path());
+        if let Stage::Beginning(id, since) = &self.stage {
+            let seconds = since.elapsed().as_secs();
+            text += &format!("; {} has been wanted for {seconds} s", id.number);
+        }
         if let Stage::Copying {
             id, open, since, ..
         } = &self.stage

@@ -17,6 +17,8 @@
 mod back;
 mod drain;
 mod gather;
+#[cfg(test)]
+mod level3_tests;
 mod links;
 mod restoring;
 mod running;
