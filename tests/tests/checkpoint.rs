@@ -1,5 +1,6 @@
 //! Checkpoints on a real Slurm: a program saves itself, loses its node, and goes on from its last checkpoint on other nodes.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -154,6 +155,22 @@ fn a_job_that_has_lost_all_its_nodes_goes_on_from_what_was_drained(suite: &Suite
     go_on_from_what_was_drained("ckpt-l3-all", suite, 2);
 }
 
+/// The newest checkpoint of which the parts of so many nodes are in a folder.
+fn drained(folder: &Path, nodes: usize) -> Option<u32> {
+    let of = |node: usize| {
+        let ids = fs::read_dir(folder.join(format!("node-{node}"))).ok();
+        let ids = ids.into_iter().flatten().flatten();
+        let whole = ids.filter(|id| id.path().join("manifest").exists());
+        let numbers = whole.filter_map(|id| {
+            let name = id.file_name().into_string().ok()?;
+            name.split_once('-')?.0.parse().ok()
+        });
+        numbers.collect::<BTreeSet<u32>>()
+    };
+    let all = (0..nodes).map(of).reduce(|one, other| &one & &other)?;
+    all.last().copied()
+}
+
 /// A job loses all of its nodes and what was on their disks, and goes on on as many others.
 fn go_on_from_what_was_drained(name: &str, suite: &Suite, nodes: usize) {
     let shared = tempfile::tempdir().expect("a folder");
@@ -182,31 +199,18 @@ fn go_on_from_what_was_drained(name: &str, suite: &Suite, nodes: usize) {
         &script,
     );
     cluster.wait(job, &["RUNNING"]);
-    let lead = until(&cluster, "two checkpoints", || {
-        let lead = all
-            .iter()
-            .find(|node| committed(&cluster, node, job).is_some())?;
-        committed(&cluster, lead, job).filter(|number| *number >= 2)?;
-        Some(lead.clone())
-    });
-    let drained = || {
-        let log = cluster.lab.mover_log(&lead);
-        let said = log.lines().filter_map(|line| {
-            let (_, number) = line.split_once("checkpoint ")?;
-            number
-                .strip_suffix(" is drained")?
-                .trim()
-                .parse::<u32>()
-                .ok()
-        });
-        said.max()
-    };
+    let drained = || drained(&shared.path().join(job.to_string()), nodes);
     until(&cluster, "one is drained", || {
         drained().filter(|number| *number >= 2)
     });
     let of = |node: &&String| committed(&cluster, node, job).is_some();
     let lost: Vec<String> = all.iter().filter(of).cloned().collect();
     assert_eq!(lost.len(), nodes, "{lost:?}");
+    let fresh: Vec<&String> = all.iter().filter(|node| !lost.contains(node)).collect();
+    // A job that has lost all its nodes would start at once, in the second in which its credential was revoked.
+    for node in &fresh {
+        cluster.set_node(node, "DRAIN");
+    }
     lost.iter().for_each(|node| lose(&cluster, node));
     let newest = drained().expect("it had one");
     until(&cluster, "the job is requeued", || {
@@ -214,6 +218,9 @@ fn go_on_from_what_was_drained(name: &str, suite: &Suite, nodes: usize) {
         state.filter(|state| state == "PENDING")
     });
     cluster.update(&[&format!("JobId={job}"), "StartTime=now+3"]);
+    for node in &fresh {
+        cluster.set_node(node, "RESUME");
+    }
     cluster.wait(job, &["RUNNING"]);
     let restored = |rank| {
         until(&cluster, "it goes on", || {
@@ -229,7 +236,6 @@ fn go_on_from_what_was_drained(name: &str, suite: &Suite, nodes: usize) {
             "{saved:?}, {number} at {count}"
         );
     }
-    let fresh: Vec<&String> = all.iter().filter(|node| !lost.contains(node)).collect();
     until(&cluster, "another checkpoint", || {
         committed(&cluster, fresh[0], job).filter(|number| *number > newest + 1)
     });

@@ -2,8 +2,8 @@
 //! thread, and when all have, older ones are removed there.
 //!
 //! ```text
-//!  leads:   Idle ─► Beginning ─► Copying: Drain to all, Drained of all ─► Pruning ─► Idle
-//!                       └───────────┴── one cannot: tried again with the newest ──────┘
+//!  leads:   Idle ─► Beginning ─► Copying: Drain to all, Drained of all ─► Idle, while older ones are removed
+//!                       └───────────┴── one cannot: tried again with the newest ──┘
 //! ```
 
 use std::collections::BTreeSet;
@@ -57,7 +57,6 @@ enum Stage {
         told: Option<Instant>,
         since: Instant,
     },
-    Pruning,
 }
 
 /// How far this node's own part is.
@@ -81,6 +80,8 @@ pub struct Drain {
     round: u32,
     not_before: Option<Instant>,
     stage: Stage,
+    /// Also that of an earlier agreement: nothing may be written meanwhile.
+    is_pruning: bool,
     own: Own,
     drained: Option<CheckpointId>,
     why: Option<String>,
@@ -113,6 +114,7 @@ impl Drain {
             round: 0,
             not_before: None,
             stage: Stage::Idle,
+            is_pruning: false,
             own: Own::Idle,
             drained: None,
             why: None,
@@ -154,7 +156,7 @@ impl Drain {
 
     /// Time went by on the node that leads. What is to be said to which seats; to the own one by [`Drain::asked`].
     pub fn tick(&mut self) -> Vec<(u16, Body)> {
-        let early = self.not_before.is_some_and(|due| Instant::now() < due);
+        let early = self.not_before.is_some_and(|due| Instant::now() < due) || self.is_pruning;
         if let (Stage::Idle, true, false, Some(id)) = (&self.stage, self.wanted, early, self.newest)
         {
             match self.usable() {
@@ -264,9 +266,7 @@ impl Drain {
                 Some(Body::Drained { id, round, failed })
             }
             Done::Pruned(result) => {
-                if let Stage::Pruning = self.stage {
-                    self.stage = Stage::Idle;
-                }
+                self.is_pruning = false;
                 // What is left goes after the next one.
                 self.notes.extend(result.err());
                 None
@@ -294,12 +294,15 @@ impl Drain {
         if !open.is_empty() {
             return;
         }
+        let again = self.why.take().is_some();
+        if again || self.drained.is_none() {
+            self.notes
+                .push(format!("checkpoint {} is drained", id.number));
+        }
         self.drained = Some(id);
-        self.why = None;
-        self.stage = Stage::Pruning;
-        self.notes
-            .push(format!("checkpoint {} is drained", id.number));
+        self.stage = Stage::Idle;
         if let Some(level3) = self.level3.clone() {
+            self.is_pruning = true;
             let job = self.job.clone();
             let work = move |level3: &Level3| {
                 let store = level3.open()?;
