@@ -6,7 +6,7 @@ use gpuos_model::words::{check_value, not_understood};
 
 use super::OptionError;
 
-const FORM: &str = "auto, a time from 1s to 7d such as 10m, either with a scheme after it such as 10m,l2=partner, and l3=every:N or l3=off";
+const FORM: &str = "auto, a time from 1s to 7d such as 10m, either with l2=SCHEME, l3=every:N or l3=off after it such as 10m,l2=partner";
 
 /// A week, in seconds.
 const MOST_SECONDS: u64 = 7 * 86_400;
