@@ -1,7 +1,7 @@
 //! `--gpuos-checkpoint` at submission: whether this site makes checkpoints, and whether the job can have enough nodes.
 
 use gpuos_config::gpuos_toml::CheckpointConfig;
-use gpuos_config::options::{JobOptions, Sources};
+use gpuos_config::options::{Drain, JobOptions, Sources};
 use gpuos_model::messages::Message;
 
 use crate::messages::{notes, refused};
@@ -11,7 +11,7 @@ use crate::shape::Shape;
 /// Checks a new job.
 ///
 /// # Errors
-/// The site makes no checkpoints, or the scheme needs more nodes than the job asks for at least.
+/// The site makes no checkpoints, drains none where the job wants that, or the scheme needs more nodes than the job asks for at least.
 pub fn check(
     config: &CheckpointConfig,
     options: &JobOptions,
@@ -19,6 +19,9 @@ pub fn check(
 ) -> Result<(), Refusal> {
     match options.checkpoint {
         Some(asked) if !config.enabled => Err(refused::no_checkpoints(asked).into()),
+        Some(asked) if config.shared.is_none() && matches!(asked.drain, Some(Drain::Every(_))) => {
+            Err(refused::no_shared(asked).into())
+        }
         _ => nodes(config, options, shape),
     }
 }
@@ -95,6 +98,20 @@ mod tests {
         assert_eq!(check(&off, &JobOptions::default(), &on(1)), Ok(()));
         // A change of a job that was taken before does not question that.
         assert_eq!(nodes(&off, &options("10m"), &on(4)), Ok(()));
+    }
+
+    #[test]
+    fn a_site_without_a_shared_folder_refuses_to_drain() {
+        let without = site("enabled = true");
+        let why = check(&without, &options("10m,l3=every:2"), &on(1)).unwrap_err();
+        assert_eq!(
+            why.sentence,
+            "--gpuos-checkpoint=10m,l3=every:2: this site drains no checkpoints to a parallel file system; write no l3=; an \
+             administrator can have it done with shared = \"/PATH\" in [checkpoint] of gpuos.toml"
+        );
+        assert_eq!(check(&without, &options("10m,l3=off"), &on(1)), Ok(()));
+        let with = site("enabled = true\nshared = \"/scratch/c\"");
+        assert_eq!(check(&with, &options("10m,l3=every:2"), &on(1)), Ok(()));
     }
 
     #[test]

@@ -75,6 +75,10 @@ pub mod refused {
         pub fn no_checkpoints() on "--gpuos-checkpoint" =
             "this site makes no checkpoints",
             write "no --gpuos-checkpoint; an administrator can turn them on with [checkpoint] enabled = true in gpuos.toml";
+        /// `[checkpoint]` names no folder to which checkpoints are drained.
+        pub fn no_shared() on "--gpuos-checkpoint" =
+            "this site drains no checkpoints to a parallel file system",
+            write "no l3=; an administrator can have it done with shared = \"/PATH\" in [checkpoint] of gpuos.toml";
         /// The scheme is for more nodes than the job asks for at least.
         pub fn scheme_misfits(why) on "--gpuos-checkpoint" =
             "{why}", write "--nodes=N with enough of them, or another scheme";

@@ -262,7 +262,7 @@ const VALUES: [[&str; 2]; COUNT] = [
     ["50%", "50"],
     ["1g.10gb:2", "3g"],
     ["mps:25%", "mps"],
-    ["10m,l2=partner", "10m,l3=/x"],
+    ["10m,l2=partner", "10m,dir=/x"],
 ];
 
 /// Ways in which a value comes to a component of a job.

@@ -1,13 +1,19 @@
 //! Checkpoints on a real Slurm: a program saves itself, loses its node, and goes on from its last checkpoint on other nodes.
 
+use std::collections::BTreeSet;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use gpuos_lab::Suite;
 use gpuos_tests::cluster::LIMIT;
 use gpuos_tests::{Cluster, Setup, per_suite, plugins};
 
-per_suite!(ranks_go_on_after_their_node_is_lost);
+per_suite!(
+    ranks_go_on_after_their_node_is_lost,
+    a_job_of_one_node_goes_on_from_what_was_drained,
+    a_job_that_has_lost_all_its_nodes_goes_on_from_what_was_drained,
+);
 
 /// Nodes with a mover each, and no gpuosd.
 fn movers(name: &str, suite: &Suite, nodes: usize) -> Option<Cluster> {
@@ -138,5 +144,99 @@ fn ranks_go_on_after_their_node_is_lost(suite: &Suite) {
     }
     until(&cluster, "another checkpoint", || {
         committed(&cluster, "n1", job).filter(|number| *number > newest + 1)
+    });
+}
+
+fn a_job_of_one_node_goes_on_from_what_was_drained(suite: &Suite) {
+    go_on_from_what_was_drained("ckpt-l3", suite, 1);
+}
+
+fn a_job_that_has_lost_all_its_nodes_goes_on_from_what_was_drained(suite: &Suite) {
+    go_on_from_what_was_drained("ckpt-l3-all", suite, 2);
+}
+
+/// The newest checkpoint of which the parts of so many nodes are in a folder.
+fn drained(folder: &Path, nodes: usize) -> Option<u32> {
+    let of = |node: usize| {
+        let ids = fs::read_dir(folder.join(format!("node-{node}"))).ok();
+        let ids = ids.into_iter().flatten().flatten();
+        let whole = ids.filter(|id| id.path().join("manifest").exists());
+        let numbers = whole.filter_map(|id| {
+            let name = id.file_name().into_string().ok()?;
+            name.split_once('-')?.0.parse().ok()
+        });
+        numbers.collect::<BTreeSet<u32>>()
+    };
+    let all = (0..nodes).map(of).reduce(|one, other| &one & &other)?;
+    all.last().copied()
+}
+
+/// A job loses all of its nodes and what was on their disks, and goes on on as many others.
+fn go_on_from_what_was_drained(name: &str, suite: &Suite, nodes: usize) {
+    let shared = tempfile::tempdir().expect("a folder");
+    let private = fs::Permissions::from_mode(0o700);
+    fs::set_permissions(shared.path(), private).expect("it is ours");
+    let mut setup = Setup::new(name, suite);
+    setup.spec.nodes = (2 * nodes).into();
+    setup.spec.movers = Some(plugins::daemons().to_path_buf());
+    setup.spec.gpuos_toml = Some(format!(
+        "[checkpoint]\nenabled = true\nport = 0\nleast-seconds = 1\nshared = {:?}\n",
+        shared.path()
+    ));
+    let Some(cluster) = setup.steered() else {
+        return;
+    };
+    let all = cluster.lab.spec().node_names();
+    let script = format!("srun -l {} 100000 0.02", counter());
+    let job = cluster.sbatch(
+        &[
+            "--requeue",
+            &format!("-N{nodes}"),
+            "--ntasks-per-node=1",
+            "--open-mode=append",
+            "--gpuos-checkpoint=1s,l3=every:1",
+        ],
+        &script,
+    );
+    cluster.wait(job, &["RUNNING"]);
+    let drained = || drained(&shared.path().join(job.to_string()), nodes);
+    until(&cluster, "one is drained", || {
+        drained().filter(|number| *number >= 2)
+    });
+    let of = |node: &&String| committed(&cluster, node, job).is_some();
+    let lost: Vec<String> = all.iter().filter(of).cloned().collect();
+    assert_eq!(lost.len(), nodes, "{lost:?}");
+    let fresh: Vec<&String> = all.iter().filter(|node| !lost.contains(node)).collect();
+    // A job that has lost all its nodes would start at once, in the second in which its credential was revoked.
+    for node in &fresh {
+        cluster.set_node(node, "DRAIN");
+    }
+    lost.iter().for_each(|node| lose(&cluster, node));
+    let newest = drained().expect("it had one");
+    until(&cluster, "the job is requeued", || {
+        let state = cluster.lab.job_state(job).ok();
+        state.filter(|state| state == "PENDING")
+    });
+    cluster.update(&[&format!("JobId={job}"), "StartTime=now+3"]);
+    for node in &fresh {
+        cluster.set_node(node, "RESUME");
+    }
+    cluster.wait(job, &["RUNNING"]);
+    let restored = |rank| {
+        until(&cluster, "it goes on", || {
+            said(&cluster, job, rank, "restored checkpoint").pop()
+        })
+    };
+    for rank in 0..nodes as u32 {
+        let (number, count) = restored(rank);
+        assert!(number >= newest, "{number}, and {newest} was drained");
+        let saved = said(&cluster, job, rank, "saved");
+        assert!(
+            saved.contains(&(number, count)),
+            "{saved:?}, {number} at {count}"
+        );
+    }
+    until(&cluster, "another checkpoint", || {
+        committed(&cluster, fresh[0], job).filter(|number| *number > newest + 1)
     });
 }

@@ -72,8 +72,8 @@ fn refusals(cluster: &Cluster) {
         (
             &[],
             "",
-            &["--gpuos-checkpoint=10m,l3=/x"],
-            " --gpuos-checkpoint=10m,l3=/x: l3= is not part of this release",
+            &["--gpuos-checkpoint=10m,dir=/x"],
+            " --gpuos-checkpoint=10m,dir=/x: dir= is not part of this release",
         ),
         // ... and by the controller.
         (

@@ -1,6 +1,6 @@
 //! The documented sample of gpuos.toml says what the program reads, all of it, and no more.
 
-use gpuos_config::gpuos_toml::Config;
+use gpuos_config::gpuos_toml::{CheckpointConfig, Config};
 use gpuos_model::node_types::NodeFacts;
 
 const SAMPLE: &str = include_str!("../../../packaging/gpuos.toml.sample");
@@ -43,7 +43,12 @@ fn every_commented_key_is_accepted() {
         "the sample shows the defaults"
     );
     assert_eq!(config.policy.placement, Config::default().policy.placement);
-    assert_eq!(config.checkpoint, Config::default().checkpoint);
+    let shared = Some("/scratch/gpuos/checkpoints".into());
+    let checkpoint = CheckpointConfig {
+        shared,
+        ..CheckpointConfig::default()
+    };
+    assert_eq!(config.checkpoint, checkpoint);
     assert_eq!(config.health.limits, Config::default().health.limits);
     let rules = (
         config.health.all().len(),

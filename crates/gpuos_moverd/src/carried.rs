@@ -49,6 +49,22 @@ pub enum Body {
     Word(Bytes),
     /// For the loop of the node.
     Store(Bytes),
+    /// Of the node that leads: drain your part of a checkpoint. Said again until it is answered.
+    Drain {
+        /// Which.
+        id: CheckpointId,
+        /// Counts what the node that leads has begun.
+        round: u32,
+    },
+    /// It is drained.
+    Drained {
+        /// As it was asked.
+        id: CheckpointId,
+        /// As it was asked.
+        round: u32,
+        /// A sentence, if it could not be.
+        failed: Option<String>,
+    },
     /// Give me a manifest, for the files of a rank.
     ManifestAsk {
         /// For whom the answer is.
@@ -135,6 +151,23 @@ pub struct RosterParts {
     pub index_of_seat: Vec<NodeIndex>,
     /// Members, data shards and parity shards of each set.
     pub sets: Vec<(Vec<NodeIndex>, u8, u8)>,
+    /// What is on the parallel file system.
+    pub drained: FromShared,
+}
+
+/// What seat 0 has found on the parallel file system, and what becomes of it.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct FromShared {
+    /// Each node copies its part of this checkpoint in before it begins.
+    pub fetch: Option<CheckpointId>,
+    /// If the nodes can go on with an older one only, another roster follows, with this one to be copied in.
+    pub better: Option<CheckpointId>,
+    /// The highest number there, 0: there is none.
+    pub highest: u32,
+    /// Those that could not be copied in, or are of another number of nodes.
+    pub failed: Vec<u32>,
+    /// Why what is there is not known, although there may be something.
+    pub unread: Option<String>,
 }
 
 impl RosterParts {
@@ -146,6 +179,7 @@ impl RosterParts {
             asked: asked.into(),
             index_of_seat: roster.index_of_seat.clone(),
             sets: roster.sets.iter().map(part).collect(),
+            drained: FromShared::default(),
         }
     }
 

@@ -203,6 +203,7 @@ mod tests {
             to,
             status: Arc::new(Mutex::new(status)),
             folder: Arc::default(),
+            over: Arc::default(),
         };
         jobs.enter(job, served);
         let ends = Ends {

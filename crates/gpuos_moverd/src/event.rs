@@ -3,8 +3,11 @@
 use std::path::PathBuf;
 use std::sync::mpsc::SyncSender;
 
+use gpuos_checkpoint::ids::CheckpointId;
 use gpuos_link::tcp::Sender;
 use gpuos_mover::program::{Join, Reason};
+
+use gpuos_store::drained::Complete;
 
 use crate::carried::Body;
 
@@ -65,6 +68,10 @@ pub enum Event {
         /// The line that the program is told.
         line: String,
     },
+    /// Something of draining a checkpoint was done.
+    Drain(DrainDone),
+    /// What is drained was looked at, or copied in.
+    Back(BackDone),
     /// A checkpoint is wanted.
     Want(Reason),
     /// What the workload manager says of the job's end, to the node that leads.
@@ -78,4 +85,34 @@ pub enum Event {
     },
     /// The job is over, or runs again under another number: the thread ends.
     End,
+}
+
+/// What a thread that drains has done.
+pub enum DrainDone {
+    /// The folder of the job is there.
+    Begun(Result<(), String>),
+    /// This node's part was copied.
+    Drained {
+        /// Of this checkpoint.
+        id: CheckpointId,
+        /// In this round of the node that leads.
+        round: u32,
+        /// A sentence why not.
+        result: Result<(), String>,
+    },
+    /// Older ones are removed.
+    Pruned(Result<(), String>),
+}
+
+/// What a thread that looks at what was drained, or copies it in, has done.
+pub enum BackDone {
+    /// What is complete there, or a sentence why that is not known.
+    Looked(Result<Vec<Complete>, String>),
+    /// This node's part was copied in, or not.
+    Fetched {
+        /// For this gathering.
+        session: u32,
+        /// A sentence.
+        result: Result<(), String>,
+    },
 }

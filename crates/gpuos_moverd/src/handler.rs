@@ -240,6 +240,10 @@ impl Handler {
             );
             return refused(Code::Failed, why);
         }
+        // Later, by another thread: the file system may hang, and the job may run elsewhere.
+        if let Some(level3) = &self.shared.level3 {
+            level3.remove(job);
+        }
         match self.shared.store.remove_job(job) {
             Ok(()) => Reply::Done {
                 message: format!("nothing is kept of job {job} on this node"),

@@ -5,6 +5,7 @@
 //! - [`registrar`] asks the workload manager whose jobs are here, and starts a thread for each: [`job`]; [`jobs`] lists them, and [`event`] is what they are told;
 //! - [`ends`]: when jobs will be ended, and the requeue of those that have saved before; [`domains`]: which nodes of a job fail together;
 //! - [`folder`]: the folder by which a job's programs are spoken with;
+//! - [`level3`]: the folder on a parallel file system, and [`keeper`], which looks after it;
 //! - [`network`]: links to the movers of other nodes, and [`carried`]: what goes over them.
 //!
 //! What is thought is in `gpuos_mover` (node, conductor, roster) and `gpuos_checkpoint`; the bytes are `gpuos_store`'s.
@@ -19,6 +20,8 @@ pub mod folder;
 pub mod handler;
 pub mod job;
 pub mod jobs;
+pub mod keeper;
+pub mod level3;
 pub mod network;
 pub mod options;
 pub mod registrar;

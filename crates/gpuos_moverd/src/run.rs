@@ -28,6 +28,8 @@ use crate::folder::Trash;
 use crate::handler::{Handler, is_safe};
 use crate::job::{Shared, Totals};
 use crate::jobs::Jobs;
+use crate::keeper;
+use crate::level3::Level3;
 use crate::network::{Network, TAKEN};
 use crate::options::Options;
 use crate::registrar::{Ask, Registrar};
@@ -80,9 +82,12 @@ pub fn run(options: &Options) -> Result<()> {
         rate,
     ));
     let (requeue, saved) = sync_channel(WAITING);
+    let store = open_store(options)?;
+    let level3 = Level3::new(&config.checkpoint, &node, store);
     let shared = Arc::new(Shared {
         node: node.clone(),
-        store: open_store(options)?,
+        store,
+        level3: level3.clone(),
         folders: options.jobs.clone(),
         network: network.clone(),
         requeue,
@@ -102,6 +107,9 @@ pub fn run(options: &Options) -> Result<()> {
     });
     if let Err(e @ BindError::InUse) = door.open(&handler) {
         return Err(e).with_context(|| door.path().display().to_string());
+    }
+    if let Some(level3) = level3 {
+        keeper::start(level3, jobs.clone(), manager.clone())?;
     }
     Ends::start(jobs.clone(), manager.clone(), saved)?;
     Registrar::start(shared, jobs.clone(), (manager, domains), asks)?;

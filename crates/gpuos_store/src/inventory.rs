@@ -172,7 +172,7 @@ impl<D: Disk> JobStore<'_, D> {
         Ok(None)
     }
 
-    fn ids(&self) -> Result<Vec<CheckpointId>> {
+    pub(crate) fn ids(&self) -> Result<Vec<CheckpointId>> {
         let tried = || format!("list the checkpoints of job {}", self.job);
         let names = self.disk.list(&self.folder, MAX_NAMES).tried(tried)?;
         let mut ids: Vec<_> = names

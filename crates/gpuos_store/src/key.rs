@@ -54,6 +54,11 @@ pub struct JobKeys {
 }
 
 impl SiteKey {
+    /// The same key, for a store in another place.
+    pub(crate) fn again(&self) -> SiteKey {
+        SiteKey(Secret(self.0.0))
+    }
+
     /// From a key file. It is a regular file of root, of the running user, or of `also` (munge's key is of munge's user), and
     /// nobody else has access.
     ///

@@ -10,6 +10,7 @@
 //! - [`verify`]: everything that is kept, read and held against its digests,
 //! - [`shard`]: parity of other nodes, and [`erasure`]: how it is made,
 //! - [`rebuild`]: segments and manifests that are made again from other nodes,
+//! - [`drained`]: the store on a file system of all nodes, and [`transfer`]: a part copied there and back,
 //! - [`restore`]: a checkpoint's files into a folder, all of them or one folder's; [`source`]: where their bytes come from.
 //!
 //! Nothing is parsed whose message authentication code does not hold, and no byte of a file is handed back whose digest does
@@ -18,6 +19,7 @@
 
 mod buffer;
 pub mod disk;
+pub mod drained;
 pub mod erasure;
 pub mod error;
 pub mod fake;
@@ -34,5 +36,6 @@ pub mod shard;
 mod small;
 pub mod source;
 pub mod store;
+pub mod transfer;
 pub mod verify;
 pub mod within;

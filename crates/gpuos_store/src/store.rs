@@ -39,16 +39,8 @@ impl<D: Disk> Store<D> {
     /// # Errors
     /// The folder is another user's or open to others, or cannot be read. What is wrong within a job is in [`Found`].
     pub fn open(disk: D, root: D::Folder, key: SiteKey) -> Result<(Store<D>, Found)> {
+        check(&disk, &root)?;
         let tried = || "open the store of checkpoints".to_string();
-        let facts = disk.folder_facts(&root).tried(tried)?;
-        if facts.uid != disk.user() || facts.mode & 0o077 != 0 {
-            let why = format!(
-                "its folder is owned by user {} with mode {:04o}",
-                facts.uid, facts.mode
-            );
-            let next = "have it owned by the user that gpuosd runs as, root, with mode 0700";
-            return Err(Error::refused(tried(), why, next));
-        }
         let store = Store { disk, root, key };
         let mut found = Found::default();
         for name in store.disk.list(&store.root, MAX_JOBS).tried(tried)? {
@@ -59,6 +51,30 @@ impl<D: Disk> Store<D> {
             }
         }
         Ok((store, found))
+    }
+
+    /// A store in another place with the same keys, in which nothing is looked after.
+    ///
+    /// # Errors
+    /// The folder is another user's or open to others, or cannot be read.
+    pub(crate) fn beside<B: Disk>(&self, disk: B, root: B::Folder) -> Result<Store<B>> {
+        check(&disk, &root)?;
+        let key = self.key.again();
+        Ok(Store { disk, root, key })
+    }
+
+    pub(crate) fn disk(&self) -> &D {
+        &self.disk
+    }
+
+    pub(crate) fn root(&self) -> &D::Folder {
+        &self.root
+    }
+
+    /// The same job in another folder of this store.
+    pub(crate) fn within(&self, job: &JobStore<'_, D>, folder: D::Folder) -> JobStore<'_, D> {
+        let keys = self.key.of_job(&job.job, job.uid);
+        JobStore::new(&self.disk, folder, job.job.clone(), job.uid, keys)
     }
 
     /// The job of a folder. `None`: nothing was in it, and it is gone.
@@ -242,4 +258,19 @@ fn there<T>(found: std::io::Result<T>) -> std::io::Result<Option<T>> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
         found => found.map(Some),
     }
+}
+
+/// Nobody but the running user can enter the folder of a store.
+fn check<D: Disk>(disk: &D, root: &D::Folder) -> Result<()> {
+    let tried = || "open the store of checkpoints".to_string();
+    let facts = disk.folder_facts(root).tried(tried)?;
+    if facts.uid != disk.user() || facts.mode & 0o077 != 0 {
+        let why = format!(
+            "its folder is owned by user {} with mode {:04o}",
+            facts.uid, facts.mode
+        );
+        let next = "have it owned by the user that gpuos_mover runs as, root, with mode 0700";
+        return Err(Error::refused(tried(), why, next));
+    }
+    Ok(())
 }

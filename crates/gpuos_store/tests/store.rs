@@ -6,6 +6,7 @@ mod support;
 
 mod crash;
 mod damage;
+mod drained;
 mod hostile;
 mod keys;
 mod parts;

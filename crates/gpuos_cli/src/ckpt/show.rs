@@ -68,7 +68,21 @@ fn head(node: &str, job: &CheckpointJob, user: &str) -> String {
         (Some(seconds), why) => format!("  every {}: {why}\n", span(seconds)),
         (None, _) => String::new(),
     };
-    text + &format!("  {}\n", words::survives_sentence(job))
+    text += &format!("  {}\n", words::survives_sentence(job));
+    text + &level3(job)
+}
+
+/// What of it is on the parallel file system.
+fn level3(job: &CheckpointJob) -> String {
+    let newest = job.drained.map(|number| format!("; newest {number}"));
+    match job.level3.is_empty() {
+        true => String::new(),
+        false => format!(
+            "  level 3: {}{}\n",
+            line(&job.level3),
+            newest.unwrap_or_default()
+        ),
+    }
 }
 
 fn phase(job: &CheckpointJob) -> String {

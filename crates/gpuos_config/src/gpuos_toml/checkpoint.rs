@@ -1,9 +1,12 @@
 //! `[checkpoint]`: whether and how checkpoints of jobs are made.
+use std::path::PathBuf;
+
 use gpuos_checkpoint::sets::{MOST_NODES, NoSets, NodeDomains, Scheme, arrange};
 use gpuos_model::reading::{Check, ConfigError, Place, quoted};
 use toml::Spanned;
 
 use super::raw::RawCheckpoint;
+use crate::options::MOST_EVERY;
 
 /// The most levels in `domains`.
 const MOST_DOMAINS: usize = 8;
@@ -42,6 +45,12 @@ pub struct CheckpointConfig {
     pub rate_mib: u32,
     /// Levels of the fabric, or `power`, of which no two nodes of a set share a domain.
     pub domains: Vec<String>,
+    /// The folder on a file system of all nodes to which checkpoints are drained; `None`: there is none.
+    pub shared: Option<PathBuf>,
+    /// One of so many committed checkpoints is drained there, where the job does not say otherwise.
+    pub shared_every: u32,
+    /// What a node writes there, in MiB/s; 0: as fast as it goes.
+    pub shared_rate_mib: u32,
 }
 
 impl Default for CheckpointConfig {
@@ -61,6 +70,9 @@ impl Default for CheckpointConfig {
             user_gib: 0,
             rate_mib: 0,
             domains: Vec::new(),
+            shared: None,
+            shared_every: 6,
+            shared_rate_mib: 0,
         }
     }
 }
@@ -141,7 +153,25 @@ pub(super) fn read(check: Check, raw: &RawCheckpoint) -> Result<CheckpointConfig
         user_gib: int("user-gib", &raw.user_gib, 0..=MOST_GIB, usual.user_gib)?,
         rate_mib: int("rate-mib", &raw.rate_mib, 0..=MOST_GIB, usual.rate_mib)?,
         domains: domains(check, raw)?,
+        shared: shared(check, raw)?,
+        shared_every: int(
+            "shared-every",
+            &raw.shared_every,
+            1..=MOST_EVERY.into(),
+            usual.shared_every,
+        )?,
+        shared_rate_mib: int(
+            "shared-rate-mib",
+            &raw.shared_rate_mib,
+            0..=MOST_GIB,
+            usual.shared_rate_mib,
+        )?,
     })
+}
+
+fn shared(check: Check, raw: &RawCheckpoint) -> Result<Option<PathBuf>, ConfigError> {
+    let path = |value| check.path("shared", value, "/scratch/gpuos/checkpoints");
+    raw.shared.as_ref().map(path).transpose()
 }
 
 fn scheme(
@@ -213,7 +243,7 @@ mod tests {
     fn every_key() {
         let text = "enabled = true\nport = 7000\nscheme = \"rs:6+2\"\nkeep = 3\nleast-seconds = 1\nready-seconds = 60\n\
                     overhead-percent = 5\nnode-mtbf-hours = 100\nended-hours = 0\nmax-gib = 500\nuser-gib = 1000\nrate-mib = 250\n\
-                    domains = [\"Leaf\", \"power\"]";
+                    domains = [\"Leaf\", \"power\"]\nshared = \"/scratch/c\"\nshared-every = 3\nshared-rate-mib = 9";
         let expected = CheckpointConfig {
             enabled: true,
             port: 7000,
@@ -228,6 +258,9 @@ mod tests {
             user_gib: 1000,
             rate_mib: 250,
             domains: vec!["leaf".into(), "power".into()],
+            shared: Some("/scratch/c".into()),
+            shared_every: 3,
+            shared_rate_mib: 9,
         };
         let config = read(text).unwrap();
         assert_eq!(config.checkpoint, expected);
@@ -269,6 +302,9 @@ mod tests {
                 "domains = [\"a\",\"b\",\"c\",\"d\",\"e\",\"f\",\"g\",\"h\",\"i\"]",
                 "more than 8 levels",
             ),
+            ("shared = \"scratch\"", "a path from the root"),
+            ("shared-every = 0", "from 1 to 1000000"),
+            ("shared-rate-mib = -1", "from 0 to 1048576"),
             ("least = 10", "there is no key `least`"),
         ] {
             let error = read(text).unwrap_err();

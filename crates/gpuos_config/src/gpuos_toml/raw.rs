@@ -88,6 +88,9 @@ pub(crate) struct RawCheckpoint {
     pub user_gib: Option<Spanned<i64>>,
     pub rate_mib: Option<Spanned<i64>>,
     pub domains: Option<Vec<Spanned<String>>>,
+    pub shared: Option<Spanned<String>>,
+    pub shared_every: Option<Spanned<i64>>,
+    pub shared_rate_mib: Option<Spanned<i64>>,
 }
 
 #[derive(Deserialize, Default)]

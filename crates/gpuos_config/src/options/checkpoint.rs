@@ -1,4 +1,4 @@
-//! `--gpuos-checkpoint`: how often a job makes checkpoints, and what its nodes keep for each other.
+//! `--gpuos-checkpoint`: how often a job makes checkpoints, what its nodes keep for each other, and what is drained.
 use std::fmt;
 
 use gpuos_checkpoint::sets::Scheme;
@@ -6,8 +6,7 @@ use gpuos_model::words::{check_value, not_understood};
 
 use super::OptionError;
 
-const FORM: &str =
-    "auto, a time from 1s to 7d such as 10m, either with a scheme after it such as 10m,l2=partner";
+const FORM: &str = "auto, a time from 1s to 7d such as 10m, either with l2=SCHEME, l3=every:N or l3=off after it such as 10m,l2=partner";
 
 /// A week, in seconds.
 const MOST_SECONDS: u64 = 7 * 86_400;
@@ -16,7 +15,10 @@ const MOST_SECONDS: u64 = 7 * 86_400;
 const UNITS: [(char, u32); 4] = [('d', 86_400), ('h', 3600), ('m', 60), ('s', 1)];
 
 /// How words begin that later releases may know.
-const LATER: [&str; 3] = ["l3=", "dir=", "every:"];
+const LATER: [&str; 2] = ["dir=", "every:"];
+
+/// The largest N of `l3=every:N`; own choice.
+pub const MOST_EVERY: u32 = 1_000_000;
 
 /// How often checkpoints are made. Its text form is `auto` or a time in the largest unit that has it whole: `90s`, `10m`, `2h`, `1d`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -27,6 +29,15 @@ pub enum Every {
     Seconds(u32),
 }
 
+/// Which checkpoints are drained to the site's parallel file system. Its text form is `every:6` or `off`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Drain {
+    /// One of so many, 1 to [`MOST_EVERY`].
+    Every(u32),
+    /// None.
+    Off,
+}
+
 /// What a job says of its checkpoints.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CheckpointOption {
@@ -34,6 +45,8 @@ pub struct CheckpointOption {
     pub every: Every,
     /// What its nodes keep for each other; `None`: what the site says.
     pub scheme: Option<Scheme>,
+    /// Which are drained; `None`: what the site says.
+    pub drain: Option<Drain>,
 }
 
 /// Reads the value of `--gpuos-checkpoint`.
@@ -46,14 +59,24 @@ pub fn parse_checkpoint(value: &str) -> Result<CheckpointOption, OptionError> {
     let lower = value.to_ascii_lowercase();
     let mut words = lower.split(',');
     let every = words.next().unwrap_or_default();
-    if every.starts_with("l2=") {
-        return Err(error("the time before l2= is missing"));
+    for word in ["l2=", "l3="] {
+        if every.starts_with(word) {
+            return Err(error(&format!("the time before {word} is missing")));
+        }
     }
     let mut option = CheckpointOption {
         every: parse_every(every).map_err(|reason| error(&reason))?,
         scheme: None,
+        drain: None,
     };
     for word in words {
+        if let Some(drain) = word.strip_prefix("l3=") {
+            if option.drain.is_some() {
+                return Err(error("l3= stands there twice"));
+            }
+            option.drain = Some(parse_drain(drain).map_err(|reason| error(&reason))?);
+            continue;
+        }
         let Some(scheme) = word.strip_prefix("l2=") else {
             return Err(error(&refused(word)));
         };
@@ -64,6 +87,18 @@ pub fn parse_checkpoint(value: &str) -> Result<CheckpointOption, OptionError> {
         option.scheme = Some(scheme.map_err(|why| error(&why.to_string()))?);
     }
     Ok(option)
+}
+
+fn parse_drain(word: &str) -> Result<Drain, String> {
+    if word == "off" {
+        return Ok(Drain::Off);
+    }
+    let number = word.strip_prefix("every:").unwrap_or_default();
+    let digits = (1..=9).contains(&number.len()) && number.bytes().all(|b| b.is_ascii_digit());
+    match number.parse() {
+        Ok(every @ 1..=MOST_EVERY) if digits => Ok(Drain::Every(every)),
+        _ => Err(format!("l3= is every:1 to every:{MOST_EVERY}, or off")),
+    }
 }
 
 fn parse_every(word: &str) -> Result<Every, String> {
@@ -107,10 +142,18 @@ impl fmt::Display for Every {
 impl fmt::Display for CheckpointOption {
     /// As [`parse_checkpoint`] reads it: `10m,l2=partner`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let CheckpointOption { every, scheme } = self;
+        let CheckpointOption {
+            every,
+            scheme,
+            drain,
+        } = self;
         write!(f, "{every}")?;
-        match scheme {
-            Some(scheme) => write!(f, ",l2={scheme}"),
+        if let Some(scheme) = scheme {
+            write!(f, ",l2={scheme}")?;
+        }
+        match drain {
+            Some(Drain::Every(every)) => write!(f, ",l3=every:{every}"),
+            Some(Drain::Off) => f.write_str(",l3=off"),
             None => Ok(()),
         }
     }
@@ -123,7 +166,11 @@ mod tests {
     use super::*;
 
     fn option(every: Every, scheme: Option<Scheme>) -> CheckpointOption {
-        CheckpointOption { every, scheme }
+        CheckpointOption {
+            every,
+            scheme,
+            drain: None,
+        }
     }
 
     #[test]
@@ -159,6 +206,22 @@ mod tests {
                 option(Every::Seconds(1), Some(Scheme::Single)),
                 "1s,l2=single",
             ),
+            (
+                "10m,L3=every:06",
+                CheckpointOption {
+                    drain: Some(Drain::Every(6)),
+                    ..of(600)
+                },
+                "10m,l3=every:6",
+            ),
+            (
+                "auto,l3=off,l2=partner",
+                CheckpointOption {
+                    drain: Some(Drain::Off),
+                    ..option(Every::Auto, Some(Scheme::Partner))
+                },
+                "auto,l2=partner,l3=off",
+            ),
         ] {
             let read = parse_checkpoint(value).unwrap();
             assert_eq!((read, read.to_string().as_str()), (wanted, text), "{value}");
@@ -185,7 +248,12 @@ mod tests {
             ("10m,", "a value is missing"),
             ("10m,partner", "'partner' is not understood"),
             ("10m,l2=single,l2=single", "l2= stands there twice"),
-            ("10m,l3=/lustre", "l3= is not part of this release"),
+            ("10m,l3=/lustre", "l3= is every:1 to every:1000000, or off"),
+            ("10m,l3=every:0", "l3= is every:1 to every:1000000, or off"),
+            ("10m,l3=every:1000001", "l3= is every:1"),
+            ("10m,l3=every:+6", "l3= is every:1"),
+            ("10m,l3=off,l3=off", "l3= stands there twice"),
+            ("l3=off", "the time before l3= is missing"),
             ("10m,l2=partner,dir=/x", "dir= is not part of this release"),
             ("every:100", "every: is not part of this release"),
             (
@@ -212,7 +280,7 @@ mod tests {
     proptest! {
         #[test]
         fn what_is_taken_reads_back_and_what_is_not_is_one_short_line(
-            value in ".{0,60}|[0-9]{1,7}[smhd](,l2=[a-z]{2,7}:?[0-9+]{0,5})?",
+            value in ".{0,60}|[0-9]{1,7}[smhd](,l2=[a-z]{2,7}:?[0-9+]{0,5})?(,l3=(off|every:[0-9]{0,8}))?",
         ) {
             match parse_checkpoint(&value) {
                 Ok(read) => prop_assert_eq!(parse_checkpoint(&read.to_string()), Ok(read)),

@@ -21,7 +21,7 @@ pub mod refusals;
 mod share;
 mod source;
 
-pub use checkpoint::{CheckpointOption, Every, parse_checkpoint};
+pub use checkpoint::{CheckpointOption, Drain, Every, MOST_EVERY, parse_checkpoint};
 pub use gres::{GresRequest, parse_gpus, parse_gres};
 pub use limits::{parse_clocks, parse_mps, parse_power, parse_share, parse_watch};
 pub use mig::{MAX_KINDS, parse_mig};
@@ -217,14 +217,15 @@ pub const OPTIONS: &[OptionHelp] = &[
     },
     OptionHelp {
         name: "gpuos-checkpoint",
-        argument: "TIME[,l2=SCHEME]",
+        argument: "TIME[,l2=SCHEME][,l3=WHICH]",
         environment: "GPUOS_CHECKPOINT",
         summary: "checkpoints of the job on its nodes, every 10m or as often as it pays: auto",
         details: "The program writes its state into a folder when it is asked to, and finds it there when the job \
                   starts again: $GPUOS_CHECKPOINT_DIR. TIME is auto or a time such as 30s, 10m or 2h. \
                   SCHEME says what the job's nodes keep for each other, so that a checkpoint outlives lost nodes: \
                   single nothing, partner a copy on another node, xor:N one parity shard in sets of N \
-                  nodes, rs:K+M M of them in sets of K+M; without it the site decides. For the whole job, its steps \
+                  nodes, rs:K+M M of them in sets of K+M; without it the site decides. WHICH is every:N, one of N \
+                  checkpoints is copied to the site's parallel file system, or off. For the whole job, its steps \
                   included, and without GPUs too. sbatch --requeue has Slurm start the job again after a \
                   node has failed. Goes with --gpuos=off.",
         without_gpus: false,

@@ -137,6 +137,12 @@ pub struct CheckpointJob {
     /// Milliseconds from there to its commit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub store_ms: Option<u64>,
+    /// The newest checkpoint that all nodes have drained to the parallel file system in this run; on the node that leads.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub drained: Option<u32>,
+    /// How the parallel file system stands, in a sentence; empty: nothing is to be drained.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub level3: String,
     /// The checkpoint that is being made, and how far it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub making: Option<CheckpointMaking>,

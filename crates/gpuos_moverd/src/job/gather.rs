@@ -40,6 +40,25 @@ impl Gather {
         !self.claims.contains_key(&seat)
     }
 
+    /// Whether all seats have answered, of so many.
+    pub fn is_full(&self, seats: usize) -> bool {
+        self.claims.len() >= seats
+    }
+
+    /// Gives seats that have nothing the claims of nodes that are lost, in their order.
+    pub fn fill(&mut self, lost: Vec<Claim>) {
+        let has = |index| {
+            self.claims
+                .values()
+                .flatten()
+                .any(|claim| claim.index == index)
+        };
+        let mut open: Vec<Claim> = lost.into_iter().filter(|claim| !has(claim.index)).collect();
+        open.reverse();
+        let empty = self.claims.values_mut().filter(|claim| claim.is_none());
+        empty.for_each(|claim| *claim = open.pop());
+    }
+
     /// Whether it has taken too long, in run `run` of the job. `leads`: this is seat 0.
     pub fn is_late(&self, run: u32, leads: bool) -> bool {
         let limit = if run == 0 { FIRST } else { AGAIN };

@@ -2,19 +2,25 @@
 //!
 //! ```text
 //!  Gathering ── seat 0 has all claims ──► roster ──► Running: Node and Conductor
-//!      ▲ │                                             │
+//!      ▲ │                          │      ▲           │
+//!      │ │                          └──► Fetching: parts are copied in from the parallel file system
 //!      │ └── too late, or no roster is possible ──► Failed
 //!      └──── a mover of the job was started anew ──────┘
 //! ```
 //!
 //! - `links`, `gather`: the others; `ends`: the job's end, as the workload manager has it; `running`: node and conductor; `quota`: how much it
 //!   may keep; `restoring`: the files of a rank, also from another node; `unwritten`: what its programs could not be told yet;
+//! - `drain`: to the parallel file system, and `back`: from there;
 //! - `serve`: what the thread does with what comes in; `status`: how it stands, for clients; `tally`: what is counted.
 //!
 //! The thread blocks on the disk. While it reads a folder or writes a segment others wait for its answers, and ask again.
 
+mod back;
+mod drain;
 mod ends;
 mod gather;
+#[cfg(test)]
+mod level3_tests;
 mod links;
 mod quota;
 mod restoring;
@@ -42,9 +48,13 @@ use gpuos_mover::program::Join;
 use gpuos_store::disk::LinuxDisk;
 use gpuos_store::store::Store;
 
+use crate::carried::RosterParts;
 use crate::event::Event;
 use crate::folder::JobFolder;
+use crate::level3::Level3;
 use crate::network::Network;
+use back::Back;
+use drain::Drain;
 use ends::Ends;
 use gather::Gather;
 use links::Links;
@@ -63,6 +73,8 @@ pub struct Shared {
     pub node: String,
     /// Where checkpoints are kept.
     pub store: &'static Store<LinuxDisk>,
+    /// Where they are drained to, if the site has such a place.
+    pub level3: Option<Arc<Level3>>,
     /// Where the folders of jobs are made.
     pub folders: PathBuf,
     /// The way to other nodes.
@@ -105,6 +117,8 @@ struct Wish {
 /// How far the job is.
 enum Phase {
     Gathering(Gather),
+    /// By this roster the nodes copy their parts in from the parallel file system.
+    Fetching(RosterParts),
     Running(Box<Running>),
     Failed(String),
 }
@@ -126,6 +140,8 @@ pub struct Worker {
     session: u32,
     wish: Option<Wish>,
     folder: Option<JobFolder>,
+    drain: Drain,
+    back: Back,
     phase: Phase,
     ends: Ends,
     /// Seats that have taken the roster, at seat 0.
@@ -152,6 +168,9 @@ impl Worker {
         );
         let leads = start.place.own.0 == 0;
         let incarnation = draw();
+        let (level3, of) = (shared.level3.clone(), (start.job.clone(), start.uid));
+        let drain = Drain::new(level3.clone(), of.clone(), to.clone());
+        let back = Back::new(level3, of, to.clone());
         Worker {
             shared,
             start,
@@ -165,6 +184,8 @@ impl Worker {
             session: if leads { new_session(0) } else { 0 },
             wish: None,
             folder: None,
+            drain,
+            back,
             phase: Phase::Gathering(Gather::new()),
             ends: Ends::default(),
             told: BTreeSet::new(),

@@ -3,6 +3,7 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use gpuos_checkpoint::commit::Outcome;
 use gpuos_checkpoint::ids::{CheckpointId, NodeIndex};
 use gpuos_checkpoint::manifest::ranks;
 use gpuos_mover::message::Bytes;
@@ -12,6 +13,7 @@ use gpuos_mover::program::{self, Conductor, Input, Join, Start, Word};
 use gpuos_store::disk::LinuxDisk;
 use gpuos_store::job::JobStore;
 
+use super::back::goes_on;
 use super::links::Links;
 use super::quota::Quota;
 use super::restoring::Restorer;
@@ -33,6 +35,10 @@ pub struct Running {
     unwritten: Unwritten,
     /// With what the run went on, once that is settled.
     pub ready: Option<Ready>,
+    /// It would go on with an older checkpoint than what was drained, and waits for another roster.
+    pub is_held: bool,
+    /// The newest checkpoint that exists on all nodes, and whether the run went on from it.
+    pub newest: Option<(CheckpointId, bool)>,
     /// Who has joined here, and who of them has saved for the checkpoint that is made.
     joins: Vec<Join>,
     saved: BTreeSet<u16>,
@@ -78,6 +84,8 @@ impl Running {
             quota: None,
             unwritten: Unwritten::default(),
             ready: None,
+            is_held: false,
+            newest: None,
             joins: Vec::new(),
             saved: BTreeSet::new(),
             notes: Vec::new(),
@@ -229,13 +237,21 @@ impl Running {
             }
             Output::FolderRead { id } => todo.push_back(Todo::Conduct(Input::FolderRead { id })),
             Output::Ended { id, outcome } => {
+                if outcome == Outcome::Committed {
+                    self.newest = Some((id, false));
+                }
                 todo.push_back(Todo::Conduct(Input::Ended { id, outcome }));
             }
             Output::RefusedBegin { id, why } => {
                 todo.push_back(Todo::Conduct(Input::RefusedBegin { id, why }));
             }
-            Output::Ready(ready) => {
+            Output::Ready(mut ready) => {
+                if !goes_on(&self.roster.drained, &mut ready) {
+                    self.is_held = true;
+                    return;
+                }
                 let restore = ready.restore;
+                self.newest = restore.map(|id| (id, true));
                 self.ready = Some(ready.clone());
                 todo.push_back(Todo::Conduct(Input::Ready(ready)));
                 if let Some(id) = restore {
@@ -322,7 +338,7 @@ impl Running {
     }
 
     /// Where a node sits.
-    fn seat_of(&self, index: NodeIndex) -> Option<u16> {
+    pub fn seat_of(&self, index: NodeIndex) -> Option<u16> {
         let seat = self
             .roster
             .index_of_seat

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use gpuos_checkpoint::ids::NodeIndex;
 use gpuos_checkpoint::interval::choice::Limits;
 use gpuos_config::gpuos_toml::CheckpointConfig;
 use gpuos_config::options::{Every as Often, parse_checkpoint};
@@ -20,8 +21,11 @@ use super::running::{Around, Running};
 use super::unwritten::Tell;
 use super::{Phase, Wish, Worker, new_session};
 use crate::carried::{Body, Carried, RosterParts};
-use crate::event::Event;
+use crate::event::{BackDone, Event};
 use crate::folder::JobFolder;
+
+/// Who leads, by its place in checkpoints.
+const LEADER: NodeIndex = NodeIndex(0);
 
 impl Worker {
     /// Something came.
@@ -61,6 +65,12 @@ impl Worker {
                 self.say(seat, body);
             }
             Event::Restored { join, line } => self.restored(join, line),
+            Event::Drain(done) => {
+                let said = self.drain.done(done);
+                self.tell_leader(said);
+            }
+            Event::Back(BackDone::Looked(found)) => self.back.looked(found),
+            Event::Back(BackDone::Fetched { session, result }) => self.fetched(session, result),
             Event::Want(reason) => self.with(|running, around| {
                 running.conduct(around, Input::Want(reason));
             }),
@@ -128,6 +138,7 @@ impl Worker {
                 // It knows nothing of what was agreed with the one before.
                 if self.is_first() && before.is_some_and(|before| before != incarnation) {
                     self.note(&format!("the mover at seat {seat} was started anew"));
+                    self.back.anew();
                     self.gather_anew(new_session(self.session));
                 }
             }
@@ -151,6 +162,15 @@ impl Worker {
             Body::RosterTaken if self.is_first() => {
                 self.told.insert(seat);
             }
+            Body::Drain { id, round } => {
+                if let Phase::Running(running) = &self.phase
+                    && running.seat_of(LEADER) == Some(seat)
+                {
+                    let said = self.drain.asked(id, round, running.own);
+                    self.tell_leader(said);
+                }
+            }
+            Body::Drained { id, round, failed } => self.drain.answered(seat, (id, round), failed),
             Body::NoRoster(why) if seat == 0 => self.fail(why),
             body => self.with(|running, around| running.came(around, seat, body)),
         }
@@ -195,6 +215,7 @@ impl Worker {
             _ => Vec::new(),
         };
         notes.iter().for_each(|note| self.note(note));
+        self.look_at_drain();
         if let Phase::Failed(why) = &self.phase {
             let why = why.clone();
             self.answer_without(&why);
@@ -233,6 +254,50 @@ impl Worker {
         }
     }
 
+    /// What is drained, and whether the run waits for something that was.
+    fn look_at_drain(&mut self) {
+        let first = self.is_first();
+        if let Phase::Running(running) = &self.phase {
+            if first && running.is_held {
+                self.back.again(&running.roster.drained);
+                self.gather_anew(new_session(self.session));
+                return;
+            }
+            if let Some((id, restored)) = running.newest {
+                self.drain.committed(id, restored);
+            }
+            if running.leads() {
+                let own = self.own_seat();
+                let index = running.own;
+                for (seat, body) in self.drain.tick() {
+                    match body {
+                        Body::Drain { id, round } if seat == own => {
+                            let said = self.drain.asked(id, round, index);
+                            self.tell_leader(said);
+                        }
+                        body => self.say(seat, body),
+                    }
+                }
+            }
+        }
+        let notes = self.drain.notes();
+        notes.iter().for_each(|note| self.note(note));
+    }
+
+    /// Says how this node's part of what is drained stands.
+    fn tell_leader(&mut self, said: Option<Body>) {
+        let (Some(said), Phase::Running(running)) = (said, &self.phase) else {
+            return;
+        };
+        match (said, running.seat_of(LEADER)) {
+            (Body::Drained { id, round, failed }, _) if running.leads() => {
+                self.drain.answered(self.own_seat(), (id, round), failed);
+            }
+            (said, Some(seat)) => self.say(seat, said),
+            (_, None) => {}
+        }
+    }
+
     fn gather(&mut self) {
         let own = self.claim_once();
         let Phase::Gathering(gather) = &mut self.phase else {
@@ -257,7 +322,8 @@ impl Worker {
             self.links.want(*seat);
             self.links.say(*seat, self.session, Body::ClaimAsk);
         }
-        if late {
+        // Where all have answered, nothing but what is drained is waited for, which has a limit of its own.
+        if late && !(lacking.is_empty() && self.wish.is_some()) {
             let whys: Vec<String> = lacking
                 .iter()
                 .take(3)
@@ -284,13 +350,20 @@ impl Worker {
 
     /// Seat 0: draws the roster when all is known that it needs.
     fn draw(&mut self) {
-        let (Phase::Gathering(gather), Some(wish)) = (&self.phase, &self.wish) else {
+        let scheme = self.scheme();
+        let (Phase::Gathering(gather), Some(wish)) = (&mut self.phase, &self.wish) else {
             return;
         };
         let levels = &self.shared.config.domains;
-        match gather.draw(self.scheme(), &self.start.domains, levels) {
+        let (run, nodes) = (self.start.run, self.start.place.nodes);
+        if !self.back.is_known(run) || !gather.is_full(nodes.into()) {
+            return;
+        }
+        gather.fill(self.back.claims(nodes));
+        match gather.draw(scheme, &self.start.domains, levels) {
             Some(Ok(roster)) => {
-                let parts = RosterParts::new(&roster, wish.gid, &wish.asked);
+                let mut parts = RosterParts::new(&roster, wish.gid, &wish.asked);
+                parts.drained = self.back.parts(nodes, run);
                 roster.notes.iter().for_each(|note| self.note(note));
                 self.begin(parts);
             }
@@ -301,12 +374,12 @@ impl Worker {
 
     /// Links of this node, by seat: seat 0 makes those to all; of two others the lower one makes theirs.
     fn keep_links(&mut self) {
-        let Phase::Running(running) = &self.phase else {
-            return;
+        let (needed, roster) = match &self.phase {
+            Phase::Running(running) => (running.needs(), running.roster.clone()),
+            Phase::Fetching(roster) => (Vec::new(), roster.clone()),
+            _ => return,
         };
         let own = self.own_seat();
-        let needed = running.needs();
-        let roster = running.roster.clone();
         for seat in needed.into_iter().filter(|seat| own < *seat) {
             self.links.want(seat);
         }
@@ -319,16 +392,45 @@ impl Worker {
         }
     }
 
-    /// The roster is known: node and conductor begin.
+    /// The roster is known: node and conductor begin, once there is on this node what they begin with.
     fn begin(&mut self, roster: RosterParts) {
         if !matches!(self.phase, Phase::Gathering(_)) {
             return;
         }
+        let Some(id) = roster.drained.fetch else {
+            return self.run_with(roster);
+        };
+        let own = roster.index_of_seat[usize::from(self.own_seat())];
+        self.note(&format!(
+            "this node's part of checkpoint {} is copied in from the parallel file system",
+            id.number
+        ));
+        self.phase = Phase::Fetching(roster);
+        if let Err(why) = self.back.fetch(id, own, self.session) {
+            self.fetched(self.session, Err(why));
+        }
+    }
+
+    /// This node's part was copied in, or not. Where it was not, the job goes on with what else there is.
+    fn fetched(&mut self, session: u32, result: Result<(), String>) {
+        if let Err(why) = &result {
+            self.note(why);
+        }
+        if let (Phase::Fetching(roster), true) = (&self.phase, session == self.session) {
+            self.run_with(roster.clone());
+        }
+    }
+
+    fn run_with(&mut self, roster: RosterParts) {
         let begun = self
             .wish(roster.gid, &roster.asked)
             .and_then(|()| self.running(roster));
         match begun {
-            Ok(running) => self.phase = Phase::Running(Box::new(running)),
+            Ok(running) => {
+                self.phase = Phase::Running(Box::new(running));
+                let asked = self.wish.as_ref().and_then(|wish| wish.option.drain);
+                self.drain.begin(asked, self.start.place.nodes);
+            }
             Err(why) => self.fail(why),
         }
     }
@@ -426,6 +528,7 @@ impl Worker {
     pub(super) fn stage(&self) -> (CheckpointPhase, String) {
         match &self.phase {
             Phase::Gathering(_) => (CheckpointPhase::Gathering, String::new()),
+            Phase::Fetching(_) => (CheckpointPhase::Rebuilding, String::new()),
             Phase::Running(running) if running.ready.is_none() => {
                 (CheckpointPhase::Rebuilding, String::new())
             }

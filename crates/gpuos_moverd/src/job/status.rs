@@ -24,6 +24,9 @@ impl Worker {
             losses: scheme.parity(),
             ..CheckpointJob::default()
         };
+        let (drained, level3) = self.drain.told(&self.start.nodes);
+        told.drained = drained;
+        told.level3 = level3;
         if let Phase::Running(running) = &self.phase {
             let view = running.conductor().view();
             told.leads = running.leads();

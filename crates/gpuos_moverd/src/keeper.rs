@@ -1,0 +1,120 @@
+//! The thread that looks after the folder of level 3: whether it can be used, and what ended jobs have left there.
+
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use gpuos_core::job::JobId;
+use gpuos_workload::WorkloadManager;
+use gpuos_workload::job::JobState;
+
+use crate::jobs::Jobs;
+use crate::level3::{AGAIN, Level3};
+
+/// What clients want removed is looked for so often ...
+const LOOK: Duration = Duration::from_secs(5);
+/// ... and what ended jobs have left so often.
+const SWEEP: Duration = Duration::from_secs(600);
+/// Another mover removes what the one that led has not removed so many seconds after it should have.
+const OTHERS: u64 = 86_400;
+
+/// Starts the thread.
+///
+/// # Errors
+/// It cannot be made.
+pub fn start(
+    level3: Arc<Level3>,
+    jobs: Arc<Jobs>,
+    manager: Arc<dyn WorkloadManager>,
+) -> std::io::Result<()> {
+    let keeper = Keeper {
+        level3,
+        jobs,
+        manager,
+    };
+    let thread = thread::Builder::new().name("level 3".into());
+    thread.spawn(move || keeper.run())?;
+    Ok(())
+}
+
+/// The state of the thread.
+struct Keeper {
+    level3: Arc<Level3>,
+    jobs: Arc<Jobs>,
+    manager: Arc<dyn WorkloadManager>,
+}
+
+impl Keeper {
+    fn run(&self) {
+        let (mut looked, mut swept) = (None::<Instant>, None::<Instant>);
+        let due = |at: Option<Instant>, every| at.is_none_or(|at| at.elapsed() >= every);
+        loop {
+            if self.level3.why_off().is_some() && due(looked, AGAIN) {
+                self.level3.look();
+                looked = Some(Instant::now());
+            }
+            if self.level3.why_off().is_none() {
+                let unwanted = self.level3.unwanted();
+                unwanted.iter().for_each(|job| self.remove(job));
+                if due(swept, SWEEP) {
+                    self.sweep();
+                    swept = Some(Instant::now());
+                }
+            }
+            thread::sleep(LOOK);
+        }
+    }
+
+    /// Whether the workload manager says that a job is over. Without an answer it is not.
+    fn is_over(&self, job: &JobId) -> bool {
+        if self.jobs.get(job).is_some() {
+            return false;
+        }
+        let record = self.manager.job(job);
+        record.is_ok_and(|record| record.is_none_or(|record| record.state == JobState::Over))
+    }
+
+    fn remove(&self, job: &JobId) {
+        if !self.is_over(job) {
+            tracing::warn!(%job, "what is drained of job {job} stays: it is not over");
+            return;
+        }
+        match self.level3.open().and_then(|store| store.remove_job(job)) {
+            Ok(()) => {
+                tracing::info!(%job, "what was drained of job {job}, which is over, is removed")
+            }
+            Err(error) => tracing::warn!(%job, "{error}"),
+        }
+    }
+
+    /// Removes what jobs have left that are over: the mover that led does, and any other long after.
+    fn sweep(&self) {
+        let found = self.level3.open().and_then(|store| {
+            let jobs = store.jobs()?;
+            Ok((store, jobs))
+        });
+        let (store, jobs) = match found {
+            Ok(found) => found,
+            Err(error) => return tracing::warn!("{error}"),
+        };
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        let now = now.map_or(0, |time| time.as_secs());
+        for job in jobs {
+            // What cannot be read has no time, and is left to an administrator.
+            let Ok(Some(drained)) = store.existing(&job) else {
+                continue;
+            };
+            let Ok(complete) = drained.complete(1) else {
+                continue;
+            };
+            let newest = complete.first().map_or(0, |newest| newest.time);
+            let own = drained
+                .led_by()
+                .is_some_and(|node| node == self.level3.node);
+            let wait = self.level3.ended_s + if own { 0 } else { OTHERS };
+            if now.saturating_sub(newest) >= wait && self.is_over(&job) {
+                self.remove(&job);
+            }
+        }
+    }
+}
