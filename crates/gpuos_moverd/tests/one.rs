@@ -9,13 +9,14 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use gpuos_config::access::Forbidden;
-use gpuos_config::gpuos_toml::CheckpointConfig;
+use gpuos_config::gpuos_toml::{CheckpointConfig, Config};
 use gpuos_core::step::StepId;
 use gpuos_core::wire::{CheckpointJob, CheckpointRequest, Peer, Reply, Request};
 use gpuos_host::munge::{self, Credentials, Opened};
 use gpuos_host::socket::RequestHandler;
+use gpuos_moverd::domains::FailureDomains;
 use gpuos_moverd::handler::Handler;
-use gpuos_moverd::job::Shared;
+use gpuos_moverd::job::{Shared, Totals};
 use gpuos_moverd::jobs::Jobs;
 use gpuos_moverd::network::Network;
 use gpuos_moverd::registrar::Registrar;
@@ -86,13 +87,17 @@ pub fn mover(store: &Path, jobs: &Path, config: CheckpointConfig, forbidden: For
         store: Box::leak(Box::new(open)),
         folders: jobs.into(),
         network: Arc::new(network),
+        level3: None,
+        requeue: sync_channel(1).0,
         config,
+        totals: Totals::default(),
         forbidden,
     });
     let listed = Arc::new(Jobs::new(sync_channel(1).0));
     let (registrar, asks) = sync_channel(16);
     let of: Arc<dyn WorkloadManager> = Arc::new(manager.clone());
-    Registrar::start(shared.clone(), listed.clone(), of, asks).unwrap();
+    let domains = FailureDomains::new(Config::default(), of.clone());
+    Registrar::start(shared.clone(), listed.clone(), (of, domains), asks).unwrap();
     let handler = Handler {
         shared,
         jobs: listed,

@@ -9,7 +9,7 @@ use gpuos_checkpoint::ids::{CheckpointId, NodeIndex};
 use gpuos_core::job::JobId;
 use gpuos_mover::message::{Body as Said, Bytes, Message};
 use gpuos_mover::program::{Conductor, Every, Input, Output, Settings};
-use gpuos_moverd::carried::{Body, Carried, RosterParts};
+use gpuos_moverd::carried::{Body, Carried, FromShared, RosterParts};
 use gpuos_store::disk::LinuxDisk;
 use gpuos_store::ingest::Limits;
 use gpuos_store::job::New;
@@ -36,6 +36,13 @@ fn carried() -> Vec<Vec<u8>> {
         asked: "10m,l2=partner".into(),
         index_of_seat: (0..4).map(NodeIndex).collect(),
         sets: vec![((0..4).map(NodeIndex).collect(), 3, 1)],
+        drained: FromShared {
+            fetch: Some(id()),
+            better: None,
+            highest: 7,
+            failed: vec![6],
+            unread: Some("the file system does not answer".into()),
+        },
     };
     let (ticket, id) = (9, id());
     let bodies = [
