@@ -3,7 +3,9 @@
 //!
 //! - [`node`]: the node, which holds all else together,
 //! - [`settings`]: its place in the job and its limits; [`output`]: what it has to say,
-//! - [`message`]: what nodes say to each other, and what is refused.
+//! - [`message`]: what nodes say to each other, and what is refused,
+//! - [`roster`]: which index and which set each node has,
+//! - [`program`]: when the job's program starts, from what, and when it saves.
 //!
 //! ```text
 //!  one part:    ingest ─► lengths of the set ─► parity shards by pull ─► manifest ─► copies ─► prepared
@@ -21,13 +23,15 @@
 //! yet; whoever carries messages keeps them from being changed and vouches for the sender. What is made again is held against
 //! the keyed digests of its manifest before it counts.
 //!
-//! **Left to the caller**: which old checkpoints are removed (`gpuos_checkpoint::retention`), and that a node which restarts does so
-//! in a new run of the job.
+//! **Old checkpoints** are removed after a commit; each node decides which by itself, from what all know alike.
+//!
+//! **Left to the caller**: that a node which restarts does so in a new run of the job.
 //!
 //! The code blocks on the disk. Nothing here has a clock, a thread or a socket.
 #![forbid(unsafe_code)]
 
 mod inventory;
+mod keeping;
 mod local;
 pub mod message;
 pub mod node;

@@ -8,6 +8,7 @@ use gpuos_checkpoint::stripe::Geometry;
 use gpuos_store::disk::Disk;
 use gpuos_store::job::JobStore;
 
+use crate::keeping::Keeping;
 use crate::message::{Body, Message};
 use crate::output::Output;
 use crate::settings::Settings;
@@ -28,6 +29,8 @@ pub(crate) struct Local<'a, D: Disk> {
     /// The checkpoint to which the next part may refer: what was restored, or committed in this run. An older record may be of one
     /// whose set has lost too much, and what refers to that would be lost with the next disk.
     pub(crate) base: Option<CheckpointId>,
+    /// Which checkpoints stay, when the restart is over.
+    pub(crate) keeping: Option<Keeping>,
     /// The lengths of segments of the set's members, of the newest attempts only.
     pub(crate) lengths: BTreeMap<CheckpointId, BTreeMap<NodeIndex, u64>>,
 }

@@ -193,6 +193,12 @@ pub struct Plan {
     pub highest: u32,
     /// There is a committed one, and none can be restored.
     pub lost: bool,
+    /// The newest ones that can be restored, each with all whose segments any node needs for it.
+    pub kept: Vec<(CheckpointId, Vec<CheckpointId>)>,
+    /// So many committed checkpoints stay.
+    pub keep: u32,
+    /// Every so many checkpoints one is written in full.
+    pub full_every: u32,
 }
 
 /// Why a message is not listened to, as a sentence.
@@ -262,7 +268,10 @@ fn check(message: &Message) -> Result<(), Refused> {
         }
         Body::Inventory(report) => is_report(report),
         Body::Plan(plan) => {
+            let kept: usize = plan.kept.iter().map(|(_, needs)| needs.len()).sum();
             plan.repair.len() <= MAX_PARTS
+                && plan.kept.len() <= MAX_PARTS
+                && kept <= MAX_PARTS
                 && plan.passed_over.len() <= MAX_PARTS
                 && plan.passed_over.iter().all(|why| why.len() <= MAX_WHY)
         }

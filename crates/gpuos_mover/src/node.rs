@@ -14,6 +14,7 @@ use gpuos_store::restore::{Target, restore};
 use gpuos_store::store::Store;
 
 use crate::inventory;
+use crate::keeping::Keeping;
 use crate::local::{Local, digest};
 use crate::message::{Body, Message, Plan, Question, Refused, Report, short};
 use crate::output::{Output, Ready};
@@ -57,6 +58,8 @@ pub struct Node<'a, D: Disk> {
     dropped: VecDeque<CheckpointId>,
     /// Dropped parts that are not removed yet: a removal sweeps away all that has no manifest, so also a part that is being made.
     doomed: Vec<CheckpointId>,
+    /// A checkpoint was committed: older ones may go.
+    committed: bool,
     again: u64,
 }
 
@@ -82,7 +85,7 @@ impl<'a, D: Disk> Node<'a, D> {
         Ok(Node {
             commit: Commit::new(own, nodes, settings.run, settings.commit, now),
             phase: Phase::Waiting,
-            restart: (own == LEADER).then(|| Restart::new(nodes, &settings.sets)),
+            restart: (own == LEADER).then(|| Restart::new(&settings)),
             report: None,
             repair: None,
             wanted: None,
@@ -90,6 +93,7 @@ impl<'a, D: Disk> Node<'a, D> {
             offered: None,
             dropped: VecDeque::new(),
             doomed: Vec::new(),
+            committed: false,
             again: now,
             local: Local {
                 settings,
@@ -102,6 +106,7 @@ impl<'a, D: Disk> Node<'a, D> {
                 out: Vec::new(),
                 bad: BTreeSet::new(),
                 base: None,
+                keeping: None,
                 lengths: BTreeMap::new(),
             },
         })
@@ -229,7 +234,7 @@ impl<'a, D: Disk> Node<'a, D> {
     }
 
     fn outputs(&mut self) -> Vec<Output> {
-        self.remove_doomed();
+        self.remove_old();
         std::mem::take(&mut self.local.out)
     }
 
@@ -351,7 +356,7 @@ impl<'a, D: Disk> Node<'a, D> {
     }
 
     fn copy(&mut self, from: NodeIndex, id: CheckpointId, bytes: &[u8]) {
-        // Nobody waits for the answer, and a folder with nothing but a copy would stay.
+        // Nobody waits for the answer, and a folder with nothing but a copy would stay until the next commit.
         if self.dropped.contains(&id) {
             return;
         }
@@ -378,6 +383,7 @@ impl<'a, D: Disk> Node<'a, D> {
                     let next = match self.local.job.commit(id) {
                         Ok(()) => {
                             self.local.base = Some(id);
+                            self.committed = true;
                             Input::CommitDurable { id }
                         }
                         Err(error) => Input::CommitFailed {
@@ -412,15 +418,24 @@ impl<'a, D: Disk> Node<'a, D> {
         self.doomed.push(id);
     }
 
-    fn remove_doomed(&mut self) {
+    fn remove_old(&mut self) {
         if self.making.is_some() || self.repair.is_some() {
             return;
+        }
+        let committed = std::mem::take(&mut self.committed);
+        if let Some(keeping) = self.local.keeping.as_ref().filter(|_| committed) {
+            match self.local.job.list() {
+                Ok(held) => self.doomed.extend(keeping.removable(&held)),
+                // The next commit looks again.
+                Err(error) => self.local.note(error.to_string()),
+            }
         }
         for id in std::mem::take(&mut self.doomed) {
             // What cannot be removed now is found at the next start, and is dropped once more then.
             if let Err(error) = self.local.job.remove(id) {
                 self.local.note(error.to_string());
             }
+            self.run(Input::Removed { id });
         }
     }
 
@@ -518,6 +533,7 @@ impl<'a, D: Disk> Node<'a, D> {
             };
             self.report = None;
             self.local.base = restores(&plan);
+            self.local.keeping = Some(Keeping::of(&plan));
             self.local.out.push(Output::Ready(Ready {
                 restore: restores(&plan),
                 passed_over: plan.passed_over.clone(),

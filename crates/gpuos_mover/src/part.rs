@@ -79,7 +79,11 @@ impl<'a, D: Disk> Making<'a, D> {
             time,
         };
         // Without it all is written anew, which costs space and nothing else.
-        let previous = local.base.and_then(|id| local.job.manifest(id).ok());
+        let base = local.base.filter(|base| {
+            let keeping = local.keeping.as_ref();
+            keeping.is_some_and(|keeping| keeping.may_refer(self.id, *base))
+        });
+        let previous = base.and_then(|id| local.job.manifest(id).ok());
         let limits = local.settings.limits;
         let taken = local
             .job

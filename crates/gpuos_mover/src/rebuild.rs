@@ -368,8 +368,9 @@ fn shards<'a, D: Disk>(
         work.current = Some((pulling, sink));
         return Ok(Stage::Shards(work));
     }
-    // It may be here, with a segment that was damaged.
-    if local.job.manifest(id).is_err() {
+    // It may be here, with a segment that was damaged, or that of another node, whose disk this was.
+    let own = local.job.manifest(id);
+    if !own.is_ok_and(|manifest| manifest.node == local.own()) {
         let put = local.job.put_manifest(id, local.own(), &work.wanted.bytes);
         put.map_err(|error| error.to_string())?;
     }

@@ -17,10 +17,16 @@ use gpuos_checkpoint::stripe::Part;
 use gpuos_checkpoint::usable::{self, HeldPart, Inventory, ManifestFacts, NodeSet};
 
 use crate::message::{Body, Facts, Plan, Report, short};
+use crate::settings::Settings;
+
+/// So many checkpoints of earlier runs are kept at most; own choice.
+const MOST_KEPT: usize = 16;
 
 /// A restart as the leader sees it.
 pub(crate) struct Restart {
     nodes: u16,
+    keep: u32,
+    full_every: u32,
     sets: Vec<NodeSet>,
     reports: BTreeMap<NodeIndex, Report>,
     /// Checkpoints that could not be repaired, with the reason.
@@ -31,10 +37,12 @@ pub(crate) struct Restart {
 }
 
 impl Restart {
-    pub(crate) fn new(nodes: u16, sets: &[Set]) -> Restart {
+    pub(crate) fn new(settings: &Settings) -> Restart {
         Restart {
-            nodes,
-            sets: sets.iter().map(stripes).collect(),
+            nodes: settings.nodes,
+            keep: settings.keep,
+            full_every: settings.full_every,
+            sets: settings.sets.iter().map(stripes).collect(),
             reports: BTreeMap::new(),
             failed: BTreeMap::new(),
             plan: None,
@@ -138,6 +146,9 @@ impl Restart {
             passed_over: Vec::new(),
             highest: highest.unwrap_or(0),
             lost: false,
+            kept: Vec::new(),
+            keep: self.keep,
+            full_every: self.full_every,
         };
         let verdicts = match usable::judge(&inventory) {
             Ok(verdicts) => verdicts,
@@ -163,6 +174,12 @@ impl Restart {
             plan.restore = self.digests(id).map(|digests| (id, digests));
             plan.repair = self.needs(id);
         }
+        let usable = verdicts.iter().filter(|verdict| verdict.result.is_ok());
+        let keep = usize::try_from(self.keep.max(1)).unwrap_or(usize::MAX);
+        let kept = usable.take(keep.min(MOST_KEPT));
+        plan.kept = kept
+            .map(|verdict| (verdict.id, self.needs(verdict.id)))
+            .collect();
         plan
     }
 

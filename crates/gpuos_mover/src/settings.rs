@@ -34,10 +34,14 @@ pub struct Settings {
     pub commit: commit::Settings,
     /// What is taken of a program's folder.
     pub limits: Limits,
+    /// So many committed checkpoints stay, and what they need; 0 counts as 1. That of node 0 counts.
+    pub keep: u32,
+    /// Every so many checkpoints one is written in full; 0 counts as 1. That of node 0 counts.
+    pub full_every: u32,
 }
 
 impl Settings {
-    /// With pieces of 1 MiB and a window of 8: 48 MiB of answers for 6 + 2.
+    /// With pieces of 1 MiB and a window of 8: 48 MiB of answers for 6 + 2. Two checkpoints stay, every eighth is written in full.
     pub fn new(
         job: JobId,
         uid: u32,
@@ -58,6 +62,8 @@ impl Settings {
             patience: Patience::default(),
             commit: commit::Settings::default(),
             limits: Limits::default(),
+            keep: 2,
+            full_every: 8,
         }
     }
 

@@ -12,6 +12,7 @@ fn script(checkpoints: u32, network: Network, stop_after: Option<u64>) -> Script
         stop_after,
         rebuild: None,
         wrong: Wrong::Nothing,
+        eager: false,
         crash: None,
     }
 }
@@ -22,6 +23,7 @@ const RESTART: Script = Script {
     stop_after: None,
     rebuild: None,
     wrong: Wrong::Nothing,
+    eager: false,
     crash: None,
 };
 
@@ -182,6 +184,7 @@ fn three_of_one_set_are_too_many_and_it_is_said() {
         }
         assert_eq!(ready.passed_over.len(), 2);
         assert_eq!(ready.highest, 2);
+        assert!(ready.lost, "a program does not begin anew unasked");
     }
     // The job begins anew, and its next checkpoint is as good as any.
     cluster.session(script(1, QUIET, None));
@@ -192,6 +195,36 @@ fn three_of_one_set_are_too_many_and_it_is_said() {
         cluster.committed
     );
     assert_eq!(cluster.committed.unwrap().number, 3);
+}
+
+/// A job that has made no checkpoint may begin anew, whatever is there.
+#[test]
+fn what_was_never_committed_is_not_lost() {
+    let mut found = 0;
+    for at in (20..80).step_by(3) {
+        let mut cluster = Cluster::new(4, "partner", 15);
+        cluster.session(script(1, QUIET, Some(at)));
+        cluster.power_off();
+        let session = cluster.session(RESTART);
+        let ready = session.ready[0].as_ref().unwrap();
+        assert!(!ready.lost, "{ready:?}");
+        found += usize::from(ready.restore.is_none() && !ready.passed_over.is_empty());
+    }
+    assert!(found > 0, "nothing was there of any attempt");
+}
+
+/// Nodes come back in other places: the disk of one has the parts of another.
+#[test]
+fn a_node_with_the_disk_of_another_one_makes_its_own_part() {
+    let mut cluster = Cluster::new(8, "rs:6+2", 16);
+    cluster.session(script(3, QUIET, None));
+    cluster.disks[1] = cluster.disks[2].fork();
+    restart(&mut cluster, RESTART);
+    let committed = cluster.committed;
+    cluster.lose(2);
+    cluster.lose(5);
+    let session = restart(&mut cluster, script(1, QUIET, None));
+    assert_eq!(session.ready[0].as_ref().unwrap().restore, committed);
 }
 
 #[test]

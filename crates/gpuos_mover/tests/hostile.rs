@@ -167,6 +167,9 @@ fn who_has_nothing_to_do_with_it_is_not_listened_to() {
         passed_over: Vec::new(),
         highest: 0,
         lost: false,
+        kept: Vec::new(),
+        keep: 2,
+        full_every: 8,
     });
     for body in [plan, Body::InventoryAsk, Body::Settle { round: 1 }] {
         assert!(refused(3, &message(3, 5, body)).contains("does not lead"));
@@ -197,6 +200,7 @@ fn a_forged_manifest_is_not_kept() {
         stop_after: None,
         rebuild: None,
         wrong: Wrong::Nothing,
+        eager: false,
         crash: None,
     });
     let id = cluster.committed.unwrap();
@@ -271,7 +275,7 @@ proptest! {
             Body::Ask(question(100)),
             Body::Piece { question: question(8), bytes: Bytes(vec![7; 8]) },
             Body::ManifestAsk { id: ID, node: NodeIndex(5) },
-            Body::Plan(Plan { round: 1, restore: None, repair: vec![ID], passed_over: vec!["why".into()], highest: 3, lost: false }),
+            Body::Plan(Plan { round: 1, restore: None, repair: vec![ID], passed_over: vec!["why".into()], highest: 3, lost: false, kept: vec![(ID, vec![ID])], keep: 2, full_every: 8 }),
         ];
         let mut bytes = message(0, 5, bodies[which].clone()).encode().unwrap();
         let at = at.index(bytes.len());

@@ -7,3 +7,5 @@ mod support;
 mod cluster;
 mod hostile;
 mod program;
+mod retention;
+mod roster;

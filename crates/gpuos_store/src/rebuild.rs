@@ -73,7 +73,9 @@ impl<D: Disk> JobStore<'_, D> {
             return Err(Error::damaged(tried(), why));
         }
         let folder = self.folder(id).tried(tried)?;
-        replace(self.disk, &folder, MANIFEST, bytes).tried(tried)
+        replace(self.disk, &folder, MANIFEST, bytes).tried(tried)?;
+        // A disk that was a neighbour's has it as a copy too, and two manifests of one node count as damage.
+        remove_if_there(self.disk, &folder, &names::copy(node)).tried(tried)
     }
 }
 

@@ -98,7 +98,7 @@ impl Job {
             net: BTreeMap::new(),
             serial: 0,
             lost: random.below(30),
-            delay: 1 + random.below(400),
+            delay: random.pick(&[30, 400, 3000]),
             down: vec![0; nodes.into()],
             ranks: vec![None; ranks.into()],
             files: BTreeMap::new(),
@@ -176,11 +176,11 @@ impl Job {
             let from = NodeIndex(from);
             self.give(to, Input::Received { from, word });
         }
-        let (due, later) = std::mem::take(&mut self.later)
+        let (due, later): (Vec<_>, Vec<_>) = std::mem::take(&mut self.later)
             .into_iter()
             .partition(|one| one.0 <= now);
         self.later = later;
-        for (_, node, input) in Vec::<(u64, u16, Input)>::from(due) {
+        for (_, node, input) in due {
             self.give(node, input);
         }
         self.end();
@@ -413,10 +413,10 @@ fn trouble(job: &mut Job, sizes: &[u16]) {
     }
 }
 
-/// The network is good again, and the program starts once more: a checkpoint of it is committed.
+/// The network does its work again, if slowly, and the program starts once more: a checkpoint of it is committed.
 fn heal(job: &mut Job, size: u16) {
     job.good = true;
-    (job.lost, job.delay) = (0, 50);
+    (job.lost, job.delay) = job.random.pick(&[(0, 50), (10, 600)]);
     job.down.fill(0);
     let mut size = job.newest.as_ref().map_or(size, |newest| newest.1);
     job.start(size);

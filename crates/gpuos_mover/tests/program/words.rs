@@ -1,8 +1,11 @@
 //! Words of conductors: what is no word, or not for this node, changes nothing.
 
-use gpuos_checkpoint::ids::NodeIndex;
+use gpuos_checkpoint::commit::Outcome;
+use gpuos_checkpoint::ids::{CheckpointId, NodeIndex};
 use gpuos_mover::output::Ready;
-use gpuos_mover::program::{Conductor, Every, Input, Join, MAX_WORD, Output, Settings, Word};
+use gpuos_mover::program::{
+    Conductor, Every, Input, Join, MAX_WORD, Output, Reason, Settings, Word,
+};
 use proptest::prelude::*;
 
 fn conductor(node: u16, run: u32) -> Conductor {
@@ -91,6 +94,95 @@ fn only_the_leader_leads_and_only_nodes_report() {
     let from = NodeIndex(1);
     let out = other.step(3, Input::Received { from, word });
     assert!(note(&out).contains("not for it to say"), "{out:?}");
+}
+
+/// Two nodes; words go to and fro until all is said.
+fn talk(
+    nodes: &mut [Conductor; 2],
+    node: usize,
+    input: Input,
+    words: &mut Vec<(usize, Word)>,
+) -> Vec<Output> {
+    let mut inputs = vec![(node, input)];
+    let mut rest = Vec::new();
+    while let Some((node, input)) = inputs.pop() {
+        for output in nodes[node].step(1, input) {
+            match output {
+                Output::Say { to, word } => {
+                    words.push((to.0.into(), word.clone()));
+                    let from = NodeIndex(node as u16);
+                    inputs.push((to.0.into(), Input::Received { from, word }));
+                }
+                output => rest.push(output),
+            }
+        }
+    }
+    rest
+}
+
+#[test]
+fn a_late_word_changes_nothing() {
+    let settings = |node| Settings::new(NodeIndex(node), 2, 5, Every::Fixed(1_000_000));
+    let mut nodes = [0, 1].map(|node| Conductor::new(settings(node), 0));
+    let mut words = Vec::new();
+    let ready = Ready {
+        restore: None,
+        passed_over: Vec::new(),
+        highest: 0,
+        lost: false,
+    };
+    let join = |nonce| {
+        Input::Joins(vec![Join {
+            rank: 0,
+            size: 1,
+            nonce,
+        }])
+    };
+    for (node, input) in [
+        (0, Input::Ready(ready.clone())),
+        (1, Input::Ready(ready)),
+        (1, join(1)),
+        (1, join(2)),
+        (1, Input::Want(Reason::Asked)),
+    ] {
+        talk(&mut nodes, node, input, &mut words);
+    }
+    let saved = Input::Saved {
+        number: 1,
+        ranks: [0].into(),
+    };
+    let out = talk(&mut nodes, 1, saved, &mut words);
+    assert_eq!(
+        out,
+        [Output::Offer { number: 1 }, Output::Begin { number: 1 }]
+    );
+    let view = nodes[0].view();
+    for (to, word) in words {
+        let from = NodeIndex(1 - to as u16);
+        let out = talk(
+            &mut nodes,
+            to,
+            Input::Received { from, word },
+            &mut Vec::new(),
+        );
+        assert_eq!(out, []);
+        assert_eq!(nodes[0].view(), view);
+    }
+    // Nor does the leader take the old process for a new one.
+    let id = CheckpointId {
+        number: 1,
+        attempt: 5,
+    };
+    let ended = Input::Ended {
+        id,
+        outcome: Outcome::Committed,
+    };
+    let out = talk(&mut nodes, 0, ended, &mut Vec::new());
+    assert!(
+        out.iter()
+            .all(|output| matches!(output, Output::Close { .. })),
+        "{out:?}"
+    );
 }
 
 proptest! {
