@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use gpuos_checkpoint::ids::{CheckpointId, NodeIndex};
 use gpuos_checkpoint::manifest::{NodeSet, ranks};
-use gpuos_moverd::folder::{JobFolder, Join};
+use gpuos_mover::program::Join;
+use gpuos_moverd::folder::{JobFolder, restored_name};
 use gpuos_store::disk::LinuxDisk;
 use gpuos_store::ingest::Limits;
 use gpuos_store::job::New;
@@ -154,7 +155,7 @@ fn what_was_made_for_an_earlier_start_of_the_program_goes_with_the_next_answer()
     assert_eq!(folder.joins().unwrap().len(), 2);
     for rank in [0, 1] {
         folder.answer(&join(rank, 2, 1), "restore 3").unwrap();
-        let restored = at(&folder.restored_name(&join(rank, 2, 1)));
+        let restored = at(&restored_name(&join(rank, 2, 1)));
         fs::create_dir(&restored).unwrap();
         fs::write(restored.join("f"), b"1").unwrap();
     }
@@ -239,7 +240,7 @@ fn a_checkpoint_from_the_request_to_the_commit() {
     let target = Target {
         disk: &LinuxDisk,
         folder: folder.root(),
-        name: &folder.restored_name(&rank).into_bytes(),
+        name: &restored_name(&rank).into_bytes(),
         owner: Some((uid, gid)),
     };
     let mut source = LocalSource::new(&stored);

@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use gpuos_core::job::JobId;
-use gpuos_moverd::folder::{JobFolder, Join, Progress, Trash};
+use gpuos_mover::program::Join;
+use gpuos_moverd::folder::{JobFolder, Progress, Trash};
 use rustix::process::{getegid, geteuid};
 use tempfile::TempDir;
 

@@ -1,7 +1,8 @@
 //! All calls of the file system that the store makes, and those of Linux behind them.
 //!
 //! A name is one part of a path, never more: each folder on the way is opened on its own, and no call follows a symbolic link.
-//! So whoever owns a folder on the way cannot lead a call out of it, however often he renames what is in there.
+//! So whoever owns a folder on the way cannot lead a call out of it, however often he renames what is in there. Nor is anything entered
+//! that is mounted in one: [`crate::within`].
 
 use std::fmt;
 use std::io;
@@ -9,14 +10,16 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use rustix::fs::{
-    AtFlags, CWD, Dir, FileType, Gid, Mode, OFlags, RenameFlags, ResolveFlags, SeekFrom, Stat,
-    Timespec, Timestamps, UTIME_OMIT, Uid, fchmod, fchown, fstat, fstatvfs, fsync, ftruncate,
-    futimens, mkdirat, openat, openat2, renameat_with, seek, statat, unlinkat,
+    AtFlags, CWD, Dir, FileType, Gid, Mode, OFlags, RenameFlags, SeekFrom, Stat, Timespec,
+    Timestamps, UTIME_OMIT, Uid, fchmod, fchown, fstat, fstatvfs, fsync, ftruncate, futimens,
+    mkdirat, openat, renameat_with, seek, unlinkat,
 };
 use rustix::io::{Errno, pread, pwrite};
 use rustix::process::geteuid;
 
 use gpuos_checkpoint::manifest::Time;
+
+use crate::within;
 
 /// What something in a folder is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -100,17 +103,17 @@ pub trait Disk {
 
     /// The user in whose name calls are made.
     fn user(&self) -> u32;
-    /// Opens a folder, never through a link.
+    /// Opens a folder, never through a link, and none that is mounted there: `EXDEV`.
     fn open_folder(&self, at: &Self::Folder, name: &[u8]) -> io::Result<Self::Folder>;
     /// Makes a folder with mode 0700.
     fn make_folder(&self, at: &Self::Folder, name: &[u8]) -> io::Result<()>;
-    /// Opens for reading, never through a link, and without waiting where it is a named pipe.
+    /// The same for a file, to be read; without waiting where it is a named pipe.
     fn open(&self, at: &Self::Folder, name: &[u8]) -> io::Result<Self::File>;
     /// Makes a file with mode 0600 for reading and writing; it must not exist.
     fn create(&self, at: &Self::Folder, name: &[u8]) -> io::Result<Self::File>;
     /// Names in a folder, in order of their bytes. More than `most`: `EOVERFLOW`.
     fn list(&self, folder: &Self::Folder, most: usize) -> io::Result<Vec<Vec<u8>>>;
-    /// Looks at a name without opening or following it.
+    /// Looks at a name without opening or following it, or asking what is mounted there.
     fn look(&self, at: &Self::Folder, name: &[u8]) -> io::Result<Facts>;
     /// Of an open file.
     fn facts(&self, file: &Self::File) -> io::Result<Facts>;
@@ -168,16 +171,13 @@ impl LinuxDisk {
 
 const FOLDER: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY);
 
-/// Where a kernel or a filter of system calls knows no `openat2`, a single part with `O_NOFOLLOW` leaves the folder no more.
 fn open(at: BorrowedFd<'_>, name: &[u8], flags: OFlags, mode: u32) -> io::Result<OwnedFd> {
-    let name = part(name)?;
-    let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
-    let beneath = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-    let mode = Mode::from_raw_mode(mode);
-    match openat2(at, name, flags, mode, beneath) {
-        Err(Errno::NOSYS | Errno::PERM | Errno::AGAIN) => Ok(openat(at, name, flags, mode)?),
-        opened => Ok(opened?),
-    }
+    Ok(within::open(
+        at,
+        part(name)?,
+        flags,
+        Mode::from_raw_mode(mode),
+    )?)
 }
 
 fn facts(stat: &Stat) -> Facts {
@@ -276,7 +276,7 @@ impl Disk for LinuxDisk {
     }
 
     fn look(&self, at: &OwnedFd, name: &[u8]) -> io::Result<Facts> {
-        Ok(facts(&statat(at, part(name)?, AtFlags::SYMLINK_NOFOLLOW)?))
+        Ok(facts(&within::look(at, part(name)?)?))
     }
 
     fn facts(&self, file: &OwnedFd) -> io::Result<Facts> {

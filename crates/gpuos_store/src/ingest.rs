@@ -58,6 +58,9 @@ const NEXT: &str = "have the program write only folders and regular files of its
 const STILL: &str =
     "have the program finish writing before it asks for a checkpoint, and try again";
 const REPLACED: &str = "another file took its place while it was read";
+/// The kernel tells both in the same way.
+const MOUNTED: &str = "something is mounted there, or it was moved away while it was read";
+const LEASED: &str = "a process has a lease on it";
 const LESS: &str = "checkpoint less, or have the limit raised";
 
 /// Reads everything beneath a folder of user `uid`.
@@ -268,11 +271,13 @@ trait Reading<T> {
 impl<T> Reading<T> for io::Result<T> {
     fn reading(self, path: &[u8]) -> Result<T> {
         self.map_err(|error| match Errno::from_io_error(&error) {
-            // What was there a moment ago is gone, is a link or a socket now, or was renamed while the kernel looked for it, which
-            // openat2 tells as another device.
-            Some(Errno::NOENT | Errno::LOOP | Errno::NOTDIR | Errno::NXIO | Errno::XDEV) => {
+            // What was there a moment ago is gone, or is a link or a socket now.
+            Some(Errno::NOENT | Errno::LOOP | Errno::NOTDIR | Errno::NXIO) => {
                 Error::refused(tried(path), REPLACED, STILL)
             }
+            Some(Errno::XDEV) => Error::refused(tried(path), MOUNTED, NEXT),
+            // The kernel does not let a reader wait for it, as it is told not to.
+            Some(Errno::AGAIN) => Error::refused(tried(path), LEASED, STILL),
             _ => Error::disk(tried(path), &error),
         })
     }

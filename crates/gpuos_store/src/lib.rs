@@ -2,7 +2,8 @@
 //! bytes are read, written, and held against keyed digests.
 //!
 //! - [`key`]: the site's key, and what is derived of it for each job,
-//! - [`disk`]: all calls of the file system, and the Linux one behind them; [`fake`]: one in memory that crashes and fails,
+//! - [`disk`]: all calls of the file system, and the Linux one behind them; [`within`]: how it opens what a user may have mounted over;
+//!   [`fake`]: one in memory that crashes and fails,
 //! - [`ingest`]: a program's folder, read as something that a hostile user owns, into a segment,
 //! - [`store`]: the folders of all jobs; [`job`]: the checkpoints of one and their commit; [`inventory`]: what is there, and removal,
 //! - [`verify`]: everything that is kept, read and held against its digests,
@@ -32,3 +33,4 @@ mod small;
 pub mod source;
 pub mod store;
 pub mod verify;
+pub mod within;

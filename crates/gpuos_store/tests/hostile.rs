@@ -5,8 +5,11 @@ use std::io::Write;
 use std::os::unix::fs::{MetadataExt, chown, symlink};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
 use std::thread;
+use std::time::Duration;
 
 use gpuos_checkpoint::manifest::Manifest;
 use gpuos_store::disk::{Disk, LinuxDisk};
@@ -117,6 +120,75 @@ fn files_of_others_are_refused() {
     place.put("d/a", b"1");
     chown(place.path("program/d"), Some(1234), None).unwrap();
     assert!(refused(&place).contains("a folder is owned by user 1234"));
+}
+
+/// Something that is mounted, until it is dropped.
+struct Mounted<'a>(&'a Path);
+
+impl<'a> Mounted<'a> {
+    fn tmpfs(on: &'a Path) -> Option<Mounted<'a>> {
+        let words = ["-t", "tmpfs", "-o", "size=1m,mode=700", "none"];
+        let done = Command::new("mount").args(words).arg(on).status();
+        done.is_ok_and(|status| status.success())
+            .then_some(Mounted(on))
+    }
+
+    /// A file system of a user's program that answers nothing, also not who asks what the folder is. The program is this one.
+    fn mute(on: &'a Path) -> Option<(Mounted<'a>, fs::File)> {
+        let program = fs::File::options()
+            .read(true)
+            .write(true)
+            .open("/dev/fuse")
+            .ok()?;
+        let options = "fd=0,rootmode=40000,user_id=0,group_id=0,allow_other";
+        let done = Command::new("mount")
+            .args(["-i", "-t", "fuse", "-o", options, "none"])
+            .arg(on)
+            .stdin(program.try_clone().ok()?)
+            .status();
+        let done = done.is_ok_and(|status| status.success());
+        done.then(|| (Mounted(on), program))
+    }
+}
+
+impl Drop for Mounted<'_> {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(self.0).status();
+    }
+}
+
+#[test]
+fn what_is_mounted_is_refused_and_not_asked() {
+    for at in ["m", "d/m"] {
+        let place = Place::new();
+        place.put("a", b"1");
+        fs::create_dir_all(place.path("program").join(at)).unwrap();
+        let on = place.path("program").join(at);
+        let Some(mounted) = Mounted::tmpfs(&on) else {
+            eprintln!("nothing can be mounted here");
+            return;
+        };
+        fs::write(on.join("f"), b"1").unwrap();
+        let said = refused(&place);
+        assert!(said.contains("something is mounted there"), "{said}");
+        assert!(said.contains(&format!("\"{at}\"")), "{said}");
+        drop(mounted);
+        // Whoever asked it would wait for ever.
+        let Some((mounted, program)) = Mounted::mute(&on) else {
+            eprintln!("there is no FUSE here");
+            continue;
+        };
+        let (told, hears) = channel();
+        thread::scope(|scope| {
+            let place = &place;
+            scope.spawn(move || told.send(refused(place)));
+            let said = hears.recv_timeout(Duration::from_secs(20));
+            // With its program gone the file system answers all who wait with an error, so that the test ends in any case.
+            drop((mounted, program));
+            let said = said.expect("the file system was asked");
+            assert!(said.contains("something is mounted there"), "{said}");
+        });
+    }
 }
 
 #[test]

@@ -5,9 +5,8 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 
-use rustix::fs::{
-    AtFlags, FileType, Mode, OFlags, RawDir, ResolveFlags, Stat, fstat, openat, openat2, unlinkat,
-};
+use gpuos_store::within;
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir, Stat, openat, unlinkat};
 use rustix::io::Errno;
 use rustix::path::Arg;
 
@@ -16,30 +15,13 @@ const READ: OFlags = OFlags::RDONLY;
 
 /// Opens a folder by its name in another one: no link, and nothing that is mounted there, which is not even asked.
 pub(super) fn folder(at: impl AsFd, name: impl Arg + Copy) -> io::Result<OwnedFd> {
-    open(at, name, READ | OFlags::DIRECTORY)
+    let how = READ | OFlags::DIRECTORY;
+    Ok(within::open(at, name, how, Mode::empty())?)
 }
 
 /// What a name is and whose, without opening, following or asking what is mounted there.
 pub(super) fn look(at: impl AsFd, name: impl Arg + Copy) -> io::Result<Stat> {
-    Ok(fstat(open(at, name, OFlags::PATH)?)?)
-}
-
-fn open(at: impl AsFd, name: impl Arg + Copy, how: OFlags) -> io::Result<OwnedFd> {
-    let flags = how | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    // Not NO_SYMLINKS: with O_PATH a link is opened itself, and otherwise O_NOFOLLOW refuses it.
-    let within = ResolveFlags::BENEATH | ResolveFlags::NO_XDEV | ResolveFlags::NO_MAGICLINKS;
-    let at = at.as_fd();
-    match openat2(at, name, flags, Mode::empty(), within) {
-        // Before Linux 5.6, and where a filter knows no call that is so new.
-        Err(Errno::NOSYS | Errno::PERM) => {
-            let opened = openat(at, name, flags, Mode::empty())?;
-            match fstat(&opened)?.st_dev == fstat(at)?.st_dev {
-                true => Ok(opened),
-                false => Err(Errno::XDEV.into()),
-            }
-        }
-        opened => Ok(opened?),
-    }
+    within::look(at, name)
 }
 
 /// What became of a name.
