@@ -5,7 +5,7 @@ use gpuos_checkpoint::ids::NodeIndex;
 use super::leader::Leader;
 use super::line::Line;
 use super::member::Member;
-use super::types::{Input, Output, Settings, View};
+use super::types::{Input, Output, Reason, Settings, View};
 use super::word::{Body, Report, Word};
 
 const LEADER: NodeIndex = NodeIndex(0);
@@ -40,6 +40,11 @@ impl Conductor {
         self.take(input, &mut out);
         self.pass_on(&mut out);
         out
+    }
+
+    /// On node 0: why a checkpoint is wanted or made, unless for the interval alone. Whoever conducts next is told so.
+    pub fn wanted(&self) -> Option<Reason> {
+        self.leader.as_ref()?.wanted()
     }
 
     /// How things are.

@@ -9,7 +9,7 @@ use super::epoch::{Base, Epoch};
 use super::line::Line;
 use super::pace::Pace;
 use super::resume::resumed;
-use super::types::{Join, Making, Output, Reason, Settings, Stage, Took, View};
+use super::types::{Answered, Join, Making, Output, Reason, Settings, Stage, Took, View};
 use super::word::{Asked, Orders, Report, short};
 use crate::output::Ready;
 
@@ -146,8 +146,12 @@ impl Leader {
 
     fn join(&mut self, from: NodeIndex, join: Join, now: u64) {
         let epoch = self.epoch.number;
+        // A file that was away for a while: it belongs to the epoch of its answer.
+        if self.answer(join, from).is_some_and(|it| it.epoch != epoch) {
+            return;
+        }
         let before = self.epoch.of_rank(join.rank);
-        let waits = before.is_some_and(|(before, node)| !self.is_answered(before, node));
+        let waits = before.is_some_and(|(before, node)| self.answer(before, node).is_none());
         let times = (now, self.settings.settle_ms);
         if !self.epoch.join(join, from, times, waits) {
             return;
@@ -167,11 +171,11 @@ impl Leader {
         self.ended = Some((made.number, Err(short(why))));
     }
 
-    /// Whether the answer to a join lies in its node's folder.
-    fn is_answered(&self, join: Join, node: NodeIndex) -> bool {
-        let peer = self.peers.get(usize::from(node.0));
-        let mut answered = peer.iter().flat_map(|peer| &peer.report.known.answered);
-        answered.any(|it| it.join == join)
+    /// The answer to a join, if it lies in its node's folder.
+    fn answer(&self, join: Join, node: NodeIndex) -> Option<Answered> {
+        let peer = self.peers.get(usize::from(node.0))?;
+        let mut answered = peer.report.known.answered.iter();
+        answered.find(|it| it.join == join).copied()
     }
 
     /// When all nodes have said what was answered before, the last epoch goes on, or the first one begins.
@@ -232,6 +236,12 @@ impl Leader {
         self.wanted = self.wanted.max(wanted(made.reason));
         self.ended = Some((made.number, Err(short(why))));
         self.changed = true;
+    }
+
+    /// Why a checkpoint is wanted or made, unless for the interval alone.
+    pub(super) fn wanted(&self) -> Option<Reason> {
+        let made = self.made.as_ref().and_then(|made| wanted(made.reason));
+        self.wanted.max(made)
     }
 
     /// Whatever can be done now.

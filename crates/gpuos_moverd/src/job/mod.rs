@@ -23,6 +23,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, SyncSender};
 use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use gpuos_checkpoint::sets::{NodeDomains, Scheme};
@@ -101,11 +102,17 @@ pub enum Event {
         join: Join,
         /// The line that the program is told.
         line: String,
+        /// In this epoch.
+        epoch: u64,
+        /// Of the gathering in which it was begun.
+        session: u32,
     },
     /// A checkpoint is wanted.
     Want(Reason),
-    /// The job is over, or runs again under another number: the thread ends.
+    /// The job is over, or runs again under another number: the thread ends, and the folder of its programs goes.
     End,
+    /// The mover ends, and the job runs on: the thread ends.
+    Stop,
 }
 
 /// What all jobs of this node share.
@@ -168,8 +175,14 @@ pub struct Worker {
     incarnations: BTreeMap<u16, u64>,
     session: u32,
     wish: Option<Wish>,
-    folder: Option<JobFolder>,
+    folder: Option<Arc<JobFolder>>,
     phase: Phase,
+    /// The movers did not find each other in time, which may still come.
+    late: bool,
+    /// The thread that restored in the gathering before.
+    before: Option<JoinHandle<()>>,
+    /// A checkpoint that was wanted while nobody conducted.
+    wanted: Option<Reason>,
     /// Seats that have taken the roster, at seat 0.
     told: BTreeSet<u16>,
     /// Joins that were answered without node and conductor.
@@ -207,6 +220,9 @@ impl Worker {
             wish: None,
             folder: None,
             phase: Phase::Gathering(Gather::new()),
+            late: false,
+            before: None,
+            wanted: None,
             told: BTreeSet::new(),
             without: BTreeSet::new(),
         }
@@ -220,6 +236,7 @@ impl Worker {
             let wait = due.saturating_duration_since(Instant::now());
             match from.recv_timeout(wait) {
                 Ok(Event::End) => break,
+                Ok(Event::Stop) => return,
                 Ok(event) => self.take(event),
                 Err(std::sync::mpsc::RecvTimeoutError::Timeout) => {}
                 Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => break,

@@ -1,11 +1,13 @@
 //! What the thread of a job does with what it is told.
 
+use std::sync::Arc;
+
 use gpuos_checkpoint::interval::choice::Limits;
 use gpuos_config::gpuos_toml::CheckpointConfig;
 use gpuos_config::options::{Every as Often, parse_checkpoint};
 use gpuos_core::wire::CheckpointPhase;
 use gpuos_mover::node::Node;
-use gpuos_mover::program::{Conductor, Every, Input, Settings as Conducts};
+use gpuos_mover::program::{Conductor, Every, Input, Join, Settings as Conducts};
 use gpuos_mover::roster::Claim;
 use gpuos_mover::settings::Settings;
 use gpuos_store::disk::LinuxDisk;
@@ -15,7 +17,7 @@ use super::restoring::{Place, Restorer};
 use super::running::{Around, Running};
 use super::{Event, Phase, Wish, Worker, new_session};
 use crate::carried::{Body, Carried, RosterParts};
-use crate::folder::JobFolder;
+use crate::folder::{JobFolder, Kept};
 
 impl Worker {
     /// Something came.
@@ -54,19 +56,40 @@ impl Worker {
                 self.links.want(seat);
                 self.say(seat, body);
             }
-            Event::Restored { join, line } => {
-                if let Some(folder) = &mut self.folder
-                    && let Err(error) = folder.answer(&join, &line)
+            Event::Restored {
+                join,
+                line,
+                epoch,
+                session,
+            } => {
+                // Of an earlier gathering, or for a process that is gone: whoever waits now is answered anew.
+                let is_wanted = |folder: &JobFolder| {
+                    let joins = folder.joins().unwrap_or_default();
+                    session == self.session && joins.contains(&join)
+                };
+                if let Some(folder) = &self.folder
+                    && is_wanted(folder)
+                    && let Err(error) = folder.answer(&join, &line, epoch)
                 {
                     let at = folder.path().display();
                     let text = format!("cannot write to {at}: {error}");
                     self.note(&text);
                 }
             }
-            Event::Want(reason) => self.with(|running, around| {
-                running.conduct(around, Input::Want(reason));
-            }),
-            Event::End => {}
+            Event::Want(reason) => {
+                self.wanted = self.wanted.max(Some(reason));
+                self.pass_wish_on();
+            }
+            Event::End | Event::Stop => {}
+        }
+    }
+
+    /// A checkpoint that is wanted is asked for as soon as somebody conducts.
+    fn pass_wish_on(&mut self) {
+        if matches!(self.phase, Phase::Running(_))
+            && let Some(reason) = self.wanted.take()
+        {
+            self.with(|running, around| running.conduct(around, Input::Want(reason)));
         }
     }
 
@@ -91,12 +114,17 @@ impl Worker {
             self.wish = Some(Wish { gid, asked, option });
         }
         if self.folder.is_none() {
-            let (job, owner) = (&self.start.job, (self.start.uid, gid));
-            let made = JobFolder::create(&self.shared.folders, job, owner);
+            let kept = Kept {
+                run: self.start.run,
+                uid: self.start.uid,
+                gid,
+                asked: asked.into(),
+            };
+            let made = JobFolder::create(&self.shared.folders, &self.start.job, &kept);
             let folder = made.map_err(|error| error.to_string())?;
             let path = folder.path().to_string_lossy().into_owned();
             *crate::jobs::locked(&self.shown) = Some(path);
-            self.folder = Some(folder);
+            self.folder = Some(Arc::new(folder));
         }
         Ok(())
     }
@@ -141,7 +169,18 @@ impl Worker {
     fn gather_anew(&mut self, session: u32) {
         self.session = session;
         self.told.clear();
-        self.phase = Phase::Gathering(Gather::new());
+        self.late = false;
+        let before = std::mem::replace(&mut self.phase, Phase::Gathering(Gather::new()));
+        if let Phase::Running(running) = before {
+            self.wanted = self.wanted.max(running.conductor().wanted());
+            self.before = Some(running.end());
+        }
+        let why = "a gpuos_mover of the job was started anew while it was made; the checkpoint before is as it was";
+        if let Some(folder) = &self.folder
+            && let Err(error) = folder.give_up(why)
+        {
+            self.note(&format!("cannot write to {}: {error}", folder.path().display()));
+        }
     }
 
     /// What this node has of the job.
@@ -179,6 +218,7 @@ impl Worker {
         if let Phase::Failed(why) = &self.phase {
             let why = why.clone();
             self.answer_without(&why);
+            self.try_again();
         }
     }
 
@@ -195,7 +235,7 @@ impl Worker {
             self.links.want(0);
             if late {
                 let why = self.links.why(0);
-                self.fail(format!("no checkpoints in this run: {why}"));
+                self.be_late(&why);
             }
             return;
         }
@@ -216,7 +256,7 @@ impl Worker {
                 Some(_) => whys.join("; "),
                 None => "no step of the job has started on its first node".into(),
             };
-            return self.fail(format!("no checkpoints in this run: {why}"));
+            return self.be_late(&why);
         }
         self.draw();
     }
@@ -276,12 +316,16 @@ impl Worker {
             .wish(roster.gid, &roster.asked)
             .and_then(|()| self.running(roster));
         match begun {
-            Ok(running) => self.phase = Phase::Running(Box::new(running)),
+            Ok(running) => {
+                self.phase = Phase::Running(Box::new(running));
+                self.with(|running, around| running.look_at_folder(around));
+                self.pass_wish_on();
+            }
             Err(why) => self.fail(why),
         }
     }
 
-    fn running(&self, roster: RosterParts) -> Result<Running, String> {
+    fn running(&mut self, roster: RosterParts) -> Result<Running, String> {
         let (Some(wish), Some(folder)) = (&self.wish, &self.folder) else {
             return Err("the folder for checkpoints is not there".into());
         };
@@ -307,16 +351,18 @@ impl Worker {
             ready_ms: u64::from(config.ready_s) * 1000,
             ..Conducts::new(own, nodes, self.session, every)
         };
+        let parts = store.job(job, uid).map_err(|error| error.to_string())?;
+        let conductor = Conductor::new(conducts, now);
         let restorer = Restorer::start(Place {
             store,
             job: job.clone(),
             owner: (uid, wish.gid),
-            folder: folder.root().try_clone().map_err(|e| e.to_string())?,
+            folder: folder.clone(),
             to: self.to.clone(),
+            session: self.session,
+            before: self.before.take(),
         });
         let restorer = restorer.map_err(|e| format!("cannot start a thread: {e}"))?;
-        let parts = store.job(job, uid).map_err(|error| error.to_string())?;
-        let conductor = Conductor::new(conducts, now);
         Ok(Running::new(
             node,
             conductor,
@@ -337,28 +383,60 @@ impl Worker {
         self.phase = Phase::Failed(why);
     }
 
+    /// The movers did not find each other in time.
+    fn be_late(&mut self, why: &str) {
+        self.fail(format!("no checkpoints in this run: {why}"));
+        self.late = true;
+    }
+
+    /// Movers that were missed may have come. Programs that were answered meanwhile keep their answers.
+    fn try_again(&mut self) {
+        if !self.late {
+            return;
+        }
+        let others = match self.is_first() {
+            true => 1..self.start.place.nodes,
+            false => 0..1,
+        };
+        others.clone().for_each(|seat| self.links.want(seat));
+        let all = others.clone().all(|seat| self.links.is_open(seat));
+        if self.is_first() && all && self.wish.is_some() {
+            self.note("all movers of the job are there now");
+            self.gather_anew(new_session(self.session));
+        }
+    }
+
     /// Programs that join a run without checkpoints begin from their start, unless they have been here before: then they would do
     /// their work again, and perhaps write over what they have.
     fn answer_without(&mut self, why: &str) {
-        let first = self.start.run == 0;
-        let Some(folder) = &mut self.folder else {
+        let Some(folder) = self.folder.clone() else {
             return;
         };
-        let line = match first {
+        let joins = folder.joins().unwrap_or_default();
+        let new: Vec<Join> = joins
+            .into_iter()
+            .filter(|join| !self.without.contains(join))
+            .collect();
+        if new.is_empty() {
+            return;
+        }
+        let known = folder.known();
+        let first = self.start.run == 0 && (known.epoch, known.highest) == (0, 0);
+        let line = match first && self.claim().is_none() {
             true => "new".to_string(),
             false => format!("failed {why}"),
         };
-        for join in folder.joins().unwrap_or_default() {
-            if self.without.insert(join) {
-                let _ = folder.answer(&join, &line);
-            }
+        for join in new {
+            // Epoch 0: no conductor has settled this.
+            let _ = folder.answer(&join, &line, 0);
+            self.without.insert(join);
         }
     }
 
     /// Has node and conductor do something, if there are some.
     fn with(&mut self, done: impl FnOnce(&mut Running, &mut Around<'_>)) {
         let now = self.now();
-        if let (Phase::Running(running), Some(folder)) = (&mut self.phase, &mut self.folder) {
+        if let (Phase::Running(running), Some(folder)) = (&mut self.phase, &self.folder) {
             let mut around = Around {
                 now,
                 session: self.session,
