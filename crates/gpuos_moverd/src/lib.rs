@@ -2,7 +2,8 @@
 //!
 //! - [`options`] and [`run`] start it all;
 //! - [`handler`] answers clients on this node: slurmstepd and `gpuos ckpt`;
-//! - [`registrar`] asks the workload manager whose jobs are here, and starts a thread for each: [`job`]; [`jobs`] lists them;
+//! - [`registrar`] asks the workload manager whose jobs are here, and starts a thread for each: [`job`]; [`jobs`] lists them, [`left`] finds
+//!   those that an earlier mover has served;
 //! - [`folder`]: the folder by which a job's programs are spoken with;
 //! - [`network`]: links to the movers of other nodes, and [`carried`]: what goes over them.
 //!
@@ -15,6 +16,7 @@ pub mod folder;
 pub mod handler;
 pub mod job;
 pub mod jobs;
+pub mod left;
 pub mod network;
 pub mod options;
 pub mod registrar;

@@ -4,4 +4,5 @@ mod support;
 
 mod folder;
 mod hostile;
+mod resume;
 mod trash;

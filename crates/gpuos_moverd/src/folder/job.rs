@@ -161,7 +161,8 @@ impl JobFolder {
     pub fn answer(&self, join: &Join, line: &str, epoch: u64) -> io::Result<()> {
         let mut state = self.state();
         let before = state.answered.get(&join.rank).copied();
-        let same = |it: Start| it.nonce == join.nonce && it.size.is_none_or(|size| size == join.size);
+        let same =
+            |it: Start| it.nonce == join.nonce && it.size.is_none_or(|size| size == join.size);
         if before.is_some_and(same) {
             return Ok(());
         }

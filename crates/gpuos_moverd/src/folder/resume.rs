@@ -6,8 +6,8 @@ use std::os::fd::OwnedFd;
 
 use gpuos_core::job::JobId;
 use gpuos_mover::program::{Answered, Join, Known, Told};
-use rustix::fs::{fstat, statat};
 use rustix::fs::AtFlags;
+use rustix::fs::{fstat, statat};
 
 use super::at::{self, Walk};
 use super::job::{COMMIT, FAILED, JobFolder, RANKS, REQUEST, State, TAKEN, remove_file};
@@ -55,7 +55,9 @@ impl JobFolder {
     pub fn known(&self) -> Known {
         let state = self.state();
         let answered = state.answered.iter().filter_map(|(rank, start)| {
-            let Start { nonce, epoch, told, .. } = *start;
+            let Start {
+                nonce, epoch, told, ..
+            } = *start;
             let (rank, size) = (*rank, start.size?);
             let join = Join { rank, size, nonce };
             Some(Answered { join, epoch, told })
@@ -125,7 +127,9 @@ impl JobFolder {
     fn sizes(&self) -> io::Result<BTreeMap<(u16, u64), u16>> {
         let joined = super::job::read_joins(self.ranks())?;
         let all = joined.newest.iter().chain(&joined.older);
-        Ok(all.map(|join| ((join.rank, join.nonce), join.size)).collect())
+        Ok(all
+            .map(|join| ((join.rank, join.nonce), join.size))
+            .collect())
     }
 
     /// The last answer of each rank. Earlier ones that stand there still are removed.
@@ -139,7 +143,10 @@ impl JobFolder {
         for (rank, nonce) in names.iter().filter_map(|name| read_start(name)) {
             let name = start_file(rank, nonce);
             let text = text(self.root(), &name[..])?;
-            let epoch = text.lines().nth(1).and_then(|line| line.strip_prefix("epoch "));
+            let epoch = text
+                .lines()
+                .nth(1)
+                .and_then(|line| line.strip_prefix("epoch "));
             // Who was answered without an epoch was answered by no conductor.
             let epoch = epoch.and_then(|epoch| epoch.parse().ok()).unwrap_or(0);
             let told = told(text.lines().next().unwrap_or_default());
@@ -149,8 +156,16 @@ impl JobFolder {
             let mut old = Some(nonce);
             if times.get(&rank).is_none_or(|before| *before < time) {
                 times.insert(rank, time);
-                let start = Start { nonce, size, epoch, told };
-                old = state.answered.insert(rank, start).map(|before| before.nonce);
+                let start = Start {
+                    nonce,
+                    size,
+                    epoch,
+                    told,
+                };
+                old = state
+                    .answered
+                    .insert(rank, start)
+                    .map(|before| before.nonce);
             }
             if let Some(old) = old {
                 remove_file(self.root(), &start_file(rank, old))?;

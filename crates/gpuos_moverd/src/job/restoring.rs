@@ -184,7 +184,11 @@ impl<S: Source> Source for Stoppable<'_, S> {
         if self.stop.load(Ordering::Relaxed) {
             let tried = format!("restore files of checkpoint {segment}");
             let next = "they are restored anew";
-            return Err(Error::refused(tried, "the movers of the job gather anew", next));
+            return Err(Error::refused(
+                tried,
+                "the movers of the job gather anew",
+                next,
+            ));
         }
         self.source.read(segment, offset, buffer)
     }

@@ -179,7 +179,10 @@ impl Worker {
         if let Some(folder) = &self.folder
             && let Err(error) = folder.give_up(why)
         {
-            self.note(&format!("cannot write to {}: {error}", folder.path().display()));
+            self.note(&format!(
+                "cannot write to {}: {error}",
+                folder.path().display()
+            ));
         }
     }
 
