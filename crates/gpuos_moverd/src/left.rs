@@ -51,7 +51,9 @@ impl Left {
         let mut go = Vec::new();
         let mut open = Vec::new();
         for job in std::mem::take(&mut self.jobs) {
-            let Ok(record) = manager.job(&job) else {
+            // It is not asked again and again while it is away.
+            let asked = open.is_empty().then(|| manager.job(&job));
+            let Some(Ok(record)) = asked else {
                 open.push(job);
                 continue;
             };

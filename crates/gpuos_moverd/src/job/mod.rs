@@ -7,6 +7,8 @@
 //!      └──── a mover of the job was started anew ──────┘
 //! ```
 //!
+//! What failed for being too late is tried again when the missing movers have come.
+//!
 //! - `links`, `gather`: the others; `running`: node and conductor; `restoring`: the files of a rank, also from another node;
 //! - `serve`: what the thread does with what comes in; `status`: how it stands, for clients.
 //!

@@ -25,6 +25,9 @@ impl Worker {
         match event {
             Event::Step { gid, asked, reply } => {
                 let answer = self.step(gid, &asked);
+                if let Err(why) = &answer {
+                    self.note(why);
+                }
                 let _ = reply.try_send(answer);
             }
             Event::Linked {
@@ -148,16 +151,20 @@ impl Worker {
                 let claim = self.claim().map(Into::into);
                 self.say(seat, Body::Claim(claim));
             }
-            _ if session != self.session => {}
-            Body::Claim(claim) if self.is_first() => {
+            Body::Claim(claim) if self.is_first() && session == self.session => {
                 if let Phase::Gathering(gather) = &mut self.phase {
                     gather.claim(seat, claim.map(Into::into));
                 }
             }
             Body::Roster(roster) if seat == 0 => {
+                // Something late of a session before may have come in between.
+                if session != self.session {
+                    self.gather_anew(session);
+                }
                 self.begin(roster);
                 self.say(seat, Body::RosterTaken);
             }
+            _ if session != self.session => {}
             Body::RosterTaken if self.is_first() => {
                 self.told.insert(seat);
             }
