@@ -13,6 +13,7 @@ per_suite!(
     ranks_go_on_after_their_node_is_lost,
     a_job_of_one_node_goes_on_from_what_was_drained,
     a_job_that_has_lost_all_its_nodes_goes_on_from_what_was_drained,
+    checkpoints_go_on_after_movers_were_killed,
 );
 
 /// Nodes with a mover each, and no gpuosd.
@@ -91,10 +92,8 @@ fn lose(cluster: &Cluster, node: &str) {
     cluster.update(&[&format!("NodeName={node}"), "State=DOWN", "Reason=lost"]);
 }
 
-fn ranks_go_on_after_their_node_is_lost(suite: &Suite) {
-    let Some(cluster) = movers("ckpt-lost", suite, 4) else {
-        return;
-    };
+/// A job of three ranks on three nodes, which saves every second.
+fn count(cluster: &Cluster) -> u32 {
     let script = format!("srun -l {} 100000 0.02", counter());
     let options = [
         "--requeue",
@@ -105,13 +104,23 @@ fn ranks_go_on_after_their_node_is_lost(suite: &Suite) {
     ];
     let job = cluster.sbatch(&options, &script);
     cluster.wait(job, &["RUNNING"]);
-    until(&cluster, "two checkpoints", || {
-        committed(&cluster, "n1", job).filter(|number| *number >= 2)
-    });
-    lose(&cluster, "n2");
-    let newest = committed(&cluster, "n1", job).expect("it had one");
+    job
+}
+
+/// Waits until a checkpoint is committed that is so much newer than the newest one.
+fn more(cluster: &Cluster, job: u32, by: u32) -> u32 {
+    let newest = committed(cluster, "n1", job).unwrap_or(0);
+    until(cluster, "more checkpoints", || {
+        committed(cluster, "n1", job).filter(|number| *number >= newest + by)
+    })
+}
+
+/// A node is lost, and the job goes on from a checkpoint that is as new as what its programs knew of.
+fn goes_on_without(cluster: &Cluster, node: &str, job: u32) {
+    lose(cluster, node);
+    let newest = committed(cluster, "n1", job).expect("it had one");
     // slurmctld holds a requeued job back for two minutes, for a node that comes back.
-    until(&cluster, "the job is requeued", || {
+    until(cluster, "the job is requeued", || {
         cluster
             .lab
             .job_state(job)
@@ -122,8 +131,8 @@ fn ranks_go_on_after_their_node_is_lost(suite: &Suite) {
     cluster.update(&[&format!("JobId={job}"), "StartTime=now+3"]);
     cluster.wait(job, &["RUNNING"]);
     let restored = |rank| {
-        until(&cluster, "it goes on", || {
-            said(&cluster, job, rank, "restored checkpoint").pop()
+        until(cluster, "it goes on", || {
+            said(cluster, job, rank, "restored checkpoint").pop()
         })
     };
     let from: Vec<(u32, u32)> = (0..3).map(restored).collect();
@@ -136,14 +145,14 @@ fn ranks_go_on_after_their_node_is_lost(suite: &Suite) {
             *number >= newest,
             "checkpoint {newest} was committed: {from:?}"
         );
-        let saved = said(&cluster, job, rank, "saved");
+        let saved = said(cluster, job, rank, "saved");
         assert!(
             saved.contains(&(*number, *count)),
             "rank {rank}: {saved:?}, {from:?}"
         );
     }
-    until(&cluster, "another checkpoint", || {
-        committed(&cluster, "n1", job).filter(|number| *number > newest + 1)
+    until(cluster, "another checkpoint", || {
+        committed(cluster, "n1", job).filter(|number| *number > newest + 1)
     });
 }
 
@@ -239,4 +248,46 @@ fn go_on_from_what_was_drained(name: &str, suite: &Suite, nodes: usize) {
     until(&cluster, "another checkpoint", || {
         committed(&cluster, fresh[0], job).filter(|number| *number > newest + 1)
     });
+}
+
+fn ranks_go_on_after_their_node_is_lost(suite: &Suite) {
+    let Some(cluster) = movers("ckpt-lost", suite, 4) else {
+        return;
+    };
+    let job = count(&cluster);
+    more(&cluster, job, 2);
+    goes_on_without(&cluster, "n2", job);
+}
+
+fn checkpoints_go_on_after_movers_were_killed(suite: &Suite) {
+    let Some(cluster) = movers("ckpt-killed", suite, 4) else {
+        return;
+    };
+    let job = count(&cluster);
+    more(&cluster, job, 1);
+    let again = |nodes: &[&str]| {
+        for node in nodes {
+            let killed = cluster.lab.kill_mover(node, libc::SIGKILL);
+            assert!(killed.expect("it can be killed"), "{node} had one");
+        }
+        for node in nodes {
+            cluster.lab.start_mover(node).expect("it starts");
+        }
+        more(&cluster, job, 2);
+    };
+    // One that leads, one that does not, at some moment; all of them.
+    for nodes in [&["n3"][..], &["n1"], &["n1", "n2", "n3"]] {
+        again(nodes);
+    }
+    if std::env::var_os("GPUOS_LONG").is_some() {
+        for round in 0..30 {
+            std::thread::sleep(std::time::Duration::from_millis(round * 37));
+            again(&[["n1", "n2", "n3"][round as usize % 3]]);
+        }
+    }
+    for rank in 0..3 {
+        let restored = said(&cluster, job, rank, "restored checkpoint");
+        assert_eq!(restored, [], "the program has run all the time");
+    }
+    goes_on_without(&cluster, "n2", job);
 }

@@ -67,6 +67,10 @@ pub enum Event {
         join: Join,
         /// The line that the program is told.
         line: String,
+        /// In this epoch.
+        epoch: u64,
+        /// Of the gathering in which it was begun.
+        session: u32,
     },
     /// Something of draining a checkpoint was done.
     Drain(DrainDone),
@@ -83,8 +87,10 @@ pub enum Event {
         /// Whether it would requeue the job.
         may_requeue: bool,
     },
-    /// The job is over, or runs again under another number: the thread ends.
+    /// The job is over, or runs again under another number: the thread ends, and the folder of its programs goes.
     End,
+    /// The mover ends, and the job runs on: the thread ends.
+    Stop,
 }
 
 /// What a thread that drains has done.

@@ -2,7 +2,8 @@
 //!
 //! - [`options`] and [`run`] start it all;
 //! - [`handler`] answers clients on this node: slurmstepd and `gpuos ckpt`;
-//! - [`registrar`] asks the workload manager whose jobs are here, and starts a thread for each: [`job`]; [`jobs`] lists them, and [`event`] is what they are told;
+//! - [`registrar`] asks the workload manager whose jobs are here, and starts a thread for each: [`job`]; [`jobs`] lists them, [`event`] is what they
+//!   are told, and [`left`] finds those that an earlier mover has served;
 //! - [`ends`]: when jobs will be ended, and the requeue of those that have saved before; [`domains`]: which nodes of a job fail together;
 //! - [`folder`]: the folder by which a job's programs are spoken with;
 //! - [`level3`]: the folder on a parallel file system, and [`keeper`], which looks after it;
@@ -21,6 +22,7 @@ pub mod handler;
 pub mod job;
 pub mod jobs;
 pub mod keeper;
+pub mod left;
 pub mod level3;
 pub mod network;
 pub mod options;

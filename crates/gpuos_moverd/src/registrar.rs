@@ -24,6 +24,7 @@ use crate::domains::FailureDomains;
 use crate::event::Event;
 use crate::job::{Shared, Start, Worker};
 use crate::jobs::{Jobs, Served, locked};
+use crate::left::{Goes, Left};
 
 /// The option by which jobs ask for checkpoints, without dashes.
 const OPTION: &str = "gpuos-checkpoint";
@@ -57,6 +58,8 @@ pub enum Ask {
     },
     /// Another node's mover names a job.
     Named(JobId),
+    /// The mover ends, and all threads of jobs with it. The other half is dropped when they have.
+    Stop(SyncSender<()>),
 }
 
 /// The state of the thread.
@@ -69,6 +72,8 @@ pub struct Registrar {
     in_vain: BTreeMap<JobId, Instant>,
     /// Threads of jobs, also of those that were told to end.
     threads: BTreeMap<JobId, JoinHandle<()>>,
+    /// Folders of an earlier mover.
+    left: Left,
 }
 
 impl Registrar {
@@ -80,6 +85,7 @@ impl Registrar {
         shared: Arc<Shared>,
         jobs: Arc<Jobs>,
         (manager, domains): (Arc<dyn WorkloadManager>, FailureDomains),
+        left: Left,
         from: Receiver<Ask>,
     ) -> std::io::Result<()> {
         let registrar = Registrar {
@@ -89,6 +95,7 @@ impl Registrar {
             domains: Arc::new(domains),
             in_vain: BTreeMap::new(),
             threads: BTreeMap::new(),
+            left,
         };
         let thread = thread::Builder::new().name("registrar".into());
         thread.spawn(move || registrar.run(&from))?;
@@ -98,6 +105,7 @@ impl Registrar {
     fn run(mut self, from: &Receiver<Ask>) {
         let mut due = Instant::now() + LOOK;
         let mut sweep = Instant::now();
+        self.take_up();
         loop {
             match from.recv_timeout(due.saturating_duration_since(Instant::now())) {
                 Ok(Ask::Step {
@@ -108,10 +116,12 @@ impl Registrar {
                     reply,
                 }) => self.step(&job, (uid, gid), asked, reply),
                 Ok(Ask::Named(job)) => self.named(&job),
+                Ok(Ask::Stop(_done)) => return self.stop(),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
             }
             if Instant::now() >= due {
+                self.take_up();
                 self.look();
                 due = Instant::now() + LOOK;
             }
@@ -155,6 +165,42 @@ impl Registrar {
         // The job's thread answers, so that other jobs do not wait for it.
         let event = Event::Step { gid, asked, reply };
         let _ = served.to.try_send(event);
+    }
+
+    /// Serves the jobs that an earlier mover has served, as far as the workload manager tells of them.
+    fn take_up(&mut self) {
+        if self.left.is_empty() {
+            return;
+        }
+        let jobs = self.jobs.clone();
+        let is_served = |job: &JobId| jobs.get(job).is_some();
+        let go = self
+            .left
+            .decide(&*self.manager, &self.shared.node, is_served);
+        for Goes { record, kept } in go {
+            let job = record.id.clone();
+            let served = self.serve(&job, &record);
+            let event = Event::Step {
+                gid: kept.gid,
+                asked: kept.asked,
+                // Nobody waits for it.
+                reply: sync_channel(1).0,
+            };
+            match served {
+                Ok(served) => drop(served.to.try_send(event)),
+                Err(why) => tracing::error!(%job, "job {job} is not served on: {why}"),
+            }
+        }
+    }
+
+    /// Ends the threads of all jobs, which run on.
+    fn stop(mut self) {
+        for (_, served) in self.jobs.all() {
+            let _ = served.to.send(Event::Stop);
+        }
+        for (_, thread) in std::mem::take(&mut self.threads) {
+            let _ = thread.join();
+        }
     }
 
     fn named(&mut self, job: &JobId) {

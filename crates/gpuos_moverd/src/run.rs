@@ -29,6 +29,7 @@ use crate::handler::{Handler, is_safe};
 use crate::job::{Shared, Totals};
 use crate::jobs::Jobs;
 use crate::keeper;
+use crate::left::Left;
 use crate::level3::Level3;
 use crate::network::{Network, TAKEN};
 use crate::options::Options;
@@ -42,6 +43,8 @@ const EFFORT: usize = 2000;
 const BREATH: Duration = Duration::from_millis(20);
 /// or so long if there is nothing more that can be removed.
 const IDLE: Duration = Duration::from_secs(5);
+/// Threads of jobs get so long to end.
+const LAST: Duration = Duration::from_secs(5);
 /// The socket is looked after so often, and systemd told that all goes on.
 const TICK: Duration = Duration::from_secs(1);
 
@@ -108,11 +111,15 @@ pub fn run(options: &Options) -> Result<()> {
     if let Err(e @ BindError::InUse) = door.open(&handler) {
         return Err(e).with_context(|| door.path().display().to_string());
     }
+    let trash = Arc::new(Trash::open(&options.jobs)?);
+    let left = Left::find(trash.clone())
+        .with_context(|| format!("cannot read {}", options.jobs.display()))?;
     if let Some(level3) = level3 {
         keeper::start(level3, jobs.clone(), manager.clone())?;
     }
     Ends::start(jobs.clone(), manager.clone(), saved)?;
-    Registrar::start(shared, jobs.clone(), (manager, domains), asks)?;
+    Registrar::start(shared, jobs.clone(), (manager, domains), left, asks)?;
+    let ending = registrar.clone();
     let naming = move || {
         for job in named {
             if registrar.send(Ask::Named(job)).is_err() {
@@ -128,7 +135,6 @@ pub fn run(options: &Options) -> Result<()> {
     thread::Builder::new()
         .name("listen".into())
         .spawn(listening)?;
-    let trash = Trash::open(&options.jobs)?;
     thread::Builder::new()
         .name("trash".into())
         .spawn(move || empty(&trash))?;
@@ -137,6 +143,11 @@ pub fn run(options: &Options) -> Result<()> {
     wait(&mut door, &handler)?;
     let _ = sd_notify::notify(false, &[sd_notify::NotifyState::Stopping]);
     door.close();
+    let (done, ended) = sync_channel(1);
+    if ending.try_send(Ask::Stop(done)).is_ok() {
+        // The disk shows how far things were, so that what is late can be cut off.
+        let _ = ended.recv_timeout(LAST);
+    }
     Ok(())
 }
 

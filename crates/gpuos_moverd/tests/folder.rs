@@ -51,7 +51,7 @@ fn the_folder_is_roots_and_ranks_is_the_users() {
 #[test]
 fn a_base_where_others_could_write_is_refused() {
     let base = Base::new();
-    let create = |at: &std::path::Path| JobFolder::create(at, &job(7), owner());
+    let create = |at: &std::path::Path| JobFolder::create(at, &job(7), &kept(0));
     let refused = |at: &std::path::Path| {
         let said = create(at).err().expect("it is refused").to_string();
         assert!(said.contains("for the folders of jobs"), "{said}");
@@ -121,24 +121,28 @@ fn each_join_is_seen_at_once() {
 }
 
 #[test]
-fn an_answer_is_one_line_of_roots() {
+fn an_answer_is_a_line_of_roots_and_its_epoch() {
     let base = Base::new();
     let folder = base.folder();
     let at = |name: &str| folder.path().join(name);
-    folder.answer(&join(2, 3, 44), "restore 17").unwrap();
-    assert_eq!(text(at("start.2.44")), "restore 17\n");
+    folder.answer(&join(2, 3, 44), "restore 17", 1).unwrap();
+    assert_eq!(text(at("start.2.44")), "restore 17\nepoch 1\n");
     assert_eq!(facts(at("start.2.44")).2, 0o644);
-    user(folder.path(), "test \"$(cat start.2.44)\" = 'restore 17'");
+    user(
+        folder.path(),
+        "test \"$(head -n1 start.2.44)\" = 'restore 17'",
+    );
     let odd = "failed a\nb\r\u{1b}[2J\u{2028}\u{202e}c";
-    folder.answer(&join(0, 3, 1), odd).unwrap();
-    assert_eq!(text(at("start.0.1")), "failed a b  [2J  c\n");
+    folder.answer(&join(0, 3, 1), odd, 1).unwrap();
+    assert_eq!(text(at("start.0.1")), "failed a b  [2J  c\nepoch 1\n");
     let long = format!("failed {}", "ä".repeat(1000));
-    folder.answer(&join(1, 3, 1), &long).unwrap();
+    folder.answer(&join(1, 3, 1), &long, 1).unwrap();
     let written = text(at("start.1.1"));
-    assert!(written.len() <= 501 && written.len() > 495);
-    assert!(written.ends_with("ä\n"));
-    folder.answer(&join(1, 3, 1), "new").unwrap();
-    assert_eq!(text(at("start.1.1")), "new\n");
+    let line = written.strip_suffix("ä\nepoch 1\n").unwrap();
+    assert!((490..=498).contains(&line.len()));
+    // Once: the program may have read it.
+    folder.answer(&join(1, 3, 1), "new", 2).unwrap();
+    assert_eq!(text(at("start.1.1")), written);
     assert_eq!(
         names(folder.path()),
         ["ranks", "start.0.1", "start.1.1", "start.2.44"]
@@ -154,7 +158,7 @@ fn what_was_made_for_an_earlier_start_of_the_program_goes_with_the_next_answer()
     user(&ranks, "touch -d @1000 0.2.1; touch 1.2.1");
     assert_eq!(folder.joins().unwrap().len(), 2);
     for rank in [0, 1] {
-        folder.answer(&join(rank, 2, 1), "restore 3").unwrap();
+        folder.answer(&join(rank, 2, 1), "restore 3", 1).unwrap();
         let restored = at(&restored_name(&join(rank, 2, 1)));
         fs::create_dir(&restored).unwrap();
         fs::write(restored.join("f"), b"1").unwrap();
@@ -162,7 +166,7 @@ fn what_was_made_for_an_earlier_start_of_the_program_goes_with_the_next_answer()
     // Two starts, of which the first was gone before it was answered; and the program has another size then.
     user(&ranks, "touch -d @2000 0.2.2; touch -d @3000 0.3.3");
     assert!(folder.joins().unwrap().contains(&join(0, 3, 3)));
-    folder.answer(&join(0, 3, 3), "new").unwrap();
+    folder.answer(&join(0, 3, 3), "new", 1).unwrap();
     assert_eq!(
         names(folder.path()),
         ["ranks", "restore.1.1", "start.0.3", "start.1.1"]
@@ -245,7 +249,7 @@ fn a_checkpoint_from_the_request_to_the_commit() {
     };
     let mut source = LocalSource::new(&stored);
     restore_part(&stored, &manifest, b"rank-0-of-4", &target, &mut source).unwrap();
-    folder.answer(&rank, "restore 3").unwrap();
+    folder.answer(&rank, "restore 3", 1).unwrap();
     user(&at("restore.0.99"), "test \"$(cat f)\" = a; rm f; touch g");
     assert_eq!(facts(at("restore.0.99")), (uid, gid, 0o700));
     folder.remove().unwrap();
@@ -305,7 +309,7 @@ fn only_one_checkpoint_is_wanted_at_a_time() {
 fn what_an_earlier_run_has_left_is_gone() {
     let base = Base::new();
     let earlier = base.folder();
-    earlier.answer(&join(0, 1, 1), "new").unwrap();
+    earlier.answer(&join(0, 1, 1), "new", 1).unwrap();
     earlier.ask(1, "asked", &[(0, 1)]).unwrap();
     user(
         earlier.path(),
@@ -319,11 +323,11 @@ fn what_an_earlier_run_has_left_is_gone() {
     if is_root() {
         chown(half.join("a"), Some(3001), None).unwrap();
     }
-    let folder = base.folder();
+    let folder = JobFolder::create(&base.path(), &job(7), &kept(1)).unwrap();
     assert_eq!(names(folder.path()), ["ranks"]);
     assert_eq!(folder.joins().unwrap(), []);
     // The earlier one does no harm any more, not even by being removed.
-    let _ = earlier.answer(&join(0, 1, 1), "new");
+    let _ = earlier.answer(&join(0, 1, 1), "new", 1);
     let _ = earlier.close(1, None);
     let _ = earlier.joins();
     earlier.remove().unwrap();

@@ -87,7 +87,7 @@ fn a_folder_is_held_by_what_was_made_and_not_by_its_name() {
     fs::create_dir(folder.path()).unwrap();
     user(&base.beside("elsewhere/ranks"), "touch 0.1.1");
     assert_eq!(folder.joins().unwrap(), [join(0, 1, 1)]);
-    folder.answer(&join(0, 1, 1), "new").unwrap();
+    folder.answer(&join(0, 1, 1), "new", 1).unwrap();
     folder.ask(1, "asked", &[(0, 1)]).unwrap();
     assert_eq!(names(folder.path()).len(), 0);
     assert_eq!(text(base.beside("elsewhere/request")), "1 asked\n");
@@ -219,7 +219,7 @@ fn a_hard_link_to_a_file_of_others_is_removed_and_the_file_stays() {
     fs::hard_link(&secret, at.join("ready.0")).unwrap();
     fs::hard_link(&secret, folder.path().join("ranks/0.1.1")).unwrap();
     assert_eq!(folder.joins().unwrap(), [join(0, 1, 1)]);
-    folder.answer(&join(0, 1, 2), "new").unwrap();
+    folder.answer(&join(0, 1, 2), "new", 1).unwrap();
     folder.close(1, None).unwrap();
     folder.remove().unwrap();
     base.empty();
@@ -240,7 +240,7 @@ fn names_in_ranks_that_are_no_files_stay_and_do_no_harm() {
     assert_eq!(folder.joins().unwrap(), [join(0, 1, 2)]);
     // Between the look and the answer.
     user(&ranks, "rm 0.1.1; mkdir 0.1.1; touch 0.1.1/f");
-    folder.answer(&join(0, 1, 2), "new").unwrap();
+    folder.answer(&join(0, 1, 2), "new", 1).unwrap();
     assert_eq!(names(&ranks), ["0.1.1", "0.1.2"]);
     if is_root() {
         chown(ranks.join("0.1.1"), Some(0), None).unwrap();

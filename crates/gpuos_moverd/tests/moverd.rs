@@ -10,4 +10,5 @@ mod folder;
 mod hostile;
 mod limits;
 mod read_fuzz;
+mod resume;
 mod trash;

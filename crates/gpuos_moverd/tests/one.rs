@@ -15,9 +15,11 @@ use gpuos_core::wire::{CheckpointJob, CheckpointRequest, Peer, Reply, Request};
 use gpuos_host::munge::{self, Credentials, Opened};
 use gpuos_host::socket::RequestHandler;
 use gpuos_moverd::domains::FailureDomains;
+use gpuos_moverd::folder::Trash;
 use gpuos_moverd::handler::Handler;
 use gpuos_moverd::job::{Shared, Totals};
 use gpuos_moverd::jobs::Jobs;
+use gpuos_moverd::left::Left;
 use gpuos_moverd::network::Network;
 use gpuos_moverd::registrar::Registrar;
 use gpuos_store::disk::LinuxDisk;
@@ -97,7 +99,8 @@ pub fn mover(store: &Path, jobs: &Path, config: CheckpointConfig, forbidden: For
     let (registrar, asks) = sync_channel(16);
     let of: Arc<dyn WorkloadManager> = Arc::new(manager.clone());
     let domains = FailureDomains::new(Config::default(), of.clone());
-    Registrar::start(shared.clone(), listed.clone(), (of, domains), asks).unwrap();
+    let left = Left::find(Arc::new(Trash::open(jobs).unwrap())).unwrap();
+    Registrar::start(shared.clone(), listed.clone(), (of, domains), left, asks).unwrap();
     let handler = Handler {
         shared,
         jobs: listed,

@@ -8,7 +8,7 @@ use std::process::Command;
 
 use gpuos_core::job::JobId;
 use gpuos_mover::program::Join;
-use gpuos_moverd::folder::{JobFolder, Progress, Trash};
+use gpuos_moverd::folder::{JobFolder, Kept, Progress, Trash};
 use rustix::process::{getegid, geteuid};
 use tempfile::TempDir;
 
@@ -35,7 +35,7 @@ impl Base {
     }
 
     pub fn folder(&self) -> JobFolder {
-        JobFolder::create(&self.path(), &job(7), owner()).unwrap()
+        JobFolder::create(&self.path(), &job(7), &kept(0)).unwrap()
     }
 
     pub fn trash(&self) -> Trash {
@@ -81,6 +81,18 @@ pub fn owner() -> (u32, u32) {
     }
 }
 
+/// A run of it.
+pub fn kept(run: u32) -> Kept {
+    let (uid, gid) = owner();
+    let asked = "10m,l2=partner".into();
+    Kept {
+        run,
+        uid,
+        gid,
+        asked,
+    }
+}
+
 /// A shell with the user's rights; gives whether all of it went well.
 pub fn shell(at: &Path, script: &str) -> Command {
     let (uid, gid) = owner();
@@ -113,13 +125,14 @@ pub fn facts(path: impl AsRef<Path>) -> (u32, u32, u32) {
     (facts.uid(), facts.gid(), facts.mode() & 0o7777)
 }
 
-/// Names in a folder, in their order.
+/// Names in a folder, in their order, but for the line about the run.
 pub fn names(folder: impl AsRef<Path>) -> Vec<String> {
     let entries = fs::read_dir(folder).unwrap();
     let name = |entry: std::io::Result<fs::DirEntry>| entry.unwrap().file_name();
     let mut names: Vec<_> = entries
         .map(|entry| name(entry).to_string_lossy().into_owned())
         .collect();
+    names.retain(|name| name != "run");
     names.sort();
     names
 }

@@ -9,7 +9,7 @@ use rustix::fs::{
     CWD, FileType, IFlags, Mode, OFlags, ioctl_setflags, mkdirat, mknodat, open, openat,
 };
 
-use gpuos_moverd::folder::JobFolder;
+use gpuos_moverd::folder::{JobFolder, Kept};
 
 use crate::support::*;
 
@@ -130,7 +130,7 @@ fn a_file_that_may_not_be_changed_is_told_and_tried_again() {
     }
     folder.close(1, None).unwrap();
     assert_eq!(base.empty().stuck, 1);
-    let again = JobFolder::create(&base.path(), &job(7), owner());
+    let again = JobFolder::create(&base.path(), &job(7), &kept(1));
     assert!(again.is_ok());
     ioctl_setflags(&file, IFlags::empty()).unwrap();
     assert_eq!(base.empty().stuck, 0);
@@ -198,7 +198,7 @@ fn what_is_mounted_is_not_entered_and_goes_when_it_is_free() {
     folder.ask(4, "asked", &[(0, 1)]).unwrap();
     let mut outer = Mounted::on(&folder.path().join("4")).unwrap();
     fs::write(outer.0.join("precious"), b"1").unwrap();
-    let next = JobFolder::create(&base.path(), &job(7), owner()).unwrap();
+    let next = JobFolder::create(&base.path(), &job(7), &crate::support::kept(1)).unwrap();
     assert_eq!(names(next.path()), ["ranks"]);
     assert_eq!(base.empty().stuck, 2);
     let kept = find(&base.path().join(".gone/jobs"), "precious").expect("it is there");
@@ -231,7 +231,12 @@ fn one_users_rubbish_does_not_keep_anothers() {
         fs::write(mine.path().join(name), b"").unwrap();
     }
     mine.close(1, None).unwrap();
-    let other = JobFolder::create(&base.path(), &job(8), (3009, 3009)).unwrap();
+    let other = Kept {
+        uid: 3009,
+        gid: 3009,
+        ..kept(0)
+    };
+    let other = JobFolder::create(&base.path(), &job(8), &other).unwrap();
     other.ask(1, "asked", &[(0, 1)]).unwrap();
     fs::write(other.path().join("1/files/rank-0-of-1/f"), b"").unwrap();
     other.close(1, None).unwrap();

@@ -5,6 +5,7 @@ use gpuos_checkpoint::ids::NodeIndex;
 use super::leader::Leader;
 use super::line::Line;
 use super::member::Member;
+use super::start::Reason;
 use super::types::{Input, Output, Settings, View};
 use super::word::{Body, Report, Word};
 
@@ -42,6 +43,11 @@ impl Conductor {
         out
     }
 
+    /// On node 0: why a checkpoint is wanted or made, unless for the interval alone. Whoever conducts next is told so.
+    pub fn wanted(&self) -> Option<Reason> {
+        self.leader.as_ref()?.wanted()
+    }
+
     /// How things are.
     pub fn view(&self) -> View {
         let view = self.member.view();
@@ -61,6 +67,7 @@ impl Conductor {
                 }
             }
             Input::Holds { id, ranks } => member.holds(id, ranks),
+            Input::Known(known) => member.known(known),
             Input::Joins(joins) => member.joins(joins, now, out),
             Input::Saved { number, ranks } => member.saved(number, &ranks, now, out),
             Input::FolderRead { id } => member.folder_read(id, out),

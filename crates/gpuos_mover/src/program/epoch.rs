@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use gpuos_checkpoint::ids::{CheckpointId, NodeIndex};
 
 use super::start::{Join, Start};
+use super::types::Told;
 use super::word::short;
 
 /// From what an epoch begins.
@@ -14,6 +15,8 @@ pub(super) enum Base {
     Nothing,
     /// There is something, and it cannot be loaded.
     Lost(String),
+    /// What an earlier conductor has settled, and is not the newest any more: all ranks have their answers. Whether they run.
+    Past { runs: bool },
     /// A checkpoint of so many ranks, with the node that holds each one's files.
     Made {
         id: CheckpointId,
@@ -60,6 +63,9 @@ impl Base {
         match self {
             Base::Nothing => Start::New,
             Base::Lost(why) => Start::Failed(short(why.clone())),
+            Base::Past { .. } => {
+                Start::Failed("the program has started without this rank; start it again".into())
+            }
             Base::Made { id, size, .. } if *size != join.size => Start::Failed(format!(
                 "checkpoint {} was made by {size} ranks, and the program has {}; start it with {size}, or remove the job's \
                  checkpoints with gpuos ckpt prune to begin anew",
@@ -78,11 +84,21 @@ impl Base {
         }
     }
 
+    /// What ranks are told that begin from it.
+    pub(super) fn told(&self) -> Told {
+        match self {
+            Base::Nothing => Told::New,
+            Base::Lost(_) | Base::Past { .. } => Told::Failed,
+            Base::Made { id, .. } => Told::Restore(id.number),
+        }
+    }
+
     /// Whether a program of so many ranks runs on, which it does not if it was told to end with an error.
     pub(super) fn admits(&self, ranks: u16) -> bool {
         match self {
             Base::Nothing => true,
             Base::Lost(_) => false,
+            Base::Past { runs } => *runs,
             Base::Made { size, .. } => *size == ranks,
         }
     }
@@ -128,20 +144,30 @@ impl Epoch {
         }
     }
 
-    /// Whether a rank that joins again begins a new epoch.
-    fn is_closed(&self, now: u64, settle_ms: u64) -> bool {
-        let settled = |complete: Complete| now >= complete.since.saturating_add(settle_ms);
-        self.begun || (self.heard && self.complete.is_some_and(settled))
+    /// An epoch of an earlier conductor whose base is the newest checkpoint still.
+    pub(super) fn resumed(number: u64, base: Base) -> Epoch {
+        let base = Some(base);
+        Epoch {
+            base,
+            ..Epoch::new(number)
+        }
     }
 
-    /// A rank has joined on a node. Whether anything is new by that.
-    pub(super) fn join(&mut self, join: Join, node: NodeIndex, now: u64, settle_ms: u64) -> bool {
-        if self.joined.get(&join.rank) == Some(&(join, node)) {
-            return false;
+    /// One whose base is not: there are no more answers in it. Whether its ranks run.
+    pub(super) fn past(number: u64, runs: bool) -> Epoch {
+        Epoch {
+            begun: true,
+            ..Epoch::resumed(number, Base::Past { runs })
         }
-        if self.is_closed(now, settle_ms) {
-            *self = Epoch::new(self.number + 1);
-        }
+    }
+
+    /// The join of a rank, and its node.
+    pub(super) fn of_rank(&self, rank: u16) -> Option<(Join, NodeIndex)> {
+        self.joined.get(&rank).copied()
+    }
+
+    /// A rank belongs to it that was answered before.
+    pub(super) fn count_in(&mut self, join: Join, node: NodeIndex, now: u64) {
         if let Some((before, _)) = self.joined.insert(join.rank, (join, node))
             && let Some(count) = self.counts.get_mut(&before.size)
         {
@@ -155,6 +181,30 @@ impl Epoch {
         let whole = sizes.into_iter().find(|size| self.is_whole(*size));
         // Joins of an earlier start with more ranks may become known after all of this one's.
         self.complete = whole.map(|size| Complete { size, since: now });
+    }
+
+    /// Whether a rank that joins again begins a new epoch.
+    fn is_closed(&self, now: u64, settle_ms: u64) -> bool {
+        let settled = |complete: Complete| now >= complete.since.saturating_add(settle_ms);
+        self.begun || (self.heard && self.complete.is_some_and(settled))
+    }
+
+    /// A rank has joined on a node. Whether anything is new by that. `waits`: its join before has no answer, so that it is no new start of
+    /// the program.
+    pub(super) fn join(
+        &mut self,
+        join: Join,
+        node: NodeIndex,
+        (now, settle_ms): (u64, u64),
+        waits: bool,
+    ) -> bool {
+        if self.joined.get(&join.rank) == Some(&(join, node)) {
+            return false;
+        }
+        if self.is_closed(now, settle_ms) && (self.begun || !waits) {
+            *self = Epoch::new(self.number.saturating_add(1));
+        }
+        self.count_in(join, node, now);
         true
     }
 
@@ -189,6 +239,9 @@ impl Epoch {
         let Some(base) = &self.base else {
             return answers;
         };
+        if matches!(base, Base::Past { .. }) {
+            return answers;
+        }
         for (join, node) in self.joined.values() {
             let of_node = answers.entry(*node).or_default();
             of_node.entry(base.start(*join)).or_default().push(*join);

@@ -8,8 +8,9 @@ use gpuos_checkpoint::ids::{CheckpointId, NodeIndex};
 use super::epoch::{Base, Epoch};
 use super::line::Line;
 use super::pace::Pace;
+use super::resume::resumed;
 use super::start::{Join, Reason};
-use super::types::{Making, Output, Settings, Stage, Took, View};
+use super::types::{Answered, Making, Output, Settings, Stage, Took, View};
 use super::word::{Asked, Orders, Report, short};
 use crate::output::Ready;
 
@@ -49,6 +50,8 @@ pub(super) struct Leader {
     /// The newest checkpoint. `None`: not known yet.
     base: Option<Base>,
     epoch: Epoch,
+    /// All that nodes know of earlier conductors is known, and the epoch is that which goes on.
+    resumed: bool,
     made: Option<Made>,
     ended: Option<(u32, Result<(), String>)>,
     /// The highest number that was used.
@@ -74,6 +77,7 @@ impl Leader {
             ready: None,
             base: None,
             epoch: Epoch::new(1),
+            resumed: false,
             made: None,
             ended: None,
             highest: 0,
@@ -115,11 +119,15 @@ impl Leader {
         peer.version = version;
         peer.line.heard(report.heard);
         let before = std::mem::replace(&mut peer.report, report.clone());
+        self.highest = self.highest.max(report.known.highest);
         if report.ends > before.ends {
             self.want(Reason::End, now);
         }
         if report.asked > before.asked {
             self.want(Reason::Asked, now);
+        }
+        if !self.resumed {
+            return;
         }
         let known: BTreeSet<Join> = before.joins.into_iter().collect();
         let new: Vec<Join> = report
@@ -139,7 +147,14 @@ impl Leader {
 
     fn join(&mut self, from: NodeIndex, join: Join, now: u64) {
         let epoch = self.epoch.number;
-        if !self.epoch.join(join, from, now, self.settings.settle_ms) {
+        // A file that was away for a while: it belongs to the epoch of its answer.
+        if self.answer(join, from).is_some_and(|it| it.epoch != epoch) {
+            return;
+        }
+        let before = self.epoch.of_rank(join.rank);
+        let waits = before.is_some_and(|(before, node)| self.answer(before, node).is_none());
+        let times = (now, self.settings.settle_ms);
+        if !self.epoch.join(join, from, times, waits) {
             return;
         }
         self.changed = true;
@@ -155,6 +170,29 @@ impl Leader {
             join.rank, join.size
         );
         self.ended = Some((made.number, Err(short(why))));
+    }
+
+    /// The answer to a join, if it lies in its node's folder.
+    fn answer(&self, join: Join, node: NodeIndex) -> Option<Answered> {
+        let peer = self.peers.get(usize::from(node.0))?;
+        let mut answered = peer.report.known.answered.iter();
+        answered.find(|it| it.join == join).copied()
+    }
+
+    /// When all nodes have said what was answered before, the last epoch goes on, or the first one begins.
+    fn resume(&mut self, now: u64) {
+        let ready = self.peers.iter().all(|peer| peer.report.ready);
+        let Some(base) = self.base.clone().filter(|_| ready && !self.resumed) else {
+            return;
+        };
+        (self.resumed, self.changed) = (true, true);
+        let reports = self.peers.iter().map(|peer| &peer.report);
+        let reports: Vec<(NodeIndex, &Report)> = (0..).map(NodeIndex).zip(reports).collect();
+        let (epoch, unanswered) = resumed(&reports, base, now);
+        self.epoch = epoch;
+        for (node, join) in unanswered {
+            self.join(node, join, now);
+        }
     }
 
     /// An attempt has ended on this node, so everywhere: the others follow its record.
@@ -201,9 +239,16 @@ impl Leader {
         self.changed = true;
     }
 
+    /// Why a checkpoint is wanted or made, unless for the interval alone.
+    pub(super) fn wanted(&self) -> Option<Reason> {
+        let made = self.made.as_ref().and_then(|made| wanted(made.reason));
+        self.wanted.max(made)
+    }
+
     /// Whatever can be done now.
     pub(super) fn advance(&mut self, now: u64, out: &mut Vec<Output>) {
         self.learn_base();
+        self.resume(now);
         let storing = self.made.as_ref().is_some_and(|made| made.begun.is_some());
         if self.epoch.base.is_none() && !storing && self.base.is_some() {
             self.epoch.base = self.base.clone();

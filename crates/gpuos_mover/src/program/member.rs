@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use gpuos_checkpoint::ids::CheckpointId;
 
 use super::start::{Join, Reason};
-use super::types::{Making, Output, Stage, View};
+use super::types::{Known, Making, Output, Stage, View};
 use super::word::{Asked, Orders, Report};
 use crate::output::Ready;
 
@@ -31,6 +31,7 @@ pub(super) struct Member {
     holds: Option<(CheckpointId, Vec<(u16, u16)>)>,
     joins: BTreeMap<u16, Join>,
     answered: BTreeMap<u16, Join>,
+    known: Known,
     version: u64,
     orders: Orders,
     open: Option<Open>,
@@ -51,6 +52,16 @@ impl Member {
         ranks.dedup();
         ranks.truncate(u16::MAX.into());
         self.holds = Some((id, ranks));
+    }
+
+    pub(super) fn known(&mut self, mut known: Known) {
+        known.answered.retain(|it| it.join.rank < it.join.size);
+        known.answered.truncate(u16::MAX.into());
+        for it in &known.answered {
+            // One that this conductor has answered may not lie in the folder yet.
+            self.answered.entry(it.join.rank).or_insert(it.join);
+        }
+        self.known = known;
     }
 
     pub(super) fn joins(&mut self, joins: Vec<Join>, now: u64, out: &mut Vec<Output>) {
@@ -106,6 +117,7 @@ impl Member {
             ready: self.ready.is_some(),
             holds: self.holds.clone(),
             joins: self.joins.values().copied().collect(),
+            known: self.known.clone(),
             saved: self
                 .open
                 .as_ref()
@@ -138,8 +150,11 @@ impl Member {
             for join in joins {
                 let is_current = self.joins.get(&join.rank) == Some(join);
                 if is_current && self.answered.insert(join.rank, *join) != Some(*join) {
-                    let (join, start) = (*join, start.clone());
-                    out.push(Output::Answer { join, start });
+                    out.push(Output::Answer {
+                        join: *join,
+                        start: start.clone(),
+                        epoch: self.orders.epoch,
+                    });
                 }
             }
         }

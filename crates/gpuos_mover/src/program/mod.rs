@@ -16,7 +16,12 @@
 //! have joined, [`Settings::settle_ms`] have gone by since the last, and every node has been heard meanwhile; or a checkpoint of it was
 //! begun. Before that a rank that joins again takes its own place: it cannot be known then which of the others belong to
 //! an earlier start, as joins become known in another order than they were made, and a start may have died before all had joined. No
-//! harm comes of it, for nothing was committed since the epoch began.
+//! harm comes of it, for nothing was committed since the epoch began. So it is with a rank that joins again before it was answered.
+//!
+//! **Conductors that begin anew** while programs run, as when a mover was restarted, have from the folders which joins were answered
+//! in which epoch ([`Known`]). The last of these epochs goes on. While the newest checkpoint is the one from which it began, ranks without an
+//! answer belong to it; else they begin another one. Joins that were answered in an earlier epoch count no more. Whatever was
+//! being made is given up.
 //!
 //! Pure: no I/O, clock or threads. Times are milliseconds of a clock that does not jump back.
 
@@ -26,11 +31,12 @@ mod leader;
 mod line;
 mod member;
 mod pace;
+mod resume;
 mod start;
 mod types;
 mod word;
 
 pub use conductor::Conductor;
 pub use start::{Join, Reason, Start};
-pub use types::{Every, Input, Making, Output, Settings, Stage, Took, View};
+pub use types::{Answered, Every, Input, Known, Making, Output, Settings, Stage, Told, Took, View};
 pub use word::{MAX_WORD, Word};

@@ -5,10 +5,44 @@ use std::collections::BTreeSet;
 use gpuos_checkpoint::commit::Outcome;
 use gpuos_checkpoint::ids::{CheckpointId, NodeIndex};
 use gpuos_checkpoint::interval::choice::Limits;
+use serde::{Deserialize, Serialize};
 
 use super::start::{Join, Reason, Start};
 use super::word::Word;
 use crate::output::Ready;
+
+/// What a rank was told that has an answer.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub enum Told {
+    /// To begin from its start.
+    New,
+    /// To go on from the checkpoint with this number.
+    Restore(u32),
+    /// To end with an error.
+    Failed,
+}
+
+/// A join whose answer lies in the folder.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Answered {
+    /// The join.
+    pub join: Join,
+    /// The epoch to which the answer belongs.
+    pub epoch: u64,
+    /// What was told.
+    pub told: Told,
+}
+
+/// What the folder of the programs shows of what was done on this node in this run of the job, also by an earlier conductor.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct Known {
+    /// The last answered join of each rank.
+    pub answered: Vec<Answered>,
+    /// The highest epoch of an answer; 0: there is none, or none of a conductor's.
+    pub epoch: u64,
+    /// The highest number of a checkpoint that the programs have heard of.
+    pub highest: u32,
+}
 
 /// How often a checkpoint is made.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -74,6 +108,9 @@ pub enum Input {
         /// Rank and number of ranks of each folder.
         ranks: Vec<(u16, u16)>,
     },
+    /// What was answered and asked before. At every look at the folder, ahead of [`Input::Joins`]; where there is something when the
+    /// conductor begins, both come before [`Input::Ready`].
+    Known(Known),
     /// All that have joined on this node, the newest join of each rank. At every look at the folder.
     Joins(Vec<Join>),
     /// Ranks of this node whose files are complete.
@@ -131,6 +168,8 @@ pub enum Output {
         join: Join,
         /// The answer.
         start: Start,
+        /// The epoch to which it belongs, for [`Answered`].
+        epoch: u64,
     },
     /// Make the folder for these ranks, then ask the program.
     Ask {

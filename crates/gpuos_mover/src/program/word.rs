@@ -6,6 +6,7 @@ use gpuos_checkpoint::ids::CheckpointId;
 use serde::{Deserialize, Serialize};
 
 use super::start::{Join, Reason, Start};
+use super::types::Known;
 use crate::message::Refused;
 
 /// The most bytes of a word: some lists of as many ranks as can be.
@@ -45,6 +46,8 @@ pub(super) struct Report {
     pub(super) holds: Option<(CheckpointId, Vec<(u16, u16)>)>,
     /// The newest join of each rank, by rank.
     pub(super) joins: Vec<Join>,
+    /// What was answered and asked here, also before this conductor began. Complete before `ready`.
+    pub(super) known: Known,
     /// Ranks whose files for a number are complete.
     pub(super) saved: Option<(u32, BTreeSet<u16>)>,
     /// How often a checkpoint was wanted here in this run.
@@ -126,7 +129,10 @@ fn check(body: &Body) -> Result<(), Refused> {
         Body::Heard { .. } => true,
         Body::Report { report, .. } => {
             let held = report.holds.iter().flat_map(|(_, held)| held);
+            let answered = &report.known.answered;
             is_joins(&report.joins)
+                && answered.len() <= MAX_RANKS
+                && answered.iter().all(|it| it.join.rank < it.join.size)
                 && held.clone().count() <= MAX_RANKS
                 && held.clone().all(|(rank, size)| rank < size)
         }

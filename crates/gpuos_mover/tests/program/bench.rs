@@ -5,7 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use gpuos_checkpoint::commit::Outcome;
 use gpuos_checkpoint::ids::{CheckpointId, NodeIndex};
 use gpuos_mover::output::Ready;
-use gpuos_mover::program::{Conductor, Every, Input, Join, Output, Reason, Settings, Start};
+use gpuos_mover::program::{
+    Answered, Conductor, Every, Input, Join, Known, Output, Reason, Settings, Start, Told,
+};
 
 pub const MINUTE: u64 = 60_000;
 
@@ -14,6 +16,12 @@ pub struct Bench {
     pub now: u64,
     pub nodes: Vec<Conductor>,
     joins: Vec<BTreeMap<u16, Join>>,
+    every: Every,
+    run: u32,
+    /// What lies in the folder of each node.
+    pub known: Vec<BTreeMap<u16, Answered>>,
+    /// Answers are long in being carried out.
+    pub slow: bool,
     pub out: Vec<(u16, Output)>,
     /// Words are lost.
     pub cut: bool,
@@ -41,6 +49,10 @@ impl Bench {
                 .map(|node| Conductor::new(settings(node), 0))
                 .collect(),
             joins: vec![BTreeMap::new(); nodes.into()],
+            every,
+            run: 1,
+            known: vec![BTreeMap::new(); nodes.into()],
+            slow: false,
             out: Vec::new(),
             cut: false,
         }
@@ -69,9 +81,66 @@ impl Bench {
                         let from = NodeIndex(node);
                         inputs.insert(0, (to.0, Input::Received { from, word }));
                     }
-                    output => self.out.push((node, output)),
+                    output => {
+                        if let Output::Answer { join, start, epoch } = &output
+                            && !self.slow
+                        {
+                            self.lay(node, *join, *epoch, start);
+                            inputs.insert(0, (node, self.known(node)));
+                        }
+                        self.out.push((node, output));
+                    }
                 }
             }
+        }
+    }
+
+    fn lay(&mut self, node: u16, join: Join, epoch: u64, start: &Start) {
+        let told = match start {
+            Start::New => Told::New,
+            Start::Restore { id, .. } => Told::Restore(id.number),
+            Start::Failed(_) => Told::Failed,
+        };
+        let answered = Answered { join, epoch, told };
+        self.known[usize::from(node)].insert(join.rank, answered);
+    }
+
+    fn known(&self, node: u16) -> Input {
+        let answered: Vec<Answered> = self.known[usize::from(node)].values().copied().collect();
+        let epoch = answered.iter().map(|it| it.epoch).max();
+        Input::Known(Known {
+            answered,
+            epoch: epoch.unwrap_or(0),
+            highest: 0,
+        })
+    }
+
+    /// The movers begin anew, with what lies in the folders.
+    pub fn anew(&mut self) {
+        self.run += 1;
+        for node in 0..self.nodes.len() as u16 {
+            let nodes = self.nodes.len() as u16;
+            let settings = Settings::new(NodeIndex(node), nodes, self.run, self.every);
+            self.nodes[usize::from(node)] = Conductor::new(settings, self.now);
+        }
+        for node in 0..self.nodes.len() as u16 {
+            self.give(node, self.known(node));
+            let joins = self.joins[usize::from(node)].values().copied().collect();
+            self.give(node, Input::Joins(joins));
+        }
+    }
+
+    /// All have the newest checkpoint, of one rank on each of the first nodes.
+    pub fn restored(&mut self, number: u32, size: u16) {
+        let id = id(number);
+        self.ready(Some(id));
+        for node in 0..self.nodes.len() as u16 {
+            let ranks = if node < size {
+                vec![(node, size)]
+            } else {
+                vec![]
+            };
+            self.give(node, Input::Holds { id, ranks });
         }
     }
 
@@ -111,7 +180,7 @@ impl Bench {
 
     pub fn answers(&mut self) -> Vec<(u16, Start)> {
         let answers = self.out().into_iter().map(|(_, output)| match output {
-            Output::Answer { join, start } => (join.rank, start),
+            Output::Answer { join, start, .. } => (join.rank, start),
             output => panic!("{output:?}"),
         });
         answers.collect()

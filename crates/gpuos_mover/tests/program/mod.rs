@@ -1,5 +1,6 @@
 //! The conductor of a job's program: its rules one by one, and whole jobs in which everything goes wrong that can.
 
+mod anew;
 mod bench;
 mod rules;
 mod sim;

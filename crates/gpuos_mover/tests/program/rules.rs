@@ -523,26 +523,26 @@ fn a_node_whose_restart_is_not_over_keeps_all_waiting() {
     let mut bench = Bench::with(2, Every::Fixed(MINUTE));
     bench.start(2, 1);
     bench.give(0, Input::Ready(ready(None)));
-    assert_eq!(bench.answers(), [(0, Start::New)]);
     bench.give(0, Input::Want(Reason::Asked));
     bench.wait(10 * MINUTE);
-    assert_eq!(bench.out(), []);
+    assert_eq!(
+        bench.out(),
+        [],
+        "it may know of answers that were given before"
+    );
     bench.give(1, Input::Ready(ready(None)));
     let out = bench.out();
-    assert!(
+    let is_new = |output: &Output| {
         matches!(
-            &out[0],
-            (
-                1,
-                Output::Answer {
-                    start: Start::New,
-                    ..
-                }
-            )
-        ),
-        "{out:?}"
-    );
-    assert_eq!(out.len(), 3, "both are asked: {out:?}");
+            output,
+            Output::Answer {
+                start: Start::New,
+                ..
+            }
+        )
+    };
+    let answered = out.iter().filter(|(_, output)| is_new(output)).count();
+    assert_eq!((answered, out.len()), (2, 4), "both are asked: {out:?}");
 }
 
 #[test]

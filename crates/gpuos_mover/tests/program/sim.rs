@@ -6,7 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use gpuos_checkpoint::commit::Outcome;
 use gpuos_checkpoint::ids::{CheckpointId, NodeIndex};
 use gpuos_mover::output::Ready;
-use gpuos_mover::program::{Conductor, Every, Input, Join, Output, Reason, Settings, Start, Word};
+use gpuos_mover::program::{
+    Answered, Conductor, Every, Input, Join, Known, Output, Reason, Settings, Start, Told, Word,
+};
 
 use crate::random::Random;
 use crate::support::seeds;
@@ -49,6 +51,12 @@ struct Job {
     /// The newest file of each rank, of living and dead ones.
     files: BTreeMap<u16, Join>,
     folders: Vec<Option<Folder>>,
+    /// By node: the answers that lie in its folder, and the highest number that was asked for there.
+    known: Vec<(BTreeMap<u16, Answered>, u32)>,
+    /// Answers that are being carried out: when they will lie there.
+    restoring: Vec<(u64, u16, Answered, Start)>,
+    /// Which gathering of the movers this is.
+    run: u32,
     round: u32,
     /// Ranks of each start.
     sizes: BTreeMap<u32, u16>,
@@ -58,15 +66,19 @@ struct Job {
     /// What was begun: its number, the processes, and when it ends.
     begun: Option<(CheckpointId, BTreeSet<u32>, u64)>,
     numbers: u32,
+    /// The highest number of runs before.
+    before: u32,
     /// The newest committed one, its ranks, and where their files are.
     newest: Option<(CheckpointId, u16, BTreeMap<u16, u16>)>,
     last_round: Option<u32>,
-    answered: BTreeSet<(u32, u16)>,
+    answered: BTreeSet<(u32, u16, u32)>,
     /// By start of the program: what its ranks were told.
     told: BTreeMap<u32, BTreeSet<Option<CheckpointId>>>,
     later: Vec<(u64, u16, Input)>,
     /// From now on nothing goes wrong.
     good: bool,
+    /// A mover is started anew after about so many steps; 0: never.
+    anew: u64,
 }
 
 impl Job {
@@ -74,14 +86,6 @@ impl Job {
         let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
         let nodes = 1 + random.below(5) as u16;
         let ranks = 1 + random.below(9) as u16;
-        let settings = |node| {
-            let mut settings = Settings::new(NodeIndex(node), nodes, 3, Every::Fixed(2000));
-            settings.ready_ms = 4000;
-            settings.settle_ms = 8000;
-            settings.retry_ms = 100;
-            settings.retry_most_ms = 1000;
-            settings
-        };
         let restored = random.below(2) == 0;
         let id = CheckpointId {
             number: 7,
@@ -93,7 +97,7 @@ impl Job {
         let mut job = Job {
             now: 0,
             conductors: (0..nodes)
-                .map(|node| Conductor::new(settings(node), 0))
+                .map(|node| Conductor::new(settings(node, nodes, 3), 0))
                 .collect(),
             net: BTreeMap::new(),
             serial: 0,
@@ -103,37 +107,79 @@ impl Job {
             ranks: vec![None; ranks.into()],
             files: BTreeMap::new(),
             folders: (0..nodes).map(|_| None).collect(),
+            known: vec![(BTreeMap::new(), 0); nodes.into()],
+            restoring: Vec::new(),
+            run: 3,
             round: 0,
             sizes: BTreeMap::new(),
             rounds: BTreeMap::new(),
             nonce: 0,
             begun: None,
             numbers: if restored { 9 } else { 0 },
+            before: if restored { 9 } else { 0 },
             newest: restored.then(|| (id, ranks, holders.clone())),
             last_round: None,
             answered: BTreeSet::new(),
             told: BTreeMap::new(),
             later: Vec::new(),
             good: false,
+            anew: random.pick(&[0, 300, 1500]),
             random,
         };
-        for node in 0..nodes {
-            let at = job.random.below(3000);
+        job.restart(job.before);
+        job
+    }
+
+    /// The restart of all nodes begins, which find what is committed.
+    fn restart(&mut self, highest: u32) {
+        for node in 0..self.conductors.len() as u16 {
+            let at = self.now + self.random.below(3000);
             let ready = Ready {
-                restore: restored.then_some(id),
+                restore: self.newest.as_ref().map(|newest| newest.0),
                 passed_over: Vec::new(),
-                highest: if restored { 9 } else { 0 },
+                highest,
                 lost: false,
             };
-            job.later.push((at, node, Input::Ready(ready)));
-            if restored {
+            self.later.push((at, node, Input::Ready(ready)));
+            if let Some((id, ranks, holders)) = self.newest.clone() {
                 let held = holders.iter().filter(|(_, at)| **at == node);
                 let held = held.map(|(rank, _)| (*rank, ranks)).collect();
-                let at = at + job.random.below(500);
-                job.later.push((at, node, Input::Holds { id, ranks: held }));
+                let at = at + self.random.below(500);
+                self.later
+                    .push((at, node, Input::Holds { id, ranks: held }));
             }
         }
-        job
+    }
+
+    /// A mover is started anew: all begin again with what lies in the folders. What was being stored may turn out to be complete.
+    fn anew(&mut self) {
+        if let Some((id, rounds, _)) = self.begun.take()
+            && self.random.below(2) == 0
+        {
+            self.commit(id, &rounds);
+        }
+        self.run += 1;
+        let nodes = self.conductors.len() as u16;
+        let highest = self.newest.as_ref().map_or(0, |newest| newest.0.number);
+        let highest = highest.max(self.before);
+        self.conductors = (0..nodes)
+            .map(|node| Conductor::new(settings(node, nodes, self.run), self.now))
+            .collect();
+        self.folders.fill_with(|| None);
+        self.restoring.clear();
+        self.later.clear();
+        for node in 0..nodes {
+            self.look(node);
+        }
+        self.restart(highest);
+    }
+
+    fn commit(&mut self, id: CheckpointId, rounds: &BTreeSet<u32>) {
+        let of = *rounds.first().unwrap();
+        self.last_round = Some(of);
+        let size = self.size_of(of);
+        let places = (0..size).map(|rank| (rank, self.place(rank))).collect();
+        self.newest = Some((id, size, places));
     }
 
     fn place(&self, rank: u16) -> u16 {
@@ -184,6 +230,19 @@ impl Job {
             self.give(node, input);
         }
         self.end();
+        let (due, restoring): (Vec<_>, Vec<_>) = std::mem::take(&mut self.restoring)
+            .into_iter()
+            .partition(|one| one.0 <= now);
+        self.restoring = restoring;
+        for (_, node, answered, start) in due {
+            // What is too late for its process is not laid there any more.
+            if self.files.get(&answered.join.rank) != Some(&answered.join) {
+                continue;
+            }
+            let known = &mut self.known[usize::from(node)].0;
+            known.insert(answered.join.rank, answered);
+            self.end_rank(answered.join, start);
+        }
         self.work();
         for node in 0..self.conductors.len() as u16 {
             if self.random.below(10) == 0 {
@@ -222,6 +281,13 @@ impl Job {
             .iter()
             .filter(|(rank, _)| self.place(**rank) == node);
         let joins = joins.map(|(_, join)| *join).collect();
+        let (answered, highest) = &self.known[usize::from(node)];
+        let known = Known {
+            answered: answered.values().copied().collect(),
+            epoch: answered.values().map(|it| it.epoch).max().unwrap_or(0),
+            highest: *highest,
+        };
+        self.give(node, Input::Known(known));
         self.give(node, Input::Joins(joins));
         if let Some(folder) = &self.folders[usize::from(node)] {
             let (number, ranks) = (folder.number, folder.ready.keys().copied().collect());
@@ -242,11 +308,7 @@ impl Job {
             },
         };
         if outcome == Outcome::Committed {
-            let of = *rounds.first().unwrap();
-            self.last_round = Some(of);
-            let size = self.size_of(of);
-            let places = (0..size).map(|rank| (rank, self.place(rank))).collect();
-            self.newest = Some((id, size, places));
+            self.commit(id, &rounds);
         }
         for node in 1..self.conductors.len() as u16 {
             let at = now + self.random.below(2000);
@@ -271,10 +333,11 @@ impl Job {
         let now = self.now;
         match output {
             Output::Say { to, word } => self.send(node, to.0, word.encode()),
-            Output::Answer { join, start } => self.answer(node, join, start),
+            Output::Answer { join, start, epoch } => self.answer(node, join, start, epoch),
             Output::Ask { number, ranks, .. } => {
                 let folder = &mut self.folders[usize::from(node)];
                 assert!(folder.is_none(), "one at a time");
+                self.known[usize::from(node)].1 = number;
                 assert!(number > 0 && ranks.iter().all(|(rank, size)| rank < size));
                 *folder = Some(Folder {
                     number,
@@ -298,7 +361,7 @@ impl Job {
                 assert_eq!(outcome.is_ok(), committed, "{number}: {outcome:?}");
             }
             Output::Taken { .. } => {}
-            Output::Note(note) => panic!("{note}"),
+            Output::Note(note) => assert!(note.contains("a word of run"), "{note}"),
         }
     }
 
@@ -329,15 +392,21 @@ impl Job {
         self.begun = Some((id, rounds, at));
     }
 
-    fn answer(&mut self, node: u16, join: Join, start: Start) {
+    fn answer(&mut self, node: u16, join: Join, start: Start, epoch: u64) {
         assert!(
             self.begun.is_none(),
             "nothing is stored while a rank is told"
         );
         assert_eq!(self.place(join.rank), node);
         assert!(
-            self.answered.insert((join.nonce as u32, join.rank)),
+            self.answered
+                .insert((join.nonce as u32, join.rank, self.run)),
             "once for each join"
+        );
+        let known = self.known[usize::from(node)].0.get(&join.rank);
+        assert!(
+            known.is_none_or(|known| known.join != join),
+            "it has its answer"
         );
         let (now, newest) = (self.now, self.newest.clone());
         let told = match (&start, newest) {
@@ -350,19 +419,35 @@ impl Job {
             (Start::Failed(why), Some((_, size, _))) => {
                 assert_ne!(join.size, size);
                 assert!(why.contains(&format!("made by {size} ranks")), "{why}");
-                return self.end_rank(join, start);
+                return self.carry_out(node, (join, epoch), Told::Failed, start);
             }
             (start, newest) => panic!("{now}: {start:?} although {newest:?}"),
         };
-        let round = self.rounds[&join.nonce];
-        let all = self.told.entry(round).or_default();
-        all.insert(told);
-        assert_eq!(all.len(), 1, "all ranks of a start begin from the same");
-        self.end_rank(join, start);
+        let known = told.map_or(Told::New, |id| Told::Restore(id.number));
+        self.carry_out(node, (join, epoch), known, start);
+    }
+
+    /// Files of a rank take some time, and a mover that is started anew meanwhile has lost them.
+    fn carry_out(&mut self, node: u16, (join, epoch): (Join, u64), told: Told, start: Start) {
+        let wait = match start {
+            Start::Restore { .. } => self.random.below(2000),
+            _ => 0,
+        };
+        let answered = Answered { join, epoch, told };
+        self.restoring
+            .push((self.now + wait, node, answered, start));
     }
 
     /// A process hears how it begins.
     fn end_rank(&mut self, join: Join, start: Start) {
+        let round = self.rounds[&join.nonce];
+        let all = self.told.entry(round).or_default();
+        match &start {
+            Start::New => all.insert(None),
+            Start::Restore { id, .. } => all.insert(Some(*id)),
+            Start::Failed(_) => false,
+        };
+        assert!(all.len() <= 1, "all ranks of a start begin from the same");
         let process = self.ranks[usize::from(join.rank)].as_mut();
         if let Some(process) = process.filter(|process| process.join == join) {
             process.start = Some(start);
@@ -383,6 +468,15 @@ impl Job {
     }
 }
 
+fn settings(node: u16, nodes: u16, run: u32) -> Settings {
+    let mut settings = Settings::new(NodeIndex(node), nodes, run, Every::Fixed(2000));
+    settings.ready_ms = 4000;
+    settings.settle_ms = 8000;
+    settings.retry_ms = 100;
+    settings.retry_most_ms = 1000;
+    settings
+}
+
 /// The program is started again and again, and parts of it die, while the network is bad.
 fn trouble(job: &mut Job, sizes: &[u16]) {
     let until = job.now + 60_000;
@@ -401,6 +495,9 @@ fn trouble(job: &mut Job, sizes: &[u16]) {
         if job.random.below(500) == 0 {
             let node = job.random.index(job.down.len());
             job.down[node] = job.now + job.random.below(5000);
+        }
+        if job.anew > 0 && job.random.below(job.anew) == 0 {
+            job.anew();
         }
         if job.random.below(1000) == 0 {
             let node = job.random.index(job.down.len()) as u16;
@@ -446,6 +543,7 @@ fn heal(job: &mut Job, size: u16) {
 #[test]
 fn whatever_goes_wrong_versions_are_not_mixed_and_the_program_goes_on() {
     for seed in seeds(60, 3000) {
+        eprintln!("seed {seed}");
         let mut job = Job::new(seed);
         let size = job.ranks.len() as u16;
         let sizes = match seed % 3 {

@@ -18,16 +18,18 @@ use rustix::io::Errno;
 
 use super::at::{self, Walk};
 use super::error::Error;
-use super::names::{join_name, one_line, read_join, restored_name, start_name};
+use super::kept::{Kept, RUN};
+use super::names::{join_name, one_line, read_join, restored_name, start_file, start_name, told};
+use super::resume::{Start, there};
 use super::trash::Trash;
 use gpuos_mover::program::Join;
 
-const RANKS: &str = "ranks";
+pub(super) const RANKS: &str = "ranks";
 const FILES: &str = "files";
-const REQUEST: &str = "request";
-const TAKEN: &str = "taken";
-const COMMIT: &str = "commit";
-const FAILED: &str = "failed";
+pub(super) const REQUEST: &str = "request";
+pub(super) const TAKEN: &str = "taken";
+pub(super) const COMMIT: &str = "commit";
+pub(super) const FAILED: &str = "failed";
 
 /// Names in a folder of the user's that are looked at: one for each rank that a program can have.
 const MOST_NAMES: usize = 1 << 16;
@@ -48,54 +50,65 @@ pub struct JobFolder {
 }
 
 #[derive(Default)]
-struct State {
+pub(super) struct State {
     joined: Option<Joined>,
     /// The last join of each rank that was answered.
-    answered: BTreeMap<u16, Join>,
-    asked: Option<Asked>,
+    pub(super) answered: BTreeMap<u16, Start>,
+    /// The highest epoch of an answer.
+    pub(super) epoch: u64,
+    pub(super) asked: Option<Asked>,
+    /// The highest number that the programs have heard of.
+    pub(super) highest: u32,
     /// What could not be moved to the trash, since the user has mounted something on it.
     stays: BTreeSet<String>,
 }
 
 /// What was found in `ranks`, and when the folder was changed last before that.
-struct Joined {
+pub(super) struct Joined {
     changed: Option<(i64, u64)>,
-    newest: Vec<Join>,
-    older: Vec<Join>,
+    pub(super) newest: Vec<Join>,
+    pub(super) older: Vec<Join>,
 }
 
 /// The checkpoint that is wanted.
-struct Asked {
-    number: u32,
+pub(super) struct Asked {
+    pub(super) number: u32,
     folder: OwnedFd,
     ranks: BTreeSet<u16>,
 }
 
 impl JobFolder {
-    /// Makes the folder of a job in `base`, which is there, and in which nobody but root may write. What an earlier run has left under
-    /// this name is moved away first.
+    /// The folder of a job in `base`, which is there, and in which nobody but root may write. One that an earlier mover has made for the
+    /// same run is gone on with; what an earlier run has left under this name is moved away.
     ///
     /// # Errors
     /// The base is not safe, or the disk fails.
-    pub fn create(base: &Path, job: &JobId, owner: (u32, u32)) -> Result<JobFolder, Error> {
+    pub fn create(base: &Path, job: &JobId, kept: &Kept) -> Result<JobFolder, Error> {
         let trash = Trash::open(base)?;
-        let made = make(&trash, job, owner);
-        let (root, ranks) = made.map_err(|error| {
+        let failed = |error| {
             let tried = format!("make the folder of job {job} in {}", base.display());
             let next = "see that the disk has space and is writable, and requeue the job";
             Error::new(tried, error, next)
-        })?;
+        };
+        let before = there(&trash, job, kept);
+        let goes_on = before.is_some();
+        let made = before.map_or_else(|| make(&trash, job, kept), Ok);
+        let (root, ranks) = made.map_err(failed)?;
         // What is left then is for the loop that empties the trash.
         let _ = trash.step(AT_FIRST);
-        Ok(JobFolder {
+        let folder = JobFolder {
             path: base.join(job.to_string()),
             job: job.clone(),
-            owner,
+            owner: (kept.uid, kept.gid),
             root,
             ranks,
             trash,
             state: Mutex::default(),
-        })
+        };
+        if goes_on {
+            folder.resume().map_err(failed)?;
+        }
+        Ok(folder)
     }
 
     /// Where it lies, for the variable of the program.
@@ -106,6 +119,10 @@ impl JobFolder {
     /// It itself, to restore what a rank asked for as [`restored_name`] in it.
     pub fn root(&self) -> &OwnedFd {
         &self.root
+    }
+
+    pub(super) fn ranks(&self) -> &OwnedFd {
+        &self.ranks
     }
 
     /// Removes what was restored for a join, to restore it once more.
@@ -137,13 +154,28 @@ impl JobFolder {
         Ok(newest)
     }
 
-    /// Answers a join. Earlier ones of the rank are removed, with what was made for them.
+    /// Answers a join in an epoch, once. Earlier ones of the rank are removed, with what was made for them.
     ///
     /// # Errors
     /// The disk fails; it can be tried again.
-    pub fn answer(&self, join: &Join, line: &str) -> io::Result<()> {
+    pub fn answer(&self, join: &Join, line: &str, epoch: u64) -> io::Result<()> {
         let mut state = self.state();
-        self.write(&start_name(join), &one_line(line))?;
+        let before = state.answered.get(&join.rank).copied();
+        let same =
+            |it: Start| it.nonce == join.nonce && it.size.is_none_or(|size| size == join.size);
+        if before.is_some_and(same) {
+            return Ok(());
+        }
+        let line = one_line(line);
+        self.write(&start_name(join), &format!("{line}\nepoch {epoch}"))?;
+        let start = Start {
+            nonce: join.nonce,
+            size: Some(join.size),
+            epoch,
+            told: told(&line),
+        };
+        state.answered.insert(join.rank, start);
+        state.epoch = state.epoch.max(epoch);
         let mut old = Vec::new();
         if let Some(joined) = &state.joined
             && joined.newest.contains(join)
@@ -151,7 +183,12 @@ impl JobFolder {
             let of_rank = joined.older.iter().filter(|it| it.rank == join.rank);
             old.extend(of_rank.copied());
         }
-        old.extend(state.answered.insert(join.rank, *join));
+        if let Some(Start { nonce, size, .. }) = before {
+            let _ = at::remove(&self.root, &start_file(join.rank, nonce)[..]);
+            let size = size.unwrap_or(join.size);
+            let rank = join.rank;
+            old.push(Join { rank, size, nonce });
+        }
         for old in old.iter().filter(|old| *old != join) {
             // A name in the user's folder, which he can remove as well.
             let _ = at::remove(&self.ranks, &join_name(old)[..]);
@@ -187,6 +224,7 @@ impl JobFolder {
         });
         match made {
             Ok(folder) => {
+                state.highest = state.highest.max(number);
                 let ranks = ranks.iter().map(|(rank, _)| *rank).collect();
                 state.asked = Some(Asked {
                     number,
@@ -298,7 +336,7 @@ impl JobFolder {
     ///
     /// # Errors
     /// As of the kernel; the next daemon finds it by [`Trash::jobs`].
-    pub fn remove(self) -> io::Result<()> {
+    pub fn remove(&self) -> io::Result<()> {
         let id = |stat: rustix::fs::Stat| (stat.st_dev, stat.st_ino);
         let name = self.job.to_string();
         match statat(self.trash.base(), &name[..], AtFlags::SYMLINK_NOFOLLOW) {
@@ -308,39 +346,45 @@ impl JobFolder {
         }
     }
 
-    fn discard(&self, state: &mut State, name: String) {
+    pub(super) fn discard(&self, state: &mut State, name: String) {
         if self.trash.discard(&self.root, &name).is_err() {
             state.stays.insert(name);
         }
     }
 
     /// A file of one line, which is there whole or not at all.
-    fn write(&self, name: &str, line: &str) -> io::Result<()> {
-        let unfinished = format!(".{name}");
-        remove_file(&self.root, &unfinished)?;
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-        let file = openat(&self.root, &unfinished[..], flags, Mode::RUSR | Mode::WUSR)?;
-        let mut file = File::from(file);
-        file.write_all(format!("{line}\n").as_bytes())?;
-        fchmod(&file, Mode::from_raw_mode(0o644))?;
-        Ok(renameat(&self.root, &unfinished[..], &self.root, name)?)
+    pub(super) fn write(&self, name: &str, line: &str) -> io::Result<()> {
+        write(&self.root, name, line)
     }
 
     /// A thread that panicked has left nothing half done that another could not go on with.
-    fn state(&self) -> MutexGuard<'_, State> {
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn make(trash: &Trash, job: &JobId, owner: (u32, u32)) -> io::Result<(OwnedFd, OwnedFd)> {
+/// See [`JobFolder::write`].
+fn write(root: &OwnedFd, name: &str, line: &str) -> io::Result<()> {
+    let unfinished = format!(".{name}");
+    remove_file(root, &unfinished)?;
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+    let file = openat(root, &unfinished[..], flags, Mode::RUSR | Mode::WUSR)?;
+    let mut file = File::from(file);
+    file.write_all(format!("{line}\n").as_bytes())?;
+    fchmod(&file, Mode::from_raw_mode(0o644))?;
+    Ok(renameat(root, &unfinished[..], root, name)?)
+}
+
+fn make(trash: &Trash, job: &JobId, kept: &Kept) -> io::Result<(OwnedFd, OwnedFd)> {
     trash.remove_job(job)?;
     let name = job.to_string();
     mkdirat(trash.base(), &name[..], Mode::RWXU)?;
     let root = at::folder(trash.base(), &name[..])?;
     mkdirat(&root, RANKS, Mode::RWXU)?;
     let ranks = at::folder(&root, RANKS)?;
-    let (uid, gid) = ids(owner);
+    let (uid, gid) = ids((kept.uid, kept.gid));
     fchown(&ranks, uid, gid)?;
+    write(&root, RUN, &kept.line())?;
     fchmod(&root, Mode::from_raw_mode(0o755))?;
     Ok((root, ranks))
 }
@@ -349,7 +393,7 @@ fn ids((uid, gid): (u32, u32)) -> (Option<Uid>, Option<Gid>) {
     (Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))
 }
 
-fn remove_file(at: &OwnedFd, name: &str) -> io::Result<()> {
+pub(super) fn remove_file(at: &OwnedFd, name: &str) -> io::Result<()> {
     match unlinkat(at, name, AtFlags::empty()) {
         Ok(()) | Err(Errno::NOENT) => Ok(()),
         Err(error) => Err(error.into()),
@@ -370,7 +414,7 @@ fn is_settled((seconds, nanos): (i64, u64)) -> bool {
     since.is_some_and(|since| since.is_ok_and(|since| since >= SETTLED))
 }
 
-fn read_joins(ranks: &OwnedFd) -> io::Result<Joined> {
+pub(super) fn read_joins(ranks: &OwnedFd) -> io::Result<Joined> {
     let mut of_rank: BTreeMap<u16, Vec<Join>> = BTreeMap::new();
     let mut looked = 0;
     at::each(ranks, |name, told| {

@@ -16,10 +16,13 @@
 mod at;
 mod error;
 mod job;
+mod kept;
 mod names;
+mod resume;
 mod trash;
 
 pub use error::Error;
 pub use job::JobFolder;
+pub use kept::Kept;
 pub use names::{read_join, restored_name};
 pub use trash::{Progress, Trash};

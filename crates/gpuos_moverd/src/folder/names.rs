@@ -1,7 +1,7 @@
 //! Names and lines of the protocol.
 
 use gpuos_model::screen::is_control;
-use gpuos_mover::program::Join;
+use gpuos_mover::program::{Join, Told};
 
 /// Digits of a nonce at most, so that it fits 64 bits.
 const NONCE_DIGITS: usize = 19;
@@ -25,7 +25,39 @@ pub(super) fn join_name(join: &Join) -> String {
 
 /// The file with the answer to a join.
 pub(super) fn start_name(join: &Join) -> String {
-    format!("start.{}.{}", join.rank, join.nonce)
+    start_file(join.rank, join.nonce)
+}
+
+/// The same where the number of ranks is not known.
+pub(super) fn start_file(rank: u16, nonce: u64) -> String {
+    format!("start.{rank}.{nonce}")
+}
+
+/// Rank and nonce of a file with an answer.
+pub(super) fn read_start(name: &str) -> Option<(u16, u64)> {
+    rank_and_nonce(name.strip_prefix("start.")?)
+}
+
+/// Rank and nonce of a folder with what was restored.
+pub(super) fn read_restored(name: &str) -> Option<(u16, u64)> {
+    rank_and_nonce(name.strip_prefix("restore.")?)
+}
+
+fn rank_and_nonce(text: &str) -> Option<(u16, u64)> {
+    let (rank, nonce) = text.split_once('.')?;
+    let rank = u16::try_from(number(rank.as_bytes(), 5)?).ok()?;
+    Some((rank, number(nonce.as_bytes(), NONCE_DIGITS)?))
+}
+
+/// What the line of an answer tells.
+pub(super) fn told(line: &str) -> Told {
+    let restored = line.strip_prefix("restore ");
+    let restored = restored.and_then(|text| number(text.as_bytes(), 10));
+    match restored.and_then(|number| u32::try_from(number).ok()) {
+        Some(number) => Told::Restore(number),
+        None if line == "new" => Told::New,
+        None => Told::Failed,
+    }
 }
 
 /// The folder with what was restored for a join.
@@ -33,7 +65,8 @@ pub fn restored_name(join: &Join) -> String {
     format!("restore.{}.{}", join.rank, join.nonce)
 }
 
-fn number(text: &[u8], digits: usize) -> Option<u64> {
+/// A decimal number without leading zeros, of so many digits at most.
+pub(super) fn number(text: &[u8], digits: usize) -> Option<u64> {
     let plain = (1..=digits).contains(&text.len()) && text.iter().all(u8::is_ascii_digit);
     let padded = text.len() > 1 && text.starts_with(b"0");
     let text = std::str::from_utf8(text).ok()?;

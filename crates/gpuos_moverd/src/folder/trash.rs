@@ -116,6 +116,11 @@ impl Trash {
         self.put(&self.base, &job.to_string(), JOBS)
     }
 
+    /// Who runs this.
+    pub(super) fn us(&self) -> u32 {
+        self.us
+    }
+
     /// The folder of all jobs.
     pub(super) fn base(&self) -> &OwnedFd {
         &self.base
@@ -323,7 +328,7 @@ fn empty_folder(
 }
 
 /// Whether a folder is ours, and others lack these rights.
-fn is_safe(folder: &OwnedFd, us: u32, others: u32) -> io::Result<bool> {
+pub(super) fn is_safe(folder: &OwnedFd, us: u32, others: u32) -> io::Result<bool> {
     let stat = fstat(folder)?;
     Ok(stat.st_uid == us && stat.st_mode & others == 0)
 }

@@ -104,6 +104,11 @@ impl Links {
         self.why.insert(seat, why);
     }
 
+    /// Whether there is a link to a seat.
+    pub fn is_open(&self, seat: u16) -> bool {
+        self.open.contains_key(&seat)
+    }
+
     /// Sends, if there is a link with room. What is not sent is said again by who wanted it.
     pub fn say(&self, seat: u16, session: u32, body: Body) {
         let Some((_, sender)) = self.open.get(&seat) else {

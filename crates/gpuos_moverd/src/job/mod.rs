@@ -8,7 +8,9 @@
 //!      └──── a mover of the job was started anew ──────┘
 //! ```
 //!
-//! - `links`, `gather`: the others; `ends`: the job's end, as the workload manager has it; `running`: node and conductor; `quota`: how much it
+//! What failed for being too late is tried again when the missing movers have come.
+//!
+//! - `links`, `gather`: the others; `begin`: when they are found; `ends`: the job's end, as the workload manager has it; `running`: node and conductor; `quota`: how much it
 //!   may keep; `restoring`: the files of a rank, also from another node; `unwritten`: what its programs could not be told yet;
 //! - `drain`: to the parallel file system, and `back`: from there;
 //! - `serve`: what the thread does with what comes in; `status`: how it stands, for clients; `tally`: what is counted.
@@ -16,6 +18,7 @@
 //! The thread blocks on the disk. While it reads a folder or writes a segment others wait for its answers, and ask again.
 
 mod back;
+mod begin;
 mod drain;
 mod ends;
 mod gather;
@@ -35,6 +38,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender};
 use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use gpuos_checkpoint::sets::{NodeDomains, Scheme};
@@ -44,7 +48,7 @@ use gpuos_config::options::CheckpointOption;
 use gpuos_core::job::JobId;
 use gpuos_core::wire::CheckpointJob;
 use gpuos_link::session::Place;
-use gpuos_mover::program::Join;
+use gpuos_mover::program::{Join, Reason};
 use gpuos_store::disk::LinuxDisk;
 use gpuos_store::store::Store;
 
@@ -139,11 +143,17 @@ pub struct Worker {
     incarnations: BTreeMap<u16, u64>,
     session: u32,
     wish: Option<Wish>,
-    folder: Option<JobFolder>,
+    folder: Option<Arc<JobFolder>>,
     drain: Drain,
     back: Back,
     phase: Phase,
     ends: Ends,
+    /// The movers did not find each other in time, which may still come.
+    late: bool,
+    /// The thread that restored in the gathering before.
+    before: Option<JoinHandle<()>>,
+    /// A checkpoint that was wanted while nobody conducted.
+    wanted: Option<Reason>,
     /// Seats that have taken the roster, at seat 0.
     told: BTreeSet<u16>,
     /// Joins that were answered without node and conductor.
@@ -188,6 +198,9 @@ impl Worker {
             back,
             phase: Phase::Gathering(Gather::new()),
             ends: Ends::default(),
+            late: false,
+            before: None,
+            wanted: None,
             told: BTreeSet::new(),
             without: BTreeSet::new(),
             tally: tally::Tally::default(),
@@ -202,6 +215,7 @@ impl Worker {
             let wait = due.saturating_duration_since(Instant::now());
             match from.recv_timeout(wait) {
                 Ok(Event::End) => break,
+                Ok(Event::Stop) => return,
                 Ok(event) => self.take(event),
                 Err(std::sync::mpsc::RecvTimeoutError::Timeout) => {}
                 Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => break,

@@ -1,8 +1,9 @@
 //! The files of ranks are written by a thread of its own, one rank after another, also from another node's store.
 
-use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use gpuos_checkpoint::ids::CheckpointId;
@@ -19,7 +20,7 @@ use gpuos_store::store::Store;
 
 use crate::carried::{Body, PIECE};
 use crate::event::Event;
-use crate::folder::restored_name;
+use crate::folder::{JobFolder, restored_name};
 
 /// Another node is asked again after so long ...
 const AGAIN: Duration = Duration::from_secs(5);
@@ -32,6 +33,8 @@ struct Task {
     id: CheckpointId,
     /// The seat that has the files; `None`: this node.
     from: Option<u16>,
+    /// In which the program is answered.
+    epoch: u64,
 }
 
 /// An answer of another node: its ticket, and the bytes if it had them.
@@ -41,6 +44,8 @@ type Given = (u64, Option<Vec<u8>>);
 pub struct Restorer {
     tasks: Sender<Task>,
     answers: Sender<Given>,
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<()>,
 }
 
 /// Of which job, and where to.
@@ -52,7 +57,11 @@ pub struct Place {
     /// Its user and the group of its processes.
     pub owner: (u32, u32),
     /// The folder of its programs.
-    pub folder: OwnedFd,
+    pub folder: Arc<JobFolder>,
+    /// The gathering of the job's movers for which it is done.
+    pub session: u32,
+    /// The thread of the gathering before, which may be about to end: two never write at the same time.
+    pub before: Option<JoinHandle<()>>,
     /// To the job's thread.
     pub to: SyncSender<Event>,
 }
@@ -62,17 +71,40 @@ impl Restorer {
     ///
     /// # Errors
     /// No thread can be made.
-    pub fn start(place: Place) -> std::io::Result<Restorer> {
+    pub fn start(mut place: Place) -> std::io::Result<Restorer> {
         let (tasks, to_do) = channel();
         let (answers, given) = channel();
-        let run = move || run(&place, &to_do, &given);
-        thread::Builder::new().name("restore".into()).spawn(run)?;
-        Ok(Restorer { tasks, answers })
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = stop.clone();
+        let run = move || {
+            if let Some(before) = place.before.take() {
+                let _ = before.join();
+            }
+            run(&place, &to_do, &given, &stopped);
+        };
+        let thread = thread::Builder::new().name("restore".into()).spawn(run)?;
+        Ok(Restorer {
+            tasks,
+            answers,
+            stop,
+            thread,
+        })
+    }
+
+    /// What is being written comes to nothing; the thread ends soon.
+    pub fn end(self) -> JoinHandle<()> {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread
     }
 
     /// Has the files of a rank written; [`Event::Restored`] says when that is done.
-    pub fn restore(&self, join: Join, id: CheckpointId, from: Option<u16>) {
-        let _ = self.tasks.send(Task { join, id, from });
+    pub fn restore(&self, join: Join, epoch: u64, id: CheckpointId, from: Option<u16>) {
+        let _ = self.tasks.send(Task {
+            join,
+            id,
+            from,
+            epoch,
+        });
     }
 
     /// Another node has answered.
@@ -81,35 +113,54 @@ impl Restorer {
     }
 }
 
-fn run(place: &Place, tasks: &Receiver<Task>, given: &Receiver<Given>) {
+fn run(place: &Place, tasks: &Receiver<Task>, given: &Receiver<Given>, stop: &AtomicBool) {
     let mut ticket = 0;
     for task in tasks {
-        let restored = one(place, &task, (given, &mut ticket));
+        if stop.load(Ordering::Relaxed) {
+            return;
+        }
+        // What a gathering before has written for it was not told to the program.
+        let _ = place.folder.discard_restored(&task.join);
+        let restored = one(place, &task, (given, &mut ticket), stop);
+        if stop.load(Ordering::Relaxed) {
+            return;
+        }
         let line = match restored {
             Ok(()) => format!("restore {}", task.id.number),
             Err(error) => format!("failed {error}"),
         };
-        let join = task.join;
-        if place.to.send(Event::Restored { join, line }).is_err() {
+        let restored = Event::Restored {
+            join: task.join,
+            line,
+            epoch: task.epoch,
+            session: place.session,
+        };
+        if place.to.send(restored).is_err() {
             return;
         }
     }
 }
 
-fn one(place: &Place, task: &Task, (given, ticket): (&Receiver<Given>, &mut u64)) -> Result<()> {
+fn one(
+    place: &Place,
+    task: &Task,
+    (given, ticket): (&Receiver<Given>, &mut u64),
+    stop: &AtomicBool,
+) -> Result<()> {
     let job = place.store.job(&place.job, place.owner.0)?;
     let only = rank_folder(task.join.rank, task.join.size);
     let name = restored_name(&task.join).into_bytes();
     let target = Target {
         disk: &LinuxDisk,
-        folder: &place.folder,
+        folder: place.folder.root(),
         name: &name,
         owner: Some(place.owner),
     };
     let Some(seat) = task.from else {
         let manifest = job.manifest(task.id)?;
         fits(place, &manifest, only.as_bytes())?;
-        let mut source = LocalSource::new(&job);
+        let source = LocalSource::new(&job);
+        let mut source = Stoppable { source, stop };
         return restore_part(&job, &manifest, only.as_bytes(), &target, &mut source);
     };
     let mut far = Far {
@@ -121,7 +172,29 @@ fn one(place: &Place, task: &Task, (given, ticket): (&Receiver<Given>, &mut u64)
     };
     let manifest = far.manifest(&job)?;
     fits(place, &manifest, only.as_bytes())?;
-    restore_part(&job, &manifest, only.as_bytes(), &target, &mut far)
+    let mut source = Stoppable { source: far, stop };
+    restore_part(&job, &manifest, only.as_bytes(), &target, &mut source)
+}
+
+/// A source that can be left in the middle.
+struct Stoppable<'a, S> {
+    source: S,
+    stop: &'a AtomicBool,
+}
+
+impl<S: Source> Source for Stoppable<'_, S> {
+    fn read(&mut self, segment: CheckpointId, offset: u64, buffer: &mut [u8]) -> Result<()> {
+        if self.stop.load(Ordering::Relaxed) {
+            let tried = format!("restore files of checkpoint {segment}");
+            let next = "they are restored anew";
+            return Err(Error::refused(
+                tried,
+                "the movers of the job gather anew",
+                next,
+            ));
+        }
+        self.source.read(segment, offset, buffer)
+    }
 }
 
 /// Whether what a rank gets back leaves some of the disk of jobs free: root may fill a disk to its end, and a user who keeps deleted files open
@@ -139,7 +212,7 @@ fn fits(place: &Place, manifest: &Manifest, only: &[u8]) -> Result<()> {
         Kind::Zero => 0,
     });
     let bytes: u64 = stored.sum();
-    let space = LinuxDisk.space(&place.folder).map_err(|error| {
+    let space = LinuxDisk.space(place.folder.root()).map_err(|error| {
         let next = "look in the kernel's log for faults of the disk, and start the job again";
         Error::new(error::Kind::Disk, tried(), error.to_string(), next)
     })?;

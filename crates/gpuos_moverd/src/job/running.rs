@@ -1,6 +1,7 @@
 //! A job whose movers have found each other: the loop of the node and the conductor, and what they want done.
 
 use std::collections::{BTreeSet, VecDeque};
+use std::thread::JoinHandle;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use gpuos_checkpoint::commit::Outcome;
@@ -55,7 +56,7 @@ pub struct Around<'a> {
     /// The other nodes.
     pub links: &'a Links,
     /// The programs.
-    pub folder: &'a mut JobFolder,
+    pub folder: &'a JobFolder,
 }
 
 /// Something to be done.
@@ -131,8 +132,14 @@ impl Running {
         std::mem::take(&mut self.notes)
     }
 
-    /// Time went by, and the folder was looked at.
-    pub fn look(&mut self, around: &mut Around<'_>) {
+    /// It is over with this session. The thread that restores may run on for a moment.
+    pub fn end(self) -> JoinHandle<()> {
+        self.restorer.end()
+    }
+
+    /// Who has joined here, and who was answered. Before anything else is done, and then again and again.
+    pub fn look_at_folder(&mut self, around: &mut Around<'_>) {
+        self.conduct(around, Input::Known(around.folder.known()));
         match around.folder.joins() {
             Ok(joins) => {
                 self.joins.clone_from(&joins);
@@ -142,6 +149,11 @@ impl Running {
                 .notes
                 .push(format!("cannot look who has joined: {error}")),
         }
+    }
+
+    /// Time went by, and the folder was looked at.
+    pub fn look(&mut self, around: &mut Around<'_>) {
+        self.look_at_folder(around);
         if let Some(number) = self.conductor.view().making.map(|making| making.number) {
             match around.folder.saved(number) {
                 Ok(ranks) => {
@@ -293,14 +305,14 @@ impl Running {
                     around.links.say(seat, around.session, body);
                 }
             }
-            program::Output::Answer { join, start } => match start {
-                Start::New => self.tell(around, Tell::Answer(join, "new".into())),
+            program::Output::Answer { join, start, epoch } => match start {
+                Start::New => self.tell(around, Tell::Answer(join, "new".into(), epoch)),
                 Start::Failed(why) => {
-                    self.tell(around, Tell::Answer(join, format!("failed {why}")));
+                    self.tell(around, Tell::Answer(join, format!("failed {why}"), epoch));
                 }
                 Start::Restore { id, from } => {
                     let seat = self.seat_of(from).filter(|_| from != self.own);
-                    self.restorer.restore(join, id, seat);
+                    self.restorer.restore(join, epoch, id, seat);
                 }
             },
             program::Output::Ask {

@@ -1,28 +1,21 @@
 //! What the thread of a job does with what it is told.
 
-use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use gpuos_checkpoint::ids::NodeIndex;
-use gpuos_checkpoint::interval::choice::Limits;
-use gpuos_config::gpuos_toml::CheckpointConfig;
-use gpuos_config::options::{Every as Often, parse_checkpoint};
+use gpuos_config::options::parse_checkpoint;
 use gpuos_core::wire::CheckpointPhase;
-use gpuos_mover::node::Node;
-use gpuos_mover::program::{Conductor, Every, Input, Join, Reason, Settings as Conducts};
+use gpuos_mover::program::{Input, Join, Reason};
 use gpuos_mover::roster::Claim;
-use gpuos_mover::settings::Settings;
-use gpuos_store::disk::LinuxDisk;
 
 use super::ends::Next;
 use super::gather::Gather;
-use super::quota::Quota;
-use super::restoring::{Place, Restorer};
 use super::running::{Around, Running};
 use super::unwritten::Tell;
-use super::{Phase, Wish, Worker, new_session};
+use super::{Phase, Wish, Worker, begin, new_session};
 use crate::carried::{Body, Carried, RosterParts};
 use crate::event::{BackDone, Event};
-use crate::folder::JobFolder;
+use crate::folder::{JobFolder, Kept};
 
 /// Who leads, by its place in checkpoints.
 const LEADER: NodeIndex = NodeIndex(0);
@@ -33,6 +26,9 @@ impl Worker {
         match event {
             Event::Step { gid, asked, reply } => {
                 let answer = self.step(gid, &asked);
+                if let Err(why) = &answer {
+                    self.note(why);
+                }
                 let _ = reply.try_send(answer);
             }
             Event::Linked {
@@ -64,16 +60,22 @@ impl Worker {
                 self.links.want(seat);
                 self.say(seat, body);
             }
-            Event::Restored { join, line } => self.restored(join, line),
+            Event::Restored {
+                join,
+                line,
+                epoch,
+                session,
+            } => self.restored(join, line, epoch, session),
             Event::Drain(done) => {
                 let said = self.drain.done(done);
                 self.tell_leader(said);
             }
             Event::Back(BackDone::Looked(found)) => self.back.looked(found),
             Event::Back(BackDone::Fetched { session, result }) => self.fetched(session, result),
-            Event::Want(reason) => self.with(|running, around| {
-                running.conduct(around, Input::Want(reason));
-            }),
+            Event::Want(reason) => {
+                self.wanted = self.wanted.max(Some(reason));
+                self.pass_wish_on();
+            }
             Event::Ends {
                 in_s,
                 preempted,
@@ -82,19 +84,25 @@ impl Worker {
                 let now = self.now();
                 self.ends.told(now, in_s, preempted, may_requeue);
             }
-            Event::End => {}
+            Event::End | Event::Stop => {}
         }
     }
 
-    /// A rank has its files, or cannot have them.
-    fn restored(&mut self, join: Join, line: String) {
-        if let Phase::Running(_) = self.phase {
-            self.with(|running, around| running.tell(around, Tell::Answer(join, line)));
-        } else if let Some(folder) = &self.folder
-            && let Err(error) = folder.answer(&join, &line)
+    /// A checkpoint that is wanted is asked for as soon as somebody conducts.
+    fn pass_wish_on(&mut self) {
+        if matches!(self.phase, Phase::Running(_))
+            && let Some(reason) = self.wanted.take()
         {
-            let at = folder.path().display();
-            self.note(&format!("cannot write to {at}: {error}"));
+            self.with(|running, around| running.conduct(around, Input::Want(reason)));
+        }
+    }
+
+    /// A rank has its files, or cannot have them. Of an earlier gathering, or for a process that is gone: whoever waits now is answered anew.
+    fn restored(&mut self, join: Join, line: String, epoch: u64, session: u32) {
+        let joins = self.folder.as_ref().and_then(|folder| folder.joins().ok());
+        let waits = joins.is_some_and(|joins| joins.contains(&join));
+        if session == self.session && waits {
+            self.with(|running, around| running.tell(around, Tell::Answer(join, line, epoch)));
         }
     }
 
@@ -119,12 +127,17 @@ impl Worker {
             self.wish = Some(Wish { gid, asked, option });
         }
         if self.folder.is_none() {
-            let (job, owner) = (&self.start.job, (self.start.uid, gid));
-            let made = JobFolder::create(&self.shared.folders, job, owner);
+            let kept = Kept {
+                run: self.start.run,
+                uid: self.start.uid,
+                gid,
+                asked: asked.into(),
+            };
+            let made = JobFolder::create(&self.shared.folders, &self.start.job, &kept);
             let folder = made.map_err(|error| error.to_string())?;
             let path = folder.path().to_string_lossy().into_owned();
             *crate::jobs::locked(&self.shown) = Some(path);
-            self.folder = Some(folder);
+            self.folder = Some(Arc::new(folder));
         }
         Ok(())
     }
@@ -149,16 +162,20 @@ impl Worker {
                 let claim = self.claim().map(Into::into);
                 self.say(seat, Body::Claim(claim));
             }
-            _ if session != self.session => {}
-            Body::Claim(claim) if self.is_first() => {
+            Body::Claim(claim) if self.is_first() && session == self.session => {
                 if let Phase::Gathering(gather) = &mut self.phase {
                     gather.claim(seat, claim.map(Into::into));
                 }
             }
             Body::Roster(roster) if seat == 0 => {
+                // Something late of a session before may have come in between.
+                if session != self.session {
+                    self.gather_anew(session);
+                }
                 self.begin(roster);
                 self.say(seat, Body::RosterTaken);
             }
+            _ if session != self.session => {}
             Body::RosterTaken if self.is_first() => {
                 self.told.insert(seat);
             }
@@ -179,7 +196,21 @@ impl Worker {
     fn gather_anew(&mut self, session: u32) {
         self.session = session;
         self.told.clear();
-        self.phase = Phase::Gathering(Gather::new());
+        self.late = false;
+        let before = std::mem::replace(&mut self.phase, Phase::Gathering(Gather::new()));
+        if let Phase::Running(running) = before {
+            self.wanted = self.wanted.max(running.conductor().wanted());
+            self.before = Some(running.end());
+        }
+        let why = "a gpuos_mover of the job was started anew while it was made; the checkpoint before is as it was";
+        if let Some(folder) = &self.folder
+            && let Err(error) = folder.give_up(why)
+        {
+            self.note(&format!(
+                "cannot write to {}: {error}",
+                folder.path().display()
+            ));
+        }
     }
 
     /// What this node has of the job.
@@ -219,6 +250,7 @@ impl Worker {
         if let Phase::Failed(why) = &self.phase {
             let why = why.clone();
             self.answer_without(&why);
+            self.try_again();
         }
     }
 
@@ -311,7 +343,7 @@ impl Worker {
             self.links.want(0);
             if late {
                 let why = self.links.why(0);
-                self.fail(format!("no checkpoints in this run: {why}"));
+                self.be_late(&why);
             }
             return;
         }
@@ -333,7 +365,7 @@ impl Worker {
                 Some(_) => whys.join("; "),
                 None => "no step of the job has started on its first node".into(),
             };
-            return self.fail(format!("no checkpoints in this run: {why}"));
+            return self.be_late(&why);
         }
         self.draw();
     }
@@ -424,58 +456,17 @@ impl Worker {
     fn run_with(&mut self, roster: RosterParts) {
         let begun = self
             .wish(roster.gid, &roster.asked)
-            .and_then(|()| self.running(roster));
+            .and_then(|()| begin::running(self, roster));
         match begun {
             Ok(running) => {
                 self.phase = Phase::Running(Box::new(running));
                 let asked = self.wish.as_ref().and_then(|wish| wish.option.drain);
                 self.drain.begin(asked, self.start.place.nodes);
+                self.with(|running, around| running.look_at_folder(around));
+                self.pass_wish_on();
             }
             Err(why) => self.fail(why),
         }
-    }
-
-    fn running(&self, roster: RosterParts) -> Result<Running, String> {
-        let (Some(wish), Some(folder)) = (&self.wish, &self.folder) else {
-            return Err("the folder for checkpoints is not there".into());
-        };
-        let (job, uid) = (&self.start.job, self.start.uid);
-        let own = roster.index_of_seat[usize::from(self.own_seat())];
-        let nodes = self.start.place.nodes;
-        let store = self.shared.store;
-        let config = &self.shared.config;
-        let mut settings = Settings::new(job.clone(), uid, own, nodes, self.session, roster.sets());
-        settings.keep = config.keep;
-        if config.max_gib > 0 {
-            settings.limits.bytes = u64::from(config.max_gib) << 30;
-        }
-        let now = self.now();
-        let node = Node::new(store, &LinuxDisk, settings, now)?;
-        let every = match wish.option.every {
-            Often::Seconds(seconds) => Every::Fixed(u64::from(seconds.max(config.least_s)) * 1000),
-            Often::Auto => Every::Auto {
-                mtbf_s: f64::from(config.node_mtbf_hours) * 3600.0 / f64::from(nodes.max(1)),
-                limits: limits(config),
-            },
-        };
-        let conducts = Conducts {
-            ready_ms: u64::from(config.ready_s) * 1000,
-            ..Conducts::new(own, nodes, self.session, every)
-        };
-        let restorer = Restorer::start(Place {
-            store,
-            job: job.clone(),
-            owner: (uid, wish.gid),
-            folder: folder.root().try_clone().map_err(|e| e.to_string())?,
-            to: self.to.clone(),
-        });
-        let restorer = restorer.map_err(|e| format!("cannot start a thread: {e}"))?;
-        let parts = store.job(job, uid).map_err(|error| error.to_string())?;
-        let conductor = Conductor::new(conducts, now);
-        let quota = Quota::new(store, uid, config, &roster.sets(), own);
-        let mut running = Running::new(node, conductor, (roster, own), parts, restorer);
-        running.limit_by(quota);
-        Ok(running)
     }
 
     /// There are no checkpoints in this run.
@@ -489,31 +480,62 @@ impl Worker {
         self.phase = Phase::Failed(why);
     }
 
+    /// The movers did not find each other in time.
+    fn be_late(&mut self, why: &str) {
+        self.fail(format!("no checkpoints in this run: {why}"));
+        self.late = true;
+    }
+
+    /// Movers that were missed may have come. Programs that were answered meanwhile keep their answers.
+    fn try_again(&mut self) {
+        if !self.late {
+            return;
+        }
+        let others = match self.is_first() {
+            true => 1..self.start.place.nodes,
+            false => 0..1,
+        };
+        others.clone().for_each(|seat| self.links.want(seat));
+        let all = others.clone().all(|seat| self.links.is_open(seat));
+        if self.is_first() && all && self.wish.is_some() {
+            self.note("all movers of the job are there now");
+            self.gather_anew(new_session(self.session));
+        }
+    }
+
     /// Programs that join a run without checkpoints begin from their start, unless they have been here before: then they would do
     /// their work again, and perhaps write over what they have.
     fn answer_without(&mut self, why: &str) {
-        let first = self.start.run == 0;
-        let Some(folder) = &mut self.folder else {
+        let Some(folder) = self.folder.clone() else {
             return;
         };
-        let line = match first {
+        let joins = folder.joins().unwrap_or_default();
+        // Who has gone need not be remembered, however many there were.
+        self.without.retain(|join| joins.contains(join));
+        let new: Vec<Join> = joins
+            .into_iter()
+            .filter(|join| !self.without.contains(join))
+            .collect();
+        if new.is_empty() {
+            return;
+        }
+        let known = folder.known();
+        let first = self.start.run == 0 && (known.epoch, known.highest) == (0, 0);
+        let line = match first && self.claim().is_none() {
             true => "new".to_string(),
             false => format!("failed {why}"),
         };
-        let joins: BTreeSet<_> = folder.joins().unwrap_or_default().into_iter().collect();
-        // Who has gone need not be remembered, however many there were.
-        self.without.retain(|join| joins.contains(join));
-        for join in joins {
-            if self.without.insert(join) {
-                let _ = folder.answer(&join, &line);
-            }
+        for join in new {
+            // Epoch 0: no conductor has settled this.
+            let _ = folder.answer(&join, &line, 0);
+            self.without.insert(join);
         }
     }
 
     /// Has node and conductor do something, if there are some.
     fn with(&mut self, done: impl FnOnce(&mut Running, &mut Around<'_>)) {
         let now = self.now();
-        if let (Phase::Running(running), Some(folder)) = (&mut self.phase, &mut self.folder) {
+        if let (Phase::Running(running), Some(folder)) = (&mut self.phase, &self.folder) {
             let mut around = Around {
                 now,
                 session: self.session,
@@ -535,14 +557,5 @@ impl Worker {
             Phase::Running(_) => (CheckpointPhase::Running, String::new()),
             Phase::Failed(why) => (CheckpointPhase::Failed, why.clone()),
         }
-    }
-}
-
-/// What bounds the interval that is chosen for a job.
-fn limits(config: &CheckpointConfig) -> Limits {
-    Limits {
-        budget: f64::from(config.overhead_percent) / 100.0,
-        least_s: f64::from(config.least_s),
-        ..Limits::default()
     }
 }

@@ -10,8 +10,8 @@ use crate::folder::JobFolder;
 /// Something that goes into the folder of a job.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Tell {
-    /// The answer to a join.
-    Answer(Join, String),
+    /// The answer to a join, and the epoch to which it belongs.
+    Answer(Join, String, u64),
     /// A checkpoint is wanted, of these ranks of so many.
     Ask(u32, Reason, Vec<(u16, u16)>),
     /// Its files were read.
@@ -23,7 +23,7 @@ pub enum Tell {
 impl Tell {
     fn write(&self, folder: &JobFolder) -> io::Result<()> {
         match self {
-            Tell::Answer(join, line) => folder.answer(join, line),
+            Tell::Answer(join, line, epoch) => folder.answer(join, line, *epoch),
             Tell::Ask(number, reason, ranks) => folder.ask(*number, &reason.to_string(), ranks),
             Tell::Taken(number) => folder.taken(*number),
             Tell::Close(number, failed) => folder.close(*number, failed.as_deref()),
@@ -33,7 +33,7 @@ impl Tell {
     /// Whether nobody needs this any more when `later` is told.
     fn is_replaced_by(&self, later: &Tell) -> bool {
         match (self, later) {
-            (Tell::Answer(join, _), Tell::Answer(other, _)) => join.rank == other.rank,
+            (Tell::Answer(join, ..), Tell::Answer(other, ..)) => join.rank == other.rank,
             (Tell::Ask(..) | Tell::Taken(_), Tell::Ask(..) | Tell::Close(..)) => true,
             // The newest that exists and the newest that does not.
             (Tell::Close(_, failed), Tell::Close(_, other)) => failed.is_some() == other.is_some(),

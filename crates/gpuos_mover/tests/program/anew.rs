@@ -1,0 +1,131 @@
+//! Conductors that begin anew while programs run.
+
+use gpuos_mover::program::{Answered, Every, Input, Join, Known, Reason, Start, Told};
+
+use super::bench::{Bench, MINUTE, id};
+use gpuos_checkpoint::ids::NodeIndex;
+
+fn from(node: u16, number: u32) -> Start {
+    Start::Restore {
+        id: id(number),
+        from: NodeIndex(node),
+    }
+}
+
+#[test]
+fn a_program_that_runs_is_asked_on_and_not_answered_again() {
+    let mut bench = Bench::new(3);
+    bench.start(2, 1);
+    assert_eq!(bench.answers().len(), 2);
+    bench.anew();
+    bench.ready(None);
+    assert_eq!(bench.answers(), []);
+    bench.wait(10 * MINUTE);
+    assert_eq!(bench.asked(), Some((1, Reason::Interval)));
+    bench.commit(1, 2);
+    // Once more, with a newer checkpoint than the one that the program has begun from.
+    bench.anew();
+    bench.restored(1, 2);
+    assert_eq!(bench.answers(), []);
+    bench.wait(10 * MINUTE);
+    assert_eq!(bench.asked(), Some((2, Reason::Interval)));
+    bench.commit(2, 2);
+}
+
+#[test]
+fn a_program_that_starts_anew_then_begins_from_the_newest() {
+    let mut bench = Bench::new(2);
+    bench.start(2, 1);
+    bench.wait(10 * MINUTE);
+    bench.out();
+    bench.commit(1, 2);
+    bench.anew();
+    bench.restored(1, 2);
+    bench.join(1, 1, 2, 9);
+    assert_eq!(bench.answers(), [(1, from(1, 1))]);
+    bench.wait(60 * MINUTE);
+    assert_eq!(bench.asked(), None, "rank 0 is of the start before");
+    bench.join(0, 0, 2, 9);
+    assert_eq!(bench.answers(), [(0, from(0, 1))]);
+    bench.wait(10 * MINUTE);
+    assert_eq!(bench.asked(), Some((2, Reason::Interval)));
+}
+
+#[test]
+fn ranks_without_an_answer_get_that_of_the_others() {
+    let mut bench = Bench::with(2, Every::Fixed(MINUTE));
+    bench.restored(6, 2);
+    bench.join(0, 0, 2, 1);
+    assert_eq!(bench.answers(), [(0, from(0, 6))]);
+    bench.slow = true;
+    bench.join(1, 1, 2, 1);
+    assert_eq!(bench.answers(), [(1, from(1, 6))]);
+    // Its files were not complete when the mover ended.
+    bench.anew();
+    bench.slow = false;
+    bench.restored(6, 2);
+    assert_eq!(bench.answers(), [(1, from(1, 6))]);
+    bench.wait(MINUTE);
+    assert_eq!(bench.asked(), Some((7, Reason::Interval)));
+}
+
+#[test]
+fn no_checkpoint_is_made_of_ranks_that_were_answered_in_different_epochs() {
+    for (epochs, told) in [
+        ([1, 2], [Told::Restore(6); 2]),
+        ([2, 2], [Told::Restore(6), Told::New]),
+    ] {
+        let mut bench = Bench::with(2, Every::Fixed(MINUTE));
+        bench.start(2, 1);
+        for rank in 0..2 {
+            let (nonce, size) = (1, 2);
+            let join = Join { rank, size, nonce };
+            let epoch = epochs[usize::from(rank)];
+            let told = told[usize::from(rank)];
+            let answered = Answered { join, epoch, told };
+            bench.known[usize::from(rank)].insert(rank, answered);
+        }
+        bench.anew();
+        bench.restored(6, 2);
+        bench.wait(10 * MINUTE);
+        assert_eq!(bench.out(), []);
+        bench.start(2, 2);
+        assert_eq!(bench.answers(), [(0, from(0, 6)), (1, from(1, 6))]);
+        bench.wait(MINUTE);
+        assert_eq!(bench.asked(), Some((7, Reason::Interval)));
+    }
+}
+
+#[test]
+fn numbers_go_on_above_those_that_programs_have_heard_of() {
+    let mut bench = Bench::with(2, Every::Fixed(MINUTE));
+    let known = Known {
+        highest: 20,
+        ..Known::default()
+    };
+    bench.give(1, Input::Known(known));
+    bench.ready(None);
+    bench.start(2, 1);
+    bench.out();
+    bench.wait(MINUTE);
+    assert_eq!(bench.asked(), Some((21, Reason::Interval)));
+}
+
+#[test]
+fn a_rank_that_joins_again_while_it_waits_takes_its_own_place() {
+    let mut bench = Bench::with(2, Every::Fixed(MINUTE));
+    bench.restored(6, 2);
+    bench.slow = true;
+    bench.start(2, 1);
+    assert_eq!(bench.answers().len(), 2);
+    // Long after all have joined.
+    bench.wait(MINUTE - 1);
+    bench.join(1, 1, 2, 2);
+    assert_eq!(bench.answers(), [(1, from(1, 6))]);
+    bench.wait(MINUTE);
+    assert_eq!(
+        bench.asked(),
+        Some((7, Reason::Interval)),
+        "rank 0 is of it still"
+    );
+}

@@ -1,0 +1,73 @@
+//! Node and conductor of a job, when its roster is known.
+
+use gpuos_checkpoint::interval::choice::Limits;
+use gpuos_config::gpuos_toml::CheckpointConfig;
+use gpuos_config::options::Every as Often;
+use gpuos_mover::node::Node;
+use gpuos_mover::program::{Conductor, Every, Settings as Conducts};
+use gpuos_mover::settings::Settings;
+use gpuos_store::disk::LinuxDisk;
+
+use super::Worker;
+use super::quota::Quota;
+use super::restoring::{Place, Restorer};
+use super::running::Running;
+use crate::carried::RosterParts;
+
+/// Begins them, with what the job wants and the site allows.
+///
+/// # Errors
+/// A sentence: the roster contradicts itself, or the disk fails.
+pub(super) fn running(worker: &mut Worker, roster: RosterParts) -> Result<Running, String> {
+    let (Some(wish), Some(folder)) = (&worker.wish, &worker.folder) else {
+        return Err("the folder for checkpoints is not there".into());
+    };
+    let (job, uid) = (&worker.start.job, worker.start.uid);
+    let own = roster.index_of_seat[usize::from(worker.own_seat())];
+    let nodes = worker.start.place.nodes;
+    let store = worker.shared.store;
+    let config = &worker.shared.config;
+    let mut settings = Settings::new(job.clone(), uid, own, nodes, worker.session, roster.sets());
+    settings.keep = config.keep;
+    if config.max_gib > 0 {
+        settings.limits.bytes = u64::from(config.max_gib) << 30;
+    }
+    let now = worker.now();
+    let node = Node::new(store, &LinuxDisk, settings, now)?;
+    let every = match wish.option.every {
+        Often::Seconds(seconds) => Every::Fixed(u64::from(seconds.max(config.least_s)) * 1000),
+        Often::Auto => Every::Auto {
+            mtbf_s: f64::from(config.node_mtbf_hours) * 3600.0 / f64::from(nodes.max(1)),
+            limits: limits(config),
+        },
+    };
+    let conducts = Conducts {
+        ready_ms: u64::from(config.ready_s) * 1000,
+        ..Conducts::new(own, nodes, worker.session, every)
+    };
+    let parts = store.job(job, uid).map_err(|error| error.to_string())?;
+    let conductor = Conductor::new(conducts, now);
+    let restorer = Restorer::start(Place {
+        store,
+        job: job.clone(),
+        owner: (uid, wish.gid),
+        folder: folder.clone(),
+        to: worker.to.clone(),
+        session: worker.session,
+        before: worker.before.take(),
+    });
+    let restorer = restorer.map_err(|e| format!("cannot start a thread: {e}"))?;
+    let quota = Quota::new(store, uid, config, &roster.sets(), own);
+    let mut running = Running::new(node, conductor, (roster, own), parts, restorer);
+    running.limit_by(quota);
+    Ok(running)
+}
+
+/// What bounds the interval that is chosen for a job.
+fn limits(config: &CheckpointConfig) -> Limits {
+    Limits {
+        budget: f64::from(config.overhead_percent) / 100.0,
+        least_s: f64::from(config.least_s),
+        ..Limits::default()
+    }
+}
