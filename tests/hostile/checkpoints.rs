@@ -73,7 +73,7 @@ fn goes_on(stage: &Stage, pid: Option<u32>) -> Result<(), String> {
 fn tried(name: &str, holds: &'static str, trick: &str, after: &str, told: &'static str) -> Attempt {
     let (own, trick, after) = (name.to_owned(), trick.to_owned(), after.to_owned());
     attempt(FOLDER, name, holds, move |stage: &Stage| -> Judge {
-        let hers = stage.work(&format!("hers-{}", own.replace(' ', "-")));
+        let hers = stage.work(&format!("saved-{}", own.replace(' ', "-")));
         fs::create_dir(&hers).expect("a folder");
         fs::write(hers.join("hers"), "hers\n").expect("a file");
         for path in [&hers, &hers.join("hers")] {
@@ -83,9 +83,6 @@ fn tried(name: &str, holds: &'static str, trick: &str, after: &str, told: &'stat
         let script = PROGRAM
             .replace("{trick}", &trick)
             .replace("{after}", &after);
-        let lines = format!(
-            "export GPUOS_HOSTILE_ROLE=nest GPUOS_HOSTILE_WORDS=\"$GPUOS_CHECKPOINT_DIR/ranks\n18000\"\n{script}"
-        );
         let mut command = stage.command(MALLORY, "sbatch");
         command.env("HERS", &hers);
         command.env(
@@ -93,7 +90,7 @@ fn tried(name: &str, holds: &'static str, trick: &str, after: &str, told: &'stat
             jobs(stage, NODE).join(stage.victims.saved.to_string()),
         );
         let options = ["-w", NODE, "--gpuos-checkpoint=1s,l2=single"];
-        let job = stage.sbatch_with(command, &options, &lines);
+        let job = stage.sbatch_with(command, &options, &script);
         judge(move |stage| {
             let job = job?;
             let end = stage.told(job, "end=")?;
@@ -114,6 +111,10 @@ fn tried(name: &str, holds: &'static str, trick: &str, after: &str, told: &'stat
             ensure(!leaked, || {
                 "the victim's bytes are in the checkpoint".into()
             })?;
+            // Whatever it was, it is removed in the end.
+            let trash = jobs(stage, NODE).join(format!(".gone/{}", MALLORY.uid));
+            let gone = stage.try_until(|| (!trash.exists()).then_some(()));
+            gone.ok_or_else(|| format!("{} is there", trash.display()))?;
             goes_on(stage, pid)
         })
     })
@@ -149,7 +150,9 @@ fn folders(all: &mut Vec<Attempt>) {
         ),
         tried("a socket and a device", none, "mknod x c 1 5 2>/dev/null || mkfifo x", ":", "it is"),
         tried("20,000 joins", "gpuos_mover goes on", "seq 20000 | sed 's/$/.65535.1/' | (cd $d/ranks && xargs touch)", ":", ""),
-        tried("18,000 folders in one another", "gpuos_mover goes on", "\"$ATTACKER\" --exact hostile::plays_its_part --nocapture >/dev/null", ":", ""),
+        tried("18,000 folders in one another", "gpuos_mover goes on", "GPUOS_HOSTILE_WORDS=\"$(printf '%s\\n18000' $PWD)\" GPUOS_HOSTILE_ROLE=nest \"$ATTACKER\" --exact hostile::plays_its_part --nocapture >/dev/null",
+            ":",
+            "folders deep"),
     ]);
     let roots = "what root wrote is as it was, and only what was given to the user is his";
     let writes = "for f in $d/commit $d/failed $d/request $d/start.0.7 $d/taken; do (echo x >$f) 2>/dev/null && [ -s $f ] && echo DONE $f; done; \
