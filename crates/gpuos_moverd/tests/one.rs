@@ -150,11 +150,6 @@ impl Mover {
             other => panic!("{other:?}"),
         }
     }
-
-    pub fn want(&self, job: u32) {
-        let told = self.ask(root(), CheckpointRequest::Now { job: job.into() });
-        assert!(matches!(told, Reply::Done { .. }), "{told:?}");
-    }
 }
 
 pub fn group(uid: u32) -> u32 {
@@ -177,7 +172,7 @@ pub fn until<T>(what: &str, mut done: impl FnMut() -> Option<T>) -> T {
 
 pub fn line(path: PathBuf) -> Option<String> {
     let text = fs::read_to_string(path).ok()?;
-    Some(text.trim_end().to_owned())
+    text.lines().next().map(str::to_string)
 }
 
 /// A program of one rank.

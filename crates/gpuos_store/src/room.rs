@@ -1,8 +1,7 @@
 //! How much a checkpoint may add to a store: what is left of its user's quota, and of the disk.
 
-use crate::disk::{Disk, Space};
-use crate::error::{Error, Kind, Result};
-use crate::store::Store;
+use crate::disk::Space;
+use crate::error::{Error, Kind};
 
 /// What is left free on a disk: one part of so many ...
 const PART: u64 = 20;
@@ -83,7 +82,8 @@ pub fn usable(space: Space) -> u64 {
     space.free.saturating_sub(reserve(space))
 }
 
-fn reserve(space: Space) -> u64 {
+/// What of it stays free.
+pub(crate) fn reserve(space: Space) -> u64 {
     (space.total / PART).min(RESERVE)
 }
 
@@ -98,40 +98,5 @@ pub fn size(bytes: u64) -> String {
             format!("{}.{} {name}", tenths / 10, tenths % 10)
         }
         None => format!("{bytes} bytes"),
-    }
-}
-
-impl<D: Disk> Store<D> {
-    /// How much a part of a checkpoint may add. `most`: what the user's checkpoints may take here, in bytes; 0: no limit. `data` of `all`
-    /// bytes that it costs on this node are its own, the others are parity; neither is 0.
-    ///
-    /// Other parts that are made at the same time are not known of: they count when they are there.
-    ///
-    /// # Errors
-    /// The store cannot be read.
-    pub fn room(&self, uid: u32, most: u64, (data, all): (u8, u8)) -> Result<Room> {
-        let space = self.space()?;
-        let own =
-            |bytes: u64| (u128::from(bytes) * u128::from(data) / u128::from(all.max(1))) as u64;
-        let disk = Room {
-            bytes: own(usable(space)),
-            bound: Bound::Disk {
-                free: space.free,
-                reserve: reserve(space),
-            },
-        };
-        if most == 0 {
-            return Ok(disk);
-        }
-        let used = self.usage()?.get(&Some(uid)).copied().unwrap_or(0);
-        let quota = Room {
-            bytes: own(most.saturating_sub(used)),
-            bound: Bound::Quota { uid, most, used },
-        };
-        Ok(if quota.bytes <= disk.bytes {
-            quota
-        } else {
-            disk
-        })
     }
 }

@@ -21,6 +21,7 @@ use crate::inventory::Found;
 use crate::job::JobStore;
 use crate::key::{SiteKey, same};
 use crate::names::{CURRENT, OWNER};
+use crate::room::{Bound, Room, reserve, usable};
 use crate::small::{make_or_open, read_whole, remove_if_there, replace};
 
 /// Jobs in a store at most; own choice.
@@ -273,4 +274,39 @@ fn check<D: Disk>(disk: &D, root: &D::Folder) -> Result<()> {
         return Err(Error::refused(tried(), why, next));
     }
     Ok(())
+}
+
+impl<D: Disk> Store<D> {
+    /// How much a part of a checkpoint may add. `most`: what the user's checkpoints may take here, in bytes; 0: no limit. `data` of `all`
+    /// bytes that it costs on this node are its own, the others are parity; neither is 0.
+    ///
+    /// Other parts that are made at the same time are not known of: they count when they are there.
+    ///
+    /// # Errors
+    /// The store cannot be read.
+    pub fn room(&self, uid: u32, most: u64, (data, all): (u8, u8)) -> Result<Room> {
+        let space = self.space()?;
+        let own =
+            |bytes: u64| (u128::from(bytes) * u128::from(data) / u128::from(all.max(1))) as u64;
+        let disk = Room {
+            bytes: own(usable(space)),
+            bound: Bound::Disk {
+                free: space.free,
+                reserve: reserve(space),
+            },
+        };
+        if most == 0 {
+            return Ok(disk);
+        }
+        let used = self.usage()?.get(&Some(uid)).copied().unwrap_or(0);
+        let quota = Room {
+            bytes: own(most.saturating_sub(used)),
+            bound: Bound::Quota { uid, most, used },
+        };
+        Ok(if quota.bytes <= disk.bytes {
+            quota
+        } else {
+            disk
+        })
+    }
 }
