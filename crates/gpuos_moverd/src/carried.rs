@@ -3,8 +3,7 @@
 //! A link knows nodes by their seats, which are their places in the workload manager's list of the job's nodes; what is inside of
 //! [`Body::Store`] and [`Body::Word`] goes by their indices in checkpoints, which the roster gives.
 
-use gpuos_checkpoint::ids::{CheckpointId, NodeIndex};
-use gpuos_checkpoint::sets::Set;
+use gpuos_checkpoint::ids::CheckpointId;
 use gpuos_mover::message::{Bytes, MAX_MESSAGE};
 use gpuos_mover::roster::{Claim, Roster};
 use serde::{Deserialize, Serialize};
@@ -38,9 +37,9 @@ pub enum Body {
     /// Of seat 0: what do you have of the job?
     ClaimAsk,
     /// This.
-    Claim(Option<ClaimParts>),
+    Claim(Option<Claim>),
     /// Of seat 0: so the job goes on.
-    Roster(RosterParts),
+    Roster(JobRoster),
     /// It is taken.
     RosterTaken,
     /// Of no use: there are no checkpoints in this run, for a reason that the job's user is told.
@@ -92,65 +91,15 @@ pub enum Body {
     },
 }
 
-/// A [`Claim`] as it is sent.
+/// The roster, with what the job asked for.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct ClaimParts {
-    index: NodeIndex,
-    nodes: u16,
-    set: Vec<NodeIndex>,
-    parity: u16,
-    newest: CheckpointId,
-}
-
-impl From<Claim> for ClaimParts {
-    fn from(claim: Claim) -> ClaimParts {
-        let Claim {
-            index,
-            nodes,
-            set,
-            parity,
-            newest,
-        } = claim;
-        ClaimParts {
-            index,
-            nodes,
-            set,
-            parity,
-            newest,
-        }
-    }
-}
-
-impl From<ClaimParts> for Claim {
-    fn from(parts: ClaimParts) -> Claim {
-        let ClaimParts {
-            index,
-            nodes,
-            set,
-            parity,
-            newest,
-        } = parts;
-        Claim {
-            index,
-            nodes,
-            set,
-            parity,
-            newest,
-        }
-    }
-}
-
-/// A [`Roster`] as it is sent, with what the job asked for.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct RosterParts {
+pub struct JobRoster {
     /// The group of the job's processes.
     pub gid: u32,
     /// The value of the option.
     pub asked: String,
-    /// The index of each seat.
-    pub index_of_seat: Vec<NodeIndex>,
-    /// Members, data shards and parity shards of each set.
-    pub sets: Vec<(Vec<NodeIndex>, u8, u8)>,
+    /// Who has which index, and the sets.
+    pub roster: Roster,
     /// What is on the parallel file system.
     pub drained: FromShared,
 }
@@ -170,37 +119,6 @@ pub struct FromShared {
     pub unread: Option<String>,
 }
 
-impl RosterParts {
-    /// Of a roster that was drawn.
-    pub fn new(roster: &Roster, gid: u32, asked: &str) -> RosterParts {
-        let part = |set: &Set| (set.members.clone(), set.data, set.parity);
-        RosterParts {
-            gid,
-            asked: asked.into(),
-            index_of_seat: roster.index_of_seat.clone(),
-            sets: roster.sets.iter().map(part).collect(),
-            drained: FromShared::default(),
-        }
-    }
-
-    /// The sets, as the loop of a node wants them.
-    pub fn sets(&self) -> Vec<Set> {
-        let set = |(members, data, parity): &(Vec<NodeIndex>, u8, u8)| Set {
-            members: members.clone(),
-            data: *data,
-            parity: *parity,
-        };
-        self.sets.iter().map(set).collect()
-    }
-
-    /// Whether it names each of so many nodes once.
-    fn is_of(&self, nodes: u16) -> bool {
-        let mut all: Vec<u16> = self.index_of_seat.iter().map(|index| index.0).collect();
-        all.sort_unstable();
-        all.into_iter().eq(0..nodes)
-    }
-}
-
 impl Carried {
     /// The bytes of a message. `None`: it is too long for who is to read it.
     pub fn encode(&self) -> Option<Vec<u8>> {
@@ -215,7 +133,10 @@ impl Carried {
         }
         let (carried, rest) = postcard::take_from_bytes::<Carried>(bytes).ok()?;
         let fits = match &carried.body {
-            Body::Roster(roster) => roster.is_of(nodes) && roster.asked.len() <= MAX_ASKED,
+            Body::Roster(told) => {
+                let seats = told.roster.index_of_seat.len();
+                seats == usize::from(nodes) && told.asked.len() <= MAX_ASKED
+            }
             Body::Claim(Some(claim)) => claim.set.len() <= usize::from(u8::MAX),
             Body::SegmentAsk { offset, length, .. } => {
                 *length <= PIECE && offset.checked_add((*length).into()).is_some()

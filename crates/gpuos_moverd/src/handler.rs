@@ -20,7 +20,7 @@ use gpuos_store::verify::verify;
 use crate::event::Event;
 use crate::job::Shared;
 use crate::jobs::{Jobs, locked};
-use crate::registrar::{Ask, patience};
+use crate::registrar::{Ask, PATIENCE};
 
 /// Of a list that is too long for an answer so many are told.
 const FEW: usize = 8;
@@ -110,7 +110,7 @@ impl Handler {
         }
         let mut environment = BTreeMap::new();
         let mut notes = Vec::new();
-        match answer.recv_timeout(patience()) {
+        match answer.recv_timeout(PATIENCE) {
             Ok(Ok(folder)) => {
                 let folder = folder.to_string_lossy().into_owned();
                 environment.insert(CHECKPOINT_VARIABLE.into(), folder);

@@ -8,6 +8,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use gpuos_core::job::JobId;
 use gpuos_core::wire::CheckpointJob;
 use gpuos_link::session::{Place, Places};
+use gpuos_workload::WorkloadManager;
+use gpuos_workload::job::JobState;
 
 use crate::event::Event;
 
@@ -71,6 +73,15 @@ impl Jobs {
         all.iter()
             .map(|(job, served)| (job.clone(), served.clone()))
             .collect()
+    }
+
+    /// Whether a job is over, by the word of the workload manager. Without an answer it is not, and what is served here is not.
+    pub fn is_over(&self, job: &JobId, manager: &dyn WorkloadManager) -> bool {
+        if self.get(job).is_some() {
+            return false;
+        }
+        let record = manager.job(job);
+        record.is_ok_and(|record| record.is_none_or(|record| record.state == JobState::Over))
     }
 
     /// The way to a job's thread.

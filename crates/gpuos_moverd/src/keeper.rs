@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 use std::thread;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use gpuos_core::job::JobId;
 use gpuos_workload::WorkloadManager;
-use gpuos_workload::job::JobState;
 
+use crate::clock::seconds;
 use crate::jobs::Jobs;
 use crate::level3::{AGAIN, Level3};
 
@@ -65,17 +65,8 @@ impl Keeper {
         }
     }
 
-    /// Whether the workload manager says that a job is over. Without an answer it is not.
-    fn is_over(&self, job: &JobId) -> bool {
-        if self.jobs.get(job).is_some() {
-            return false;
-        }
-        let record = self.manager.job(job);
-        record.is_ok_and(|record| record.is_none_or(|record| record.state == JobState::Over))
-    }
-
     fn remove(&self, job: &JobId) {
-        if !self.is_over(job) {
+        if !self.jobs.is_over(job, &*self.manager) {
             tracing::warn!(%job, "what is drained of job {job} stays: it is not over");
             return;
         }
@@ -97,8 +88,7 @@ impl Keeper {
             Ok(found) => found,
             Err(error) => return tracing::warn!("{error}"),
         };
-        let now = SystemTime::now().duration_since(UNIX_EPOCH);
-        let now = now.map_or(0, |time| time.as_secs());
+        let now = seconds();
         for job in jobs {
             // What cannot be read has no time, and is left to an administrator.
             let Ok(Some(drained)) = store.existing(&job) else {
@@ -112,7 +102,8 @@ impl Keeper {
                 .led_by()
                 .is_some_and(|node| node == self.level3.node);
             let wait = self.level3.ended_s + if own { 0 } else { OTHERS };
-            if now.saturating_sub(newest) >= wait && self.is_over(&job) {
+            let over = || self.jobs.is_over(&job, &*self.manager);
+            if now.saturating_sub(newest) >= wait && over() {
                 self.remove(&job);
             }
         }

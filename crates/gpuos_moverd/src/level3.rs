@@ -5,7 +5,7 @@
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -15,6 +15,8 @@ use gpuos_store::disk::LinuxDisk;
 use gpuos_store::drained::DrainedStore;
 use gpuos_store::error::{Error, Kind, Result as Stored};
 use gpuos_store::store::Store;
+
+use crate::jobs::locked;
 
 /// The folder is looked at again after so long if something is wrong with it.
 pub const AGAIN: Duration = Duration::from_secs(60);
@@ -176,9 +178,4 @@ impl Level3 {
         }
         *state = next;
     }
-}
-
-/// A lock whose holder may have panicked: what it guards is whole at any time.
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

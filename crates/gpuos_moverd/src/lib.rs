@@ -1,6 +1,6 @@
 //! gpuos_mover: the daemon of a node that keeps and restores the checkpoints of its jobs.
 //!
-//! - [`options`] and [`run`] start it all;
+//! - [`options`] and [`run`] start it all; [`opening`]: the store, for one process at a time;
 //! - [`handler`] answers clients on this node: slurmstepd and `gpuos ckpt`;
 //! - [`registrar`] asks the workload manager whose jobs are here, and starts a thread for each: [`job`]; [`jobs`] lists them, [`event`] is what they
 //!   are told, and [`left`] finds those that an earlier mover has served;
@@ -14,6 +14,7 @@
 #![forbid(unsafe_code)]
 
 pub mod carried;
+mod clock;
 pub mod domains;
 pub mod ends;
 pub mod event;
@@ -25,6 +26,7 @@ pub mod keeper;
 pub mod left;
 pub mod level3;
 pub mod network;
+pub mod opening;
 pub mod options;
 pub mod registrar;
 pub mod run;

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use gpuos_checkpoint::ids::NodeIndex;
 use gpuos_checkpoint::sets::NodeDomains;
@@ -18,8 +18,9 @@ use gpuos_core::job::JobId;
 use gpuos_link::session::Place;
 use gpuos_workload::WorkloadManager;
 use gpuos_workload::action::Outcome;
-use gpuos_workload::job::{Job, JobState};
+use gpuos_workload::job::Job;
 
+use crate::clock::seconds;
 use crate::domains::FailureDomains;
 use crate::event::Event;
 use crate::job::{Shared, Start, Worker};
@@ -37,7 +38,7 @@ const SWEEP: Duration = Duration::from_secs(600);
 /// Events that wait for the thread of a job. Each may be a piece of a segment, so that few may wait.
 const WAITING: usize = 64;
 /// How long a step waits for the thread of its job.
-const PATIENCE: Duration = Duration::from_secs(4);
+pub const PATIENCE: Duration = Duration::from_secs(4);
 /// Stack of a job's thread.
 const STACK: usize = 2 << 20;
 
@@ -335,35 +336,21 @@ impl Registrar {
         }
     }
 
-    /// Ends the threads of jobs that do not run here any more.
+    /// Ends the threads of jobs that do not run here any more. Each is asked about alone: a node has few, and the cluster many.
     fn look(&mut self) {
         self.threads.retain(|_, thread| !thread.is_finished());
-        let all = self.jobs.all();
-        if all.is_empty() {
-            return;
-        }
-        // Without an answer nothing is known, and nothing ends.
-        let Ok(here) = self.manager.jobs() else {
-            return;
-        };
-        for (job, served) in all {
-            let goes_on = here.iter().any(|record| {
-                record.id == job && record.restarts == served.run && record.is_running()
+        for (job, served) in self.jobs.all() {
+            // Without an answer nothing is known, and nothing ends.
+            let goes_on = self.manager.job(&job).map_or(true, |record| {
+                record.is_some_and(|record| {
+                    let here = record.nodes.contains(&self.shared.node);
+                    here && record.is_running() && record.restarts == served.run
+                })
             });
-            if !goes_on && !self.is_starting(&job, &served) {
+            if !goes_on {
                 self.end(&job);
             }
         }
-    }
-
-    /// Whether a job that was not among those of this node has only just come to it.
-    fn is_starting(&self, job: &JobId, served: &Served) -> bool {
-        self.manager.job(job).map_or(true, |record| {
-            record.is_some_and(|record| {
-                let here = record.nodes.contains(&self.shared.node);
-                here && record.is_running() && record.restarts == served.run
-            })
-        })
     }
 
     /// Removes what jobs have left that are over, some time after their last checkpoint.
@@ -372,40 +359,26 @@ impl Registrar {
             return;
         };
         let limit = u64::from(self.shared.config.ended_hours) * 3600;
-        let now = SystemTime::now().duration_since(UNIX_EPOCH);
-        let now = now.map_or(0, |time| time.as_secs());
+        let now = seconds();
         for job in jobs {
-            if self.jobs.get(&job).is_some() {
+            let kept = self.shared.store.existing(&job);
+            // What cannot be read has no time, and is left to an administrator.
+            let Ok(kept) = kept.and_then(|kept| kept.kept()) else {
+                continue;
+            };
+            let newest = kept.iter().map(|kept| kept.time).max().unwrap_or(0);
+            let late = now.saturating_sub(newest) >= limit;
+            if !late || !self.jobs.is_over(&job, &*self.manager) {
                 continue;
             }
-            let over = match self.manager.job(&job) {
-                Ok(None) => true,
-                Ok(Some(record)) => record.state == JobState::Over,
-                Err(_) => false,
-            };
-            let newest = self
-                .shared
-                .store
-                .existing(&job)
-                .and_then(|kept| kept.kept());
-            // What cannot be read has no time, and is left to an administrator.
-            let Ok(newest) = newest else { continue };
-            let newest = newest.iter().map(|kept| kept.time).max().unwrap_or(0);
-            if over && now.saturating_sub(newest) >= limit {
-                match self.shared.store.remove_job(&job) {
-                    Ok(()) => {
-                        tracing::info!(%job, "the checkpoints of job {job}, which is over, are removed")
-                    }
-                    Err(error) => tracing::warn!(%job, "{error}"),
+            match self.shared.store.remove_job(&job) {
+                Ok(()) => {
+                    tracing::info!(%job, "the checkpoints of job {job}, which is over, are removed")
                 }
+                Err(error) => tracing::warn!(%job, "{error}"),
             }
         }
     }
-}
-
-/// How long a client that asks for a step may have to wait.
-pub fn patience() -> Duration {
-    PATIENCE
 }
 
 fn words(outcome: &Outcome) -> &str {

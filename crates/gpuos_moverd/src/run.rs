@@ -1,23 +1,16 @@
 //! The whole daemon: threads, signals, sockets.
 
-use std::os::fd::OwnedFd;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
-use std::path::Path;
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use gpuos_config::gpuos_toml::Config;
 use gpuos_daemon::door::Door;
 use gpuos_host::munge::Munge;
 use gpuos_host::slurm::Slurm;
 use gpuos_host::socket::{BindError, MOVER, RequestHandler};
-use gpuos_host::{Machine, ThisMachine};
-use gpuos_store::disk::LinuxDisk;
-use gpuos_store::key::SiteKey;
-use gpuos_store::store::Store;
+use gpuos_host::{Machine, ThisMachine, config_file};
 use gpuos_workload::WorkloadManager;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -32,6 +25,7 @@ use crate::keeper;
 use crate::left::Left;
 use crate::level3::Level3;
 use crate::network::{Network, TAKEN};
+use crate::opening;
 use crate::options::Options;
 use crate::registrar::{Ask, Registrar};
 
@@ -64,14 +58,15 @@ pub fn run(options: &Options) -> Result<()> {
     }
     let machine: Arc<dyn Machine + Send + Sync> = Arc::new(ThisMachine);
     // The one place that knows which workload manager this is.
-    let manager: Arc<dyn WorkloadManager> = Arc::new(Slurm::new(machine, &node));
-    let config = config(options.config.as_deref(), &*manager)?;
+    let manager: Arc<dyn WorkloadManager> = Arc::new(Slurm::new(machine.clone(), &node));
+    let folder = || manager.local_folder().or_else(|| manager.config_folder());
+    let config = config_file::found(&*machine, options.config.as_deref(), folder)?;
+    let config = config.context("gpuos.toml is not found: name it with --config")?;
     if !config.checkpoint.enabled {
         bail!(
             "no checkpoints are made here: set enabled = true in [checkpoint] of gpuos.toml, and start gpuos_mover again"
         );
     }
-    // Two daemons on one node would spoil each other's work, so the sockets come before the store.
     let mut door = Door::new(options.runtime_dir.join(MOVER));
     let addresses = manager.addresses().map_err(anyhow::Error::msg)?;
     let socket = addresses.munge_socket();
@@ -85,7 +80,7 @@ pub fn run(options: &Options) -> Result<()> {
         rate,
     ));
     let (requeue, saved) = sync_channel(WAITING);
-    let store = open_store(options)?;
+    let store = opening::store(&options.store, &options.jobs, &options.key)?;
     let level3 = Level3::new(&config.checkpoint, &node, store);
     let shared = Arc::new(Shared {
         node: node.clone(),
@@ -207,41 +202,4 @@ fn wait(door: &mut Door, handler: &Arc<dyn RequestHandler>) -> Result<()> {
         let _ = sd_notify::notify(false, &[sd_notify::NotifyState::Watchdog]);
         due = Instant::now() + TICK;
     }
-}
-
-/// The store, which lives as long as the process.
-fn open_store(options: &Options) -> Result<&'static Store<LinuxDisk>> {
-    for (folder, mode) in [(&options.store, 0o700), (&options.jobs, 0o755)] {
-        let mut builder = std::fs::DirBuilder::new();
-        let made = builder.recursive(true).mode(mode).create(folder);
-        made.with_context(|| format!("cannot make {}", folder.display()))?;
-    }
-    let root: OwnedFd = LinuxDisk::folder(&options.store)
-        .with_context(|| format!("cannot open {}", options.store.display()))?;
-    // munge's key is of munge's own user, who is trusted with it already.
-    let of = std::fs::symlink_metadata(&options.key)
-        .ok()
-        .map(|key| key.uid());
-    let key = SiteKey::read(&options.key, of)?;
-    let (store, found) = Store::open(LinuxDisk, root, key)?;
-    for removed in &found.removed {
-        tracing::info!("removed from the store, where a crash had left it: {removed}");
-    }
-    for fault in &found.faults {
-        tracing::error!("{fault}");
-    }
-    Ok(Box::leak(Box::new(store)))
-}
-
-/// gpuos.toml: the file that is named, else the one beside the workload manager's own.
-fn config(given: Option<&Path>, manager: &dyn WorkloadManager) -> Result<Config> {
-    let named = given.map(Path::to_path_buf);
-    let named = named.or_else(|| std::env::var_os("GPUOS_CONF").map(Into::into));
-    let beside = || Some(manager.local_folder()?.join("gpuos.toml"));
-    let asked = || Some(manager.config_folder()?.join("gpuos.toml"));
-    let file = named.or_else(beside).or_else(asked);
-    let file = file.context("gpuos.toml is not found: name it with --config")?;
-    let text = std::fs::read_to_string(&file)
-        .with_context(|| format!("cannot read {}", file.display()))?;
-    Ok(Config::parse(&text, &file.display().to_string())?)
 }

@@ -9,6 +9,7 @@ mod disks;
 mod folder;
 mod hostile;
 mod limits;
+mod opening;
 mod read_fuzz;
 mod resume;
 mod trash;

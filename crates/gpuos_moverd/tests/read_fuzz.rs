@@ -6,10 +6,12 @@ use std::panic::catch_unwind;
 use std::path::Path;
 
 use gpuos_checkpoint::ids::{CheckpointId, NodeIndex};
+use gpuos_checkpoint::sets::Set;
 use gpuos_core::job::JobId;
 use gpuos_mover::message::{Body as Said, Bytes, Message};
 use gpuos_mover::program::{Conductor, Every, Input, Output, Settings};
-use gpuos_moverd::carried::{Body, Carried, FromShared, RosterParts};
+use gpuos_mover::roster::Roster;
+use gpuos_moverd::carried::{Body, Carried, FromShared, JobRoster};
 use gpuos_store::disk::LinuxDisk;
 use gpuos_store::ingest::Limits;
 use gpuos_store::job::New;
@@ -31,11 +33,18 @@ fn id() -> CheckpointId {
 }
 
 fn carried() -> Vec<Vec<u8>> {
-    let roster = RosterParts {
+    let roster = JobRoster {
         gid: 100,
         asked: "10m,l2=partner".into(),
-        index_of_seat: (0..4).map(NodeIndex).collect(),
-        sets: vec![((0..4).map(NodeIndex).collect(), 3, 1)],
+        roster: Roster {
+            index_of_seat: (0..4).map(NodeIndex).collect(),
+            sets: vec![Set {
+                members: (0..4).map(NodeIndex).collect(),
+                data: 3,
+                parity: 1,
+            }],
+            notes: Vec::new(),
+        },
         drained: FromShared {
             fetch: Some(id()),
             better: None,

@@ -3,8 +3,7 @@
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use clap::error::ErrorKind;
-use clap::{CommandFactory, Parser};
+use gpuos_daemon::start;
 use gpuos_host::steps::device_groups::ask;
 use gpuosd::clear;
 use gpuosd::options::Options;
@@ -22,21 +21,10 @@ fn main() -> ExitCode {
     {
         return clear::run(words);
     }
-    let options = match Options::try_parse() {
+    let options: Options = match start::flags() {
         Ok(options) => options,
-        Err(e) => {
-            let _ = e.print();
-            let asked = matches!(e.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
-            return ExitCode::from(if asked { 0 } else { 2 });
-        }
+        Err(code) => return code,
     };
-    if options.man {
-        let page = clap_mangen::Man::new(Options::command())
-            .section("8")
-            .manual("gpuos");
-        let printed = page.render(&mut std::io::stdout());
-        return ExitCode::from(u8::from(printed.is_err()));
-    }
     gpuos_daemon::log::start("gpuosd", &options.node_name());
     match gpuosd::run::run(&options) {
         Ok(()) => ExitCode::SUCCESS,

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Parser;
-use gpuos_host::{ThisMachine, host_name};
+use gpuos_daemon::start;
 
 /// Watches the GPUs of this node, takes bad ones out of service in Slurm, and brings jobs back.
 #[derive(Clone, Parser, Debug)]
@@ -90,11 +90,13 @@ pub struct Options {
 impl Options {
     /// Slurm's name of this node.
     pub fn node_name(&self) -> String {
-        let host = || host_name(&ThisMachine).unwrap_or_default();
-        self.node
-            .clone()
-            .filter(|name| !name.is_empty())
-            .unwrap_or_else(host)
+        start::node_name(self.node.as_deref())
+    }
+}
+
+impl start::Flags for Options {
+    fn is_for_man(&self) -> bool {
+        self.man
     }
 }
 

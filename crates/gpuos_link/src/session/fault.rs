@@ -61,7 +61,7 @@ impl fmt::Display for Fault {
             ),
             Fault::User(uid) => write!(
                 f,
-                "the other side is user {uid}, and only root is trusted: run gpuosd as root on all nodes"
+                "the other side is user {uid}, and only root is trusted: run gpuos_mover as root on all nodes"
             ),
             Fault::Version(version) => write!(
                 f,

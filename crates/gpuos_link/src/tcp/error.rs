@@ -56,14 +56,14 @@ impl fmt::Display for Error {
             Error::Fault(fault) => fault.fmt(f),
             Error::Io { tried, why } => write!(
                 f,
-                "cannot {tried}: {why}; see whether gpuosd runs on the other node and whether a firewall is between"
+                "cannot {tried}: {why}; see whether gpuos_mover runs on the other node and whether a firewall is between"
             ),
             Error::Handshake(limit) => write!(
                 f,
                 "the handshake was not done in {limit:?}: see whether munged answers on both nodes"
             ),
             Error::TurnedAway => f.write_str(
-                "the other side ended the connection during the handshake: the log of gpuosd on that node says why",
+                "the other side ended the connection during the handshake: the log of gpuos_mover on that node says why",
             ),
             Error::Silent(limit) => write!(
                 f,
@@ -74,7 +74,7 @@ impl fmt::Display for Error {
                 "the other node took nothing for {limit:?}: see whether its disk and the network work, and connect again"
             ),
             Error::Cut => f.write_str(
-                "the connection ended in the middle: gpuosd on the other node has ended or given it up; connect again",
+                "the connection ended in the middle: gpuos_mover on the other node has ended or given it up; connect again",
             ),
             Error::CloseTime(limit) => write!(
                 f,
@@ -85,7 +85,7 @@ impl fmt::Display for Error {
             }
             Error::Waiting(links) => write!(
                 f,
-                "{links} connections wait to be used already: see why gpuosd is slow to take them"
+                "{links} connections wait to be used already: see why gpuos_mover is slow to take them"
             ),
         }
     }

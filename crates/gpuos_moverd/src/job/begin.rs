@@ -12,22 +12,29 @@ use super::Worker;
 use super::quota::Quota;
 use super::restoring::{Place, Restorer};
 use super::running::Running;
-use crate::carried::RosterParts;
+use crate::carried::JobRoster;
 
 /// Begins them, with what the job wants and the site allows.
 ///
 /// # Errors
 /// A sentence: the roster contradicts itself, or the disk fails.
-pub(super) fn running(worker: &mut Worker, roster: RosterParts) -> Result<Running, String> {
+pub(super) fn running(worker: &mut Worker, roster: JobRoster) -> Result<Running, String> {
     let (Some(wish), Some(folder)) = (&worker.wish, &worker.folder) else {
         return Err("the folder for checkpoints is not there".into());
     };
     let (job, uid) = (&worker.start.job, worker.start.uid);
-    let own = roster.index_of_seat[usize::from(worker.own_seat())];
+    let own = roster.roster.index_of_seat[usize::from(worker.own_seat())];
     let nodes = worker.start.place.nodes;
     let store = worker.shared.store;
     let config = &worker.shared.config;
-    let mut settings = Settings::new(job.clone(), uid, own, nodes, worker.session, roster.sets());
+    let mut settings = Settings::new(
+        job.clone(),
+        uid,
+        own,
+        nodes,
+        worker.session,
+        roster.roster.sets.clone(),
+    );
     settings.keep = config.keep;
     if config.max_gib > 0 {
         settings.limits.bytes = u64::from(config.max_gib) << 30;
@@ -57,7 +64,7 @@ pub(super) fn running(worker: &mut Worker, roster: RosterParts) -> Result<Runnin
         before: worker.before.take(),
     });
     let restorer = restorer.map_err(|e| format!("cannot start a thread: {e}"))?;
-    let quota = Quota::new(store, uid, config, &roster.sets(), own);
+    let quota = Quota::new(store, uid, config, &roster.roster.sets, own);
     let mut running = Running::new(node, conductor, (roster, own), parts, restorer);
     running.limit_by(quota);
     Ok(running)

@@ -52,7 +52,7 @@ use gpuos_mover::program::{Join, Reason};
 use gpuos_store::disk::LinuxDisk;
 use gpuos_store::store::Store;
 
-use crate::carried::RosterParts;
+use crate::carried::JobRoster;
 use crate::event::Event;
 use crate::folder::JobFolder;
 use crate::level3::Level3;
@@ -122,7 +122,7 @@ struct Wish {
 enum Phase {
     Gathering(Gather),
     /// By this roster the nodes copy their parts in from the parallel file system.
-    Fetching(RosterParts),
+    Fetching(JobRoster),
     Running(Box<Running>),
     Failed(String),
 }

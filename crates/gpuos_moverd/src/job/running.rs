@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeSet, VecDeque};
 use std::thread::JoinHandle;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use gpuos_checkpoint::commit::Outcome;
 use gpuos_checkpoint::ids::{CheckpointId, NodeIndex};
@@ -11,6 +10,7 @@ use gpuos_mover::message::Bytes;
 use gpuos_mover::node::Node;
 use gpuos_mover::output::{Output, Ready};
 use gpuos_mover::program::{self, Conductor, Input, Join, Start, Word};
+use gpuos_mover::roster::Roster;
 use gpuos_store::disk::LinuxDisk;
 use gpuos_store::job::JobStore;
 
@@ -19,15 +19,21 @@ use super::links::Links;
 use super::quota::Quota;
 use super::restoring::Restorer;
 use super::unwritten::{Tell, Unwritten};
-use crate::carried::{Body, PIECE, RosterParts};
+use crate::carried::{Body, JobRoster, PIECE};
+use crate::clock::seconds;
 use crate::folder::JobFolder;
+
+/// Who leads, by its place in checkpoints.
+pub const LEADER: NodeIndex = NodeIndex(0);
 
 /// Node and conductor in one session of a run.
 pub struct Running {
     node: Node<'static, LinuxDisk>,
     conductor: Conductor,
     /// Who sits where.
-    pub roster: RosterParts,
+    pub roster: JobRoster,
+    /// The seats to which this node needs a link.
+    pub needs: Vec<u16>,
     /// This node's place in checkpoints.
     pub own: NodeIndex,
     parts: JobStore<'static, LinuxDisk>,
@@ -71,13 +77,14 @@ impl Running {
     pub fn new(
         node: Node<'static, LinuxDisk>,
         conductor: Conductor,
-        (roster, own): (RosterParts, NodeIndex),
+        (roster, own): (JobRoster, NodeIndex),
         parts: JobStore<'static, LinuxDisk>,
         restorer: Restorer,
     ) -> Running {
         Running {
             node,
             conductor,
+            needs: needs(&roster.roster, own),
             roster,
             own,
             parts,
@@ -114,7 +121,7 @@ impl Running {
 
     /// Whether this node conducts.
     pub fn leads(&self) -> bool {
-        self.own == NodeIndex(0)
+        self.own == LEADER
     }
 
     /// Ranks that have joined here.
@@ -185,7 +192,13 @@ impl Running {
 
     /// A message of another node came. Whatever is wrong with it is told to the log.
     pub fn came(&mut self, around: &mut Around<'_>, seat: u16, body: Body) {
-        let Some(from) = self.roster.index_of_seat.get(usize::from(seat)).copied() else {
+        let Some(from) = self
+            .roster
+            .roster
+            .index_of_seat
+            .get(usize::from(seat))
+            .copied()
+        else {
             return;
         };
         match body {
@@ -351,32 +364,20 @@ impl Running {
 
     /// Where a node sits.
     pub fn seat_of(&self, index: NodeIndex) -> Option<u16> {
-        let seat = self
-            .roster
-            .index_of_seat
-            .iter()
-            .position(|own| *own == index)?;
+        let seats = &self.roster.roster.index_of_seat;
+        let seat = seats.iter().position(|own| *own == index)?;
         u16::try_from(seat).ok()
-    }
-
-    /// The seats to which this node needs a link: of its set, and of the conductor; all of them where it is that itself.
-    pub fn needs(&self) -> Vec<u16> {
-        let seats = self.roster.index_of_seat.iter().zip(0u16..);
-        let sets = self.roster.sets();
-        let mates = sets.iter().find(|set| set.members.contains(&self.own));
-        let needed = |index: &NodeIndex| {
-            let mate = mates.is_some_and(|set| set.members.contains(index));
-            *index != self.own && (self.leads() || *index == NodeIndex(0) || mate)
-        };
-        seats
-            .filter(|(index, _)| needed(index))
-            .map(|(_, seat)| seat)
-            .collect()
     }
 }
 
-/// Seconds since 1970.
-fn seconds() -> u64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH);
-    now.map_or(0, |time| time.as_secs())
+/// The seats to which a node needs a link: of its set, and of the conductor; all of them where it is that itself.
+fn needs(roster: &Roster, own: NodeIndex) -> Vec<u16> {
+    let mates = roster.sets.iter().find(|set| set.members.contains(&own));
+    let needed = |index: &NodeIndex| {
+        let mate = mates.is_some_and(|set| set.members.contains(index));
+        *index != own && (own == LEADER || *index == LEADER || mate)
+    };
+    let seats = roster.index_of_seat.iter().zip(0u16..);
+    let needed = seats.filter(|(index, _)| needed(index));
+    needed.map(|(_, seat)| seat).collect()
 }

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use gpuos_checkpoint::ids::NodeIndex;
 use gpuos_config::options::parse_checkpoint;
 use gpuos_core::wire::CheckpointPhase;
 use gpuos_mover::program::{Input, Join, Reason};
@@ -10,15 +9,12 @@ use gpuos_mover::roster::Claim;
 
 use super::ends::Next;
 use super::gather::Gather;
-use super::running::{Around, Running};
+use super::running::{Around, LEADER, Running};
 use super::unwritten::Tell;
 use super::{Phase, Wish, Worker, begin, new_session};
-use crate::carried::{Body, Carried, RosterParts};
+use crate::carried::{Body, Carried, JobRoster};
 use crate::event::{BackDone, Event};
 use crate::folder::{JobFolder, Kept};
-
-/// Who leads, by its place in checkpoints.
-const LEADER: NodeIndex = NodeIndex(0);
 
 impl Worker {
     /// Something came.
@@ -159,12 +155,12 @@ impl Worker {
                 if session != self.session {
                     self.gather_anew(session);
                 }
-                let claim = self.claim().map(Into::into);
+                let claim = self.claim();
                 self.say(seat, Body::Claim(claim));
             }
             Body::Claim(claim) if self.is_first() && session == self.session => {
                 if let Phase::Gathering(gather) = &mut self.phase {
-                    gather.claim(seat, claim.map(Into::into));
+                    gather.claim(seat, claim);
                 }
             }
             Body::Roster(roster) if seat == 0 => {
@@ -394,10 +390,15 @@ impl Worker {
         gather.fill(self.back.claims(nodes));
         match gather.draw(scheme, &self.start.domains, levels) {
             Some(Ok(roster)) => {
-                let mut parts = RosterParts::new(&roster, wish.gid, &wish.asked);
-                parts.drained = self.back.parts(nodes, run);
-                roster.notes.iter().for_each(|note| self.note(note));
-                self.begin(parts);
+                let told = JobRoster {
+                    gid: wish.gid,
+                    asked: wish.asked.clone(),
+                    drained: self.back.parts(nodes, run),
+                    roster,
+                };
+                let notes = &told.roster.notes;
+                notes.iter().for_each(|note| self.note(note));
+                self.begin(told);
             }
             Some(Err(why)) => self.fail(why),
             None => {}
@@ -407,32 +408,32 @@ impl Worker {
     /// Links of this node, by seat: seat 0 makes those to all; of two others the lower one makes theirs.
     fn keep_links(&mut self) {
         let (needed, roster) = match &self.phase {
-            Phase::Running(running) => (running.needs(), running.roster.clone()),
-            Phase::Fetching(roster) => (Vec::new(), roster.clone()),
+            Phase::Running(running) => (&running.needs[..], &running.roster),
+            Phase::Fetching(roster) => (&[][..], roster),
             _ => return,
         };
-        let own = self.own_seat();
-        for seat in needed.into_iter().filter(|seat| own < *seat) {
-            self.links.want(seat);
+        let own = self.start.place.own.0;
+        for seat in needed.iter().filter(|seat| own < **seat) {
+            self.links.want(*seat);
         }
         if own == 0 {
             for seat in (1..self.start.place.nodes).filter(|seat| !self.told.contains(seat)) {
                 self.links.want(seat);
-                self.links
-                    .say(seat, self.session, Body::Roster(roster.clone()));
+                let body = Body::Roster(roster.clone());
+                self.links.say(seat, self.session, body);
             }
         }
     }
 
     /// The roster is known: node and conductor begin, once there is on this node what they begin with.
-    fn begin(&mut self, roster: RosterParts) {
+    fn begin(&mut self, roster: JobRoster) {
         if !matches!(self.phase, Phase::Gathering(_)) {
             return;
         }
         let Some(id) = roster.drained.fetch else {
             return self.run_with(roster);
         };
-        let own = roster.index_of_seat[usize::from(self.own_seat())];
+        let own = roster.roster.index_of_seat[usize::from(self.own_seat())];
         self.note(&format!(
             "this node's part of checkpoint {} is copied in from the parallel file system",
             id.number
@@ -453,7 +454,7 @@ impl Worker {
         }
     }
 
-    fn run_with(&mut self, roster: RosterParts) {
+    fn run_with(&mut self, roster: JobRoster) {
         let begun = self
             .wish(roster.gid, &roster.asked)
             .and_then(|()| begin::running(self, roster));
