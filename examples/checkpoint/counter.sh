@@ -3,10 +3,10 @@
 #
 #     sbatch --requeue --gpuos-checkpoint=10m counter.sh 100000
 #
-# GPUOS_SHARE names where gpuos-checkpoint.sh lies, /usr/share/gpuos if it is not set.
+# GPUOS_HELPERS names where gpuos-checkpoint.sh lies, /usr/share/gpuos if it is not set.
 set -eu
 # shellcheck source=share/gpuos-checkpoint.sh
-. "${GPUOS_SHARE:-/usr/share/gpuos}/gpuos-checkpoint.sh"
+. "${GPUOS_HELPERS:-/usr/share/gpuos}/gpuos-checkpoint.sh"
 
 limit=$1 pause=${2:-0.1}
 gpuos_checkpoint_start || exit 1

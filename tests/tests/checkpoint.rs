@@ -30,7 +30,7 @@ pub(crate) fn counter() -> String {
     let root = root.canonicalize().expect("the project");
     let (share, examples) = (root.join("share"), root.join("examples/checkpoint"));
     format!(
-        "env GPUOS_SHARE={} sh {}/counter.sh",
+        "env GPUOS_HELPERS={} sh {}/counter.sh",
         share.display(),
         examples.display()
     )
@@ -50,29 +50,34 @@ pub(crate) fn logs(cluster: &Cluster) -> String {
     told.collect()
 }
 
-fn until<T>(cluster: &Cluster, what: &str, mut done: impl FnMut() -> Option<T>) -> T {
-    let deadline = std::time::Instant::now() + LIMIT.min(std::time::Duration::from_secs(40));
+/// Waits until `done` gives a value; in vain with all that is known of movers and jobs.
+pub(crate) fn until<T>(cluster: &Cluster, what: &str, mut done: impl FnMut() -> Option<T>) -> T {
+    let deadline = std::time::Instant::now() + LIMIT;
     loop {
         if let Some(value) = done() {
             return value;
         }
         if std::time::Instant::now() > deadline {
             let outputs: String = (1..4).map(|job| output(cluster, job)).collect();
-            panic!("waited in vain: {what}\n{}\n{outputs}", logs(cluster));
+            let queue = cluster.run("scontrol", &["show", "jobs"]);
+            panic!(
+                "waited in vain: {what}\n{}\n{outputs}\n{queue}",
+                logs(cluster)
+            );
         }
         std::thread::sleep(std::time::Duration::from_millis(50));
     }
 }
 
 /// The number of the newest checkpoint that a job's programs were told of on a node.
-fn committed(cluster: &Cluster, node: &str, job: u32) -> Option<u32> {
+pub(crate) fn committed(cluster: &Cluster, node: &str, job: u32) -> Option<u32> {
     let jobs = cluster.lab.checkpoints_dir(node).with_file_name("jobs");
     let file = jobs.join(job.to_string()).join("commit");
     fs::read_to_string(file).ok()?.trim().parse().ok()
 }
 
 /// What a rank's program has printed that begins with `word`: the numbers after it, in order.
-fn said(cluster: &Cluster, job: u32, rank: u32, word: &str) -> Vec<(u32, u32)> {
+pub(crate) fn said(cluster: &Cluster, job: u32, rank: u32, word: &str) -> Vec<(u32, u32)> {
     let start = format!("{rank}: {word} ");
     let text = output(cluster, job);
     let lines = text.lines().filter_map(|line| line.strip_prefix(&start));
@@ -115,8 +120,9 @@ fn more(cluster: &Cluster, job: u32, by: u32) -> u32 {
     })
 }
 
-/// A node is lost, and the job goes on from a checkpoint that is as new as what its programs knew of.
-fn goes_on_without(cluster: &Cluster, node: &str, job: u32) {
+/// A node is lost, and the job goes on from a checkpoint that is as new as what its programs knew of. `meanwhile`: done when it has
+/// started again.
+fn goes_on_without(cluster: &Cluster, node: &str, job: u32, meanwhile: impl FnOnce()) {
     lose(cluster, node);
     let newest = committed(cluster, "n1", job).expect("it had one");
     // slurmctld holds a requeued job back for two minutes, for a node that comes back.
@@ -130,6 +136,7 @@ fn goes_on_without(cluster: &Cluster, node: &str, job: u32) {
     // Not in the second in which its credential was revoked, though.
     cluster.update(&[&format!("JobId={job}"), "StartTime=now+3"]);
     cluster.wait(job, &["RUNNING"]);
+    meanwhile();
     let restored = |rank| {
         until(cluster, "it goes on", || {
             said(cluster, job, rank, "restored checkpoint").pop()
@@ -256,7 +263,18 @@ fn ranks_go_on_after_their_node_is_lost(suite: &Suite) {
     };
     let job = count(&cluster);
     more(&cluster, job, 2);
-    goes_on_without(&cluster, "n2", job);
+    goes_on_without(&cluster, "n2", job, || {});
+}
+
+/// Movers of nodes end in the midst of what they do, and come back.
+fn kill_and_start(cluster: &Cluster, nodes: &[&str]) {
+    for node in nodes {
+        let killed = cluster.lab.kill_mover(node, libc::SIGKILL);
+        assert!(killed.expect("it can be killed"), "{node} had one");
+    }
+    for node in nodes {
+        cluster.lab.start_mover(node).expect("it starts");
+    }
 }
 
 fn checkpoints_go_on_after_movers_were_killed(suite: &Suite) {
@@ -266,13 +284,7 @@ fn checkpoints_go_on_after_movers_were_killed(suite: &Suite) {
     let job = count(&cluster);
     more(&cluster, job, 1);
     let again = |nodes: &[&str]| {
-        for node in nodes {
-            let killed = cluster.lab.kill_mover(node, libc::SIGKILL);
-            assert!(killed.expect("it can be killed"), "{node} had one");
-        }
-        for node in nodes {
-            cluster.lab.start_mover(node).expect("it starts");
-        }
+        kill_and_start(&cluster, nodes);
         more(&cluster, job, 2);
     };
     // One that leads, one that does not, at some moment; all of them.
@@ -289,5 +301,18 @@ fn checkpoints_go_on_after_movers_were_killed(suite: &Suite) {
         let restored = said(&cluster, job, rank, "restored checkpoint");
         assert_eq!(restored, [], "the program has run all the time");
     }
-    goes_on_without(&cluster, "n2", job);
+    goes_on_without(&cluster, "n2", job, || {
+        // While its rank waits for its files, or gets them.
+        let folder = cluster.lab.checkpoints_dir("n3").with_file_name("jobs");
+        let folder = folder.join(job.to_string());
+        until(&cluster, "a rank joins in the second run", || {
+            let run = fs::read_to_string(folder.join("run")).ok()?;
+            let mut ranks = fs::read_dir(folder.join("ranks")).ok()?;
+            (run.starts_with("1 ") && ranks.next().is_some()).then_some(())
+        });
+        let mut names = fs::read_dir(&folder).expect("it is there").flatten();
+        let told = names.any(|name| name.file_name().to_string_lossy().starts_with("start."));
+        println!("killed before its answer: {}", !told);
+        kill_and_start(&cluster, &["n3"]);
+    });
 }

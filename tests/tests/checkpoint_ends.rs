@@ -5,12 +5,9 @@ use std::time::{Duration, Instant};
 use gpuos_lab::Suite;
 use gpuos_tests::{Cluster, Setup, per_suite, plugins};
 
-use crate::checkpoint::{counter, logs, output};
+use crate::checkpoint::{counter, logs, said, until};
 
 per_suite!(jobs_go_on_after_their_limit_and_after_preemption);
-
-/// A minute is the shortest limit of Slurm's, which looks at limits twice a minute.
-const LIMIT: Duration = Duration::from_secs(150);
 
 /// Both in one lab, for most of the time is a limit's.
 fn jobs_go_on_after_their_limit_and_after_preemption(suite: &Suite) {
@@ -117,34 +114,4 @@ fn goes_on(cluster: &Cluster, job: u32, rank: u32) {
 fn is(cluster: &Cluster, job: u32, state: &str) -> Option<()> {
     let now = cluster.lab.job_state(job).ok()?;
     (now == state).then_some(())
-}
-
-/// What a rank's program has printed that begins with `word`: checkpoint and count, in order.
-fn said(cluster: &Cluster, job: u32, rank: u32, word: &str) -> Vec<(u32, u32)> {
-    let start = format!("{rank}: {word} ");
-    let text = output(cluster, job);
-    let lines = text.lines().filter_map(|line| line.strip_prefix(&start));
-    let numbers = lines.filter_map(|line| {
-        let (number, count) = line.split_once(" at ")?;
-        Some((number.parse().ok()?, count.parse().ok()?))
-    });
-    numbers.collect()
-}
-
-fn until<T>(cluster: &Cluster, what: &str, mut done: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + LIMIT;
-    loop {
-        if let Some(value) = done() {
-            return value;
-        }
-        if Instant::now() > deadline {
-            let outputs: String = (1..4).map(|job| output(cluster, job)).collect();
-            let queue = cluster.run("scontrol", &["show", "jobs"]);
-            panic!(
-                "waited in vain: {what}\n{}\n{outputs}\n{queue}",
-                logs(cluster)
-            );
-        }
-        std::thread::sleep(Duration::from_millis(100));
-    }
 }

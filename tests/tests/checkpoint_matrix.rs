@@ -18,6 +18,7 @@ mod table;
 #[path = "checkpoint_matrix/victims.rs"]
 mod victims;
 
+use crate::checkpoint::committed;
 use table::{Cell, Table};
 use victims::{Struck, VICTIMS, Victim};
 
@@ -175,7 +176,7 @@ fn programs(cluster: &Cluster) -> Vec<(&'static str, String)> {
         (
             "sh",
             format!(
-                "env GPUOS_SHARE={} sh {} {LIMIT} 0.025",
+                "env GPUOS_HELPERS={} sh {} {LIMIT} 0.025",
                 share.display(),
                 file(&examples.join("counter.sh"))
             ),
@@ -263,15 +264,7 @@ impl Matrix {
 
     /// The newest checkpoint of a job that any node knows of.
     fn committed(&self, job: u32) -> Option<u32> {
-        let of = |node: &&str| {
-            let jobs = self
-                .cluster
-                .lab
-                .checkpoints_dir(node)
-                .with_file_name("jobs");
-            let text = fs::read_to_string(jobs.join(job.to_string()).join("commit"));
-            text.ok()?.trim().parse().ok()
-        };
+        let of = |node: &&str| committed(&self.cluster, node, job);
         NODES.iter().filter_map(of).max()
     }
 

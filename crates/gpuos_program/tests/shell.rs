@@ -49,7 +49,7 @@ fn the_example_counts_on() {
             command
                 .arg(root().join("examples/checkpoint/counter.sh"))
                 .args(["1000000", "0.001"])
-                .env("GPUOS_SHARE", root().join("share"));
+                .env("GPUOS_HELPERS", root().join("share"));
             command
         });
     }
