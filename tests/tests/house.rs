@@ -15,6 +15,10 @@ mod modules;
 mod order;
 #[path = "house/seam.rs"]
 mod seam;
+#[path = "house/uses.rs"]
+mod uses;
+
+use uses::{MAY_USE, THINKING};
 
 const GPL: &str = "GPL-3.0-or-later";
 const FREE: &str = "MIT OR Apache-2.0";
@@ -35,147 +39,6 @@ const GPL_CRATES: [&str; 5] = [
     "spank_gpuos",
     "job_submit_gpuos",
     "gres_gpuos",
-];
-
-/// What only thinks, from the ground up: no unsafe code, no file, clock, thread or log. Each may use those before it, but
-/// for gpuos_core, the life of a node, which has nothing to do with where jobs go.
-const THINKING: [&str; 6] = [
-    "gpuos_model",
-    "gpuos_placement",
-    "gpuos_core",
-    "gpuos_checkpoint",
-    "gpuos_config",
-    "gpuos_workload",
-];
-
-/// For each crate, the crates of this workspace that it may use. None may use a plugin.
-const MAY_USE: [(&str, &[&str]); 29] = [
-    ("gpuos_model", &[]),
-    ("gpuos_placement", &["gpuos_model"]),
-    ("gpuos_core", &["gpuos_model"]),
-    (
-        "gpuos_config",
-        &[
-            "gpuos_model",
-            "gpuos_placement",
-            "gpuos_core",
-            "gpuos_checkpoint",
-        ],
-    ),
-    ("gpuos_workload", &["gpuos_model", "gpuos_core"]),
-    ("gpuos_checkpoint", &["gpuos_model", "gpuos_core"]),
-    (
-        "gpuos_store",
-        &["gpuos_model", "gpuos_core", "gpuos_checkpoint"],
-    ),
-    (
-        "gpuos_mover",
-        &[
-            "gpuos_model",
-            "gpuos_core",
-            "gpuos_checkpoint",
-            "gpuos_store",
-        ],
-    ),
-    (
-        "gpuos_link",
-        &["gpuos_core", "gpuos_checkpoint", "gpuos_host"],
-    ),
-    ("gpuos_daemon", &["gpuos_core", "gpuos_host"]),
-    (
-        "gpuos_moverd",
-        &[
-            "gpuos_model",
-            "gpuos_core",
-            "gpuos_config",
-            "gpuos_workload",
-            "gpuos_checkpoint",
-            "gpuos_store",
-            "gpuos_mover",
-            "gpuos_link",
-            "gpuos_host",
-            "gpuos_daemon",
-        ],
-    ),
-    ("gpuos_program", &[]),
-    ("libgpuos", &["gpuos_program"]),
-    ("libscr", &["gpuos_program"]),
-    (
-        "slurm_ffi",
-        &["gpuos_model", "gpuos_placement", "gpuos_config"],
-    ),
-    ("select_gpuos", &THINKING_AND_SLURM),
-    ("spank_gpuos", &THINKING_AND_SLURM),
-    ("job_submit_gpuos", &THINKING_AND_SLURM),
-    ("gres_gpuos", &["slurm_ffi", "gpuos_model"]),
-    ("gpuos_host", &THINKING),
-    (
-        "gpuos_lab",
-        &["gpuos_model", "gpuos_placement", "gpuos_config"],
-    ),
-    ("gpuos_layout", &[]),
-    ("gpuos_sim", &["gpuos_model", "gpuos_placement"]),
-    (
-        "gpuos_cli",
-        &[
-            "gpuos_model",
-            "gpuos_placement",
-            "gpuos_core",
-            "gpuos_config",
-            "gpuos_workload",
-            "gpuos_host",
-            "gpuos_lab",
-            "gpuos_sim",
-        ],
-    ),
-    (
-        "gpuos_tests",
-        &[
-            "gpuos_model",
-            "gpuos_placement",
-            "gpuos_core",
-            "gpuos_config",
-            "gpuos_host",
-            "gpuos_lab",
-        ],
-    ),
-    (
-        "gpuos_bench",
-        &[
-            "gpuos_model",
-            "gpuos_placement",
-            "gpuos_host",
-            "gpuos_lab",
-            "gpuos_sim",
-        ],
-    ),
-    ("gpuos_decisions", &["gpuos_model", "gpuos_placement"]),
-    (
-        "gpuos_nvml",
-        &["gpuos_model", "gpuos_core", "gpuos_config", "gpuos_host"],
-    ),
-    (
-        "gpuosd",
-        &[
-            "gpuos_model",
-            "gpuos_placement",
-            "gpuos_core",
-            "gpuos_config",
-            "gpuos_workload",
-            "gpuos_host",
-            "gpuos_daemon",
-            "gpuos_nvml",
-        ],
-    ),
-];
-
-/// What plugins may use that do more than one thing.
-const THINKING_AND_SLURM: [&str; 5] = [
-    "slurm_ffi",
-    "gpuos_model",
-    "gpuos_placement",
-    "gpuos_core",
-    "gpuos_config",
 ];
 
 /// Crates from outside that [`THINKING`] may use, directly: they read and write text or bytes in memory and do nothing else.
@@ -277,7 +140,7 @@ fn dependencies_point_one_way() {
     assert_eq!(
         own.keys().collect::<Vec<_>>(),
         ruled.keys().collect::<Vec<_>>(),
-        "a new crate needs a line in MAY_USE, and in the code map of ARCHITECTURE.md"
+        "a new crate needs a line in MAY_USE (house/uses.rs), and in the code map of ARCHITECTURE.md"
     );
     for (name, package) in &own {
         for used in &package.uses {
