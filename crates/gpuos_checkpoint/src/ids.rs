@@ -24,6 +24,9 @@ impl fmt::Display for CheckpointId {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct NodeIndex(pub u16);
 
+/// The node that leads.
+pub const LEADER: NodeIndex = NodeIndex(0);
+
 impl fmt::Display for NodeIndex {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)

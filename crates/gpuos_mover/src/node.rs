@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use gpuos_checkpoint::commit::{Commit, Digests, Effect, Held, Input, step};
-use gpuos_checkpoint::ids::{CheckpointId, Digest, NodeIndex};
+use gpuos_checkpoint::ids::{CheckpointId, Digest, LEADER, NodeIndex};
 use gpuos_store::disk::Disk;
 use gpuos_store::error::Result as Stored;
 use gpuos_store::restore::{Target, restore};
@@ -24,8 +24,6 @@ use crate::rebuild::{Repair, keep_copy};
 use crate::restart::Restart;
 use crate::serve;
 use crate::settings::Settings;
-
-const LEADER: NodeIndex = NodeIndex(0);
 
 /// So many dropped attempts are remembered: a late manifest of a neighbour is not kept for one of them.
 const DROPPED: usize = 64;

@@ -2,9 +2,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::message::{Body, Digests, Effect, short};
-use super::outbox::{LEADER, Outbox};
+use super::outbox::Outbox;
 use super::settings::{Backoff, Settings};
-use crate::ids::{CheckpointId, Digest, NodeIndex};
+use crate::ids::{CheckpointId, Digest, LEADER, NodeIndex};
 use crate::usable::words::nodes_text;
 
 /// So many committed checkpoints can still be told to who asks, more than a site keeps.

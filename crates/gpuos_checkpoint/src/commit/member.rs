@@ -2,9 +2,9 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use super::message::{Body, Digests, Effect, Outcome, short};
-use super::outbox::{LEADER, Outbox};
+use super::outbox::Outbox;
 use super::settings::{Backoff, Settings};
-use crate::ids::{CheckpointId, Digest, NodeIndex};
+use crate::ids::{CheckpointId, Digest, LEADER, NodeIndex};
 
 /// So many ended attempts are remembered: a late `Prepare` of one of them begins nothing.
 const REMEMBERED: usize = 32;

@@ -4,9 +4,6 @@ use std::collections::VecDeque;
 use super::message::{Body, Effect, Message, Outcome};
 use crate::ids::{CheckpointId, NodeIndex};
 
-/// The node that leads.
-pub(super) const LEADER: NodeIndex = NodeIndex(0);
-
 /// Collects effects in their order.
 pub(super) struct Outbox {
     pub(super) own: NodeIndex,

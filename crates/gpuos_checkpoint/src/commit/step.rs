@@ -2,9 +2,9 @@
 use super::leader::Leader;
 use super::member::Member;
 use super::message::{Body, Digests, Effect, Message};
-use super::outbox::{LEADER, Outbox};
+use super::outbox::Outbox;
 use super::settings::Settings;
-use crate::ids::{CheckpointId, Digest, NodeIndex};
+use crate::ids::{CheckpointId, Digest, LEADER, NodeIndex};
 
 /// A part that is on this node's disk when it starts.
 #[derive(Clone, PartialEq, Eq, Debug)]

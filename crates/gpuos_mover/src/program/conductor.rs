@@ -1,6 +1,6 @@
 //! The conductor of a node: its ranks, and on node 0 the leader, with words between.
 
-use gpuos_checkpoint::ids::NodeIndex;
+use gpuos_checkpoint::ids::{LEADER, NodeIndex};
 
 use super::leader::Leader;
 use super::line::Line;
@@ -8,8 +8,6 @@ use super::member::Member;
 use super::start::Reason;
 use super::types::{Input, Output, Settings, View};
 use super::word::{Body, Report, Word};
-
-const LEADER: NodeIndex = NodeIndex(0);
 
 /// A node's conductor in one run of its job.
 #[derive(Clone, Debug)]

@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::thread::JoinHandle;
 
 use gpuos_checkpoint::commit::Outcome;
-use gpuos_checkpoint::ids::{CheckpointId, NodeIndex};
+use gpuos_checkpoint::ids::{CheckpointId, LEADER, NodeIndex};
 use gpuos_checkpoint::manifest::ranks;
 use gpuos_mover::message::Bytes;
 use gpuos_mover::node::Node;
@@ -22,9 +22,6 @@ use super::unwritten::{Tell, Unwritten};
 use crate::carried::{Body, JobRoster, PIECE};
 use crate::clock::seconds;
 use crate::folder::JobFolder;
-
-/// Who leads, by its place in checkpoints.
-pub const LEADER: NodeIndex = NodeIndex(0);
 
 /// Node and conductor in one session of a run.
 pub struct Running {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use gpuos_checkpoint::ids::LEADER;
 use gpuos_config::options::parse_checkpoint;
 use gpuos_core::wire::CheckpointPhase;
 use gpuos_mover::program::{Input, Join, Reason};
@@ -9,7 +10,7 @@ use gpuos_mover::roster::Claim;
 
 use super::ends::Next;
 use super::gather::Gather;
-use super::running::{Around, LEADER, Running};
+use super::running::{Around, Running};
 use super::unwritten::Tell;
 use super::{Phase, Wish, Worker, begin, new_session};
 use crate::carried::{Body, Carried, JobRoster};
