@@ -2,6 +2,7 @@
 //! come from here.
 
 mod ckpt;
+mod mem;
 mod mig;
 mod sim;
 
@@ -22,6 +23,7 @@ use gpuos_placement::plan::{Placement, TopologyRequest};
 pub use ckpt::{
     CkptArgs, CkptCommand, CkptJobArgs, CkptListArgs, CkptNowArgs, CkptPruneArgs, MoverReach,
 };
+pub use mem::{MemArgs, MemCommand, MemSimArgs, Room};
 pub use mig::{MigArgs, MigAssertArgs, MigCommand, MigPlanArgs, Reach};
 pub use sim::{Protocol, SimArgs};
 
@@ -66,6 +68,8 @@ pub enum Command {
     Mig(MigArgs),
     /// List, show, make, check and remove checkpoints of jobs.
     Ckpt(CkptArgs),
+    /// Say what moves when a program uses more memory than its GPU has.
+    Mem(MemArgs),
     /// Take GPUs or a node out of service: no new jobs, those that run may end.
     Drain(AdminArgs),
     /// Bring GPUs or a node back into service, after a check.
@@ -97,6 +101,7 @@ impl Command {
             Command::Replay(_)
                 | Command::Discover(_)
                 | Command::Sim(_)
+                | Command::Mem(_)
                 | Command::Layout(_)
                 | Command::Completion(_)
                 | Command::Man(_)
@@ -115,6 +120,7 @@ impl Command {
                 None => Some("mig"),
             },
             Command::Ckpt(args) => Some(args.command.name()),
+            Command::Mem(args) => Some(args.command.name()),
             Command::Drain(_) => Some("drain"),
             Command::Online(_) => Some("online"),
             Command::Offline(_) => Some("offline"),

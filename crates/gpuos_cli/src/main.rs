@@ -16,6 +16,7 @@ mod health;
 mod lab;
 mod layout;
 mod matrix;
+mod mem;
 #[cfg(test)]
 #[path = "../../../tests/reference/messages.rs"]
 mod messages_page;
@@ -116,6 +117,7 @@ fn run(cli: &Cli) -> anyhow::Result<u8> {
             }
         },
         Command::Ckpt(args) => ckpt::run(&machine, args)?,
+        Command::Mem(args) => mem::run(args)?,
         Command::Drain(args) => drain::run(&machine, Verb::Drain, args)?,
         Command::Online(args) => drain::run(&machine, Verb::Online, args)?,
         Command::Offline(args) => drain::run(&machine, Verb::Offline, args)?,

@@ -2,17 +2,18 @@
 
 /// What only thinks, from the ground up: no unsafe code, no file, clock, thread or log. Each may use those before it, but
 /// for gpuos_core, the life of a node, which has nothing to do with where jobs go.
-pub const THINKING: [&str; 6] = [
+pub const THINKING: [&str; 7] = [
     "gpuos_model",
     "gpuos_placement",
     "gpuos_core",
     "gpuos_checkpoint",
+    "gpuos_memory",
     "gpuos_config",
     "gpuos_workload",
 ];
 
 /// For each crate, the crates of this workspace that it may use. None may use a plugin.
-pub const MAY_USE: [(&str, &[&str]); 29] = [
+pub const MAY_USE: [(&str, &[&str]); 30] = [
     ("gpuos_model", &[]),
     ("gpuos_placement", &["gpuos_model"]),
     ("gpuos_core", &["gpuos_model"]),
@@ -27,6 +28,7 @@ pub const MAY_USE: [(&str, &[&str]); 29] = [
     ),
     ("gpuos_workload", &["gpuos_model", "gpuos_core"]),
     ("gpuos_checkpoint", &["gpuos_model", "gpuos_core"]),
+    ("gpuos_memory", &["gpuos_model"]),
     (
         "gpuos_store",
         &["gpuos_model", "gpuos_core", "gpuos_checkpoint"],
@@ -89,6 +91,7 @@ pub const MAY_USE: [(&str, &[&str]); 29] = [
             "gpuos_host",
             "gpuos_lab",
             "gpuos_sim",
+            "gpuos_memory",
         ],
     ),
     (

@@ -10,6 +10,7 @@ mod doctor_bed;
 mod doctor_faults;
 mod doctor_planted;
 mod doctor_planted_more;
+mod mem;
 mod mig;
 mod mix;
 mod plan;

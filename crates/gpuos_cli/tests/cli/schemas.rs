@@ -91,6 +91,12 @@ fn the_json_has_the_agreed_form() {
         ("replay-differs", &["replay", &bad], "gpuos.replay/1"),
         ("sim-gangs", &gangs, "gpuos.sim/1"),
         ("sim-mig", &mig, "gpuos.sim/1"),
+        ("mem-sim", &["mem", "sim", "loop"], "gpuos.mem-sim/1"),
+        (
+            "mem-trace",
+            &["mem", "sim", "loop", "--print"],
+            "gpuos.mem-trace/1",
+        ),
         ("doctor", &["doctor"], "gpuos.doctor/1"),
         ("man", &["man"], "gpuos.man/1"),
         ("completion", &["completion", "bash"], "gpuos.completion/1"),

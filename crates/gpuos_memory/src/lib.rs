@@ -1,0 +1,18 @@
+//! Memory of GPUs as tiers, as far as it is thinking.
+//!
+//! A job may use more memory than its GPU has: some of its extents then lie in host memory, where the GPU reads them in
+//! place over the link, as slow as that is. Which ones, a policy decides.
+//!
+//! - [`trace`]: what a program does with its extents, as text; [`patterns`]: six such traces, made from a seed,
+//! - [`policy`]: which extents stay in GPU memory: gpuos's own, and published ones beside it,
+//! - [`bound`]: the least that any policy can move, for a trace that is known beforehand,
+//! - [`replay`]: a trace under a policy, and what went over the link.
+//!
+//! Pure: no I/O, no clock, no threads, no logging and no unsafe code.
+#![forbid(unsafe_code)]
+
+pub mod bound;
+pub mod patterns;
+pub mod policy;
+pub mod replay;
+pub mod trace;

@@ -1,0 +1,5 @@
+//! Tests of the memory of GPUs, as far as it is thinking.
+
+mod bound;
+mod policies;
+mod trace;
