@@ -43,8 +43,9 @@ fn of_pattern(pattern: &Pattern, seed: u64) -> Named {
 
 fn of_file(file: &str) -> Result<Named> {
     let names = PATTERNS.map(|pattern| pattern.name).join(", ");
-    let size = std::fs::metadata(file)
-        .with_context(|| format!("cannot read the trace {file}, and no pattern has this name; patterns are {names}"))?;
+    let size = std::fs::metadata(file).with_context(|| {
+        format!("cannot read the trace {file}, and no pattern has this name; patterns are {names}")
+    })?;
     if size.len() > MOST_BYTES {
         bail!("the trace {file} has more than 1 GiB; cut it to a shorter part of the program");
     }
@@ -59,7 +60,10 @@ fn of_file(file: &str) -> Result<Named> {
 
 fn sim(args: &MemSimArgs) -> Result<Reply> {
     let traces = match &args.trace {
-        None => PATTERNS.iter().map(|it| of_pattern(it, args.seed)).collect(),
+        None => PATTERNS
+            .iter()
+            .map(|it| of_pattern(it, args.seed))
+            .collect(),
         Some(name) => match Pattern::named(name) {
             Some(pattern) => vec![of_pattern(pattern, args.seed)],
             None => vec![of_file(name)?],
@@ -114,8 +118,20 @@ fn one(named: &Named, room: Room, policies: &[&str]) -> Result<(String, Value)> 
         bail!("{name}: this GPU memory holds no extent of {mib} MiB; give more with --hbm");
     }
     let bound = bound::fetches(trace, capacity);
-    let mut table = Table::new(&["policy", "fetched", "of the bound", "written back", "over the link"]);
-    table.row(["bound".into(), bound.to_string(), "1.00".into(), String::new(), String::new()]);
+    let mut table = Table::new(&[
+        "policy",
+        "fetched",
+        "of the bound",
+        "written back",
+        "over the link",
+    ]);
+    table.row([
+        "bound".into(),
+        bound.to_string(),
+        "1.00".into(),
+        String::new(),
+        String::new(),
+    ]);
     let mut answers = Vec::new();
     let mut touches = 0;
     for policy in policies {

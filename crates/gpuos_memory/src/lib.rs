@@ -7,6 +7,7 @@
 //! - [`policy`]: which extents stay in GPU memory: gpuos's own, and published ones beside it,
 //! - [`bound`]: the least that any policy can move, for a trace that is known beforehand,
 //! - [`replay`]: a trace under a policy, and what went over the link.
+//! - [`table`]: where each extent of a process is, and what may be done with it.
 //!
 //! Pure: no I/O, no clock, no threads, no logging and no unsafe code.
 #![forbid(unsafe_code)]
@@ -15,4 +16,5 @@ pub mod bound;
 pub mod patterns;
 pub mod policy;
 pub mod replay;
+pub mod table;
 pub mod trace;

@@ -135,7 +135,10 @@ fn kv_cache(rng: &mut Rng) -> Vec<Touch> {
             request.left -= 1;
         }
         for done in active.extract_if(.., |request| request.left == 0) {
-            let freed = done.cache.iter().map(|extent| Touch::Free(Extent(*extent as u32)));
+            let freed = done
+                .cache
+                .iter()
+                .map(|extent| Touch::Free(Extent(*extent as u32)));
             touches.extend(freed);
             free.extend(done.cache);
         }

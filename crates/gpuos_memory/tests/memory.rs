@@ -2,4 +2,5 @@
 
 mod bound;
 mod policies;
+mod table;
 mod trace;

@@ -65,10 +65,15 @@ fn it_is_never_much_worse_than_lru() {
             let part = pattern.trace(rng.bits()).touches;
             let from = rng.below(part.len() as u64 / 2) as usize;
             let length = 2000 + rng.below(8000) as usize;
-            trace.touches.extend(part.into_iter().skip(from).take(length));
+            trace
+                .touches
+                .extend(part.into_iter().skip(from).take(length));
         }
         let room = 1 + trace.footprint() * (10 + rng.below(80) as usize) / 100;
         let (ours, lru) = (fetched(&trace, room, "gpuos"), fetched(&trace, room, "lru"));
-        assert!(ours <= 1.05 * lru + 100.0, "round {round}: {ours} and {lru}");
+        assert!(
+            ours <= 1.05 * lru + 100.0,
+            "round {round}: {ours} and {lru}"
+        );
     }
 }
