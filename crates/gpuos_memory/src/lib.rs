@@ -8,11 +8,13 @@
 //! - [`bound`]: the least that any policy can move, for a trace that is known beforehand,
 //! - [`replay`]: a trace under a policy, and what went over the link.
 //! - [`table`]: where each extent of a process is, and what may be done with it.
+//! - [`link`]: which move goes over a link next.
 //!
 //! Pure: no I/O, no clock, no threads, no logging and no unsafe code.
 #![forbid(unsafe_code)]
 
 pub mod bound;
+pub mod link;
 pub mod patterns;
 pub mod policy;
 pub mod replay;

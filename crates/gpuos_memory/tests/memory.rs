@@ -1,6 +1,7 @@
 //! Tests of the memory of GPUs, as far as it is thinking.
 
 mod bound;
+mod link;
 mod policies;
 mod table;
 mod trace;
