@@ -172,7 +172,7 @@ fn a_job_that_has_lost_all_its_nodes_goes_on_from_what_was_drained(suite: &Suite
 }
 
 /// The newest checkpoint of which the parts of so many nodes are in a folder.
-fn drained(folder: &Path, nodes: usize) -> Option<u32> {
+pub(crate) fn drained(folder: &Path, nodes: usize) -> Option<u32> {
     let of = |node: usize| {
         let ids = fs::read_dir(folder.join(format!("node-{node}"))).ok();
         let ids = ids.into_iter().flatten().flatten();

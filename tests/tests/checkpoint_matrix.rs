@@ -21,6 +21,7 @@ mod victims;
 use crate::checkpoint::committed;
 use table::{Cell, Table};
 use victims::{Struck, VICTIMS, Victim};
+pub(crate) use victims::{end_all_of, kill, programs as programs_of};
 
 per_suite!(each_program_survives_each_victim);
 
@@ -123,7 +124,7 @@ fn each_program_survives_each_victim(suite: &Suite) {
     matrix.table.assert_all_held();
 }
 
-fn root() -> PathBuf {
+pub(crate) fn root() -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     root.canonicalize().expect("the project")
 }
@@ -304,8 +305,8 @@ impl Matrix {
         for job in jobs {
             let _ = self.cluster.try_run("scancel", &[&job.id.to_string()]);
         }
-        for process in victims::programs(self) {
-            victims::kill(process.pid);
+        for process in victims::programs(&self.cluster) {
+            kill(process.pid);
         }
         victims::mend(self, struck);
         self.cluster.until("all jobs have ended", || {
@@ -402,10 +403,10 @@ fn again(starts: &[counted::Start], before: &[counted::Start]) -> u64 {
 }
 
 /// Numbers that look random and can be repeated (xorshift64*).
-struct Random(u64);
+pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
-    fn below(&mut self, end: u64) -> u64 {
+    pub(crate) fn below(&mut self, end: u64) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
         self.0 ^= self.0 >> 27;

@@ -38,7 +38,7 @@ fn starts(cluster: &Cluster, job: u32, restarts: u32) -> bool {
 }
 
 /// The nodes of a job, in Slurm's order.
-fn nodes_of(cluster: &Cluster, job: u32) -> Vec<String> {
+pub(crate) fn nodes_of(cluster: &Cluster, job: u32) -> Vec<String> {
     cluster.gpus(job).into_keys().collect()
 }
 
@@ -55,14 +55,15 @@ fn peers(cluster: &Cluster, node: &str) -> BTreeMap<String, PeerStatus> {
 }
 
 /// Waits until each node of `job` hears the others.
-fn all_heard(cluster: &Cluster, job: u32) {
-    for node in nodes_of(cluster, job) {
+pub(crate) fn all_heard(cluster: &Cluster, job: u32) {
+    let nodes = nodes_of(cluster, job);
+    for node in &nodes {
         cluster.until(&format!("{node} hears the others of job {job}"), || {
-            let heard = peers(cluster, &node);
+            let heard = peers(cluster, node);
             let of_job = heard
                 .values()
                 .filter(|peer| peer.jobs.contains(&job.into()));
-            (of_job.filter(|peer| peer.state == "alive").count() == 2).then_some(())
+            (of_job.filter(|peer| peer.state == "alive").count() == nodes.len() - 1).then_some(())
         });
     }
 }
@@ -96,12 +97,12 @@ fn kill_node(cluster: &Cluster, node: &str) -> u64 {
     now_ms()
 }
 
-fn now_ms() -> u64 {
+pub(crate) fn now_ms() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     now.expect("after 1970").as_millis() as u64
 }
 
-fn revive(cluster: &Cluster, node: &str) {
+pub(crate) fn revive(cluster: &Cluster, node: &str) {
     cluster.until("the daemons are gone", || {
         let gone = cluster.lab.slurmd_pid(node).is_none() && cluster.lab.gpuosd_pid(node).is_none();
         gone.then_some(())
@@ -115,7 +116,7 @@ fn slurm_node(cluster: &Cluster, node: &str) -> String {
 }
 
 /// When one of `by` found `node` silent after `since`, by its audit log, in ms since 1970.
-fn found(cluster: &Cluster, node: &str, by: &[String], since: u64) -> Option<u64> {
+pub(crate) fn found(cluster: &Cluster, node: &str, by: &[String], since: u64) -> Option<u64> {
     let says = format!("{node} is silent for ");
     let at = |line: &str| -> Option<u64> {
         let value: serde_json::Value = serde_json::from_str(line).ok()?;

@@ -4,7 +4,9 @@
 mod accounting;
 mod checkpoint;
 mod checkpoint_ends;
+mod checkpoint_losses;
 mod checkpoint_matrix;
+mod checkpoint_rto;
 mod claims;
 mod discover;
 mod doctor;

@@ -44,6 +44,10 @@ pub trait Machine {
         std::fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
         Ok(format!("{:032x}", u128::from_ne_bytes(bytes)))
     }
+    /// Waits. A stand-in has no time that goes by.
+    fn pause(&self, time: Duration) {
+        let _ = time;
+    }
     /// Reads a file.
     fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
         let _ = path;
@@ -199,6 +203,10 @@ fn within(limit: Duration, mut command: Command, program: &str, args: &[&str]) -
 pub struct ThisMachine;
 
 impl Machine for ThisMachine {
+    fn pause(&self, time: Duration) {
+        std::thread::sleep(time);
+    }
+
     fn run(&self, program: &str, args: &[&str]) -> Result<Output> {
         let out = command(program, args).output();
         let out = out.map_err(|e| not_run(program, &e))?;

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use gpuos_checkpoint::commit::{self, Digests};
+use gpuos_checkpoint::commit;
 use gpuos_checkpoint::ids::{CheckpointId, Digest, NodeIndex};
 use gpuos_checkpoint::manifest::{MAX_MANIFEST, MAX_SEGMENT, MAX_SEGMENTS};
 use gpuos_checkpoint::pull::Loss;
@@ -183,8 +183,8 @@ pub struct Report {
 pub struct Plan {
     /// Counts up: a plan that cannot be followed on some node is replaced by another one.
     pub round: u32,
-    /// The checkpoint to be restored, with the manifests of all nodes.
-    pub restore: Option<(CheckpointId, Digests)>,
+    /// The checkpoint to be restored.
+    pub restore: Option<CheckpointId>,
     /// The checkpoints whose parts it needs, from the oldest: each node makes its parts of them again as far as they are lost.
     pub repair: Vec<CheckpointId>,
     /// Newer ones that cannot be restored, as sentences.

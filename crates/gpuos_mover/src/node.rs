@@ -536,10 +536,10 @@ impl<'a, D: Disk> Node<'a, D> {
                 Err(error) => return self.local.note(error.to_string()),
             };
             self.report = None;
-            self.local.base = restores(&plan);
+            self.local.base = plan.restore;
             self.local.keeping = Some(Keeping::of(&plan));
             self.local.out.push(Output::Ready(Ready {
-                restore: restores(&plan),
+                restore: plan.restore,
                 passed_over: plan.passed_over.clone(),
                 highest: plan.highest,
                 lost: plan.lost,
@@ -557,13 +557,13 @@ impl<'a, D: Disk> Node<'a, D> {
     }
 
     fn adopt(&self, plan: &Plan) -> Stored<()> {
-        restores(plan).map_or(Ok(()), |id| self.local.job.adopt(id))
+        plan.restore.map_or(Ok(()), |id| self.local.job.adopt(id))
     }
 
     /// The parts here, as the commit has to know them. Later ones than the restored one count as not committed. Earlier ones that it
     /// refers to count as committed, although a node that made its part again has no record of it: nobody may drop them.
     fn held(&mut self, plan: &Plan) -> Stored<Vec<Held>> {
-        let restored = restores(plan);
+        let restored = plan.restore;
         let mut held = Vec::new();
         for part in inventory::list(&mut self.local)? {
             let Ok(bytes) = self.local.job.manifest_bytes(part.id, None) else {
@@ -587,8 +587,4 @@ impl<'a, D: Disk> Node<'a, D> {
         }
         Ok(held)
     }
-}
-
-fn restores(plan: &Plan) -> Option<CheckpointId> {
-    plan.restore.as_ref().map(|(id, _)| *id)
 }

@@ -86,13 +86,13 @@ impl Restart {
         let Some(plan) = self.plan.as_ref().filter(|plan| plan.round == round) else {
             return Vec::new();
         };
-        match (failed, &plan.restore) {
-            (Some(why), Some((id, _))) => {
+        match (failed, plan.restore) {
+            (Some(why), Some(id)) => {
                 let why = format!(
                     "checkpoint {}: node {from} cannot make its part again: {why}",
                     id.number
                 );
-                self.failed.insert(*id, short(why));
+                self.failed.insert(id, short(why));
                 // Parts of the next one are to be made by all of them.
                 self.repaired.clear();
                 self.plan = Some(self.decide(round.saturating_add(1)));
@@ -171,7 +171,7 @@ impl Restart {
         }
         plan.lost = chosen.is_none() && verdicts.iter().any(|verdict| verdict.committed);
         if let Some(id) = chosen.map(|verdict| verdict.id) {
-            plan.restore = self.digests(id).map(|digests| (id, digests));
+            plan.restore = self.digests(id).map(|_| id);
             plan.repair = self.needs(id);
         }
         let usable = verdicts.iter().filter(|verdict| verdict.result.is_ok());

@@ -112,8 +112,13 @@ pub enum DrainDone {
 
 /// What a thread that looks at what was drained, or copies it in, has done.
 pub enum BackDone {
-    /// What is complete there, or a sentence why that is not known.
-    Looked(Result<Vec<Complete>, String>),
+    /// It was looked at.
+    Looked {
+        /// How often the movers had found each other anew.
+        round: u32,
+        /// What is complete there, or a sentence why that is not known.
+        found: Result<Vec<Complete>, String>,
+    },
     /// This node's part was copied in, or not.
     Fetched {
         /// For this gathering.

@@ -8,6 +8,7 @@ use std::path::Path;
 use gpuos_checkpoint::ids::{CheckpointId, NodeIndex};
 use gpuos_checkpoint::sets::Set;
 use gpuos_core::job::JobId;
+use gpuos_link::session::{Handshake, NONCE, Place};
 use gpuos_mover::message::{Body as Said, Bytes, Message};
 use gpuos_mover::program::{Conductor, Every, Input, Output, Settings};
 use gpuos_mover::roster::Roster;
@@ -129,6 +130,34 @@ fn messages() -> Vec<Vec<u8>> {
     all.into()
 }
 
+/// What the side says first that connects, in pieces of several lengths, and a frame after it.
+fn links() -> Vec<Vec<u8>> {
+    let place = Place {
+        job: 7.into(),
+        own: NodeIndex(0),
+        nodes: 4,
+    };
+    let settings = gpuos_link::session::Settings::default();
+    let hello = Handshake::initiate(
+        place,
+        NodeIndex(1),
+        [3; NONCE],
+        settings,
+        &checkpoints::Plain,
+    );
+    let hello = hello.unwrap().1;
+    let frame = [&[0, 0, 0, 0, 0][..], &[9; 32]].concat();
+    let pieces = [0, 4, 63, 255].into_iter();
+    pieces
+        .flat_map(|piece: u8| {
+            [
+                [&[piece], &hello[..]].concat(),
+                [&[piece], &hello[..], &frame].concat(),
+            ]
+        })
+        .collect()
+}
+
 fn manifest() -> Vec<u8> {
     let place = tempfile::tempdir().unwrap();
     let at = |name: &str| place.path().join(name);
@@ -230,4 +259,15 @@ fn whatever_is_read_is_refused_or_holds() {
         checkpoints::job_folder,
         &names.map(|name| name.as_bytes().to_vec()),
     );
+    let values = [
+        "auto",
+        "10m,l2=rs:6+2,l3=every:6",
+        "30s,l2=partner,l3=off",
+        "off",
+    ];
+    tried(
+        checkpoints::option,
+        &values.map(|value| value.as_bytes().to_vec()),
+    );
+    tried(checkpoints::link, &links());
 }

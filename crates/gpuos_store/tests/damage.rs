@@ -17,7 +17,7 @@ use crate::random::Random;
 use crate::support::*;
 
 type Files = BTreeMap<String, Vec<u8>>;
-type Snapshot = BTreeMap<PathBuf, Vec<u8>>;
+pub(crate) type Snapshot = BTreeMap<PathBuf, Vec<u8>>;
 
 const JOBS: [(u32, u32); 3] = [(7, 1000), (8, 1000), (9, 2000)];
 
@@ -75,7 +75,7 @@ fn build(place: &Place) {
     }
 }
 
-fn snapshot(folder: &Path) -> Snapshot {
+pub(crate) fn snapshot(folder: &Path) -> Snapshot {
     let mut all = Snapshot::new();
     let mut folders = vec![folder.to_path_buf()];
     while let Some(folder) = folders.pop() {
@@ -154,7 +154,7 @@ fn look(place: &Place) -> (Vec<(u32, CheckpointId)>, Vec<String>) {
     (loaded, told)
 }
 
-fn damaged(all: &Snapshot, random: &mut Random) -> Snapshot {
+pub(crate) fn damaged(all: &Snapshot, random: &mut Random) -> Snapshot {
     let paths: Vec<&PathBuf> = all.keys().collect();
     let path = paths[random.index(paths.len())];
     let mut bytes = all[path].clone();
@@ -209,8 +209,8 @@ fn nothing_damaged_is_loaded_and_all_of_it_is_told() {
     let (loaded, told) = look(&place);
     assert_eq!((loaded.len(), told), (6, Vec::new()));
     let all = snapshot(&place.path("store"));
-    let rounds = if long() { 10_000 } else { 300 };
-    let mut random = Random(1);
+    let (rounds, seed) = flips(300);
+    let mut random = Random(seed);
     let mut silent = 0;
     for round in 0..rounds {
         let changed = damaged(&all, &mut random);
@@ -222,11 +222,16 @@ fn nothing_damaged_is_loaded_and_all_of_it_is_told() {
             fs::write(path, bytes).unwrap();
         }
         let (_, told) = look(&place);
-        assert!(!told.is_empty(), "round {round}: {:?}", changed.keys());
+        assert!(
+            !told.is_empty(),
+            "round {round} of seed {seed}: {:?}",
+            changed.keys()
+        );
         for path in changed.keys() {
             fs::write(path, &all[path]).unwrap();
         }
     }
+    println!("{rounds} damages of a store, seed {seed}: {silent} changed nothing");
     // Most rounds did change something.
     assert!(silent < rounds / 4, "{silent} of {rounds}");
     let (loaded, told) = look(&place);

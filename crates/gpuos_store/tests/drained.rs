@@ -17,9 +17,9 @@ use gpuos_store::verify::verify;
 
 use crate::support::*;
 
-const UID: u32 = 7;
-const ZERO: NodeIndex = NodeIndex(0);
-const ONE: NodeIndex = NodeIndex(1);
+pub(crate) const UID: u32 = 7;
+pub(crate) const ZERO: NodeIndex = NodeIndex(0);
+pub(crate) const ONE: NodeIndex = NodeIndex(1);
 
 /// One file stays, one changes.
 fn files(node: NodeIndex, number: u32) -> BTreeMap<Vec<u8>, Vec<u8>> {
@@ -40,7 +40,7 @@ fn program(node: NodeIndex, number: u32) -> FakeDisk {
     disk
 }
 
-fn open(disk: &FakeDisk) -> Store<FakeDisk> {
+pub(crate) fn open(disk: &FakeDisk) -> Store<FakeDisk> {
     Store::open(disk.clone(), disk.root(), key()).unwrap().0
 }
 
@@ -74,7 +74,7 @@ fn take(
 }
 
 /// A node with so many checkpoints of job 7, each referring to those before.
-fn node(node: NodeIndex, checkpoints: u32) -> FakeDisk {
+pub(crate) fn node(node: NodeIndex, checkpoints: u32) -> FakeDisk {
     let disk = FakeDisk::new(0);
     let store = open(&disk);
     let store_job = store.job(&job(7), UID).unwrap();
@@ -89,9 +89,9 @@ fn free(_: u64) -> Result<()> {
     Ok(())
 }
 
-fn drain(
+pub(crate) fn drain<D: Disk>(
     disk: &FakeDisk,
-    far: &DrainedJob<'_, FakeDisk>,
+    far: &DrainedJob<'_, D>,
     node: NodeIndex,
     id: CheckpointId,
 ) -> Result<u64> {
@@ -100,8 +100,8 @@ fn drain(
     copy_part(&own, &far.part(node)?, id, node, Trust::Length, &mut free)
 }
 
-fn fetch(
-    far: &DrainedJob<'_, FakeDisk>,
+pub(crate) fn fetch<D: Disk>(
+    far: &DrainedJob<'_, D>,
     disk: &FakeDisk,
     node: NodeIndex,
     id: CheckpointId,
@@ -112,7 +112,7 @@ fn fetch(
 }
 
 /// The part of a node is here, holds, and has what its program had.
-fn assert_whole(disk: &FakeDisk, node: NodeIndex, id: CheckpointId) {
+pub(crate) fn assert_whole(disk: &FakeDisk, node: NodeIndex, id: CheckpointId) {
     let store = open(disk);
     let own = store.existing(&job(7)).unwrap();
     assert_eq!(verify(&own, id).unwrap(), []);

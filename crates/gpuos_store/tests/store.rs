@@ -7,6 +7,7 @@ mod support;
 mod crash;
 mod damage;
 mod drained;
+mod drained_damage;
 mod hostile;
 mod keys;
 mod parts;

@@ -1,7 +1,15 @@
 // What the movers of checkpoints read, one function for each: it must not panic, and what it accepts must hold. The stable test
 // `read_fuzz` of gpuos_moverd includes this file too.
 
+use std::sync::Arc;
+
+use gpuos_checkpoint::ids::NodeIndex;
 use gpuos_checkpoint::manifest::{Authentic, MAX_DEPTH, MAX_PATH, Unsealed, ranks};
+use gpuos_config::options::parse_checkpoint;
+use gpuos_core::job::JobId;
+use gpuos_link::session::{
+    Credentials, Handshake, MAX_HANDSHAKE, NONCE, Opened, Place, Places, Refusal, Settings,
+};
 use gpuos_mover::message::Message;
 use gpuos_mover::program::Word;
 use gpuos_moverd::carried::Carried;
@@ -59,5 +67,72 @@ pub fn job_folder(bytes: &[u8]) {
         assert!(join.rank < join.size);
         let written = format!("{}.{}.{}", join.rank, join.size, join.nonce);
         assert_eq!(written.as_bytes(), bytes);
+    }
+}
+
+/// The value of `--gpuos-checkpoint`, a user's text; also behind what job_submit_gpuos has checked, in the folder of a job.
+pub fn option(bytes: &[u8]) {
+    let Ok(text) = std::str::from_utf8(bytes) else {
+        return;
+    };
+    match parse_checkpoint(text) {
+        Ok(value) => {
+            let written = value.to_string();
+            assert_eq!(parse_checkpoint(&written).ok(), Some(value), "{written}");
+        }
+        Err(why) => assert!(!why.to_string().is_empty()),
+    }
+}
+
+/// Credentials that are what they claim.
+pub struct Plain;
+
+impl Credentials for Plain {
+    fn seal(&self, payload: &[u8]) -> Result<Vec<u8>, Refusal> {
+        Ok(payload.to_vec())
+    }
+
+    fn open(&self, credential: &[u8]) -> Result<Opened, Refusal> {
+        let payload = credential.to_vec();
+        Ok(Opened { uid: 0, payload })
+    }
+}
+
+/// This node is the second of four, of every job.
+struct Everywhere;
+
+impl Places for Everywhere {
+    fn of(&self, job: &JobId) -> Option<Place> {
+        Some(Place {
+            job: job.clone(),
+            own: NodeIndex(1),
+            nodes: 4,
+        })
+    }
+}
+
+/// What comes to the port of a mover, in pieces as the first byte says: of somebody whose credentials open, and who has no key.
+pub fn link(bytes: &[u8]) {
+    let Some((piece, mut rest)) = bytes.split_first() else {
+        return;
+    };
+    let settings = Settings {
+        limit: 1 << 16,
+        own_uid: None,
+    };
+    let mut side = Handshake::respond(Arc::new(Everywhere), [7; NONCE], settings);
+    while !rest.is_empty() {
+        let input = &rest[..rest.len().min(1 + usize::from(*piece))];
+        let Ok(taken) = side.feed(input, &Plain) else {
+            // It stays over.
+            assert!(side.feed(rest, &Plain).is_err());
+            return;
+        };
+        assert!(taken.used <= input.len() && taken.send.len() <= MAX_HANDSHAKE);
+        assert!(side.held() <= 2 * bytes.len() + 64);
+        assert!(taken.session.is_none(), "without the key");
+        // A step that takes nothing and says nothing would be repeated for ever.
+        assert!(taken.used > 0 || !taken.send.is_empty());
+        rest = &rest[taken.used..];
     }
 }

@@ -4,6 +4,8 @@ use std::fs;
 use std::process::Command;
 use std::time::Duration;
 
+use gpuos_tests::Cluster;
+
 use super::{Job, Matrix, NODES, RANKS, SPARE};
 
 /// What ends.
@@ -67,7 +69,7 @@ pub(crate) struct Process {
     node: String,
     job: u32,
     /// `None`: the script.
-    rank: Option<u32>,
+    pub(crate) rank: Option<u32>,
 }
 
 /// Ends it, and starts daemons again after a moment; a node stays away.
@@ -87,12 +89,15 @@ pub(crate) fn strike(matrix: &mut Matrix, victim: Victim, jobs: &[Job]) -> Struc
                 Victim::Rank => process.rank == Some(rank),
                 _ => process.rank.is_some(),
             };
-            for process in programs(matrix).iter().filter(|process| hit(process)) {
+            for process in programs(&matrix.cluster)
+                .iter()
+                .filter(|process| hit(process))
+            {
                 kill(process.pid);
             }
         }
         Victim::Slurmstepd => {
-            for process in programs(matrix) {
+            for process in programs(&matrix.cluster) {
                 let of = jobs.iter().any(|job| job.id == process.job);
                 if of
                     && process.rank == Some(rank)
@@ -132,12 +137,11 @@ pub(crate) fn strike(matrix: &mut Matrix, victim: Victim, jobs: &[Job]) -> Struc
     struck
 }
 
-/// Ends all of a node at once, and what its disk has of checkpoints.
-fn lose(matrix: &Matrix, node: &'static str) {
-    let cluster = &matrix.cluster;
+/// Ends all of a node at once but its gpuosd, and what its disk has of checkpoints.
+pub(crate) fn end_all_of(cluster: &Cluster, node: &str) {
     cluster.lab.kill_mover(node, libc::SIGKILL).expect("ends");
     cluster.kill_slurmd(node);
-    let there: Vec<Process> = programs(matrix)
+    let there: Vec<Process> = programs(cluster)
         .into_iter()
         .filter(|process| process.node == node)
         .collect();
@@ -148,6 +152,12 @@ fn lose(matrix: &Matrix, node: &'static str) {
         kill(process.pid);
     }
     fs::remove_dir_all(cluster.lab.checkpoints_dir(node)).expect("it had a store");
+}
+
+/// A node is lost, slurmctld is told, and the spare one may take over.
+fn lose(matrix: &Matrix, node: &'static str) {
+    let cluster = &matrix.cluster;
+    end_all_of(cluster, node);
     cluster.update(&[&format!("NodeName={node}"), "State=DOWN", "Reason=lost"]);
     cluster.update(&[&format!("NodeName={SPARE}"), "State=RESUME"]);
 }
@@ -166,7 +176,7 @@ pub(crate) fn mend(matrix: &Matrix, struck: &Struck) {
 }
 
 /// The processes of all jobs of this lab: other labs of this machine have jobs of the same numbers.
-pub(crate) fn programs(matrix: &Matrix) -> Vec<Process> {
+pub(crate) fn programs(cluster: &Cluster) -> Vec<Process> {
     let mut found = Vec::new();
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
         let Ok(pid) = entry.file_name().to_string_lossy().parse::<u32>() else {
@@ -184,7 +194,7 @@ pub(crate) fn programs(matrix: &Matrix) -> Vec<Process> {
         let Some(folder) = value("GPUOS_CHECKPOINT_DIR") else {
             continue;
         };
-        let lab = matrix.cluster.lab.dir().join("mover");
+        let lab = cluster.lab.dir().join("mover");
         let Some(rest) = folder.strip_prefix(&*lab.to_string_lossy()) else {
             continue;
         };

@@ -190,12 +190,15 @@ impl Leader {
 
     /// All parts are there. The record of this node is the decision.
     fn decide(&mut self, id: CheckpointId, digests: Digests, now: u64, out: &mut Outbox) {
+        let own = digests.of(LEADER);
         self.attempt = Some(Attempt {
             id,
-            phase: Phase::Deciding(digests.clone(), 0),
+            phase: Phase::Deciding(digests, 0),
             retry: self.backoff(now),
         });
-        out.say(LEADER, id, Body::Commit { digests });
+        if let Some(digest) = own {
+            out.say(LEADER, id, Body::Commit { digest });
+        }
     }
 
     fn committed(&mut self, from: NodeIndex, id: CheckpointId, now: u64, out: &mut Outbox) {
@@ -267,8 +270,9 @@ impl Leader {
             return;
         }
         if let Some(digests) = self.known.get(&id) {
-            let digests = digests.clone();
-            out.say(to, id, Body::Commit { digests });
+            if let Some(digest) = digests.of(to) {
+                out.say(to, id, Body::Commit { digest });
+            }
         } else if !self.undecided.contains(&id) {
             let why = "node 0, which leads, has no record that it was committed".into();
             out.say(to, id, Body::Abort { why });
@@ -338,8 +342,9 @@ impl Leader {
         let (id, due) = (attempt.id, attempt.retry.due(now));
         match &attempt.phase {
             Phase::Deciding(digests, _) if due => {
-                let digests = digests.clone();
-                out.say(LEADER, id, Body::Commit { digests });
+                if let Some(digest) = digests.of(LEADER) {
+                    out.say(LEADER, id, Body::Commit { digest });
+                }
             }
             Phase::Deciding(..) => {}
             Phase::Preparing(deadline, digests) => {

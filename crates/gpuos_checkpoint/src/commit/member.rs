@@ -1,7 +1,7 @@
 //! A node's own parts: made when the leader says so, kept until it says otherwise.
 use std::collections::{BTreeMap, VecDeque};
 
-use super::message::{Body, Digests, Effect, Outcome, short};
+use super::message::{Body, Effect, Outcome, short};
 use super::outbox::Outbox;
 use super::settings::{Backoff, Settings};
 use crate::ids::{CheckpointId, Digest, LEADER, NodeIndex};
@@ -128,7 +128,7 @@ impl Member {
         self.leader_lost = false;
         match body {
             Body::Prepare => self.prepare(id, now, out),
-            Body::Commit { digests } => self.commit(id, digests, out),
+            Body::Commit { digest } => self.commit(id, digest, out),
             Body::Abort { why } => self.abort(id, &why, out),
             Body::Prepared { .. } | Body::Refused { .. } | Body::Committed | Body::Status => {}
         }
@@ -191,16 +191,15 @@ impl Member {
         }
     }
 
-    fn commit(&mut self, id: CheckpointId, digests: Digests, out: &mut Outbox) {
-        let (nodes, own) = (self.nodes, out.own);
+    fn commit(&mut self, id: CheckpointId, committed: Digest, out: &mut Outbox) {
         let Some(part) = self.parts.get_mut(&id) else {
             let why = "this node has no part of it".into();
             return out.say(LEADER, id, Body::Refused { why });
         };
         match &part.stage {
-            Stage::Prepared(digest) if digests.agree(nodes, own, *digest) => {
-                part.stage = Stage::Recording(*digest);
-                out.to(Effect::MakeCommitDurable { id, digests });
+            Stage::Prepared(digest) if *digest == committed => {
+                part.stage = Stage::Recording(committed);
+                out.to(Effect::MakeCommitDurable { id });
             }
             Stage::Prepared(_) => {
                 let why = "this node's manifest is not the one that was committed".into();

@@ -8,7 +8,7 @@ use crate::ids::{CheckpointId, Digest, NodeIndex};
 /// A reason from another node is cut to so many bytes.
 const MAX_WHY: usize = 400;
 
-/// The digests of the manifests of all nodes, by their [`NodeIndex`]. Copies share the memory: a leader holds one in each message.
+/// The digests of the manifests of all nodes, by their [`NodeIndex`]. Copies share the memory.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(from = "Vec<Digest>", into = "Vec<Digest>")]
 pub struct Digests(Arc<[Digest]>);
@@ -31,9 +31,14 @@ impl Digests {
         &self.0
     }
 
+    /// That of a node. `None`: they are not known.
+    pub fn of(&self, node: NodeIndex) -> Option<Digest> {
+        self.0.get(usize::from(node.0)).copied()
+    }
+
     /// Whether these are the digests of so many nodes, with this one for the node.
     pub fn agree(&self, nodes: u16, node: NodeIndex, digest: Digest) -> bool {
-        self.0.len() == usize::from(nodes) && self.0.get(usize::from(node.0)) == Some(&digest)
+        self.0.len() == usize::from(nodes) && self.of(node) == Some(digest)
     }
 }
 
@@ -69,8 +74,8 @@ pub enum Body {
     },
     /// Leader: all parts are durable, and so is the leader's record of it.
     Commit {
-        /// The manifests that belong together.
-        digests: Digests,
+        /// The manifest of the node that this goes to.
+        digest: Digest,
     },
     /// Member: its record of the commit is durable.
     Committed,
@@ -97,8 +102,6 @@ pub enum Effect {
     MakeCommitDurable {
         /// Of this attempt.
         id: CheckpointId,
-        /// Part of the record.
-        digests: Digests,
     },
     /// Stop to make this node's part. What is there of it stays for `DropPart`.
     StopPart {

@@ -26,10 +26,10 @@
 //!
 //! **Messages** may be lost, repeated, reordered and late. Those of another run of the job are not listened to, those of another
 //! attempt concern that attempt only. On a quiet network a checkpoint takes 4 messages for each node but the leader: 4(N - 1) at
-//! the leader, which is 4,996 for 1,250 nodes. A `Commit` has the digests of all manifests, 32 N bytes, so that the leader sends
-//! 32 N(N - 1) bytes: 50 MB for 1,250 nodes. A tree of fan-out f, in which inner nodes collect `Prepared` and pass `Commit` on,
-//! would bring the leader to 4 f messages and 32 N f bytes (16 nodes: 64 and 0.6 MB), for log_f N hops instead of one and
-//! for the failure of an inner node being one of its whole branch.
+//! the leader, which is 4,996 for 1,250 nodes. None has more than 100 bytes, as long as nothing fails: a `Commit` names the one
+//! manifest that its node has to have. A tree of fan-out f, in which inner nodes collect `Prepared` and pass `Commit` on,
+//! would bring the leader to 4 f messages, for log_f N hops instead of one and for the failure of an inner node being one of its
+//! whole branch.
 
 mod leader;
 mod member;

@@ -31,7 +31,7 @@ pub struct Folder {
     pub copies: BTreeMap<usize, Manifest>,
     /// By stripe: the segments that the parity was made of.
     pub shards: BTreeMap<usize, BTreeMap<usize, u64>>,
-    pub committed: Option<Digests>,
+    pub committed: bool,
     /// A crash came while the part was made.
     pub begun: bool,
     /// What the manifests of the whole set refer to.
@@ -40,23 +40,34 @@ pub struct Folder {
 
 pub type Disk = BTreeMap<CheckpointId, Folder>;
 
-/// As a node tells of it at its start.
-pub fn held(disk: &Disk) -> Vec<Held> {
+/// As a node tells of it at its start, with what the leader learns from all others.
+pub fn held(disks: &[Disk], node: usize) -> Vec<Held> {
     let one = |(id, folder): (&CheckpointId, &Folder)| {
         folder.manifest.as_ref().map(|manifest| Held {
             id: *id,
             digest: manifest.digest,
-            committed: folder.committed.clone(),
+            committed: folder.committed.then(|| digests(disks, *id)),
         })
     };
-    disk.iter().filter_map(one).collect()
+    disks[node].iter().filter_map(one).collect()
+}
+
+/// The manifests of all nodes, where none is missing.
+fn digests(disks: &[Disk], id: CheckpointId) -> Digests {
+    let of = |node: usize| {
+        let own = disks[node].get(&id).and_then(|f| f.manifest.as_ref());
+        let mut copies = disks.iter().filter_map(|d| d.get(&id)?.copies.get(&node));
+        own.or_else(|| copies.next()).map(|m| m.digest)
+    };
+    let all: Option<Vec<Digest>> = (0..disks.len()).map(of).collect();
+    all.unwrap_or_default().into()
 }
 
 /// As `usable` wants it.
 pub fn parts(disk: &Disk) -> BTreeMap<CheckpointId, HeldPart> {
     let one = |folder: &Folder| HeldPart {
         manifest: folder.manifest.as_ref().map(Manifest::facts),
-        committed: folder.committed.is_some(),
+        committed: folder.committed,
         copies: folder
             .copies
             .iter()
@@ -76,12 +87,12 @@ pub fn holdings(
 ) -> Vec<Holding> {
     let one = |(id, folder): (&CheckpointId, &Folder)| Holding {
         id: *id,
-        stage: match (&folder.manifest, &folder.committed) {
+        stage: match (&folder.manifest, folder.committed) {
             _ if making == Some(*id) => Stage::Making,
             (None, _) => Stage::DataOnly,
-            (Some(_), None) => Stage::Prepared,
+            (Some(_), false) => Stage::Prepared,
             _ if unsure.contains(id) => Stage::Prepared,
-            (Some(_), Some(_)) => Stage::Committed,
+            (Some(_), true) => Stage::Committed,
         },
         level: 2,
         pinned: false,

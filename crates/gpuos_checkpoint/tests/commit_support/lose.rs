@@ -10,20 +10,14 @@ use super::truth::{Set, set_restorable};
 use super::world::World;
 
 impl World {
-    /// What is recorded as committed is of one attempt: each node has the manifest that the record names.
+    /// What is committed is of one attempt: each node has the manifest that the leader has named.
     pub(super) fn belong_together(&mut self) {
-        let folders = self.disks.iter().flatten();
-        let records: Vec<(CheckpointId, Digests)> = folders
-            .filter_map(|(id, f)| Some((*id, f.committed.clone()?)))
-            .collect();
-        for (id, digests) in records {
-            for node in 0..self.size() {
-                let manifest = self.disks[node].get(&id).and_then(|f| f.manifest.as_ref());
-                if manifest.is_some_and(|m| m.digest != digests.all()[node]) {
-                    self.blame(format!(
-                        "{id}: node {node} has another manifest than was committed"
-                    ));
-                }
+        for ((id, node), digest) in self.named.clone() {
+            let manifest = self.disks[node].get(&id).and_then(|f| f.manifest.as_ref());
+            if manifest.is_some_and(|m| m.digest != digest) {
+                self.blame(format!(
+                    "{id}: node {node} has another manifest than was committed"
+                ));
             }
         }
     }

@@ -40,7 +40,7 @@ enum Due {
     Segment(usize, u64, CheckpointId),
     /// The shards can perhaps be made.
     Shards(usize, u64, CheckpointId),
-    Record(usize, u64, CheckpointId, Digests),
+    Record(usize, u64, CheckpointId),
 }
 
 struct Node {
@@ -65,6 +65,8 @@ pub struct World {
     keep: u32,
     pub(super) run: u32,
     pub(super) adopt: Option<(CheckpointId, Digests)>,
+    /// The manifests that the leader has said to be committed.
+    pub(super) named: BTreeMap<(CheckpointId, usize), Digest>,
     pub now: u64,
     due: BTreeMap<(u64, u64), Due>,
     count: u64,
@@ -98,6 +100,7 @@ impl World {
             keep: 1,
             run: 0,
             adopt: None,
+            named: BTreeMap::new(),
             now: 0,
             due: BTreeMap::new(),
             count: 0,
@@ -150,7 +153,7 @@ impl World {
         if node == 0 {
             self.begun = None;
             // Found at a start, the record is the decision.
-            let recorded = self.disks[0].iter().filter(|(_, f)| f.committed.is_some());
+            let recorded = self.disks[0].iter().filter(|(_, f)| f.committed);
             let newest = recorded.map(|(id, _)| *id).next_back();
             self.told = self.told.max(newest);
             self.safe("after the leader found its record");
@@ -161,7 +164,7 @@ impl World {
             .map(|(id, _)| *id)
             .collect();
         let input = Input::Restarted {
-            held: held(&self.disks[node]),
+            held: held(&self.disks, node),
             begun: if self.mutant == Mutant::MakesPartAgain {
                 Vec::new()
             } else {
@@ -244,6 +247,12 @@ impl World {
         let start = self.nodes[node].start;
         match effect {
             Effect::Send(message) => {
+                if let Body::Commit { digest } = message.body {
+                    let to = (message.id, usize::from(message.to.0));
+                    if *self.named.entry(to).or_insert(digest) != digest {
+                        self.blame(format!("{}: two manifests of a node", message.id));
+                    }
+                }
                 let copies = 1 + usize::from(self.chance(self.repeats));
                 for _ in 0..copies {
                     if !self.chance(self.loss) {
@@ -255,9 +264,7 @@ impl World {
                 self.nodes[node].making = Some(id);
                 self.later(600, Due::Segment(node, start, id));
             }
-            Effect::MakeCommitDurable { id, digests } => {
-                self.later(100, Due::Record(node, start, id, digests))
-            }
+            Effect::MakeCommitDurable { id } => self.later(100, Due::Record(node, start, id)),
             Effect::StopPart { .. } => self.nodes[node].making = None,
             Effect::DropPart { id } => {
                 self.drop_part(node, id);
@@ -294,7 +301,7 @@ impl World {
             self.disks[node].remove(&id);
         } else if let Some(folder) = self.disks[node].get_mut(&id) {
             folder.manifest = None;
-            folder.committed = None;
+            folder.committed = false;
             folder.copies.clear();
         }
     }
@@ -340,7 +347,7 @@ impl World {
     /// The segment, and perhaps parts of the files in that of the checkpoint before.
     fn segment(&mut self, node: usize, id: CheckpointId) {
         let bytes = self.random.below(u64::MAX);
-        let committed = |f: &Folder| f.committed.is_some() && f.manifest.is_some();
+        let committed = |f: &Folder| f.committed && f.manifest.is_some();
         let base = self.disks[node]
             .iter()
             .rev()
@@ -422,11 +429,11 @@ impl World {
         }
     }
 
-    fn record(&mut self, node: usize, id: CheckpointId, digests: Digests) {
+    fn record(&mut self, node: usize, id: CheckpointId) {
         let failed = self.chance(self.failures);
         let written = !failed || self.chance(50);
         if let Some(folder) = self.disks[node].get_mut(&id).filter(|_| written) {
-            folder.committed = Some(digests);
+            folder.committed = true;
         }
         let why = "read-only file system".into();
         self.nodes[node].unsure.remove(&id);
@@ -468,10 +475,10 @@ impl World {
             Due::Message(message) => self.deliver(message),
             Due::Segment(node, start, id) if self.makes(node, start, id) => self.segment(node, id),
             Due::Shards(node, start, id) if self.makes(node, start, id) => self.shards(node, id),
-            Due::Record(node, start, id, digests)
+            Due::Record(node, start, id)
                 if self.nodes[node].runs && self.nodes[node].start == start =>
             {
-                self.record(node, id, digests);
+                self.record(node, id);
             }
             _ => {}
         }
@@ -546,7 +553,7 @@ impl World {
                 Removal::Manifests(id) => {
                     if let Some(folder) = self.disks[node].get_mut(&id) {
                         folder.manifest = None;
-                        folder.committed = None;
+                        folder.committed = false;
                         folder.copies.clear();
                     }
                     self.input(node, Input::Removed { id });
@@ -568,11 +575,11 @@ impl World {
             let newest = disk
                 .iter()
                 .rev()
-                .find(|(_, f)| f.committed.is_some())
+                .find(|(_, f)| f.committed)
                 .map(|(id, _)| *id);
-            let open = disk.iter().filter(|(id, f)| {
-                f.manifest.is_some() && f.committed.is_none() && Some(**id) < newest
-            });
+            let open = disk
+                .iter()
+                .filter(|(id, f)| f.manifest.is_some() && !f.committed && Some(**id) < newest);
             all.extend(open.map(|(id, _)| format!("{id} of node {at}")));
             all.extend(
                 self.nodes[at]

@@ -24,7 +24,7 @@ pub enum Effect {
         /// A sentence.
         reason: String,
     },
-    /// Requeue a job (`scontrol requeue`, then `StartTime=now+3` once it is pending). It comes again while the
+    /// Requeue a job (`scontrol requeue`, then `StartTime=now` a second after it is pending). It comes again while the
     /// job stays on a GPU that is out.
     Requeue {
         /// The job.

@@ -25,9 +25,10 @@ use crate::level3::Level3;
 
 /// Checkpoints that are looked for: the newest, and some before it if it cannot be read.
 const MOST: usize = 4;
-/// How long the file system is waited for in the first run of a job, which has nothing there, ...
+/// How long the file system is waited for in the first run of a job, which has nothing there, and where the nodes had all that they
+/// need a moment ago, ...
 const FIRST: Duration = Duration::from_secs(20);
-/// ... and in later ones.
+/// ... and at the begin of later ones.
 const LATER: Duration = Duration::from_secs(240);
 
 enum Look {
@@ -44,6 +45,8 @@ pub struct Back {
     uid: u32,
     to: SyncSender<Event>,
     look: Look,
+    /// Counts how often the movers have found each other anew.
+    round: u32,
     /// What the next roster has the nodes copy in.
     fetch: Option<CheckpointId>,
     failed: BTreeSet<CheckpointId>,
@@ -70,15 +73,20 @@ impl Back {
             uid,
             to,
             look: Look::Not,
+            round: 0,
             fetch: None,
             failed: BTreeSet::new(),
             ended: Arc::default(),
         }
     }
 
-    /// The movers look for each other for another reason than a copy.
+    /// The movers look for each other for another reason than a copy. What is there may be other checkpoints than at the begin of
+    /// the run.
     pub fn anew(&mut self) {
         self.fetch = None;
+        self.failed.clear();
+        self.look = Look::Not;
+        self.round = self.round.wrapping_add(1);
         // What was copied in meanwhile does no harm, and is found.
         self.stop();
     }
@@ -93,7 +101,8 @@ impl Back {
         let Some(level3) = self.level3.clone() else {
             return true;
         };
-        let patience = if run == 0 { FIRST } else { LATER };
+        let begins = self.round == 0 && run > 0;
+        let patience = if begins { LATER } else { FIRST };
         match &self.look {
             Look::Known(_) | Look::Unread(_) => true,
             Look::Asked(since) if since.elapsed() > patience => {
@@ -104,8 +113,11 @@ impl Back {
             Look::Asked(_) => false,
             Look::Not => {
                 self.look = Look::Asked(Instant::now());
-                let (job, uid) = (self.job.clone(), self.uid);
-                let work = move || Done::Looked(look(&level3, &job, uid));
+                let (job, uid, round) = (self.job.clone(), self.uid, self.round);
+                let work = move || Done::Looked {
+                    round,
+                    found: look(&level3, &job, uid),
+                };
                 if let Err(why) = self.spawn(work) {
                     self.look = Look::Unread(why);
                 }
@@ -114,9 +126,9 @@ impl Back {
         }
     }
 
-    /// A thread has looked.
-    pub fn looked(&mut self, found: Result<Vec<Complete>, String>) {
-        if let Look::Asked(_) = self.look {
+    /// A thread has looked, in this round.
+    pub fn looked(&mut self, round: u32, found: Result<Vec<Complete>, String>) {
+        if let (Look::Asked(_), true) = (&self.look, round == self.round) {
             self.look = match found {
                 Ok(found) => Look::Known(found),
                 Err(why) => Look::Unread(why),

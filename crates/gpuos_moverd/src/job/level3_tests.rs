@@ -134,10 +134,10 @@ impl Node {
 
     fn looked(&mut self) {
         assert!(!self.back.is_known(1));
-        let Event::Back(BackDone::Looked(found)) = self.event() else {
+        let Event::Back(BackDone::Looked { round, found }) = self.event() else {
             panic!("it has not looked");
         };
-        self.back.looked(found);
+        self.back.looked(round, found);
         assert!(self.back.is_known(1));
     }
 
@@ -236,6 +236,45 @@ fn what_two_nodes_have_drained_comes_back_on_two_others() {
     assert!(others[0].fetch(2).is_err());
     let three = others[0].back.parts(3, 1);
     assert_eq!((three.better, three.failed), (None, vec![4]));
+}
+
+/// The movers of a run find each other anew, and more nodes have lost their stores than the others can make up for.
+#[test]
+fn what_was_drained_since_the_begin_of_a_run_is_found_when_movers_gather_again() {
+    let place = Place::new();
+    let mut nodes = two(&place, Some(Asked::Every(1)));
+    nodes[0].looked();
+    for number in 1..=3 {
+        nodes.iter().for_each(|node| node.take(number));
+        nodes[0].drain.committed(id(number), false);
+        until_quiet(&mut nodes);
+        pruned(&mut nodes[0]);
+    }
+    assert_eq!(
+        nodes[0].back.parts(2, 0).better,
+        None,
+        "it has not looked since"
+    );
+    // An answer of the look before comes too late.
+    nodes[0].back.anew();
+    assert!(!nodes[0].back.is_known(0));
+    nodes[0].back.looked(0, Ok(Vec::new()));
+    assert!(!nodes[0].back.is_known(0));
+    let Event::Back(BackDone::Looked { round, found }) = nodes[0].event() else {
+        panic!("it has not looked");
+    };
+    nodes[0].back.looked(round, found);
+    assert!(nodes[0].back.is_known(0));
+    assert_eq!(nodes[0].back.parts(2, 0).better, Some(id(3)));
+    // What could not be had before may be there now.
+    let said = nodes[0].back.parts(2, 0);
+    nodes[0].back.again(&said);
+    let said = nodes[0].back.parts(2, 0);
+    nodes[0].back.again(&said);
+    assert_eq!(nodes[0].back.parts(2, 0).failed, [3]);
+    nodes[0].back.anew();
+    nodes[0].looked();
+    assert_eq!(nodes[0].back.parts(2, 0).better, Some(id(3)));
 }
 
 #[test]

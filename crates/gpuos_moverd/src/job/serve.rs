@@ -67,7 +67,7 @@ impl Worker {
                 let said = self.drain.done(done);
                 self.tell_leader(said);
             }
-            Event::Back(BackDone::Looked(found)) => self.back.looked(found),
+            Event::Back(BackDone::Looked { round, found }) => self.back.looked(round, found),
             Event::Back(BackDone::Fetched { session, result }) => self.fetched(session, result),
             Event::Want(reason) => {
                 self.wanted = self.wanted.max(Some(reason));

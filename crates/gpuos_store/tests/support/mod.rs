@@ -152,3 +152,14 @@ pub fn noise(seed: u64, length: usize) -> Vec<u8> {
 pub fn long() -> bool {
     std::env::var_os("GPUOS_LONG").is_some()
 }
+
+/// How many damages are tried, a few of them without `GPUOS_CKPT_FLIPS` and `GPUOS_LONG`, and the seed of their choice.
+pub fn flips(few: usize) -> (usize, u64) {
+    let number = |name: &str| std::env::var(name).ok()?.parse::<u64>().ok();
+    let rounds = match number("GPUOS_CKPT_FLIPS") {
+        Some(rounds) => rounds as usize,
+        None if long() => 10_000,
+        None => few,
+    };
+    (rounds, number("GPUOS_CKPT_FLIPS_SEED").unwrap_or(0) | 1)
+}

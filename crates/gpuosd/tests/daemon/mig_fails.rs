@@ -127,7 +127,7 @@ fn while_the_driver_is_away_jobs_are_held_and_not_ended_and_let_go_when_it_is_ba
             record.contains("AdminComment=\n").then_some(())
         });
     }
-    until("a start soon", "update JobId=8 StartTime=now+3", 1);
+    until("a start soon", "update JobId=8 StartTime=now", 1);
     assert_eq!(count("scancel"), 0, "{}", site.slurm("log"));
     // It gets its instance then, and nothing lets it go once more.
     runs(&site, 8, 1, true);

@@ -27,6 +27,9 @@ pub(super) const LIMIT: Duration = Duration::from_secs(45);
 /// Reasons of ours start with this.
 const OURS: &str = "gpuos: ";
 
+/// Slurm's times of credentials are whole seconds of slurmctld's clock.
+const REVOKED: Duration = Duration::from_secs(1);
+
 /// Does `action` for the node of that name.
 pub fn act(machine: &dyn Machine, node: &str, action: &Action) -> Outcome {
     let slurm = Slurm::new(machine, node);
@@ -249,8 +252,10 @@ impl Slurm<'_> {
         }
         let name = format!("JobId={}", row.label);
         // Not at once: a start within the second in which slurmd revoked the credential of the last one is refused there
-        // as revoked, and the job is ended.
-        let mut args = vec!["update", &name, "StartTime=now+3"];
+        // as revoked, and the job is ended. And not a time to come: slurmctld schedules when it is told, and not before its
+        // next round otherwise, which may be half a minute later.
+        self.machine.pause(REVOKED);
+        let mut args = vec!["update", &name, "StartTime=now"];
         let excluded = match avoid_node {
             false => None,
             true => match self.record_of(&row, &all)? {

@@ -39,7 +39,15 @@ impl Play {
     }
 }
 
+/// A whole second, in which a credential may just have been revoked, is over.
+const PAUSE: &str = "pause 1";
+
 impl Machine for Play {
+    fn pause(&self, time: Duration) {
+        let seconds = time.as_secs().to_string();
+        self.run("pause", &[&seconds]).expect("a play answers");
+    }
+
     fn run(&self, program: &str, args: &[&str]) -> Result<Output> {
         let line = format!("{program} {}", args.join(" "));
         match self.0.lock().unwrap().pop_front() {
@@ -219,11 +227,16 @@ fn a_job_is_requeued_where_it_runs_and_released_once_it_waits() {
         Outcome::NotYet(_)
     ));
     let pending = job("PENDING", &[("NodeList", ""), ("ExcNodeList", "n8")]);
-    let start = "scontrol update JobId=7 StartTime=now+3";
-    let play = Play::new(&[(QUEUE, Ok(&pending)), (start, Ok(""))]);
+    let start = "scontrol update JobId=7 StartTime=now";
+    let play = Play::new(&[(QUEUE, Ok(&pending)), (PAUSE, Ok("")), (start, Ok(""))]);
     assert!(matches!(play.act(&release(false)), Outcome::Done(_)));
-    let avoid = "scontrol update JobId=7 StartTime=now+3 ExcNodeList=n8,n1";
-    let play = Play::new(&[(QUEUE, Ok(&pending)), (JOB, Ok(&pending)), (avoid, Ok(""))]);
+    let avoid = "scontrol update JobId=7 StartTime=now ExcNodeList=n8,n1";
+    let play = Play::new(&[
+        (QUEUE, Ok(&pending)),
+        (PAUSE, Ok("")),
+        (JOB, Ok(&pending)),
+        (avoid, Ok("")),
+    ]);
     assert!(matches!(play.act(&release(true)), Outcome::Done(_)));
     let here_only = job("PENDING", &[("NodeList", ""), ("ReqNodeList", "n1")]);
     let play = Play::new(&[(QUEUE, Ok(&here_only))]);
@@ -292,7 +305,8 @@ fn of_an_array_one_task_is_hit_and_not_all_of_them() {
     };
     let play = Play::new(&[
         (QUEUE, Ok(&array("PENDING", "0"))),
-        ("scontrol update JobId=7_2 StartTime=now+3", Ok("")),
+        (PAUSE, Ok("")),
+        ("scontrol update JobId=7_2 StartTime=now", Ok("")),
     ]);
     assert!(matches!(play.act(&release), Outcome::Done(_)));
     // Tasks that wait together have one number, which means all of them.
