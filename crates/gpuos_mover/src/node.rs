@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use gpuos_checkpoint::commit::{Commit, Digests, Effect, Held, Input, step};
 use gpuos_checkpoint::ids::{CheckpointId, Digest, LEADER, NodeIndex};
 use gpuos_store::disk::Disk;
-use gpuos_store::error::Result as Stored;
+use gpuos_store::error::{Kind, Result as Stored};
 use gpuos_store::restore::{Target, restore};
 use gpuos_store::room::Room;
 use gpuos_store::store::Store;
@@ -530,6 +530,7 @@ impl<'a, D: Disk> Node<'a, D> {
             && plan.round == round
         {
             let plan = plan.clone();
+            self.mark(&plan);
             let held = match self.adopt(&plan).and_then(|()| self.held(&plan)) {
                 Ok(held) => held,
                 // The leader says it again.
@@ -541,6 +542,7 @@ impl<'a, D: Disk> Node<'a, D> {
             self.local.out.push(Output::Ready(Ready {
                 restore: restores(&plan),
                 passed_over: plan.passed_over.clone(),
+                refused: plan.refused.clone(),
                 highest: plan.highest,
                 lost: plan.lost,
             }));
@@ -558,6 +560,18 @@ impl<'a, D: Disk> Node<'a, D> {
 
     fn adopt(&self, plan: &Plan) -> Stored<()> {
         restores(plan).map_or(Ok(()), |id| self.local.job.adopt(id))
+    }
+
+    /// What other nodes have marked as refused is marked here, too: they may be lost.
+    fn mark(&mut self, plan: &Plan) {
+        for (id, refusal) in &plan.refused {
+            match self.local.job.refuse(*id, refusal) {
+                // Nothing of it is here.
+                Err(error) if error.kind == Kind::Missing => {}
+                Err(error) => self.local.note(error.to_string()),
+                Ok(()) => {}
+            }
+        }
     }
 
     /// The parts here, as the commit has to know them. Later ones than the restored one count as not committed. Earlier ones that it

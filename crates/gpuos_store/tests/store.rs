@@ -11,5 +11,6 @@ mod hostile;
 mod keys;
 mod parts;
 mod rebuild;
+mod refused;
 mod round_trip;
 mod shards;

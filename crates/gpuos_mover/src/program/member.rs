@@ -3,9 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use gpuos_checkpoint::ids::CheckpointId;
+use gpuos_checkpoint::refusal::MAX_SAID;
 
 use super::start::{Join, Reason};
-use super::types::{Known, Making, Output, Stage, View};
+use super::types::{Known, Making, Output, Refused, Stage, View};
 use super::word::{Asked, Orders, Report};
 use crate::output::Ready;
 
@@ -32,6 +33,7 @@ pub(super) struct Member {
     joins: BTreeMap<u16, Join>,
     answered: BTreeMap<u16, Join>,
     known: Known,
+    refused: Option<Refused>,
     version: u64,
     orders: Orders,
     open: Option<Open>,
@@ -62,6 +64,11 @@ impl Member {
             self.answered.entry(it.join.rank).or_insert(it.join);
         }
         self.known = known;
+    }
+
+    pub(super) fn refused(&mut self, refused: Option<Refused>) {
+        self.refused =
+            refused.filter(|it| it.join.rank < it.join.size && it.said.len() <= MAX_SAID);
     }
 
     pub(super) fn joins(&mut self, joins: Vec<Join>, now: u64, out: &mut Vec<Output>) {
@@ -118,6 +125,7 @@ impl Member {
             holds: self.holds.clone(),
             joins: self.joins.values().copied().collect(),
             known: self.known.clone(),
+            refused: self.refused.clone(),
             saved: self
                 .open
                 .as_ref()
@@ -131,6 +139,10 @@ impl Member {
     pub(super) fn orders(&mut self, version: u64, orders: Orders, now: u64, out: &mut Vec<Output>) {
         if version > self.version {
             self.version = version;
+            if let (None, Some((id, node, by))) = (&self.orders.refused, &orders.refused) {
+                let (id, node, by) = (*id, *node, by.clone());
+                out.push(Output::Refuse { id, node, by });
+            }
             self.orders = orders;
             self.follow(now, out);
         }

@@ -286,6 +286,7 @@ mod tests {
         Ready {
             restore: restore.map(id),
             passed_over: Vec::new(),
+            refused: Vec::new(),
             highest: restore.unwrap_or(0),
             lost: false,
         }

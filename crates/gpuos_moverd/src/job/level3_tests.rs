@@ -221,6 +221,7 @@ fn what_two_nodes_have_drained_comes_back_on_two_others() {
     let none = || Ready {
         restore: None,
         passed_over: Vec::new(),
+        refused: Vec::new(),
         highest: 0,
         lost: false,
     };
@@ -271,6 +272,7 @@ fn what_is_damaged_there_is_passed_over_and_not_forgotten() {
     let mut ready = Ready {
         restore: None,
         passed_over: Vec::new(),
+        refused: Vec::new(),
         highest: 0,
         lost: false,
     };
