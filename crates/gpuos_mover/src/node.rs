@@ -53,7 +53,7 @@ pub struct Node<'a, D: Disk> {
     wanted: Option<CheckpointId>,
     making: Option<Making<'a, D>>,
     /// A folder whose files are finished, for the checkpoint of that number, and the time.
-    offered: Option<(u32, D::Folder, u64)>,
+    offered: Option<(u32, Result<D::Folder, String>, u64)>,
     dropped: VecDeque<CheckpointId>,
     /// Dropped parts that are not removed yet: a removal sweeps away all that has no manifest, so also a part that is being made.
     doomed: Vec<CheckpointId>,
@@ -115,7 +115,15 @@ impl<'a, D: Disk> Node<'a, D> {
     /// [`Output::FolderRead`]. `time` is that of the checkpoint, in seconds since 1970.
     pub fn offer(&mut self, number: u32, folder: D::Folder, time: u64, now: u64) -> Vec<Output> {
         self.at(now);
-        self.offered = Some((number, folder, time));
+        self.offered = Some((number, Ok(folder), time));
+        self.take_folder();
+        self.outputs()
+    }
+
+    /// The program's files for the checkpoint of a number cannot be had: it fails as soon as it is begun, with this sentence.
+    pub fn cannot_offer(&mut self, number: u32, why: String, now: u64) -> Vec<Output> {
+        self.at(now);
+        self.offered = Some((number, Err(short(why)), 0));
         self.take_folder();
         self.outputs()
     }
@@ -452,7 +460,10 @@ impl<'a, D: Disk> Node<'a, D> {
             return;
         }
         if let Some((_, folder, time)) = self.offered.take() {
-            let ended = making.folder(&mut self.local, &folder, time);
+            let ended = match folder {
+                Ok(folder) => making.folder(&mut self.local, &folder, time),
+                Err(why) => Some(Err(why)),
+            };
             self.made(ended);
         }
     }

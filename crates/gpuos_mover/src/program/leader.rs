@@ -7,6 +7,7 @@ use gpuos_checkpoint::ids::{CheckpointId, NodeIndex};
 
 use super::epoch::{Base, Epoch};
 use super::line::Line;
+use super::member::restored;
 use super::pace::Pace;
 use super::resume::resumed;
 use super::start::{Join, Reason};
@@ -488,6 +489,10 @@ impl Leader {
                 _ => None,
             },
             took: self.took.iter().copied().collect(),
+            restored: restored(
+                self.ready.as_ref(),
+                self.peers.iter().map(|peer| &peer.report.known),
+            ),
             ..member
         }
     }

@@ -6,7 +6,7 @@ use gpuos_checkpoint::ids::CheckpointId;
 use gpuos_checkpoint::refusal::MAX_SAID;
 
 use super::start::{Join, Reason};
-use super::types::{Known, Making, Output, Refused, Stage, View};
+use super::types::{Known, Making, Output, Refused, Stage, Told, View};
 use super::word::{Asked, Orders, Report};
 use crate::output::Ready;
 
@@ -223,10 +223,26 @@ impl Member {
             joined: self.joins.len(),
             size: self.joins.values().map(|join| join.size).max(),
             making,
-            restored: self.ready.as_ref().and_then(|ready| ready.restore),
+            restored: restored(self.ready.as_ref(), [&self.known]),
             failures: self.failures.iter().cloned().collect(),
             ..View::default()
         }
+    }
+}
+
+/// From which checkpoint the program has gone on, as the folders of some nodes show, or would.
+pub(super) fn restored<'a>(
+    ready: Option<&Ready>,
+    known: impl IntoIterator<Item = &'a Known>,
+) -> Option<u32> {
+    let answered = known.into_iter().flat_map(|known| &known.answered);
+    let last = answered
+        .filter(|it| it.told != Told::Failed)
+        .max_by_key(|it| it.epoch);
+    match last.map(|it| it.told) {
+        Some(Told::Restore(number)) => Some(number),
+        Some(_) => None,
+        None => Some(ready?.restore?.number),
     }
 }
 

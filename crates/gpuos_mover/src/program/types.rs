@@ -277,8 +277,9 @@ pub struct View {
     pub size: Option<u16>,
     /// The checkpoint that is being made.
     pub making: Option<Making>,
-    /// The one that this run was restored from.
-    pub restored: Option<CheckpointId>,
+    /// The number of the checkpoint from which the program has gone on last; before any rank was answered in this run of the job, from which
+    /// it would.
+    pub restored: Option<u32>,
     /// The newest committed one.
     pub newest: Option<CheckpointId>,
     /// The last ones that came to nothing, with the reason, the newest last.

@@ -199,7 +199,7 @@ impl Worker {
             self.wanted = self.wanted.max(running.conductor().wanted());
             self.before = Some(running.end());
         }
-        let why = "a gpuos_mover of the job was started anew while it was made; the checkpoint before is as it was";
+        let why = "the movers of the job had to find each other anew while it was made; the checkpoint before is as it was";
         if let Some(folder) = &self.folder
             && let Err(error) = folder.give_up(why)
         {
@@ -238,6 +238,7 @@ impl Worker {
         self.keep_links();
         self.with(|running, around| running.look(around));
         self.look_at_end();
+        self.look_at_refusal();
         let notes = match &mut self.phase {
             Phase::Running(running) => running.notes(),
             _ => Vec::new(),
@@ -280,6 +281,22 @@ impl Worker {
             Next::Leave => self.note(&format!(
                 "{end}: it has saved, and is left alone, as it may not be requeued (sbatch --requeue)"
             )),
+        }
+    }
+
+    /// A program could not load what it was given. All begin anew without that checkpoint, which is marked on every node that has heard of it.
+    fn look_at_refusal(&mut self) {
+        let first = self.is_first();
+        let Phase::Running(running) = &mut self.phase else {
+            return;
+        };
+        let Some(what) = running.is_refused.take() else {
+            return;
+        };
+        crate::audit::refused(&self.start.job, self.start.uid, &what);
+        if first {
+            self.back.anew();
+            self.gather_anew(new_session(self.session));
         }
     }
 
