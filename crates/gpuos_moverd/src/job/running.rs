@@ -43,6 +43,8 @@ pub struct Running {
     pub ready: Option<Ready>,
     /// It would go on with an older checkpoint than what was drained, and waits for another roster.
     pub is_held: bool,
+    /// What programs could not load, as the nodes have it.
+    pub refused: Vec<(CheckpointId, Refusal)>,
     /// A checkpoint could not be loaded, and is marked: the movers have to find each other anew. A sentence for the log.
     pub is_refused: Option<String>,
     /// The newest checkpoint that exists on all nodes, and whether the run went on from it.
@@ -94,6 +96,7 @@ impl Running {
             unwritten: Unwritten::default(),
             ready: None,
             is_held: false,
+            refused: Vec::new(),
             is_refused: None,
             newest: None,
             joins: Vec::new(),
@@ -274,6 +277,7 @@ impl Running {
                 todo.push_back(Todo::Conduct(Input::RefusedBegin { id, why }));
             }
             Output::Ready(mut ready) => {
+                self.refused.clone_from(&ready.refused);
                 if !goes_on(&self.roster.drained, &mut ready) {
                     self.is_held = true;
                     return;

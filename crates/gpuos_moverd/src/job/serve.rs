@@ -192,6 +192,7 @@ impl Worker {
 
     fn gather_anew(&mut self, session: u32) {
         self.session = session;
+        self.marked = false;
         self.told.clear();
         self.late = false;
         let before = std::mem::replace(&mut self.phase, Phase::Gathering(Gather::new()));
@@ -305,9 +306,15 @@ impl Worker {
         let first = self.is_first();
         if let Phase::Running(running) = &self.phase {
             if first && running.is_held {
-                self.back.again(&running.roster.drained);
+                let refused = running.refused.iter().map(|(id, _)| *id);
+                self.back.again(&running.roster.drained, refused);
                 self.gather_anew(new_session(self.session));
                 return;
+            }
+            if let Some(ready) = &running.ready
+                && !std::mem::replace(&mut self.marked, true)
+            {
+                self.back.mark(running.own, &ready.refused);
             }
             if let Some((id, restored)) = running.newest {
                 self.drain.committed(id, restored);
