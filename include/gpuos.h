@@ -73,6 +73,11 @@ int gpuos_ckpt_join(gpuos_ckpt *ckpt, long limit_ms);
  * may be NULL. */
 int gpuos_ckpt_restored(gpuos_ckpt *ckpt, uint32_t *number, char *folder, size_t size);
 
+/* After GPUOS_CKPT_RESTORE: the checkpoint cannot be loaded. It is passed over from now on, in later runs of the job, too; the program joins
+ * again and is given the one before. If one rank cannot load it, all ranks call this and join again. `why`: a line for the user, or NULL.
+ * 0 or GPUOS_CKPT_ERROR. */
+int gpuos_ckpt_refuse(gpuos_ckpt *ckpt, const char *why);
+
 /* 1: a checkpoint is wanted that this rank has not saved, and which and why; 0: none. Cheap enough for each step. Of several ranks one looks
  * and tells the others the number, for example with MPI_Bcast. `number` and `reason` may be NULL. */
 int gpuos_ckpt_wanted(gpuos_ckpt *ckpt, uint32_t *number, int *reason);

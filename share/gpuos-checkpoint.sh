@@ -121,6 +121,23 @@ _gpuos_join() {
     _gpuos_joined=yes
 }
 
+# gpuos_checkpoint_refuse [TEXT]: what is in gpuos_checkpoint_from cannot be loaded. It is passed over from now on, in later runs of the job,
+# too; gpuos_checkpoint_start then gives the one before. If one rank cannot load it, all ranks call this and start again. TEXT is a line
+# for the user. 1: there is nothing to refuse, or the file cannot be made.
+gpuos_checkpoint_refuse() {
+    if [ -z "$_gpuos_joined" ] || [ -z "$gpuos_checkpoint_from" ]; then
+        _gpuos_fails 'there is nothing to refuse: the program was given no checkpoint'
+        return
+    fi
+    _gpuos_name=refused.$_gpuos_rank.$_gpuos_nonce
+    if ! { printf '%s\n' "${1:-}" >"$GPUOS_CHECKPOINT_DIR/ranks/.$_gpuos_name" &&
+        mv "$GPUOS_CHECKPOINT_DIR/ranks/.$_gpuos_name" "$GPUOS_CHECKPOINT_DIR/ranks/$_gpuos_name"; } 2>/dev/null; then
+        _gpuos_fails "cannot make $GPUOS_CHECKPOINT_DIR/ranks/$_gpuos_name"
+        return
+    fi
+    gpuos_checkpoint_restored='' gpuos_checkpoint_from='' _gpuos_joined=''
+}
+
 # 0: a checkpoint is wanted that this rank has not saved: gpuos_checkpoint_number, gpuos_checkpoint_reason. Cheap. Of several ranks one looks
 # and tells the others the number.
 gpuos_checkpoint_wanted() {

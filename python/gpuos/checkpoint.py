@@ -128,6 +128,8 @@ class Checkpoints:
         self.rank, self.size = rank, size
         self._folder = Path(folder) if folder else None
         self._joined = False
+        # The join by which it was given a checkpoint.
+        self._given: Optional[int] = None
         # The newest checkpoint for which nothing is left to do here.
         self._done = 0
 
@@ -147,7 +149,7 @@ class Checkpoints:
         cannot be loaded as things are, or the time is over (then it is a TimeoutError too)."""
         if self._folder is None:
             return None
-        self._joined = False
+        self._joined, self._given = False, None
         nonce = self._announce()
         path = self._folder / f"start.{self.rank}.{nonce}"
         line = self._wait(lambda: _line(path), f"gpuos_mover's answer to rank {self.rank} of {self.size}", limit)
@@ -158,7 +160,20 @@ class Checkpoints:
         if word not in ("new", "restore") or (word == "restore") == (number is None):
             raise CheckpointError(f"{path} says {line!r}, which this version of gpuos does not know")
         self._joined = True
+        self._given = None if number is None else nonce
         return None if number is None else Restored(number, self._folder / f"restore.{self.rank}.{nonce}")
+
+    def refuse(self, why: str = "") -> None:
+        """What `join` has given cannot be loaded; `why` is a line for the user. It is passed over from now on, in later runs of the job, too. The
+        program joins again and is given the one before. If one rank cannot load it, all ranks refuse it and join again."""
+        if self._given is None:
+            raise CheckpointError("there is nothing to refuse: the program was given no checkpoint, or has refused it; join again")
+        name = f"refused.{self.rank}.{self._given}"
+        ranks = self._root() / "ranks"
+        unfinished = ranks / f".{name}"
+        unfinished.write_text((why.splitlines() or [""])[0] + "\n", encoding="utf-8", errors="replace")
+        unfinished.rename(ranks / name)
+        self._joined, self._given = False, None
 
     def _announce(self) -> int:
         ranks = self._root() / "ranks"
@@ -274,6 +289,9 @@ class _TimedOut(CheckpointError, TimeoutError):
 class _Ranks:
     """How ranks agree. Alone, nothing is to do."""
 
+    # Whether `all` knows of all ranks.
+    agree = True
+
     def first(self, value: tuple[int, ...]) -> tuple[int, ...]:
         """The value of rank 0."""
         return value
@@ -284,6 +302,8 @@ class _Ranks:
 
 
 class _Broadcast(_Ranks):
+    agree = False
+
     def __init__(self, broadcast: Callable[[Any], Any]):
         self._broadcast = broadcast
 
@@ -363,12 +383,50 @@ class Session:
         # None: it was set by something else than Python, and cannot be put back.
         self._before = signal.signal(signal.SIGTERM, signal.SIG_IGN) or signal.SIG_DFL
 
-    def load(self, default: Any = None, read: Optional[Callable[[Path], Any]] = None, **options: Any) -> Any:
+    def load(
+        self,
+        default: Any = None,
+        read: Optional[Callable[[Path], Any]] = None,
+        refuse: bool = True,
+        **options: Any,
+    ) -> Any:
         """What was saved, or `default` at a first start. `read` is given the folder with this rank's files; without it, what
-        `save` wrote is read: with `torch.load(..., map_location="cpu", **options)`, or as JSON."""
-        if self.restored is None:
-            return default
-        folder = self.restored.folder
+        `save` wrote is read: with `torch.load(..., map_location="cpu", **options)`, or as JSON.
+
+        Where that raises an exception on any rank, the checkpoint is refused, all ranks join again, and what is read is the one before, until
+        one can be loaded or none is left (CheckpointError). All ranks call it. With a `broadcast` alone ranks cannot know of each other: the
+        exception is raised then, and the program goes on from the one before when it is started again. `refuse=False`: exceptions are the program's
+        own, and nothing is refused. MemoryError and what is no Exception always are."""
+        while self.restored is not None:
+            if not refuse:
+                return self._read(self.restored.folder, read, options)
+            value, error = None, None
+            try:
+                value = self._read(self.restored.folder, read, options)
+            except MemoryError:
+                raise
+            except Exception as raised:
+                error = raised
+            if self._ranks.all(error is None):
+                return value
+            self._go_back(error)
+        return default
+
+    def _go_back(self, error: Optional[Exception]) -> None:
+        """Refuses what was given, and joins again."""
+        number = self.restored.number if self.restored is not None else 0
+        why = "another rank could not load it" if error is None else f"{type(error).__name__}: {error}"
+        self._client.refuse(why)
+        if error is not None and not self._ranks.agree:
+            raise CheckpointError(f"checkpoint {number} cannot be loaded and is refused: start the program again") from error
+        _say(f"checkpoint {number} is refused, and the one before is asked for: {why}")
+        try:
+            self.restored = self._client.join()
+        except CheckpointError as none:
+            raise none from error
+
+    @staticmethod
+    def _read(folder: Path, read: Optional[Callable[[Path], Any]], options: dict) -> Any:
         if read is not None:
             return read(folder)
         if (folder / "state.pt").exists():

@@ -16,6 +16,8 @@ class Mover:
         self.path = self.base / "job"
         (self.path / "ranks").mkdir(parents=True)
         self.committed = None
+        self.older = []
+        self.refused = {}
         self.last = 0
         self.ranks = {}
         self.answered = set()
@@ -38,7 +40,9 @@ class Mover:
 
     def _run(self):
         while not self._stop.wait(0.002):
-            names = [name for name in os.listdir(self.path / "ranks") if name not in self.answered]
+            names = [name for name in os.listdir(self.path / "ranks") if name not in self.answered and name[0] != "."]
+            self._refuse([name for name in names if name.startswith("refused.")])
+            names = [name for name in names if not name.startswith("refused.")]
             parts = [tuple(map(int, name.split("."))) for name in names]
             if parts and len(parts) == parts[0][1]:
                 self.ranks = {rank: size for rank, size, _ in parts}
@@ -46,9 +50,18 @@ class Mover:
                     self._answer(rank, nonce)
                     self.answered.add(name)
 
+    def _refuse(self, names):
+        for name in names:
+            _, rank, nonce = name.split(".")
+            given = (self.path / f"start.{rank}.{nonce}").read_text().split()
+            self.refused[name] = (self.path / "ranks" / name).read_text().rstrip("\n")
+            self.answered.add(name)
+            if given == ["restore", str(self.committed)]:
+                self.committed = self.older.pop() if self.older else 0
+
     def _answer(self, rank, nonce):
-        line = "new"
-        if self.committed is not None:
+        line = "new" if self.committed is None else "failed no checkpoint can be restored"
+        if self.committed:
             line = f"restore {self.committed}"
             shutil.copytree(self.base / f"kept/{self.committed}/{rank}", self.path / f"restore.{rank}.{nonce}")
         self.write(f"start.{rank}.{nonce}", line)
@@ -75,6 +88,7 @@ class Mover:
         shutil.rmtree(folder)
         self.write("commit", str(self.last))
         os.remove(self.path / "request")
+        self.older += [self.committed] if self.committed else []
         self.committed = self.last
 
     def fail(self, why):

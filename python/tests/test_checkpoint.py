@@ -183,6 +183,49 @@ class Sessions(unittest.TestCase):
                 self.assertFalse(ckpt.save(write=write))
             self.assertIn("took too long", told.getvalue())
 
+    def test_what_cannot_be_loaded_is_refused_until_none_is_left(self):
+        with Mover() as mover, quiet() as told:
+            with checkpoint.session() as ckpt:
+                for step in (1, 2, 3):
+                    mover.ask("interval")
+                    until(ckpt.due)
+                    ckpt.save({"step": step})
+                    mover.commit()
+
+            def read(folder):
+                state = json.loads((folder / "state.json").read_text())
+                if state["step"] != 1:
+                    raise ValueError(f"no layer {state['step']}\nat all")
+                return state
+
+            with checkpoint.session() as ckpt:
+                with self.assertRaises(MemoryError):
+                    ckpt.load(read=mock.Mock(side_effect=MemoryError))
+                with self.assertRaisesRegex(ValueError, "no layer 3"):
+                    ckpt.load(read=read, refuse=False)
+                self.assertEqual(mover.refused, {})
+                self.assertEqual(ckpt.load(read=read), {"step": 1})
+                self.assertEqual(ckpt.restored.number, 1)
+                mover.ask("interval")
+                until(ckpt.due)
+            said = sorted(mover.refused.values())
+            self.assertEqual(said, ["ValueError: no layer 2", "ValueError: no layer 3"])
+            with checkpoint.session() as ckpt, self.assertRaisesRegex(checkpoint.CheckpointError, "no checkpoint can be restored"):
+                ckpt.load(read=mock.Mock(side_effect=OSError("gone")))
+        self.assertIn("checkpoint 3 is refused, and the one before is asked for: ValueError", told.getvalue())
+
+    def test_ranks_that_cannot_agree_refuse_and_end(self):
+        with Mover() as mover:
+            with checkpoint.session() as ckpt:
+                mover.ask("interval")
+                until(ckpt.due)
+                ckpt.save({"step": 1})
+                mover.commit()
+            with checkpoint.session(broadcast=lambda value: value) as ckpt:
+                with self.assertRaisesRegex(checkpoint.CheckpointError, "start the program again"):
+                    ckpt.load(read=mock.Mock(side_effect=KeyError("layer")))
+            until(lambda: list(mover.refused.values()) == ["KeyError: 'layer'"])
+
     def test_an_error_of_the_program_is_its_own(self):
         with Mover() as mover, checkpoint.session() as ckpt:
             for error in (ValueError, OSError):
@@ -319,10 +362,32 @@ class WithTorch(unittest.TestCase):
                 (mover.path / "1/ready.0").touch()
                 mover.commit()
             self.start(mover, 0, 8)
-            torch.others = [1]
+            torch.others = [1, 1]
             with checkpoint.session() as ckpt:
                 self.assertEqual(ckpt.load(), {"rank": 1})
             self.assertEqual(torch.devices, {("cpu",)})
+
+    def test_what_one_rank_cannot_load_all_refuse(self):
+        torch = self.torch(1)
+        with Mover() as mover, quiet() as told:
+            self.start(mover, 0)
+            torch.others = [1, (1, 0), (2, 0)]
+            with checkpoint.session() as ckpt:
+                for step in (1, 2):
+                    mover.ask("interval")
+                    self.assertTrue(ckpt.due())
+                    ckpt.save({"step": step})
+                    (mover.path / f"{step}/ready.0").touch()
+                    mover.commit()
+            self.start(mover, 0, 8)
+            torch.others = [1, 0, 1]
+            with checkpoint.session() as ckpt:
+                # Rank 0 has refused it and joins again.
+                self.start(mover, 0, 9)
+                self.assertEqual(ckpt.load(), {"step": 1})
+                self.assertEqual(ckpt.restored.number, 1)
+            self.assertEqual(list(mover.refused.values()), ["another rank could not load it"])
+        self.assertIn("checkpoint 2 is refused, and the one before is asked for", told.getvalue())
 
     def test_nccl_is_given_tensors_of_the_gpu(self):
         torch = self.torch(0, "nccl")

@@ -7,6 +7,7 @@
 //! - [`pull`]: how a shard is made of others, for encoding and for rebuilding,
 //! - [`commit`]: a checkpoint exists on all nodes of a job or not at all,
 //! - [`usable`]: which checkpoint can be restored from what is left, and what can still be lost,
+//! - [`refusal`]: which a program could not load,
 //! - [`retention`]: which are kept,
 //! - [`interval`]: how often it pays.
 //!
@@ -18,6 +19,7 @@ pub mod ids;
 pub mod interval;
 pub mod manifest;
 pub mod pull;
+pub mod refusal;
 pub mod retention;
 pub mod sets;
 pub mod stripe;

@@ -81,6 +81,8 @@ fn part<D: Disk>(local: &Local<'_, D>, held: &Held) -> PartReport {
         segment,
         shards: shards.collect(),
         copies,
+        // One that does not hold says nothing; other nodes have it, too.
+        refused: local.job.refusal(id).unwrap_or_default(),
     }
 }
 

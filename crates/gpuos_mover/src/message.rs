@@ -6,6 +6,7 @@ use gpuos_checkpoint::commit;
 use gpuos_checkpoint::ids::{CheckpointId, Digest, NodeIndex};
 use gpuos_checkpoint::manifest::{MAX_MANIFEST, MAX_SEGMENT, MAX_SEGMENTS};
 use gpuos_checkpoint::pull::Loss;
+use gpuos_checkpoint::refusal::Refusal;
 use gpuos_store::shard::PIECE;
 use serde::de::{Error, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -169,6 +170,8 @@ pub struct PartReport {
     pub segment: bool,
     /// Parity shards by stripe, and whether they verify.
     pub shards: Vec<(u8, bool)>,
+    /// Who could not load it.
+    pub refused: Option<Refusal>,
 }
 
 /// What a node has.
@@ -189,6 +192,8 @@ pub struct Plan {
     pub repair: Vec<CheckpointId>,
     /// Newer ones that cannot be restored, as sentences.
     pub passed_over: Vec<String>,
+    /// Those that a program could not load.
+    pub refused: Vec<(CheckpointId, Refusal)>,
     /// The highest number of a checkpoint.
     pub highest: u32,
     /// There is a committed one, and none can be restored.
@@ -274,6 +279,8 @@ fn check(message: &Message) -> Result<(), Refused> {
                 && kept <= MAX_PARTS
                 && plan.passed_over.len() <= MAX_PARTS
                 && plan.passed_over.iter().all(|why| why.len() <= MAX_WHY)
+                && plan.refused.len() <= MAX_PARTS
+                && plan.refused.iter().all(|(_, refusal)| refusal.fits())
         }
         Body::Repaired { failed, .. } => failed.as_ref().is_none_or(|why| why.len() <= MAX_WHY),
         Body::LengthAsk { .. }
@@ -304,6 +311,7 @@ fn is_report(report: &Report) -> bool {
     let part = |part: &PartReport| {
         part.copies.len() <= MAX_HELD
             && part.shards.len() <= MAX_HELD
+            && part.refused.iter().all(Refusal::fits)
             && part.own.iter().all(facts)
             && part.copies.iter().all(|(_, copy)| facts(copy))
     };

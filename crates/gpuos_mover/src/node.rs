@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use gpuos_checkpoint::commit::{Commit, Digests, Effect, Held, Input, step};
 use gpuos_checkpoint::ids::{CheckpointId, Digest, LEADER, NodeIndex};
 use gpuos_store::disk::Disk;
-use gpuos_store::error::Result as Stored;
+use gpuos_store::error::{Kind, Result as Stored};
 use gpuos_store::restore::{Target, restore};
 use gpuos_store::room::Room;
 use gpuos_store::store::Store;
@@ -53,7 +53,7 @@ pub struct Node<'a, D: Disk> {
     wanted: Option<CheckpointId>,
     making: Option<Making<'a, D>>,
     /// A folder whose files are finished, for the checkpoint of that number, and the time.
-    offered: Option<(u32, D::Folder, u64)>,
+    offered: Option<(u32, Result<D::Folder, String>, u64)>,
     dropped: VecDeque<CheckpointId>,
     /// Dropped parts that are not removed yet: a removal sweeps away all that has no manifest, so also a part that is being made.
     doomed: Vec<CheckpointId>,
@@ -115,7 +115,15 @@ impl<'a, D: Disk> Node<'a, D> {
     /// [`Output::FolderRead`]. `time` is that of the checkpoint, in seconds since 1970.
     pub fn offer(&mut self, number: u32, folder: D::Folder, time: u64, now: u64) -> Vec<Output> {
         self.at(now);
-        self.offered = Some((number, folder, time));
+        self.offered = Some((number, Ok(folder), time));
+        self.take_folder();
+        self.outputs()
+    }
+
+    /// The program's files for the checkpoint of a number cannot be had: it fails as soon as it is begun, with this sentence.
+    pub fn cannot_offer(&mut self, number: u32, why: String, now: u64) -> Vec<Output> {
+        self.at(now);
+        self.offered = Some((number, Err(short(why)), 0));
         self.take_folder();
         self.outputs()
     }
@@ -452,7 +460,10 @@ impl<'a, D: Disk> Node<'a, D> {
             return;
         }
         if let Some((_, folder, time)) = self.offered.take() {
-            let ended = making.folder(&mut self.local, &folder, time);
+            let ended = match folder {
+                Ok(folder) => making.folder(&mut self.local, &folder, time),
+                Err(why) => Some(Err(why)),
+            };
             self.made(ended);
         }
     }
@@ -530,6 +541,7 @@ impl<'a, D: Disk> Node<'a, D> {
             && plan.round == round
         {
             let plan = plan.clone();
+            self.mark(&plan);
             let held = match self.adopt(&plan).and_then(|()| self.held(&plan)) {
                 Ok(held) => held,
                 // The leader says it again.
@@ -541,6 +553,7 @@ impl<'a, D: Disk> Node<'a, D> {
             self.local.out.push(Output::Ready(Ready {
                 restore: plan.restore,
                 passed_over: plan.passed_over.clone(),
+                refused: plan.refused.clone(),
                 highest: plan.highest,
                 lost: plan.lost,
             }));
@@ -558,6 +571,18 @@ impl<'a, D: Disk> Node<'a, D> {
 
     fn adopt(&self, plan: &Plan) -> Stored<()> {
         plan.restore.map_or(Ok(()), |id| self.local.job.adopt(id))
+    }
+
+    /// What other nodes have marked as refused is marked here, too: they may be lost.
+    fn mark(&mut self, plan: &Plan) {
+        for (id, refusal) in &plan.refused {
+            match self.local.job.refuse(*id, refusal) {
+                // Nothing of it is here.
+                Err(error) if error.kind == Kind::Missing => {}
+                Err(error) => self.local.note(error.to_string()),
+                Ok(()) => {}
+            }
+        }
     }
 
     /// The parts here, as the commit has to know them. Later ones than the restored one count as not committed. Earlier ones that it

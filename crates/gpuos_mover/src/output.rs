@@ -2,6 +2,7 @@
 
 use gpuos_checkpoint::commit::Outcome;
 use gpuos_checkpoint::ids::{CheckpointId, NodeIndex};
+use gpuos_checkpoint::refusal::Refusal;
 
 /// Something that the caller does or passes on, in order.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -52,6 +53,8 @@ pub struct Ready {
     pub restore: Option<CheckpointId>,
     /// Newer ones that cannot be restored, each with the reason.
     pub passed_over: Vec<String>,
+    /// Those that a program could not load, as far as anything is left of them.
+    pub refused: Vec<(CheckpointId, Refusal)>,
     /// The highest number that any node has something of: the next one is above it.
     pub highest: u32,
     /// There is a committed checkpoint, and none can be restored: a program that began anew would take its place.

@@ -12,6 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use gpuos_checkpoint::commit::Digests;
 use gpuos_checkpoint::ids::{CheckpointId, Digest, NodeIndex};
+use gpuos_checkpoint::refusal::Refusal;
 use gpuos_checkpoint::sets::Set;
 use gpuos_checkpoint::stripe::Part;
 use gpuos_checkpoint::usable::{self, HeldPart, Inventory, ManifestFacts, NodeSet};
@@ -31,6 +32,8 @@ pub(crate) struct Restart {
     reports: BTreeMap<NodeIndex, Report>,
     /// Checkpoints that could not be repaired, with the reason.
     failed: BTreeMap<CheckpointId, String>,
+    /// Checkpoints that a program could not load, as any node has it.
+    refused: BTreeMap<CheckpointId, Refusal>,
     plan: Option<Plan>,
     repaired: BTreeSet<NodeIndex>,
     settled: BTreeSet<NodeIndex>,
@@ -45,6 +48,7 @@ impl Restart {
             sets: settings.sets.iter().map(stripes).collect(),
             reports: BTreeMap::new(),
             failed: BTreeMap::new(),
+            refused: BTreeMap::new(),
             plan: None,
             repaired: BTreeSet::new(),
             settled: BTreeSet::new(),
@@ -71,6 +75,12 @@ impl Restart {
         self.reports.entry(from).or_insert(report);
         if self.plan.is_some() || self.reports.len() < usize::from(self.nodes) {
             return Vec::new();
+        }
+        for part in self.reports.values().flat_map(|report| &report.parts) {
+            if let Some(refusal) = &part.refused {
+                let by = self.refused.entry(part.id);
+                by.or_insert_with(|| refusal.clone());
+            }
         }
         self.plan = Some(self.decide(1));
         self.open()
@@ -144,6 +154,7 @@ impl Restart {
             restore: None,
             repair: Vec::new(),
             passed_over: Vec::new(),
+            refused: self.refused.clone().into_iter().collect(),
             highest: highest.unwrap_or(0),
             lost: false,
             kept: Vec::new(),
@@ -165,11 +176,16 @@ impl Restart {
                 break;
             }
             if let Err(why) = &verdict.result {
-                let why = self.failed.get(&verdict.id).unwrap_or(why);
-                plan.passed_over.push(short(why.clone()));
+                let refused = self.refused.get(&verdict.id);
+                let refused = refused.map(|by| format!("checkpoint {}: {by}", verdict.id.number));
+                let failed = || self.failed.get(&verdict.id).unwrap_or(why).clone();
+                plan.passed_over.push(short(refused.unwrap_or_else(failed)));
             }
         }
-        plan.lost = chosen.is_none() && verdicts.iter().any(|verdict| verdict.committed);
+        // What a program was given was committed, whatever has become of the note of it.
+        let was =
+            |verdict: &usable::Verdict| verdict.committed || self.refused.contains_key(&verdict.id);
+        plan.lost = chosen.is_none() && verdicts.iter().any(was);
         if let Some(id) = chosen.map(|verdict| verdict.id) {
             plan.restore = self.digests(id).map(|_| id);
             plan.repair = self.needs(id);
@@ -213,7 +229,12 @@ impl Restart {
             left: left
                 .map(|(node, report)| (*node, held(report, self.nodes)))
                 .collect(),
-            failed: self.failed.keys().copied().collect(),
+            failed: self
+                .failed
+                .keys()
+                .chain(self.refused.keys())
+                .copied()
+                .collect(),
             ..Inventory::default()
         }
     }

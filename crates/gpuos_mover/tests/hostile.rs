@@ -2,6 +2,7 @@
 
 use gpuos_checkpoint::commit;
 use gpuos_checkpoint::ids::{CheckpointId, Digest, NodeIndex};
+use gpuos_checkpoint::refusal::Refusal;
 use gpuos_mover::message::{
     Body, Bytes, Facts, MAX_MESSAGE, MAX_PIECE, Message, PartReport, Plan, Question, Report,
 };
@@ -101,6 +102,25 @@ fn limits_hold_for_what_is_sent_and_for_what_comes() {
             round: 1,
             failed: Some("x".repeat(10_000)),
         },
+        Body::Plan(Plan {
+            round: 1,
+            restore: None,
+            repair: Vec::new(),
+            passed_over: Vec::new(),
+            refused: vec![(
+                ID,
+                Refusal {
+                    rank: 1,
+                    node: "n1".into(),
+                    said: "x".repeat(201),
+                },
+            )],
+            highest: 0,
+            lost: false,
+            kept: Vec::new(),
+            keep: 2,
+            full_every: 8,
+        }),
         Body::Commit(commit::Message {
             from: NodeIndex(3),
             to: NodeIndex(5),
@@ -165,6 +185,7 @@ fn who_has_nothing_to_do_with_it_is_not_listened_to() {
         restore: None,
         repair: Vec::new(),
         passed_over: Vec::new(),
+        refused: Vec::new(),
         highest: 0,
         lost: false,
         kept: Vec::new(),
@@ -244,6 +265,7 @@ fn a_report_of_nodes_that_are_not_there_is_read() {
         copies: vec![(NodeIndex(999), facts.clone()), (NodeIndex(1), facts)],
         segment: true,
         shards: vec![(255, true), (0, false)],
+        refused: None,
     };
     let report = Report {
         parts: vec![part.clone(), part],
@@ -275,7 +297,7 @@ proptest! {
             Body::Ask(question(100)),
             Body::Piece { question: question(8), bytes: Bytes(vec![7; 8]) },
             Body::ManifestAsk { id: ID, node: NodeIndex(5) },
-            Body::Plan(Plan { round: 1, restore: None, repair: vec![ID], passed_over: vec!["why".into()], highest: 3, lost: false, kept: vec![(ID, vec![ID])], keep: 2, full_every: 8 }),
+            Body::Plan(Plan { round: 1, restore: None, repair: vec![ID], passed_over: vec!["why".into()], refused: vec![(ID, Refusal { rank: 1, node: "n1".into(), said: "x".into() })], highest: 3, lost: false, kept: vec![(ID, vec![ID])], keep: 2, full_every: 8 }),
         ];
         let mut bytes = message(0, 5, bodies[which].clone()).encode().unwrap();
         let at = at.index(bytes.len());

@@ -115,6 +115,8 @@ pub struct FromShared {
     pub highest: u32,
     /// Those that could not be copied in, or are of another number of nodes.
     pub failed: Vec<u32>,
+    /// Those that a program could not load, each with a clause.
+    pub refused: Vec<(u32, String)>,
     /// Why what is there is not known, although there may be something.
     pub unread: Option<String>,
 }

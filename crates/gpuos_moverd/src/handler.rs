@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex};
 
 use gpuos_core::job::JobId;
 use gpuos_core::wire::{
-    CHECKPOINT_VARIABLE, CheckpointFigures, CheckpointJob, CheckpointKept, CheckpointRequest, Code,
-    Happening, MAX_REPLY, Peer, Reply, Request, encode, is_root,
+    CHECKPOINT_VARIABLE, CheckpointFigures, CheckpointJob, CheckpointKept, CheckpointRefused,
+    CheckpointRequest, Code, Happening, MAX_REPLY, Peer, Reply, Request, encode, is_root,
 };
 use gpuos_host::socket::{Need, RequestHandler};
 use gpuos_mover::program::Reason;
@@ -74,9 +74,11 @@ impl RequestHandler for Handler {
             } => self.step(id.job, (uid, gid), asked),
             CheckpointRequest::List { job } => self.list(peer, job.as_ref()),
             CheckpointRequest::Figures => self.figures(),
-            CheckpointRequest::Now { job } => self.now(&job),
-            CheckpointRequest::Verify { job } => self.verify(peer, &job),
-            CheckpointRequest::Prune { job } => self.prune(&job),
+            CheckpointRequest::Now { job } => audited("now", peer, &job, self.now(&job)),
+            CheckpointRequest::Verify { job } => {
+                audited("verify", peer, &job, self.verify(peer, &job))
+            }
+            CheckpointRequest::Prune { job } => audited("prune", peer, &job, self.prune(&job)),
         }
     }
 
@@ -253,6 +255,19 @@ impl Handler {
     }
 }
 
+/// The answer, which the log has, too.
+fn audited(what: &'static str, peer: Peer, job: &JobId, reply: Reply) -> Reply {
+    let outcome = match &reply {
+        Reply::Done { message } | Reply::Refused { message, .. } => message,
+        Reply::Checkpoints { jobs } if jobs.iter().any(|job| !job.faults.is_empty()) => {
+            "something does not hold"
+        }
+        _ => "all of it holds",
+    };
+    crate::audit::asked(what, peer.uid, job, outcome);
+    reply
+}
+
 /// The same with less of each job, where all of it would not fit into an answer: no job is left out because another has much to tell.
 fn fitting(mut jobs: Vec<CheckpointJob>) -> Vec<CheckpointJob> {
     let most = MAX_REPLY / 2 / jobs.len().max(1);
@@ -291,6 +306,11 @@ fn kept(store: &JobStore<'_, LinuxDisk>) -> Stored<Vec<CheckpointKept>> {
         bytes: part.bytes,
         stored: part.taken,
         took_ms: None,
+        refused: part.refused.map(|by| CheckpointRefused {
+            rank: by.rank.into(),
+            node: by.node,
+            said: by.said,
+        }),
     });
     Ok(told.collect())
 }

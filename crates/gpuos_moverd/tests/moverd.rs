@@ -11,5 +11,6 @@ mod hostile;
 mod limits;
 mod opening;
 mod read_fuzz;
+mod refuse;
 mod resume;
 mod trash;

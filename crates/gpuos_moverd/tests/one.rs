@@ -212,6 +212,14 @@ impl Rank {
         self.folder.join(format!("restore.0.{}", self.nonce))
     }
 
+    /// Says that it cannot load what it was given.
+    pub fn refuse(&self, said: &str) {
+        let at = self.folder.join(format!("ranks/refused.0.{}", self.nonce));
+        let unfinished = self.folder.join("ranks/.refused");
+        self.put(&unfinished, said.as_bytes());
+        fs::rename(unfinished, at).unwrap();
+    }
+
     fn put(&self, path: &Path, bytes: &[u8]) {
         fs::write(path, bytes).unwrap();
         if geteuid().is_root() {

@@ -56,6 +56,8 @@ pub struct Checkpoints {
     folder: Option<Folder>,
     rank: Rank,
     joined: bool,
+    /// The join by which it was given a checkpoint.
+    given: Option<u64>,
     /// The newest checkpoint for which nothing is left to do here.
     done: u32,
 }
@@ -82,6 +84,7 @@ impl Checkpoints {
             folder: folder.map(Folder::at),
             rank,
             joined: false,
+            given: None,
             done: 0,
         }
     }
@@ -109,20 +112,43 @@ impl Checkpoints {
             return Ok(Start::New);
         };
         self.joined = false;
+        self.given = None;
         let rank = self.rank;
         let nonce = folder.join(rank)?;
         let waited_for = format!("gpuos_mover's answer to {rank}");
         let answer = wait(&folder, limit, &waited_for, || folder.answer(rank, nonce))?;
         let start = match answer.ok_or(Error::TimedOut(waited_for))? {
             Answer::New => Start::New,
-            Answer::Restore(number) => Start::Restore {
-                number,
-                folder: folder.restored(rank, nonce),
-            },
+            Answer::Restore(number) => {
+                self.given = Some(nonce);
+                Start::Restore {
+                    number,
+                    folder: folder.restored(rank, nonce),
+                }
+            }
             Answer::Failed(why) => return Ok(Start::Failed(why)),
         };
         self.joined = true;
         Ok(start)
+    }
+
+    /// Says that the checkpoint which [`join`](Checkpoints::join) has given cannot be loaded, with a line for the user, which may be empty. It is
+    /// passed over from now on, in later runs of the job, too. Then the program joins again and is given the one before.
+    ///
+    /// One rank's refusal counts for all. Those that could load it refuse it all the same before they join again, so that gpuos_mover
+    /// knows of it whichever rank's node it looks at first.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NothingGiven`]; [`Error::Files`].
+    pub fn refuse(&mut self, said: &str) -> Result<(), Error> {
+        let (Some(folder), Some(nonce)) = (&self.folder, self.given) else {
+            return Err(Error::NothingGiven);
+        };
+        folder.refuse(self.rank, nonce, said)?;
+        self.joined = false;
+        self.given = None;
+        Ok(())
     }
 
     /// The checkpoint that is wanted now and that this rank has not saved yet. One look for a file that mostly is not there: cheap

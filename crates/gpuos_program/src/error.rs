@@ -9,6 +9,8 @@ use std::{fmt, io};
 pub enum Error {
     /// The job makes no checkpoints, and this needs one.
     NoCheckpoints,
+    /// There is no checkpoint to be refused.
+    NothingGiven,
     /// The rank and the number of ranks cannot be: a sentence.
     Rank(String),
     /// A file or folder of the protocol could not be read or made.
@@ -48,6 +50,9 @@ impl fmt::Display for Error {
         match self {
             Error::NoCheckpoints => f.write_str(
                 "this job makes no checkpoints: GPUOS_CHECKPOINT_DIR is not set (sbatch --gpuos-checkpoint=10m)",
+            ),
+            Error::NothingGiven => f.write_str(
+                "there is nothing to refuse: the program was given no checkpoint, or has refused it; join again",
             ),
             Error::Rank(why) => f.write_str(why),
             Error::Files { doing, path, error } => {

@@ -72,6 +72,17 @@ impl Folder {
         }
     }
 
+    /// Says that a rank cannot load what it was given by the answer to this join, with a line for the user.
+    pub(crate) fn refuse(&self, rank: Rank, nonce: u64, said: &str) -> Result<(), Error> {
+        let ranks = self.0.join("ranks");
+        let name = format!("refused.{}.{nonce}", rank.rank());
+        let (path, unfinished) = (ranks.join(&name), ranks.join(format!(".{name}")));
+        let line = said.lines().next().unwrap_or_default();
+        let made = fs::write(&unfinished, format!("{line}\n"));
+        let made = made.and_then(|()| fs::rename(&unfinished, &path));
+        made.map_err(|error| failed("make", &path, error))
+    }
+
     pub(crate) fn restored(&self, rank: Rank, nonce: u64) -> PathBuf {
         self.0.join(format!("restore.{}.{nonce}", rank.rank()))
     }

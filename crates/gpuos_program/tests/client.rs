@@ -289,3 +289,43 @@ fn a_wait_ends_with_its_limit_or_with_the_folder() {
         Err(Error::Files { .. })
     ));
 }
+
+#[test]
+fn what_cannot_be_loaded_is_refused_by_all_and_the_one_before_is_given() {
+    let mover = Mover::start();
+    let ranks = [rank(0, 2), rank(1, 2)];
+    let start = || {
+        thread::scope(|scope| {
+            let mover = &mover;
+            let all = ranks.map(|of| scope.spawn(move || joined(mover, of)));
+            all.map(|one| one.join().expect("joined"))
+        })
+    };
+    let mut clients = start().map(|(client, _)| client);
+    for number in [1, 2] {
+        assert_eq!(mover.ask("asked"), number);
+        for client in &mut clients {
+            save(client, number, &number.to_string());
+        }
+        mover.ended(number).expect("committed");
+    }
+    assert!(matches!(clients[0].refuse("x"), Err(Error::NothingGiven)));
+    let mut given = start();
+    for (client, start) in &mut given {
+        assert!(
+            matches!(start, Start::Restore { number: 2, .. }),
+            "{start:?}"
+        );
+        client.refuse("no layer 7\nat all").expect("refused");
+        assert_eq!(client.wanted(), None);
+        assert!(matches!(client.refuse("x"), Err(Error::NothingGiven)));
+    }
+    let given = start();
+    for (_, start) in &given {
+        assert!(
+            matches!(start, Start::Restore { number: 1, .. }),
+            "{start:?}"
+        );
+    }
+    assert_eq!(mover.refused(), ["no layer 7", "no layer 7"]);
+}

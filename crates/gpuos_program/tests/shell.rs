@@ -74,6 +74,42 @@ fn a_job_without_checkpoints_runs_on() {
 }
 
 #[test]
+fn what_cannot_be_loaded_is_refused_and_the_one_before_is_given() {
+    let text = "! gpuos_checkpoint_refuse
+        gpuos_checkpoint_start
+        for number in 1 2; do
+            until gpuos_checkpoint_wanted; do sleep 0.01; done
+            gpuos_checkpoint_folder $number
+            echo $number >\"$gpuos_checkpoint_into/state\"
+            gpuos_checkpoint_ready $number
+            gpuos_checkpoint_wait $number
+        done
+        gpuos_checkpoint_start
+        cat \"$gpuos_checkpoint_from/state\"
+        gpuos_checkpoint_refuse 'no layer 7'
+        ! gpuos_checkpoint_refuse || exit 1
+        gpuos_checkpoint_start
+        cat \"$gpuos_checkpoint_from/state\"
+        gpuos_checkpoint_refuse
+        gpuos_checkpoint_start || echo \"$gpuos_checkpoint_why\"";
+    for shell in shells() {
+        let mover = Mover::start();
+        let mut command = script(shell, Some(mover.path()), text);
+        let running = std::thread::spawn(move || output(&mut command));
+        for number in [1, 2] {
+            assert_eq!(mover.ask("asked"), number);
+            mover.ended(number).expect("committed");
+        }
+        let said = running.join().expect("it ends");
+        let wanted = "2\n1\nno checkpoint can be restored\n";
+        assert_eq!(said.as_deref(), Ok(wanted), "{shell}");
+        let mut refused = mover.refused();
+        refused.sort();
+        assert_eq!(refused, ["", "no layer 7"], "{shell}");
+    }
+}
+
+#[test]
 fn a_program_that_outlives_sigterm_does_so_with_what_it_starts() {
     let text = "gpuos_checkpoint_outlive
         kill -TERM $$

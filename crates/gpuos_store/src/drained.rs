@@ -14,6 +14,7 @@ use std::collections::BTreeSet;
 
 use gpuos_checkpoint::ids::{CheckpointId, NodeIndex};
 use gpuos_checkpoint::manifest::NodeSet;
+use gpuos_checkpoint::refusal::Refusal;
 use gpuos_core::job::JobId;
 
 use crate::disk::{Disk, Form};
@@ -47,6 +48,8 @@ pub struct Complete {
     pub time: u64,
     /// The set of each of its nodes, by index.
     pub sets: Vec<NodeSet>,
+    /// Who could not load it, if the part of any node is marked.
+    pub refused: Option<Refusal>,
 }
 
 impl<D: Disk> DrainedStore<D> {
@@ -191,6 +194,17 @@ impl<'a, D: Disk> DrainedJob<'a, D> {
         Ok(self.1.within(&self.0, folder))
     }
 
+    /// Marks a node's part of a checkpoint as refused, if it is there.
+    ///
+    /// # Errors
+    /// The file system fails.
+    pub fn refuse(&self, node: NodeIndex, id: CheckpointId, refusal: &Refusal) -> Result<()> {
+        match self.part(node)?.refuse(id, refusal) {
+            Err(error) if error.kind == Kind::Missing => Ok(()),
+            done => done,
+        }
+    }
+
     /// The parts that are there, by their nodes.
     fn parts(&self) -> Result<Vec<(NodeIndex, JobStore<'a, D>)>> {
         let tried = || format!("list what is drained of job {}", self.0.job);
@@ -272,7 +286,7 @@ fn whole<D: Disk>(
     parts: &[(NodeIndex, JobStore<'_, D>)],
     id: CheckpointId,
 ) -> Result<Option<Complete>> {
-    let (mut sets, mut facts) = (Vec::new(), None);
+    let (mut sets, mut facts, mut refused) = (Vec::new(), None, None);
     for (at, (index, part)) in (0u16..).zip(parts) {
         if facts.is_some_and(|(nodes, _)| at == nodes) {
             break;
@@ -285,7 +299,14 @@ fn whole<D: Disk>(
             return Ok(None);
         }
         sets.push(manifest.set);
+        // A mark that does not hold is none.
+        refused = refused.or_else(|| part.refusal(id).unwrap_or_default());
     }
     let complete = facts.filter(|(nodes, _)| usize::from(*nodes) == sets.len());
-    Ok(complete.map(|(_, time)| Complete { id, time, sets }))
+    Ok(complete.map(|(_, time)| Complete {
+        id,
+        time,
+        sets,
+        refused,
+    }))
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use gpuos_checkpoint::ids::{CheckpointId, NodeIndex};
 use gpuos_checkpoint::manifest::{Counts, Manifest, NodeSet};
+use gpuos_checkpoint::refusal::Refusal;
 
 use crate::disk::Disk;
 use crate::error::{Error, Kind, Result, Tried, shown};
@@ -42,7 +43,7 @@ pub struct Held {
 }
 
 /// A checkpoint whose own part is here, for a list that people read.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Kept {
     /// Which.
     pub id: CheckpointId,
@@ -56,6 +57,8 @@ pub struct Kept {
     pub bytes: u64,
     /// Bytes that it takes on the disk, with what is kept for other nodes.
     pub taken: u64,
+    /// Who could not load it.
+    pub refused: Option<Refusal>,
 }
 
 /// How much of a checkpoint's own part is here.
@@ -153,6 +156,8 @@ impl<D: Disk> JobStore<'_, D> {
                 files: manifest.counts.files,
                 bytes: manifest.counts.bytes,
                 taken,
+                // A mark that does not hold is none.
+                refused: self.refusal(id).unwrap_or_default(),
             });
         }
         Ok(kept)
@@ -216,7 +221,7 @@ impl<D: Disk> JobStore<'_, D> {
                 Named::Unknown => held
                     .faults
                     .push(format!("{} does not belong there", shown(&name))),
-                Named::Segment | Named::Unfinished => {}
+                Named::Segment | Named::Unfinished | Named::Refused => {}
             }
         }
         let own = match &held.part {

@@ -51,6 +51,7 @@ pub struct JobKeys {
     extent: Secret,
     shard: Secret,
     state: Secret,
+    refusal: Secret,
 }
 
 impl SiteKey {
@@ -127,6 +128,7 @@ impl SiteKey {
             extent: of("extent"),
             shard: of("shard"),
             state: of("state"),
+            refusal: of("refusal"),
         }
     }
 
@@ -168,6 +170,15 @@ impl JobKeys {
     /// Code of what the store notes about the job.
     pub(crate) fn state_code(&self, signed: &[u8]) -> [u8; 32] {
         keyed(&self.state, &[signed]).into()
+    }
+
+    /// Code of a mark that a program could not load a checkpoint. `id` goes in front: no mark is one of another checkpoint.
+    pub(crate) fn refusal_code(&self, id: &[u8], marked: &[u8]) -> [u8; 32] {
+        keyed(
+            &self.refusal,
+            &[&(id.len() as u64).to_le_bytes(), id, marked],
+        )
+        .into()
     }
 
     /// The key of one shard: none of its bytes verify as those of another.

@@ -6,6 +6,7 @@
 //!   [`fake`]: one in memory that crashes and fails,
 //! - [`ingest`]: a program's folder, read as something that a hostile user owns, into a segment,
 //! - [`store`]: the folders of all jobs; [`job`]: the checkpoints of one and their commit; [`inventory`]: what is there, and removal,
+//! - `refused`: marks on checkpoints that a program could not load,
 //! - [`room`]: how much a checkpoint may add to what a user has, and to the disk,
 //! - [`verify`]: everything that is kept, read and held against its digests,
 //! - [`shard`]: parity of other nodes, and [`erasure`]: how it is made,
@@ -29,6 +30,7 @@ pub mod job;
 pub mod key;
 mod names;
 pub mod rebuild;
+mod refused;
 pub mod restore;
 pub mod room;
 mod segment;

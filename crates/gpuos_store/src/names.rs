@@ -10,6 +10,8 @@ pub(crate) const MANIFEST: &[u8] = b"manifest";
 pub(crate) const CURRENT: &[u8] = b"CURRENT";
 /// Whose job it is.
 pub(crate) const OWNER: &[u8] = b"owner";
+/// A program could not load it.
+pub(crate) const REFUSED: &[u8] = b"refused";
 /// What a file is called until it is complete ends so.
 pub(crate) const UNFINISHED: &str = ".tmp";
 
@@ -20,6 +22,7 @@ pub(crate) enum Named {
     Manifest,
     Copy(NodeIndex),
     Shard(u32, u16),
+    Refused,
     Unfinished,
     Unknown,
 }
@@ -46,6 +49,9 @@ pub(crate) fn read(name: &[u8]) -> Named {
     }
     if name == MANIFEST {
         return Named::Manifest;
+    }
+    if name == REFUSED {
+        return Named::Refused;
     }
     let Ok(text) = std::str::from_utf8(name) else {
         return Named::Unknown;

@@ -64,6 +64,10 @@ pub fn verify<D: Disk>(job: &JobStore<'_, D>, id: CheckpointId) -> Result<Vec<Fa
             }
             Named::Segment => length(job, &manifest.segments[0]),
             Named::Unknown => Err("it does not belong there".into()),
+            Named::Refused => job
+                .refusal(id)
+                .map(|_| ())
+                .map_err(|error| error.to_string()),
             Named::Manifest | Named::Unfinished => Ok(()),
         };
         faults.extend(held.err().map(|why| Fault {

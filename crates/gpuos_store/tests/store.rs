@@ -12,5 +12,6 @@ mod hostile;
 mod keys;
 mod parts;
 mod rebuild;
+mod refused;
 mod round_trip;
 mod shards;

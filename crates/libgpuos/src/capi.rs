@@ -1,6 +1,6 @@
 //! The functions of `include/gpuos.h`. No panic leaves them: it becomes `GPUOS_CKPT_ERROR`.
 
-use std::ffi::{c_char, c_int, c_long};
+use std::ffi::{CStr, c_char, c_int, c_long};
 use std::os::unix::ffi::OsStrExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
@@ -8,12 +8,11 @@ use std::time::Duration;
 
 use crate::handle::{ERROR, Handle, reason};
 
-const VERSION: &std::ffi::CStr = match std::ffi::CStr::from_bytes_with_nul(
-    concat!(env!("CARGO_PKG_VERSION"), "\0").as_bytes(),
-) {
-    Ok(version) => version,
-    Err(_) => c"",
-};
+const VERSION: &CStr =
+    match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_VERSION"), "\0").as_bytes()) {
+        Ok(version) => version,
+        Err(_) => c"",
+    };
 
 /// The version of the library, as text that stays.
 #[unsafe(no_mangle)]
@@ -119,6 +118,24 @@ pub unsafe extern "C" fn gpuos_ckpt_restored(
     };
     // SAFETY: as this function's own.
     unsafe { with(handle, restored) }
+}
+
+/// Says that the checkpoint cannot be loaded.
+///
+/// # Safety
+///
+/// `handle` is NULL or an open one; `why` is NULL or a text that ends with a NUL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gpuos_ckpt_refuse(handle: *const Handle, why: *const c_char) -> c_int {
+    let said = match why.is_null() {
+        true => String::new(),
+        // SAFETY: the caller says that it ends with a NUL; it is read before this returns.
+        false => unsafe { CStr::from_ptr(why) }
+            .to_string_lossy()
+            .into_owned(),
+    };
+    // SAFETY: as this function's own.
+    unsafe { with(handle, |handle| handle.refuse_given(&said)) }
 }
 
 /// 1: a checkpoint is wanted, and which; 0: none.

@@ -68,6 +68,15 @@ impl Handle {
         })
     }
 
+    /// The checkpoint cannot be loaded.
+    pub(crate) fn refuse_given(&self, said: &str) -> i32 {
+        self.call(|client, restored| {
+            client.refuse(said)?;
+            *restored = None;
+            Ok(0)
+        })
+    }
+
     /// The checkpoint that the program goes on from, and where this rank's files are.
     pub(crate) fn restored(&self) -> Option<(u32, PathBuf)> {
         self.state().restored.clone()

@@ -29,6 +29,8 @@ pub(crate) struct Session {
     prefix: PathBuf,
     /// A checkpoint to go on from that the program has not loaded yet.
     restart: Option<Restart>,
+    /// There are checkpoints, and none can be loaded.
+    lost: Option<String>,
     phase: Phase,
     /// What `SCR_Need_checkpoint` has said last, on all ranks.
     wanted: Option<Request>,
@@ -76,28 +78,15 @@ impl Session {
         }
         let directory = std::env::current_dir()
             .map_err(|error| format!("SCR_Init: the working directory: {error}"));
-        let start = client
-            .join(None)
-            .map_err(|error| error.to_string())
-            .and_then(|start| match start {
-                Start::New => Ok(None),
-                Start::Restore { number, folder } => Ok(Some((number, folder))),
-                Start::Failed(why) => Err(why),
-            });
-        let both = directory.and_then(|directory| Ok((directory, start?)));
-        let (directory, start) = together(&world, both)?;
-        let restart = start.map(|(number, folder)| {
-            let name = fs::read(folder.join(NAME));
-            Restart {
-                name: name.unwrap_or_else(|_| unnamed(number)),
-                folder: folder.join(DATA),
-            }
-        });
+        let restart = joined(&mut client);
+        let both = directory.and_then(|directory| Ok((directory, restart?)));
+        let (directory, restart) = together(&world, both)?;
         Ok(Session {
             prefix: place::absolute(&directory, Path::new(prefix.unwrap_or(""))),
             world,
             client,
             restart,
+            lost: None,
             phase: Phase::Idle,
             wanted: None,
             passed: 0,
@@ -269,6 +258,9 @@ impl Session {
     /// The name of the checkpoint that can be loaded.
     pub(crate) fn restart(&self) -> Result<Option<&[u8]>, Problem> {
         self.idle("SCR_Have_restart")?;
+        if let Some(why) = &self.lost {
+            return Err(Some(why.clone()));
+        }
         Ok(self.restart.as_ref().map(|restart| &restart.name[..]))
     }
 
@@ -284,7 +276,7 @@ impl Session {
         Ok(restart.name)
     }
 
-    /// Loading has ended.
+    /// Loading has ended. What a rank could not load is refused by all, and the one before takes its place.
     pub(crate) fn loaded(&mut self, valid: bool) -> Result<(), Problem> {
         let Phase::Loading(_) = &self.phase else {
             return Err(Some(
@@ -292,12 +284,33 @@ impl Session {
             ));
         };
         self.phase = Phase::Idle;
-        let read = if valid {
-            Ok(())
-        } else {
-            Err("this rank could not load the checkpoint, says the program, and gpuos has no other one for it".into())
+        let [refused] = agree(&self.world, [(!valid).into()])?;
+        if refused == 0 {
+            return Ok(());
+        }
+        let said = match valid {
+            true => "another rank could not load it",
+            false => "SCR_Complete_restart(0)",
         };
-        together(&self.world, read)
+        let refused = self.client.refuse(said).map_err(|error| error.to_string());
+        let again = together(&self.world, refused)
+            .and_then(|()| together(&self.world, joined(&mut self.client)));
+        match again {
+            Ok(restart) => {
+                self.restart = restart;
+                Err((!valid).then(|| {
+                    "this rank could not load the checkpoint, says the program: it is refused, and SCR_Have_restart has the one before".into()
+                }))
+            }
+            Err(why) => {
+                // A program that began from the start would do its work again.
+                let none =
+                    "no checkpoint can be loaded; the reason is on another rank's standard error"
+                        .to_string();
+                self.lost = Some(why.clone().unwrap_or(none));
+                Err(why)
+            }
+        }
     }
 
     /// Whether the job will be ended, and its last checkpoint exists.
@@ -312,6 +325,21 @@ impl Session {
             _ => Err(Some(format!(
                 "{call} stands between a Start and its Complete"
             ))),
+        }
+    }
+}
+
+/// Joins; the checkpoint to go on from.
+fn joined(client: &mut Checkpoints) -> Result<Option<Restart>, String> {
+    match client.join(None).map_err(|error| error.to_string())? {
+        Start::New => Ok(None),
+        Start::Failed(why) => Err(why),
+        Start::Restore { number, folder } => {
+            let name = fs::read(folder.join(NAME));
+            Ok(Some(Restart {
+                name: name.unwrap_or_else(|_| unnamed(number)),
+                folder: folder.join(DATA),
+            }))
         }
     }
 }

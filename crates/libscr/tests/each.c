@@ -121,7 +121,7 @@ static int with(void)
     return 0;
 }
 
-/* Loads the last of them. */
+/* Loads the last of them, which a rank cannot, then the one before, and then there is none. */
 static int again(void)
 {
     int flag;
@@ -138,7 +138,11 @@ static int again(void)
     WANT(SCR_Route_file("another/same", routed) == SCR_SUCCESS && holds(routed, "two\n"));
     WANT(SCR_Route_file("same", routed) != SCR_SUCCESS && SCR_Route_file("left-over", routed) != SCR_SUCCESS);
     WANT(SCR_Complete_restart(rank != size - 1) != SCR_SUCCESS);
-    WANT(SCR_Have_restart(&flag, NULL) == SCR_SUCCESS && flag == 0);
+    WANT(SCR_Have_restart(&flag, known) == SCR_SUCCESS && flag == 1 && strcmp(known, "first again") == 0);
+    WANT(SCR_Start_restart(name) == SCR_SUCCESS && strcmp(name, known) == 0);
+    WANT(SCR_Route_file(mine, routed) == SCR_SUCCESS && holds(routed, state));
+    WANT(SCR_Complete_restart(0) != SCR_SUCCESS);
+    WANT(SCR_Have_restart(&flag, NULL) != SCR_SUCCESS && SCR_Start_restart(NULL) != SCR_SUCCESS);
     WANT(SCR_Finalize() == SCR_SUCCESS);
     return 0;
 }

@@ -36,7 +36,8 @@ pub fn of(runtime_dir: &Path, job: &Job) -> Option<(String, Value)> {
 
 /// The number of the newest checkpoint, and when it was made in seconds since 1970.
 fn newest(job: &CheckpointJob) -> Option<(u32, u64)> {
-    let kept = job.checkpoints.iter().filter(|kept| kept.committed);
+    let good = job.checkpoints.iter();
+    let kept = good.filter(|kept| kept.committed && kept.refused.is_none());
     let newest = kept.max_by_key(|kept| kept.number)?;
     Some((newest.number, newest.time))
 }

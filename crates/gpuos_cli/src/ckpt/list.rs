@@ -94,7 +94,9 @@ impl Row<'_> {
     /// Number, time and bytes of the newest committed checkpoint.
     fn newest(&self) -> Option<(u32, u64, u64)> {
         let kept = self.all.iter().flat_map(|(_, job)| &job.checkpoints);
-        let kept: Vec<_> = kept.filter(|kept| kept.committed).collect();
+        let kept: Vec<_> = kept
+            .filter(|kept| kept.committed && kept.refused.is_none())
+            .collect();
         let number = kept.iter().map(|kept| kept.number).max()?;
         let parts = kept.iter().filter(|kept| kept.number == number);
         let time = parts.clone().map(|kept| kept.time).max()?;
@@ -165,6 +167,11 @@ fn table(rows: &[Row<'_>], users: &BTreeMap<u32, String>, now: u64, nodes: &str)
     let mut text = table.render();
     for row in rows.iter().filter(|row| !row.lead.why.is_empty()) {
         text += &format!("job {}: {}\n", row.id, line(&row.lead.why));
+    }
+    for row in rows {
+        for refused in words::refused(row.all.iter().map(|(_, job)| *job)) {
+            text += &format!("job {}: {refused}\n", row.id);
+        }
     }
     let stored = rows.iter().map(Row::stored).fold(0, u64::saturating_add);
     let jobs = count(rows.len(), "job");

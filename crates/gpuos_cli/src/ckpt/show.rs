@@ -26,6 +26,7 @@ pub fn run(machine: &dyn Machine, args: &CkptJobArgs) -> Result<Reply> {
         text += &making(&found, job);
     }
     text += &kept(&found, words::clock());
+    text += &refused(&found);
     text += &listed(&found, "came to nothing:", |job| &job.failures);
     text += &listed(&found, "does not hold:", |job| &job.faults);
     text += &rest(&found);
@@ -199,6 +200,18 @@ fn kept(found: &Found<'_>, now: u64) -> String {
         table.row(cells.into_iter().skip(skip));
     }
     format!("\n{}", table.render())
+}
+
+/// Checkpoints that the program could not load.
+fn refused(found: &Found<'_>) -> String {
+    let jobs = found.movers.iter().flat_map(|(_, told)| &told.jobs);
+    let all = words::refused(jobs);
+    let lines = all.iter().map(|sentence| format!("  {sentence}\n"));
+    let lines: String = lines.collect();
+    match lines.is_empty() {
+        true => lines,
+        false => format!("\npassed over from now on:\n{lines}"),
+    }
 }
 
 /// Sentences that nodes tell, each once.

@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use gpuos_core::wire::{CheckpointJob, CheckpointMaking, CheckpointPhase};
+use gpuos_core::wire::{CheckpointJob, CheckpointMaking, CheckpointPhase, CheckpointRefused};
 use gpuos_host::Machine;
+use gpuos_model::screen::line;
 
 /// How long the list of users may take: it may come from a directory service.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -184,6 +185,22 @@ pub fn users(machine: &dyn Machine, uids: impl IntoIterator<Item = u32>) -> BTre
         uids.contains(&uid).then(|| (uid, name.to_string()))
     };
     text.lines().filter_map(user).collect()
+}
+
+/// Who could not load which checkpoints, as nodes tell: a sentence for each checkpoint, oldest first.
+pub fn refused<'a>(jobs: impl IntoIterator<Item = &'a CheckpointJob>) -> Vec<String> {
+    let kept = jobs.into_iter().flat_map(|job| &job.checkpoints);
+    let marked = kept.filter_map(|kept| Some((kept.number, kept.refused.as_ref()?)));
+    let all: BTreeMap<u32, &CheckpointRefused> = marked.collect();
+    let sentence = |(number, by): (u32, &CheckpointRefused)| {
+        let said = match by.said.is_empty() {
+            true => String::new(),
+            false => format!(": {}", line(&by.said)),
+        };
+        let (rank, node) = (by.rank, line(&by.node));
+        format!("checkpoint {number} is refused by rank {rank} on {node}{said}")
+    };
+    all.into_iter().map(sentence).collect()
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
-use gpuos_core::wire::{CheckpointJob, CheckpointPhase};
+use gpuos_core::wire::{CheckpointJob, CheckpointPhase, CheckpointRefused};
 use gpuos_host::socket::MOVER;
 
 use crate::ckpt_bed::{
@@ -73,6 +73,29 @@ job 21: rs:6+2 needs 8 nodes
         (&"root".into(), &"running".into())
     );
     assert_eq!(one["told"][0]["node"], "n1");
+}
+
+#[test]
+fn a_checkpoint_that_was_refused_is_told_and_is_not_the_newest() {
+    let site = Site::new("24.11.5");
+    let mut jobs = vec![whole()];
+    jobs[0].checkpoints[1].refused = Some(CheckpointRefused {
+        rank: 2,
+        node: "n3".into(),
+        said: "no layer\u{1b}[31m".into(),
+    });
+    let run = mover(&site, telling(&jobs));
+    let list = site.run(&["ckpt", "list", &run]);
+    let said = "checkpoint 15 is refused by rank 2 on n3: no layer\\u{1b}[31m\n";
+    assert!(
+        list.out.contains(&format!("job 17: {said}")),
+        "{}",
+        list.out
+    );
+    assert!(list.out.contains("making 16   14 "), "{}", list.out);
+    let show = site.run(&["ckpt", "show", "17", "--node=n1", &run]);
+    let part = format!("\npassed over from now on:\n  {said}");
+    assert!(show.out.contains(&part), "{}", show.out);
 }
 
 #[test]

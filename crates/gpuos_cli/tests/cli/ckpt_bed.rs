@@ -158,6 +158,7 @@ pub fn kept(number: u32, committed: bool, days: u64) -> CheckpointKept {
         bytes: 3 << 29,
         stored: 1 << 31,
         took_ms: committed.then_some(2_540),
+        refused: None,
     }
 }
 

@@ -213,4 +213,19 @@ pub struct CheckpointKept {
     /// Milliseconds from the request to the commit; absent where this run did not make it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub took_ms: Option<u64>,
+    /// Who could not load it. It is passed over from then on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refused: Option<CheckpointRefused>,
+}
+
+/// A rank of the program that could not load a checkpoint.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct CheckpointRefused {
+    /// The rank.
+    pub rank: u32,
+    /// The name of its node.
+    pub node: String,
+    /// What the program says about it; empty: nothing. The user's text.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub said: String,
 }

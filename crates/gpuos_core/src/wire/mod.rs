@@ -23,7 +23,7 @@ mod tests;
 
 pub use checkpoint::{
     CHECKPOINT_VARIABLE, CheckpointFigures, CheckpointJob, CheckpointKept, CheckpointMaking,
-    CheckpointPhase, CheckpointRequest,
+    CheckpointPhase, CheckpointRefused, CheckpointRequest,
 };
 pub use frame::{Lines, MAX_REPLY, MAX_REQUEST, WireError, decode, encode};
 pub use message::{

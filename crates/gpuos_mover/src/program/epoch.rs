@@ -128,6 +128,29 @@ pub(super) struct Epoch {
     pub(super) begun: bool,
     /// Every node was heard since all ranks have joined.
     pub(super) heard: bool,
+    /// A checkpoint that some ranks were given before was refused: none is answered before all have joined.
+    pub(super) together: Option<Together>,
+}
+
+/// For how long ranks wait for each other after a refusal.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Together {
+    /// The checkpoint.
+    pub(super) refused: u32,
+    /// When it is over, once one has joined.
+    pub(super) until: Option<u64>,
+    /// It is over, and not all have come.
+    pub(super) over: bool,
+}
+
+impl Together {
+    pub(super) fn after(refused: u32) -> Together {
+        Together {
+            refused,
+            until: None,
+            over: false,
+        }
+    }
 }
 
 impl Epoch {
@@ -141,6 +164,7 @@ impl Epoch {
             base: None,
             begun: false,
             heard: false,
+            together: None,
         }
     }
 
@@ -201,11 +225,34 @@ impl Epoch {
         if self.joined.get(&join.rank) == Some(&(join, node)) {
             return false;
         }
-        if self.is_closed(now, settle_ms) && (self.begun || !waits) {
-            *self = Epoch::new(self.number.saturating_add(1));
+        let over = self.together.is_some_and(|together| together.over);
+        if over || (self.is_closed(now, settle_ms) && (self.begun || !waits)) {
+            // Ranks that were answered together need not wait for each other next time.
+            let together = self
+                .together
+                .filter(|it| it.over || self.complete.is_none() || self.is_past());
+            *self = Epoch {
+                together: together.map(|it| Together::after(it.refused)),
+                ..Epoch::new(self.number.saturating_add(1))
+            };
         }
         self.count_in(join, node, now);
         true
+    }
+
+    fn is_past(&self) -> bool {
+        matches!(self.base, Some(Base::Past { .. }))
+    }
+
+    /// Time went by, and ranks wait for others after a refusal. Whether they do no longer, since these do not come.
+    pub(super) fn is_given_up(&mut self, now: u64, anew_ms: u64) -> bool {
+        let waits = !self.joined.is_empty() && self.complete.is_none() && !self.is_past();
+        let Some(together) = self.together.as_mut().filter(|it| waits && !it.over) else {
+            return false;
+        };
+        let until = *together.until.get_or_insert(now.saturating_add(anew_ms));
+        together.over = now >= until;
+        together.over
     }
 
     fn is_whole(&self, size: u16) -> bool {
@@ -239,12 +286,24 @@ impl Epoch {
         let Some(base) = &self.base else {
             return answers;
         };
-        if matches!(base, Base::Past { .. }) {
+        if self.is_past() {
+            return answers;
+        }
+        let lost = matches!(base, Base::Lost(_));
+        let open = self.together.filter(|_| self.complete.is_none() && !lost);
+        if open.is_some_and(|together| !together.over) {
             return answers;
         }
         for (join, node) in self.joined.values() {
+            let start = match &open {
+                None => base.start(*join),
+                Some(together) => Start::Failed(format!(
+                    "checkpoint {} was refused, and not all ranks that were given it have joined again; start all of the program again",
+                    together.refused
+                )),
+            };
             let of_node = answers.entry(*node).or_default();
-            of_node.entry(base.start(*join)).or_default().push(*join);
+            of_node.entry(start).or_default().push(*join);
         }
         answers
     }

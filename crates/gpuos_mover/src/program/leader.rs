@@ -7,10 +7,11 @@ use gpuos_checkpoint::ids::{CheckpointId, NodeIndex};
 
 use super::epoch::{Base, Epoch};
 use super::line::Line;
+use super::member::restored;
 use super::pace::Pace;
 use super::resume::resumed;
 use super::start::{Join, Reason};
-use super::types::{Answered, Making, Output, Settings, Stage, Took, View};
+use super::types::{Answered, Making, Output, Refused, Settings, Stage, Told, Took, View};
 use super::word::{Asked, Orders, Report, short};
 use crate::output::Ready;
 
@@ -57,6 +58,8 @@ pub(super) struct Leader {
     /// The highest number that was used.
     highest: u32,
     wanted: Option<Reason>,
+    /// The newest checkpoint could not be loaded by a rank of that node: all begins anew without it.
+    refused: Option<(CheckpointId, NodeIndex, Refused)>,
     /// One for the end of the job is committed.
     over: bool,
     pace: Pace,
@@ -82,6 +85,7 @@ impl Leader {
             ended: None,
             highest: 0,
             wanted: None,
+            refused: None,
             over: false,
             pace: Pace::new(settings.every, settings.nodes),
             took: VecDeque::new(),
@@ -99,8 +103,13 @@ impl Leader {
         if ready.restore.is_none() {
             self.base = Some(match ready.lost {
                 true => Base::Lost(format!(
-                    "no checkpoint can be restored from the nodes that are left: {}; nothing was removed",
-                    ready.passed_over.join("; ")
+                    "no checkpoint can be restored from the nodes that are left: {}; nothing was removed{}",
+                    ready.passed_over.join("; "),
+                    match ready.refused.is_empty() {
+                        true => "",
+                        false =>
+                            "; to begin anew, end the job and remove what it has with gpuos ckpt prune",
+                    }
                 )),
                 false => Base::Nothing,
             });
@@ -129,6 +138,9 @@ impl Leader {
         if !self.resumed {
             return;
         }
+        if let Some(by) = report.refused {
+            self.refuse(from, by);
+        }
         let known: BTreeSet<Join> = before.joins.into_iter().collect();
         let new: Vec<Join> = report
             .joins
@@ -143,6 +155,20 @@ impl Leader {
     fn want(&mut self, reason: Reason, now: u64) {
         self.wanted = self.wanted.max(Some(reason));
         self.pace.hurry(now);
+    }
+
+    /// A rank could not load what it was given. It counts while that is the newest checkpoint, and nothing was saved of what was loaded.
+    fn refuse(&mut self, from: NodeIndex, by: Refused) {
+        let told = Told::Restore(by.number);
+        let was_told = self.answer(by.join, from).is_some_and(|it| it.told == told);
+        let storing = self.made.as_ref().is_some_and(|made| made.begun.is_some());
+        let (Some(Base::Made { id, .. }), None) = (&self.base, &self.refused) else {
+            return;
+        };
+        if was_told && id.number == by.number && !storing && !self.epoch.begun {
+            self.refused = Some((*id, from, by));
+            self.changed = true;
+        }
     }
 
     fn join(&mut self, from: NodeIndex, join: Join, now: u64) {
@@ -188,8 +214,17 @@ impl Leader {
         (self.resumed, self.changed) = (true, true);
         let reports = self.peers.iter().map(|peer| &peer.report);
         let reports: Vec<(NodeIndex, &Report)> = (0..).map(NodeIndex).zip(reports).collect();
-        let (epoch, unanswered) = resumed(&reports, base, now);
+        let refused = self.ready.iter().flat_map(|ready| &ready.refused);
+        let refused = refused.map(|(id, _)| id.number).collect();
+        let (epoch, unanswered) = resumed(&reports, base, &refused, now);
         self.epoch = epoch;
+        let by: Vec<(NodeIndex, Refused)> = reports
+            .iter()
+            .filter_map(|(node, report)| Some((*node, report.refused.clone()?)))
+            .collect();
+        for (node, by) in by {
+            self.refuse(node, by);
+        }
         for (node, join) in unanswered {
             self.join(node, join, now);
         }
@@ -249,6 +284,13 @@ impl Leader {
     pub(super) fn advance(&mut self, now: u64, out: &mut Vec<Output>) {
         self.learn_base();
         self.resume(now);
+        if self.refused.is_some() {
+            if std::mem::take(&mut self.changed) {
+                self.tell();
+            }
+            return;
+        }
+        self.changed |= self.epoch.is_given_up(now, self.settings.anew_ms);
         let storing = self.made.as_ref().is_some_and(|made| made.begun.is_some());
         if self.epoch.base.is_none() && !storing && self.base.is_some() {
             self.epoch.base = self.base.clone();
@@ -386,7 +428,11 @@ impl Leader {
 
     /// Tells all nodes how things are.
     fn tell(&mut self) {
-        let mut answers = self.epoch.answers();
+        // Nobody is given any more what is refused.
+        let mut answers = match self.refused {
+            Some(_) => BTreeMap::new(),
+            None => self.epoch.answers(),
+        };
         let mut asked: BTreeMap<NodeIndex, Vec<Join>> = BTreeMap::new();
         if let Some(made) = &self.made {
             for (join, node) in made.ranks.values() {
@@ -408,6 +454,7 @@ impl Leader {
                     .collect(),
                 ask,
                 ended: self.ended.clone(),
+                refused: self.refused.clone(),
             });
         }
     }
@@ -442,6 +489,10 @@ impl Leader {
                 _ => None,
             },
             took: self.took.iter().copied().collect(),
+            restored: restored(
+                self.ready.as_ref(),
+                self.peers.iter().map(|peer| &peer.report.known),
+            ),
             ..member
         }
     }

@@ -3,9 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use gpuos_checkpoint::ids::CheckpointId;
+use gpuos_checkpoint::refusal::MAX_SAID;
 
 use super::start::{Join, Reason};
-use super::types::{Known, Making, Output, Stage, View};
+use super::types::{Known, Making, Output, Refused, Stage, Told, View};
 use super::word::{Asked, Orders, Report};
 use crate::output::Ready;
 
@@ -32,6 +33,7 @@ pub(super) struct Member {
     joins: BTreeMap<u16, Join>,
     answered: BTreeMap<u16, Join>,
     known: Known,
+    refused: Option<Refused>,
     version: u64,
     orders: Orders,
     open: Option<Open>,
@@ -62,6 +64,11 @@ impl Member {
             self.answered.entry(it.join.rank).or_insert(it.join);
         }
         self.known = known;
+    }
+
+    pub(super) fn refused(&mut self, refused: Option<Refused>) {
+        self.refused =
+            refused.filter(|it| it.join.rank < it.join.size && it.said.len() <= MAX_SAID);
     }
 
     pub(super) fn joins(&mut self, joins: Vec<Join>, now: u64, out: &mut Vec<Output>) {
@@ -118,6 +125,7 @@ impl Member {
             holds: self.holds.clone(),
             joins: self.joins.values().copied().collect(),
             known: self.known.clone(),
+            refused: self.refused.clone(),
             saved: self
                 .open
                 .as_ref()
@@ -131,6 +139,10 @@ impl Member {
     pub(super) fn orders(&mut self, version: u64, orders: Orders, now: u64, out: &mut Vec<Output>) {
         if version > self.version {
             self.version = version;
+            if let (None, Some((id, node, by))) = (&self.orders.refused, &orders.refused) {
+                let (id, node, by) = (*id, *node, by.clone());
+                out.push(Output::Refuse { id, node, by });
+            }
             self.orders = orders;
             self.follow(now, out);
         }
@@ -211,10 +223,26 @@ impl Member {
             joined: self.joins.len(),
             size: self.joins.values().map(|join| join.size).max(),
             making,
-            restored: self.ready.as_ref().and_then(|ready| ready.restore),
+            restored: restored(self.ready.as_ref(), [&self.known]),
             failures: self.failures.iter().cloned().collect(),
             ..View::default()
         }
+    }
+}
+
+/// From which checkpoint the program has gone on, as the folders of some nodes show, or would.
+pub(super) fn restored<'a>(
+    ready: Option<&Ready>,
+    known: impl IntoIterator<Item = &'a Known>,
+) -> Option<u32> {
+    let answered = known.into_iter().flat_map(|known| &known.answered);
+    let last = answered
+        .filter(|it| it.told != Told::Failed)
+        .max_by_key(|it| it.epoch);
+    match last.map(|it| it.told) {
+        Some(Told::Restore(number)) => Some(number),
+        Some(_) => None,
+        None => Some(ready?.restore?.number),
     }
 }
 

@@ -23,6 +23,10 @@
 //! answer belong to it; else they begin another one. Joins that were answered in an earlier epoch count no more. Whatever was
 //! being made is given up.
 //!
+//! **A checkpoint that a rank could not load** is refused: all nodes mark it, and everything begins anew with the one before. Ranks that
+//! were given it have to join again. Until all of the program have, none is answered, so that no start of it has ranks of both; if some
+//! do not within [`Settings::anew_ms`], the others are told to end. A refusal counts as long as nothing was saved of what was loaded.
+//!
 //! Pure: no I/O, clock or threads. Times are milliseconds of a clock that does not jump back.
 
 mod conductor;
@@ -38,5 +42,7 @@ mod word;
 
 pub use conductor::Conductor;
 pub use start::{Join, Reason, Start};
-pub use types::{Answered, Every, Input, Known, Making, Output, Settings, Stage, Told, Took, View};
+pub use types::{
+    Answered, Every, Input, Known, Making, Output, Refused, Settings, Stage, Told, Took, View,
+};
 pub use word::{MAX_WORD, Word};

@@ -44,6 +44,17 @@ pub struct Known {
     pub highest: u32,
 }
 
+/// A rank could not load the checkpoint that it was told to restore.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Refused {
+    /// The join that was told so.
+    pub join: Join,
+    /// The checkpoint.
+    pub number: u32,
+    /// What the program says about it, [`MAX_SAID`](gpuos_checkpoint::refusal::MAX_SAID) bytes at most. The user's text.
+    pub said: String,
+}
+
 /// How often a checkpoint is made.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Every {
@@ -71,6 +82,8 @@ pub struct Settings {
     pub every: Every,
     /// How long the program may take to save, in milliseconds.
     pub ready_ms: u64,
+    /// How long ranks that were given a refused checkpoint may take to join again, in milliseconds. Others that have joined anew wait for them.
+    pub anew_ms: u64,
     /// How long after the last of all ranks a rank that joins again counts as late, not as a new start, in milliseconds.
     pub settle_ms: u64,
     /// A word without an answer is repeated after so long, then after twice that, and so on, in milliseconds.
@@ -80,7 +93,7 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// 10 minutes for the program to save, 30 s to settle, repeats from 1 s to 10 s.
+    /// 10 minutes for the program to save, 2 minutes to join again after a refusal, 30 s to settle, repeats from 1 s to 10 s.
     pub fn new(own: NodeIndex, nodes: u16, run: u32, every: Every) -> Settings {
         Settings {
             own,
@@ -88,6 +101,7 @@ impl Settings {
             run,
             every,
             ready_ms: 600_000,
+            anew_ms: 120_000,
             settle_ms: 30_000,
             retry_ms: 1000,
             retry_most_ms: 10_000,
@@ -111,6 +125,9 @@ pub enum Input {
     /// What was answered and asked before. At every look at the folder, ahead of [`Input::Joins`]; where there is something when the
     /// conductor begins, both come before [`Input::Ready`].
     Known(Known),
+    /// A rank of this node could not load what it was given: of several the one of the newest checkpoint. At every look at the folder, ahead
+    /// of [`Input::Joins`], but looked for after these.
+    Refused(Option<Refused>),
     /// All that have joined on this node, the newest join of each rank. At every look at the folder.
     Joins(Vec<Join>),
     /// Ranks of this node whose files are complete.
@@ -202,6 +219,16 @@ pub enum Output {
         /// It is committed, or a sentence why it came to nothing.
         outcome: Result<(), String>,
     },
+    /// A program could not load a checkpoint: it is to be marked, and the movers of the job gather anew, so that the one before is taken.
+    /// Nothing else comes of this conductor then. Once on each node that hears of it.
+    Refuse {
+        /// The checkpoint.
+        id: CheckpointId,
+        /// The node of the rank.
+        node: NodeIndex,
+        /// Who, and what he says.
+        by: Refused,
+    },
     /// Something that an administrator may want to know, as a sentence.
     Note(String),
 }
@@ -250,8 +277,9 @@ pub struct View {
     pub size: Option<u16>,
     /// The checkpoint that is being made.
     pub making: Option<Making>,
-    /// The one that this run was restored from.
-    pub restored: Option<CheckpointId>,
+    /// The number of the checkpoint from which the program has gone on last; before any rank was answered in this run of the job, from which
+    /// it would.
+    pub restored: Option<u32>,
     /// The newest committed one.
     pub newest: Option<CheckpointId>,
     /// The last ones that came to nothing, with the reason, the newest last.

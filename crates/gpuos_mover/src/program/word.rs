@@ -2,11 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use gpuos_checkpoint::ids::CheckpointId;
+use gpuos_checkpoint::ids::{CheckpointId, NodeIndex};
+use gpuos_checkpoint::refusal::MAX_SAID;
 use serde::{Deserialize, Serialize};
 
 use super::start::{Join, Reason, Start};
-use super::types::Known;
+use super::types::{Known, Refused as Refusal};
 use crate::message::Refused;
 
 /// The most bytes of a word: some lists of as many ranks as can be.
@@ -48,6 +49,8 @@ pub(super) struct Report {
     pub(super) joins: Vec<Join>,
     /// What was answered and asked here, also before this conductor began. Complete before `ready`.
     pub(super) known: Known,
+    /// A rank here could not load what it was given.
+    pub(super) refused: Option<Refusal>,
     /// Ranks whose files for a number are complete.
     pub(super) saved: Option<(u32, BTreeSet<u16>)>,
     /// How often a checkpoint was wanted here in this run.
@@ -67,6 +70,8 @@ pub(super) struct Orders {
     pub(super) ask: Option<Asked>,
     /// The last one that has ended, and how.
     pub(super) ended: Option<(u32, Result<(), String>)>,
+    /// A checkpoint that was refused, by a rank of this node. These orders are the last.
+    pub(super) refused: Option<(CheckpointId, NodeIndex, Refusal)>,
 }
 
 /// A checkpoint that is wanted.
@@ -132,6 +137,7 @@ fn check(body: &Body) -> Result<(), Refused> {
             let answered = &report.known.answered;
             is_joins(&report.joins)
                 && answered.len() <= MAX_RANKS
+                && report.refused.iter().all(is_refusal)
                 && answered.iter().all(|it| it.join.rank < it.join.size)
                 && held.clone().count() <= MAX_RANKS
                 && held.clone().all(|(rank, size)| rank < size)
@@ -148,6 +154,7 @@ fn check(body: &Body) -> Result<(), Refused> {
                 && orders.answers.len() <= MAX_RANKS
                 && orders.answers.iter().all(|(_, joins)| is_joins(joins))
                 && orders.ask.iter().all(|ask| is_joins(&ask.joins))
+                && orders.refused.iter().all(|(_, _, by)| is_refusal(by))
                 && whys.map(String::len).all(|length| length <= MAX_WHY)
         }
     };
@@ -157,6 +164,10 @@ fn check(body: &Body) -> Result<(), Refused> {
     Err(Refused(
         "a word is outside its limits; have the same release of gpuos on all nodes".into(),
     ))
+}
+
+fn is_refusal(by: &Refusal) -> bool {
+    by.join.rank < by.join.size && by.said.len() <= MAX_SAID
 }
 
 fn is_joins(joins: &[Join]) -> bool {

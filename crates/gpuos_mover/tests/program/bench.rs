@@ -4,9 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use gpuos_checkpoint::commit::Outcome;
 use gpuos_checkpoint::ids::{CheckpointId, NodeIndex};
+use gpuos_checkpoint::refusal::Refusal;
 use gpuos_mover::output::Ready;
 use gpuos_mover::program::{
-    Answered, Conductor, Every, Input, Join, Known, Output, Reason, Settings, Start, Told,
+    Answered, Conductor, Every, Input, Join, Known, Output, Reason, Refused, Settings, Start, Told,
 };
 
 pub const MINUTE: u64 = 60_000;
@@ -25,12 +26,15 @@ pub struct Bench {
     pub out: Vec<(u16, Output)>,
     /// Words are lost.
     pub cut: bool,
+    /// What the next restart passes over.
+    pub refused: Vec<(CheckpointId, Refusal)>,
 }
 
 pub fn ready(restore: Option<CheckpointId>) -> Ready {
     Ready {
         restore,
         passed_over: Vec::new(),
+        refused: Vec::new(),
         highest: restore.map_or(0, |id| id.number),
         lost: false,
     }
@@ -55,6 +59,7 @@ impl Bench {
             slow: false,
             out: Vec::new(),
             cut: false,
+            refused: Vec::new(),
         }
     }
 
@@ -67,7 +72,17 @@ impl Bench {
 
     pub fn ready(&mut self, restore: Option<CheckpointId>) {
         for node in 0..self.nodes.len() as u16 {
-            self.give(node, Input::Ready(ready(restore)));
+            let refused = self.refused.clone();
+            let ready = Ready {
+                lost: restore.is_none() && !refused.is_empty(),
+                passed_over: refused
+                    .iter()
+                    .map(|(id, by)| format!("checkpoint {}: {by}", id.number))
+                    .collect(),
+                refused,
+                ..ready(restore)
+            };
+            self.give(node, Input::Ready(ready));
         }
     }
 
@@ -159,6 +174,50 @@ impl Bench {
         joins.insert(rank, Join { rank, size, nonce });
         let joins = joins.values().copied().collect();
         self.give(node, Input::Joins(joins));
+    }
+
+    /// A rank says that it could not load what it was given by its last answer.
+    pub fn refuse(&mut self, node: u16, rank: u16) {
+        let it = self.known[usize::from(node)][&rank];
+        let Told::Restore(number) = it.told else {
+            panic!("{it:?}");
+        };
+        let refused = Refused {
+            join: it.join,
+            number,
+            said: "no such layer".into(),
+        };
+        self.give(node, Input::Refused(Some(refused)));
+    }
+
+    /// The checkpoint that all nodes were told to mark since the last look, and whose rank has refused it.
+    pub fn refused(&mut self) -> Option<(u32, u16)> {
+        let out = self.out();
+        let refused = out.iter().filter_map(|(_, output)| match output {
+            Output::Refuse { id, by, .. } => Some((id.number, by.join.rank)),
+            _ => None,
+        });
+        let refused: Vec<(u32, u16)> = refused.collect();
+        assert!(
+            refused.is_empty() || refused.len() == self.nodes.len(),
+            "{out:?}"
+        );
+        refused.first().copied()
+    }
+
+    /// The movers begin anew after a refusal: of the checkpoints before one of so many ranks is the newest.
+    pub fn anew_without(&mut self, refused: u32, before: Option<(u32, u16)>) {
+        self.anew();
+        let by = Refusal {
+            rank: 1,
+            node: "n1".into(),
+            said: String::new(),
+        };
+        self.refused = vec![(id(refused), by)];
+        match before {
+            Some((number, size)) => self.restored(number, size),
+            None => self.ready(None),
+        }
     }
 
     /// One rank on each of the first nodes.

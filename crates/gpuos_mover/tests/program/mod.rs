@@ -2,6 +2,7 @@
 
 mod anew;
 mod bench;
+mod refuse;
 mod rules;
 mod sim;
 mod words;

@@ -35,7 +35,7 @@ fn a_rank_is_told_which_node_has_its_files() {
         from: NodeIndex(node),
     };
     assert_eq!(bench.answers(), [(0, from(2)), (1, from(1))]);
-    assert_eq!(bench.nodes[1].view().restored, Some(id(6)));
+    assert_eq!(bench.nodes[1].view().restored, Some(6));
     bench.wait(MINUTE);
     assert_eq!(
         bench.asked(),

@@ -1,13 +1,15 @@
 //! Jobs in memory: programs that start, die and start anew, a network that loses, repeats, reorders and breaks, and a node that
-//! commits or fails what was begun.
+//! commits or fails what was begun. Ranks refuse what they were given, now and then.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use gpuos_checkpoint::commit::Outcome;
 use gpuos_checkpoint::ids::{CheckpointId, NodeIndex};
+use gpuos_checkpoint::refusal::Refusal;
 use gpuos_mover::output::Ready;
 use gpuos_mover::program::{
-    Answered, Conductor, Every, Input, Join, Known, Output, Reason, Settings, Start, Told, Word,
+    Answered, Conductor, Every, Input, Join, Known, Output, Reason, Refused, Settings, Start, Told,
+    Word,
 };
 
 use crate::random::Random;
@@ -27,6 +29,8 @@ struct Process {
     /// Saves what it is asked for after so long; `None`: never.
     saves: Option<u64>,
 }
+
+type Newest = (CheckpointId, u16, BTreeMap<u16, u16>);
 
 #[derive(Default)]
 struct Folder {
@@ -69,7 +73,16 @@ struct Job {
     /// The highest number of runs before.
     before: u32,
     /// The newest committed one, its ranks, and where their files are.
-    newest: Option<(CheckpointId, u16, BTreeMap<u16, u16>)>,
+    newest: Option<Newest>,
+    /// Those before it.
+    older: Vec<Newest>,
+    /// Files by which ranks refuse, and what was refused.
+    refusals: BTreeMap<u16, Refused>,
+    refused: Vec<(CheckpointId, Refusal)>,
+    /// A node has heard of it that has all begin anew.
+    without: Option<CheckpointId>,
+    /// How often a rank refuses: after about so many steps; 0: never.
+    refuses: u64,
     last_round: Option<u32>,
     answered: BTreeSet<(u32, u16, u32)>,
     /// By start of the program: what its ranks were told.
@@ -118,6 +131,11 @@ impl Job {
             numbers: if restored { 9 } else { 0 },
             before: if restored { 9 } else { 0 },
             newest: restored.then(|| (id, ranks, holders.clone())),
+            older: Vec::new(),
+            refusals: BTreeMap::new(),
+            refused: Vec::new(),
+            without: None,
+            refuses: random.pick(&[0, 400, 1500]),
             last_round: None,
             answered: BTreeSet::new(),
             told: BTreeMap::new(),
@@ -136,9 +154,10 @@ impl Job {
             let at = self.now + self.random.below(3000);
             let ready = Ready {
                 restore: self.newest.as_ref().map(|newest| newest.0),
-                passed_over: Vec::new(),
+                passed_over: self.refused.iter().map(|(_, by)| by.to_string()).collect(),
+                refused: self.refused.clone(),
                 highest,
-                lost: false,
+                lost: self.is_lost(),
             };
             self.later.push((at, node, Input::Ready(ready)));
             if let Some((id, ranks, holders)) = self.newest.clone() {
@@ -179,7 +198,49 @@ impl Job {
         self.last_round = Some(of);
         let size = self.size_of(of);
         let places = (0..size).map(|rank| (rank, self.place(rank))).collect();
-        self.newest = Some((id, size, places));
+        self.older.extend(self.newest.replace((id, size, places)));
+    }
+
+    /// All that there was is refused.
+    fn is_lost(&self) -> bool {
+        self.newest.is_none() && !self.refused.is_empty()
+    }
+
+    /// A checkpoint is marked everywhere, and all begins anew without it.
+    fn anew_without(&mut self, id: CheckpointId) {
+        assert!(self.begun.is_none(), "nothing is being stored");
+        let newest = self.newest.take().unwrap();
+        assert_eq!(newest.0, id, "the newest is refused");
+        self.newest = self.older.pop();
+        let by = Refusal {
+            rank: 0,
+            node: "n".into(),
+            said: String::new(),
+        };
+        self.refused.push((id, by));
+        self.before = self.before.max(id.number);
+        self.anew();
+    }
+
+    /// A rank cannot load what it was given. Mostly the program is started again.
+    fn refuse(&mut self) {
+        let rank = self.random.index(self.ranks.len());
+        let Some(process) = &self.ranks[rank] else {
+            return;
+        };
+        if let Some(Start::Restore { id, .. }) = &process.start {
+            let refused = Refused {
+                join: process.join,
+                number: id.number,
+                said: String::new(),
+            };
+            self.refusals.insert(rank as u16, refused);
+            let size = process.join.size;
+            match self.random.below(4) {
+                0 => self.ranks[rank] = None,
+                _ => self.start(size),
+            }
+        }
     }
 
     fn place(&self, rank: u16) -> u16 {
@@ -216,6 +277,9 @@ impl Job {
     fn step(&mut self) {
         self.now += STEP;
         let now = self.now;
+        if let Some(id) = self.without.take() {
+            self.anew_without(id);
+        }
         while let Some(entry) = self.net.first_entry().filter(|entry| entry.key().0 <= now) {
             let (from, to, bytes) = entry.remove();
             let word = Word::decode(&bytes).unwrap();
@@ -288,6 +352,14 @@ impl Job {
             highest: *highest,
         };
         self.give(node, Input::Known(known));
+        let stays = |it: &&Refused| {
+            let told = self.known[usize::from(node)].0.get(&it.join.rank);
+            told.is_some_and(|told| (told.join, told.told) == (it.join, Told::Restore(it.number)))
+        };
+        let refusals = self.refusals.values();
+        let here = refusals.filter(|it| self.place(it.join.rank) == node);
+        let refused = here.filter(stays).max_by_key(|it| it.number).cloned();
+        self.give(node, Input::Refused(refused));
         self.give(node, Input::Joins(joins));
         if let Some(folder) = &self.folders[usize::from(node)] {
             let (number, ranks) = (folder.number, folder.ready.keys().copied().collect());
@@ -316,6 +388,12 @@ impl Job {
             self.later.push((at, node, Input::Ended { id, outcome }));
         }
         self.give(0, Input::Ended { id, outcome });
+    }
+
+    /// All ranks of the last start were.
+    fn told_to_end(&self) -> bool {
+        let mut all = self.ranks.iter().flatten();
+        all.all(|process| matches!(process.start, Some(Start::Failed(_))))
     }
 
     fn size_of(&self, round: u32) -> u16 {
@@ -361,6 +439,13 @@ impl Job {
                 assert_eq!(outcome.is_ok(), committed, "{number}: {outcome:?}");
             }
             Output::Taken { .. } => {}
+            Output::Refuse { id, by, .. } => {
+                assert_eq!(id.number, by.number);
+                // Any node may be the one that has all begin anew.
+                if node == self.run as u16 % self.conductors.len() as u16 {
+                    self.without = Some(id);
+                }
+            }
             Output::Note(note) => assert!(note.contains("a word of run"), "{note}"),
         }
     }
@@ -410,11 +495,15 @@ impl Job {
         );
         let (now, newest) = (self.now, self.newest.clone());
         let told = match (&start, newest) {
-            (Start::New, None) => None,
+            (Start::New, None) if !self.is_lost() => None,
             (Start::Restore { id, from }, Some((newest, size, places))) => {
                 assert_eq!((*id, join.size), (newest, size));
                 assert_eq!(from.0, places[&join.rank]);
                 Some(*id)
+            }
+            (Start::Failed(why), newest) if why.contains("refused") => {
+                assert!(newest.is_some() || self.is_lost(), "{why}");
+                return self.carry_out(node, (join, epoch), Told::Failed, start);
             }
             (Start::Failed(why), Some((_, size, _))) => {
                 assert_ne!(join.size, size);
@@ -471,6 +560,7 @@ impl Job {
 fn settings(node: u16, nodes: u16, run: u32) -> Settings {
     let mut settings = Settings::new(NodeIndex(node), nodes, run, Every::Fixed(2000));
     settings.ready_ms = 4000;
+    settings.anew_ms = 5000;
     settings.settle_ms = 8000;
     settings.retry_ms = 100;
     settings.retry_most_ms = 1000;
@@ -499,6 +589,9 @@ fn trouble(job: &mut Job, sizes: &[u16]) {
         if job.anew > 0 && job.random.below(job.anew) == 0 {
             job.anew();
         }
+        if job.refuses > 0 && job.random.below(job.refuses) == 0 {
+            job.refuse();
+        }
         if job.random.below(1000) == 0 {
             let node = job.random.index(job.down.len()) as u16;
             let reason = job
@@ -519,6 +612,9 @@ fn heal(job: &mut Job, size: u16) {
     job.start(size);
     let until = job.now + 60_000;
     while job.last_round != Some(job.round) {
+        if job.is_lost() && job.told_to_end() {
+            return;
+        }
         assert!(
             job.now < until,
             "no checkpoint of the last start: {:?}",
@@ -526,7 +622,7 @@ fn heal(job: &mut Job, size: u16) {
         );
         job.step();
         let failed = |process: &Process| matches!(process.start, Some(Start::Failed(_)));
-        if job.ranks.iter().flatten().any(failed) {
+        if !job.is_lost() && job.ranks.iter().flatten().any(failed) {
             // One of the earlier start was still being stored.
             size = job.newest.as_ref().map_or(size, |newest| newest.1);
             job.start(size);

@@ -81,6 +81,7 @@ fn only_the_leader_leads_and_only_nodes_report() {
     let ready = Ready {
         restore: None,
         passed_over: Vec::new(),
+        refused: Vec::new(),
         highest: 0,
         lost: false,
     };
@@ -130,6 +131,7 @@ fn a_late_word_changes_nothing() {
     let ready = Ready {
         restore: None,
         passed_over: Vec::new(),
+        refused: Vec::new(),
         highest: 0,
         lost: false,
     };
@@ -197,6 +199,7 @@ fn words_of_as_many_ranks_as_can_be_are_read() {
     let ready = Ready {
         restore: None,
         passed_over: Vec::new(),
+        refused: Vec::new(),
         highest: 0,
         lost: false,
     };

@@ -19,10 +19,12 @@ use rustix::io::Errno;
 use super::at::{self, Walk};
 use super::error::Error;
 use super::kept::{Kept, RUN};
-use super::names::{join_name, one_line, read_join, restored_name, start_file, start_name, told};
+use super::names::{
+    join_name, one_line, read_join, refused_name, restored_name, start_file, start_name, told,
+};
 use super::resume::{Start, there};
 use super::trash::Trash;
-use gpuos_mover::program::Join;
+use gpuos_mover::program::{Join, Refused};
 
 pub(super) const RANKS: &str = "ranks";
 const FILES: &str = "files";
@@ -51,7 +53,7 @@ pub struct JobFolder {
 
 #[derive(Default)]
 pub(super) struct State {
-    joined: Option<Joined>,
+    pub(super) joined: Option<Joined>,
     /// The last join of each rank that was answered.
     pub(super) answered: BTreeMap<u16, Start>,
     /// The highest epoch of an answer.
@@ -68,6 +70,8 @@ pub(super) struct Joined {
     changed: Option<(i64, u64)>,
     pub(super) newest: Vec<Join>,
     pub(super) older: Vec<Join>,
+    /// Who has refused what he was given.
+    pub(super) refused: Option<Refused>,
 }
 
 /// The checkpoint that is wanted.
@@ -121,6 +125,10 @@ impl JobFolder {
         &self.root
     }
 
+    pub(super) fn uid(&self) -> u32 {
+        self.owner.0
+    }
+
     pub(super) fn ranks(&self) -> &OwnedFd {
         &self.ranks
     }
@@ -148,6 +156,7 @@ impl JobFolder {
             return Ok(joined.newest.clone());
         }
         let mut joined = read_joins(&self.ranks)?;
+        joined.refused = self.find_refused(&state);
         joined.changed = is_settled(changed).then_some(changed);
         let newest = joined.newest.clone();
         state.joined = Some(joined);
@@ -175,6 +184,10 @@ impl JobFolder {
             told: told(&line),
         };
         state.answered.insert(join.rank, start);
+        // A file that was made before the answer counts from now on.
+        if let Some(joined) = &mut state.joined {
+            joined.changed = None;
+        }
         state.epoch = state.epoch.max(epoch);
         let mut old = Vec::new();
         if let Some(joined) = &state.joined
@@ -192,6 +205,7 @@ impl JobFolder {
         for old in old.iter().filter(|old| *old != join) {
             // A name in the user's folder, which he can remove as well.
             let _ = at::remove(&self.ranks, &join_name(old)[..]);
+            let _ = at::remove(&self.ranks, &refused_name(old.rank, old.nonce)[..]);
             if old.nonce != join.nonce {
                 let _ = at::remove(&self.root, &start_name(old)[..]);
                 self.discard(&mut state, restored_name(old));
@@ -441,6 +455,7 @@ pub(super) fn read_joins(ranks: &OwnedFd) -> io::Result<Joined> {
         changed: None,
         newest,
         older,
+        refused: None,
     })
 }
 

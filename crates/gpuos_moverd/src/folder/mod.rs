@@ -3,6 +3,7 @@
 //! ```text
 //! JOB/                          root's, 0755
 //! JOB/ranks/R.S.NONCE           the user's folder, 0700: ranks join here
+//! JOB/ranks/refused.R.NONCE     a rank cannot load what it was given
 //! JOB/start.R.NONCE             the answer to that, and what was restored for it in restore.R.NONCE/, the user's
 //! JOB/request                   checkpoint N is wanted
 //! JOB/N/files/rank-R-of-S/      the user's: ranks write here, and make N/ready.R
@@ -18,6 +19,7 @@ mod error;
 mod job;
 mod kept;
 mod names;
+mod refused;
 mod resume;
 mod trash;
 

@@ -23,6 +23,11 @@ pub(super) fn join_name(join: &Join) -> String {
     format!("{}.{}.{}", join.rank, join.size, join.nonce)
 }
 
+/// The file beside it by which the rank says that it cannot load what it was given.
+pub(super) fn refused_name(rank: u16, nonce: u64) -> String {
+    format!("refused.{rank}.{nonce}")
+}
+
 /// The file with the answer to a join.
 pub(super) fn start_name(join: &Join) -> String {
     start_file(join.rank, join.nonce)
@@ -75,10 +80,15 @@ pub(super) fn number(text: &[u8], digits: usize) -> Option<u64> {
 
 /// A sentence as one line: short enough, and without characters that do something to a screen.
 pub(super) fn one_line(text: &str) -> String {
+    cut_line(text, MOST)
+}
+
+/// The same of so many bytes at most.
+pub(super) fn cut_line(text: &str, most: usize) -> String {
     let mut line = String::new();
     for c in text.chars() {
         let c = if is_control(c) { ' ' } else { c };
-        if line.len() + c.len_utf8() > MOST {
+        if line.len() + c.len_utf8() > most {
             break;
         }
         line.push(c);

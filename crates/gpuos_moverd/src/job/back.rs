@@ -12,6 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use gpuos_checkpoint::ids::{CheckpointId, NodeIndex};
+use gpuos_checkpoint::refusal::Refusal;
 use gpuos_core::job::JobId;
 use gpuos_mover::output::Ready;
 use gpuos_mover::roster::Claim;
@@ -50,6 +51,10 @@ pub struct Back {
     /// What the next roster has the nodes copy in.
     fetch: Option<CheckpointId>,
     failed: BTreeSet<CheckpointId>,
+    /// Refused by a program, as the nodes have it.
+    refused: BTreeSet<CheckpointId>,
+    /// This node's parts there are being marked.
+    is_marking: Arc<AtomicBool>,
     /// Ends a copy that nobody waits for any more.
     ended: Arc<AtomicBool>,
 }
@@ -76,6 +81,8 @@ impl Back {
             round: 0,
             fetch: None,
             failed: BTreeSet::new(),
+            refused: BTreeSet::new(),
+            is_marking: Arc::default(),
             ended: Arc::default(),
         }
     }
@@ -145,6 +152,7 @@ impl Back {
         known
             .iter()
             .filter(move |it| it.sets.len() == usize::from(nodes) && !self.failed.contains(&it.id))
+            .filter(|it| it.refused.is_none() && !self.refused.contains(&it.id))
     }
 
     /// Claims of nodes that are lost, by what they drained, for nodes that have none.
@@ -183,6 +191,10 @@ impl Back {
                 .filter(useless)
                 .map(|it| it.id.number)
                 .collect(),
+            refused: known
+                .iter()
+                .filter_map(|it| Some((it.id.number, it.refused.as_ref()?.to_string())))
+                .collect(),
             unread: match &self.look {
                 // A job that has not run yet has nothing there.
                 Look::Unread(why) if run > 0 => Some(why.clone()),
@@ -191,10 +203,35 @@ impl Back {
         }
     }
 
-    /// Seat 0: the nodes have nothing as new as what is there. `said` is what the roster said by which they went on.
-    pub fn again(&mut self, said: &FromShared) {
+    /// Seat 0: the nodes have nothing as new as what is there. `said` is what the roster said by which they went on, `refused` what the nodes know
+    /// that a program could not load.
+    pub fn again(&mut self, said: &FromShared, refused: impl IntoIterator<Item = CheckpointId>) {
         self.failed.extend(said.fetch);
-        self.fetch = said.better;
+        self.refused.extend(refused);
+        self.fetch = said.better.filter(|id| !self.refused.contains(id));
+    }
+
+    /// Marks this node's drained parts of checkpoints that a program could not load, in a thread of its own.
+    pub fn mark(&self, index: NodeIndex, refused: &[(CheckpointId, Refusal)]) {
+        let Some(level3) = self.level3.clone().filter(|_| !refused.is_empty()) else {
+            return;
+        };
+        // One that hangs there is enough; the next gathering tries again.
+        if self.is_marking.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let (job, uid, refused) = (self.job.clone(), self.uid, refused.to_vec());
+        let busy = self.is_marking.clone();
+        let run = move || {
+            if let Err(error) = mark(&level3, (&job, uid), index, &refused) {
+                tracing::warn!(%job, "job {job}: {error}");
+            }
+            busy.store(false, Ordering::Relaxed);
+        };
+        if let Err(error) = thread::Builder::new().name("mark".into()).spawn(run) {
+            tracing::warn!("no thread can be started: {error}");
+            self.is_marking.store(false, Ordering::Relaxed);
+        }
     }
 
     /// Copies this node's part of a checkpoint in.
@@ -241,6 +278,21 @@ fn look(level3: &Level3, job: &JobId, uid: u32) -> Result<Vec<Complete>, String>
     }
 }
 
+fn mark(
+    level3: &Level3,
+    (job, uid): (&JobId, u32),
+    index: NodeIndex,
+    refused: &[(CheckpointId, Refusal)],
+) -> gpuos_store::error::Result<()> {
+    let store = level3.open()?;
+    let Some(drained) = store.existing(job)?.filter(|it| it.uid() == uid) else {
+        return Ok(());
+    };
+    refused
+        .iter()
+        .try_for_each(|(id, refusal)| drained.refuse(index, *id, refusal))
+}
+
 fn fetch(
     level3: &Level3,
     (job, uid): (&JobId, u32),
@@ -278,9 +330,15 @@ pub fn goes_on(said: &FromShared, ready: &mut Ready) -> bool {
             format!("checkpoint {failed} was drained and could not be copied in, as the logs of gpuos_mover say")
         })
         .collect();
+    let known = |number: u32| ready.refused.iter().any(|(id, _)| id.number == number);
+    let refused = said.refused.iter();
+    let refused = refused.filter(|(refused, _)| *refused > number && !known(*refused));
+    let refused: Vec<String> = refused
+        .map(|(refused, by)| format!("checkpoint {refused}, which was drained: {by}"))
+        .collect();
     let unread = said.unread.iter().filter(|_| ready.restore.is_none());
     let unread = unread.map(|why| format!("what was drained is not known: {why}"));
-    let more: Vec<String> = failed.into_iter().chain(unread).collect();
+    let more: Vec<String> = failed.into_iter().chain(refused).chain(unread).collect();
     ready.lost |= ready.restore.is_none() && !more.is_empty();
     ready.passed_over.splice(0..0, more);
     true
@@ -298,6 +356,7 @@ mod tests {
         Ready {
             restore: restore.map(id),
             passed_over: Vec::new(),
+            refused: Vec::new(),
             highest: restore.unwrap_or(0),
             lost: false,
         }
@@ -334,6 +393,29 @@ mod tests {
         assert!(goes_on(&said, &mut older));
         assert_eq!((older.highest, older.lost), (6, false));
         assert!(older.passed_over[0].contains("checkpoint 6 was drained"));
+    }
+
+    #[test]
+    fn what_was_drained_and_refused_is_told_once_and_nothing_begins_anew_in_its_place() {
+        let by = Refusal {
+            rank: 2,
+            node: "n3".into(),
+            said: "x".into(),
+        };
+        let said = FromShared {
+            highest: 6,
+            refused: vec![(6, by.to_string())],
+            ..FromShared::default()
+        };
+        let mut none = ready(None);
+        assert!(goes_on(&said, &mut none) && none.lost);
+        assert_eq!(
+            none.passed_over,
+            ["checkpoint 6, which was drained: rank 2 on n3 could not load it and has refused it"]
+        );
+        let mut known = ready(Some(5));
+        known.refused = vec![(id(6), by)];
+        assert!(goes_on(&said, &mut known) && known.passed_over.is_empty());
     }
 
     #[test]

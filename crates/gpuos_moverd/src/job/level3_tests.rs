@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use gpuos_checkpoint::ids::{CheckpointId, NodeIndex};
 use gpuos_checkpoint::manifest::NodeSet;
+use gpuos_checkpoint::refusal::Refusal;
 use gpuos_config::gpuos_toml::CheckpointConfig;
 use gpuos_config::options::Drain as Asked;
 use gpuos_core::job::JobId;
@@ -47,11 +48,16 @@ fn private(path: &Path) {
     fs::set_permissions(path, fs::Permissions::from_mode(0o700)).unwrap();
 }
 
-struct Place(TempDir);
+/// With how many drained checkpoints stay.
+struct Place(TempDir, u32);
 
 impl Place {
     fn new() -> Place {
-        let place = Place(TempDir::new().unwrap());
+        Place::keeping(1)
+    }
+
+    fn keeping(keep: u32) -> Place {
+        let place = Place(TempDir::new().unwrap(), keep);
         private(&place.shared());
         place
     }
@@ -69,7 +75,7 @@ impl Place {
         let store: &'static Store<LinuxDisk> = Box::leak(Box::new(store));
         let config = CheckpointConfig {
             shared: Some(self.shared()),
-            keep: 1,
+            keep: self.1,
             ..CheckpointConfig::default()
         };
         let level3 = Level3::new(&config, name, store).unwrap();
@@ -221,11 +227,12 @@ fn what_two_nodes_have_drained_comes_back_on_two_others() {
     let none = || Ready {
         restore: None,
         passed_over: Vec::new(),
+        refused: Vec::new(),
         highest: 0,
         lost: false,
     };
     assert!(!goes_on(&said, &mut none()));
-    others[0].back.again(&said);
+    others[0].back.again(&said, []);
     let said = others[0].back.parts(2, 1);
     assert_eq!((said.fetch, said.better), (Some(id(4)), None));
     for node in &mut others {
@@ -278,6 +285,50 @@ fn what_was_drained_since_the_begin_of_a_run_is_found_when_movers_gather_again()
 }
 
 #[test]
+fn what_was_refused_does_not_come_back_from_there() {
+    let place = Place::keeping(2);
+    let mut nodes = two(&place, Some(Asked::Every(1)));
+    let by = Refusal {
+        rank: 1,
+        node: "n2".into(),
+        said: "no layer 7".into(),
+    };
+    for number in [1, 2] {
+        nodes.iter().for_each(|node| node.take(number));
+        nodes[0].drain.committed(id(number), false);
+        until_quiet(&mut nodes);
+        if number == 1 {
+            pruned(&mut nodes[0]);
+        }
+    }
+    let before = |node: &mut Node| {
+        node.looked();
+        node.back.parts(2, 1)
+    };
+    // The nodes know of it, and the file system does not yet: seat 0 hears of it and takes the one before, if there is one.
+    let mut other = place.node("n3", 0);
+    let said = before(&mut other);
+    assert_eq!(said.better, Some(id(2)));
+    other.back.again(&said, [id(2)]);
+    let said = other.back.parts(2, 1);
+    assert_eq!((said.fetch, said.better), (None, Some(id(1))));
+    // It is marked there by the nodes that know of it, for those that do not.
+    nodes[1]
+        .back
+        .mark(nodes[1].index, &[(id(2), by.clone()), (id(9), by.clone())]);
+    let mark = place.shared().join(format!("7/node-1/{}/refused", id(2)));
+    let end = std::time::Instant::now() + LIMIT;
+    while !mark.exists() {
+        assert!(std::time::Instant::now() < end, "it is not marked");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let said = before(&mut place.node("n4", 0));
+    assert_eq!(said.better, Some(id(1)));
+    assert_eq!(said.refused, [(2, by.to_string())]);
+    assert_eq!(said.highest, 2);
+}
+
+#[test]
 fn what_is_damaged_there_is_passed_over_and_not_forgotten() {
     let place = Place::new();
     let mut nodes = two(&place, Some(Asked::Every(1)));
@@ -293,7 +344,7 @@ fn what_is_damaged_there_is_passed_over_and_not_forgotten() {
     let mut others = [place.node("n3", 0), place.node("n4", 1)];
     others[0].looked();
     let said = others[0].back.parts(2, 1);
-    others[0].back.again(&said);
+    others[0].back.again(&said, []);
     assert_eq!(others[0].fetch(1), Ok(()));
     let why = others[1].fetch(1).unwrap_err();
     assert!(
@@ -301,7 +352,7 @@ fn what_is_damaged_there_is_passed_over_and_not_forgotten() {
         "{why}"
     );
     let said = others[0].back.parts(2, 1);
-    others[0].back.again(&said);
+    others[0].back.again(&said, []);
     let said = others[0].back.parts(2, 1);
     assert_eq!(
         (said.fetch, said.better, said.failed.as_slice()),
@@ -310,6 +361,7 @@ fn what_is_damaged_there_is_passed_over_and_not_forgotten() {
     let mut ready = Ready {
         restore: None,
         passed_over: Vec::new(),
+        refused: Vec::new(),
         highest: 0,
         lost: false,
     };

@@ -119,10 +119,15 @@ impl Links {
         }
     }
 
+    /// The name of the node at a seat.
+    pub fn node(&self, seat: u16) -> &str {
+        let node = self.nodes.get(usize::from(seat));
+        node.map_or("?", String::as_str)
+    }
+
     /// Why a seat is not reached, in a clause.
     pub fn why(&self, seat: u16) -> String {
-        let node = self.nodes.get(usize::from(seat));
-        let node = node.map_or("?", String::as_str);
+        let node = self.node(seat);
         match (self.open.contains_key(&seat), self.why.get(&seat)) {
             (true, _) => format!("the mover of node {node} does not answer"),
             (false, Some(why)) => format!("node {node} is not reached ({why})"),

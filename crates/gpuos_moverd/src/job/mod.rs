@@ -148,6 +148,8 @@ pub struct Worker {
     back: Back,
     phase: Phase,
     ends: Ends,
+    /// What was drained is marked where this session has to.
+    marked: bool,
     /// The movers did not find each other in time, which may still come.
     late: bool,
     /// The thread that restored in the gathering before.
@@ -198,6 +200,7 @@ impl Worker {
             back,
             phase: Phase::Gathering(Gather::new()),
             ends: Ends::default(),
+            marked: false,
             late: false,
             before: None,
             wanted: None,

@@ -6,12 +6,14 @@ use std::thread::JoinHandle;
 use gpuos_checkpoint::commit::Outcome;
 use gpuos_checkpoint::ids::{CheckpointId, LEADER, NodeIndex};
 use gpuos_checkpoint::manifest::ranks;
+use gpuos_checkpoint::refusal::Refusal;
 use gpuos_mover::message::Bytes;
 use gpuos_mover::node::Node;
 use gpuos_mover::output::{Output, Ready};
-use gpuos_mover::program::{self, Conductor, Input, Join, Start, Word};
+use gpuos_mover::program::{self, Conductor, Input, Join, Refused, Start, Word};
 use gpuos_mover::roster::Roster;
 use gpuos_store::disk::LinuxDisk;
+use gpuos_store::error::Kind;
 use gpuos_store::job::JobStore;
 
 use super::back::goes_on;
@@ -41,6 +43,10 @@ pub struct Running {
     pub ready: Option<Ready>,
     /// It would go on with an older checkpoint than what was drained, and waits for another roster.
     pub is_held: bool,
+    /// What programs could not load, as the nodes have it.
+    pub refused: Vec<(CheckpointId, Refusal)>,
+    /// A checkpoint could not be loaded, and is marked: the movers have to find each other anew. A sentence for the log.
+    pub is_refused: Option<String>,
     /// The newest checkpoint that exists on all nodes, and whether the run went on from it.
     pub newest: Option<(CheckpointId, bool)>,
     /// Who has joined here, and who of them has saved for the checkpoint that is made.
@@ -90,6 +96,8 @@ impl Running {
             unwritten: Unwritten::default(),
             ready: None,
             is_held: false,
+            refused: Vec::new(),
+            is_refused: None,
             newest: None,
             joins: Vec::new(),
             saved: BTreeSet::new(),
@@ -147,6 +155,7 @@ impl Running {
         match around.folder.joins() {
             Ok(joins) => {
                 self.joins.clone_from(&joins);
+                self.conduct(around, Input::Refused(around.folder.refused()));
                 self.conduct(around, Input::Joins(joins));
             }
             Err(error) => self
@@ -268,6 +277,7 @@ impl Running {
                 todo.push_back(Todo::Conduct(Input::RefusedBegin { id, why }));
             }
             Output::Ready(mut ready) => {
+                self.refused.clone_from(&ready.refused);
                 if !goes_on(&self.roster.drained, &mut ready) {
                     self.is_held = true;
                     return;
@@ -336,10 +346,14 @@ impl Running {
                     let outputs = self.node.offer(number, folder, seconds(), around.now);
                     todo.extend(outputs.into_iter().map(Todo::Node));
                 }
-                Err(error) => self.notes.push(format!(
-                    "the files of checkpoint {number} cannot be read: {error}; look whether the program has put something else in the \
-                     place of their folder"
-                )),
+                Err(error) => {
+                    let why = format!(
+                        "the files of checkpoint {number} cannot be read: {error}; look whether the program has put something else in the \
+                         place of their folder"
+                    );
+                    let outputs = self.node.cannot_offer(number, why, around.now);
+                    todo.extend(outputs.into_iter().map(Todo::Node));
+                }
             },
             program::Output::Begin { number } => {
                 let attempt = super::draw();
@@ -355,8 +369,28 @@ impl Running {
                 }
                 self.tell(around, Tell::Close(number, outcome.err()));
             }
+            program::Output::Refuse { id, node, by } => self.refuse(around, id, node, by),
             program::Output::Note(text) => self.notes.push(text),
         }
+    }
+
+    /// A rank on a node could not load a checkpoint: it is marked here.
+    fn refuse(&mut self, around: &Around<'_>, id: CheckpointId, node: NodeIndex, by: Refused) {
+        let seat = self.seat_of(node);
+        let refusal = Refusal {
+            rank: by.join.rank,
+            node: seat.map_or("?", |seat| around.links.node(seat)).into(),
+            said: by.said,
+        };
+        let refusal = refusal.cut();
+        match self.parts.refuse(id, &refusal) {
+            // Nothing of it was here.
+            Err(error) if error.kind == Kind::Missing => {}
+            // Other nodes have the mark as well.
+            Err(error) => self.notes.push(error.to_string()),
+            Ok(()) => {}
+        }
+        self.is_refused = Some(format!("checkpoint {}: {refusal}", id.number));
     }
 
     /// Where a node sits.

@@ -192,6 +192,7 @@ impl Worker {
 
     fn gather_anew(&mut self, session: u32) {
         self.session = session;
+        self.marked = false;
         self.told.clear();
         self.late = false;
         let before = std::mem::replace(&mut self.phase, Phase::Gathering(Gather::new()));
@@ -199,7 +200,7 @@ impl Worker {
             self.wanted = self.wanted.max(running.conductor().wanted());
             self.before = Some(running.end());
         }
-        let why = "a gpuos_mover of the job was started anew while it was made; the checkpoint before is as it was";
+        let why = "the movers of the job had to find each other anew while it was made; the checkpoint before is as it was";
         if let Some(folder) = &self.folder
             && let Err(error) = folder.give_up(why)
         {
@@ -238,6 +239,7 @@ impl Worker {
         self.keep_links();
         self.with(|running, around| running.look(around));
         self.look_at_end();
+        self.look_at_refusal();
         let notes = match &mut self.phase {
             Phase::Running(running) => running.notes(),
             _ => Vec::new(),
@@ -283,14 +285,36 @@ impl Worker {
         }
     }
 
+    /// A program could not load what it was given. All begin anew without that checkpoint, which is marked on every node that has heard of it.
+    fn look_at_refusal(&mut self) {
+        let first = self.is_first();
+        let Phase::Running(running) = &mut self.phase else {
+            return;
+        };
+        let Some(what) = running.is_refused.take() else {
+            return;
+        };
+        crate::audit::refused(&self.start.job, self.start.uid, &what);
+        if first {
+            self.back.anew();
+            self.gather_anew(new_session(self.session));
+        }
+    }
+
     /// What is drained, and whether the run waits for something that was.
     fn look_at_drain(&mut self) {
         let first = self.is_first();
         if let Phase::Running(running) = &self.phase {
             if first && running.is_held {
-                self.back.again(&running.roster.drained);
+                let refused = running.refused.iter().map(|(id, _)| *id);
+                self.back.again(&running.roster.drained, refused);
                 self.gather_anew(new_session(self.session));
                 return;
+            }
+            if let Some(ready) = &running.ready
+                && !std::mem::replace(&mut self.marked, true)
+            {
+                self.back.mark(running.own, &ready.refused);
             }
             if let Some((id, restored)) = running.newest {
                 self.drain.committed(id, restored);

@@ -31,9 +31,8 @@ impl Worker {
             let view = running.conductor().view();
             told.leads = running.leads();
             if told.leads {
-                let ready = running.ready.as_ref();
-                let restored = ready.is_some_and(|ready| ready.restore.is_some());
-                self.tally.look(&view, restored, now, &self.shared.totals);
+                self.tally
+                    .look(&view, view.restored.is_some(), now, &self.shared.totals);
                 told.unsaved_s = Some(self.tally.unsaved_s(now));
                 told.pause_ms = self.tally.last.map(|(pause, _)| pause);
                 told.store_ms = self.tally.last.map(|(_, store)| store);
@@ -51,8 +50,8 @@ impl Worker {
             told.making = view.making.map(|making| self.making(running, &making));
             // Number and duration alone: what is kept of it is read when somebody asks.
             told.checkpoints = view.took.iter().map(took).collect();
+            told.restored = view.restored;
             if let Some(ready) = &running.ready {
-                told.restored = ready.restore.map(|id| id.number);
                 told.passed_over = ready.passed_over.clone();
             }
         }

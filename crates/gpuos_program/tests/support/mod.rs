@@ -39,6 +39,10 @@ struct State {
     answered: BTreeMap<u16, u64>,
     last: u32,
     committed: Option<u32>,
+    /// Those before it.
+    older: Vec<u32>,
+    /// Files by which ranks have refused, with what they say.
+    refused: BTreeMap<String, String>,
     failures: BTreeMap<u32, String>,
     making: Option<Making>,
     told: usize,
@@ -144,6 +148,11 @@ impl Mover {
         self.store().join(format!("{number}/{rank}"))
     }
 
+    /// What ranks have said when they refused what they were given.
+    pub fn refused(&self) -> Vec<String> {
+        self.state().refused.values().cloned().collect()
+    }
+
     /// How many ranks have been told how to start, over all starts.
     pub fn answered(&self) -> usize {
         self.state().told
@@ -200,9 +209,18 @@ impl State {
     }
 
     fn step(&mut self, path: &Path) {
-        for entry in fs::read_dir(path.join("ranks")).into_iter().flatten() {
-            let name = entry.expect("an entry").file_name();
-            self.join(path, name.to_str().expect("a name of the protocol"));
+        let entries = fs::read_dir(path.join("ranks")).into_iter().flatten();
+        let name = |entry: std::io::Result<fs::DirEntry>| entry.expect("an entry").file_name();
+        let names = entries.map(|entry| name(entry).into_string().expect("a name of the protocol"));
+        // One that is not finished yet begins with a point.
+        let (refused, joins): (Vec<String>, Vec<String>) = names
+            .filter(|name| !name.starts_with('.'))
+            .partition(|name| name.starts_with("refused."));
+        for name in refused {
+            self.take_refused(path, name);
+        }
+        for name in joins {
+            self.join(path, &name);
         }
         let all = self.size.map(usize::from) == Some(self.joined.len());
         if all && self.making.is_none() {
@@ -243,6 +261,36 @@ impl State {
         }
         self.size = Some(size);
         self.joined.insert(rank, (nonce, false));
+    }
+
+    /// All ranks that were given it may refuse it; it goes once.
+    fn take_refused(&mut self, path: &Path, name: String) {
+        let parts: Vec<&str> = name.split('.').collect();
+        let [_, rank, nonce] = parts[..] else {
+            panic!("{name}");
+        };
+        let (rank, nonce): (u16, u64) = (
+            rank.parse().expect("a rank"),
+            nonce.parse().expect("a nonce"),
+        );
+        let given =
+            fs::read_to_string(path.join(format!("start.{rank}.{nonce}"))).expect("an answer");
+        if self.refused.contains_key(&name) {
+            return;
+        }
+        let said = fs::read_to_string(path.join("ranks").join(&name)).expect("a line");
+        self.refused.insert(name, said.trim_end().into());
+        let given = given
+            .trim_end()
+            .strip_prefix("restore ")
+            .map(|it| it.parse().expect("a number"));
+        assert!(given.is_some(), "it was given none");
+        if self.committed == given {
+            self.committed = self.older.pop();
+            if self.committed.is_none() {
+                self.refusal = Some(Refusal::Sentence("no checkpoint can be restored".into()));
+            }
+        }
     }
 
     fn answer(&mut self, path: &Path) {
@@ -288,7 +336,7 @@ impl State {
         fs::remove_dir_all(path.join(number.to_string())).expect("removed");
         write(path, "commit", &number.to_string());
         fs::remove_file(path.join("request")).expect("removed");
-        self.committed = Some(number);
+        self.older.extend(self.committed.replace(number));
     }
 
     fn fail(&mut self, path: &Path, number: u32, why: &str) {
