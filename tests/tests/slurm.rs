@@ -5,6 +5,7 @@ mod accounting;
 mod checkpoint;
 mod checkpoint_ends;
 mod checkpoint_matrix;
+mod checkpoint_outside;
 mod claims;
 mod discover;
 mod doctor;

@@ -3,6 +3,7 @@
 //! A link knows nodes by their seats, which are their places in the workload manager's list of the job's nodes; what is inside of
 //! [`Body::Store`] and [`Body::Word`] goes by their indices in checkpoints, which the roster gives.
 
+use crate::job::donors::FromDonors;
 use gpuos_checkpoint::ids::CheckpointId;
 use gpuos_mover::message::{Bytes, MAX_MESSAGE};
 use gpuos_mover::roster::{Claim, Roster};
@@ -44,6 +45,8 @@ pub enum Body {
     RosterTaken,
     /// Of no use: there are no checkpoints in this run, for a reason that the job's user is told.
     NoRoster(String),
+    /// To seat 0: that node could not give what the roster had it give.
+    NotGiven(String),
     /// For the conductor.
     Word(Bytes),
     /// For the loop of the node.
@@ -102,6 +105,8 @@ pub struct JobRoster {
     pub roster: Roster,
     /// What is on the parallel file system.
     pub drained: FromShared,
+    /// What nodes hold that the job does not have any more.
+    pub donors: FromDonors,
 }
 
 /// What seat 0 has found on the parallel file system, and what becomes of it.

@@ -7,6 +7,7 @@
 //! - [`ends`]: when jobs will be ended, and the requeue of those that have saved before; [`domains`]: which nodes of a job fail together;
 //! - [`folder`]: the folder by which a job's programs are spoken with;
 //! - [`level3`]: the folder on a parallel file system, and [`keeper`], which looks after it;
+//! - [`donor`]: parts for nodes of a job that the node which holds them is not one of any more;
 //! - [`network`]: links to the movers of other nodes, and [`carried`]: what goes over them.
 //!
 //! What is thought is in `gpuos_mover` (node, conductor, roster) and `gpuos_checkpoint`; the bytes are `gpuos_store`'s.
@@ -16,6 +17,7 @@
 pub mod carried;
 mod clock;
 pub mod domains;
+pub mod donor;
 pub mod ends;
 pub mod event;
 pub mod folder;

@@ -52,6 +52,7 @@ fn carried() -> Vec<Vec<u8>> {
             failed: vec![6],
             unread: Some("the file system does not answer".into()),
         },
+        donors: Default::default(),
     };
     let (ticket, id) = (9, id());
     let bodies = [

@@ -15,6 +15,7 @@ use gpuos_store::disk::LinuxDisk;
 use gpuos_store::job::JobStore;
 
 use super::back::goes_on;
+use super::donors::{heed, suffices};
 use super::links::Links;
 use super::quota::Quota;
 use super::restoring::Restorer;
@@ -39,8 +40,8 @@ pub struct Running {
     unwritten: Unwritten,
     /// With what the run went on, once that is settled.
     pub ready: Option<Ready>,
-    /// It would go on with an older checkpoint than what was drained, and waits for another roster.
-    pub is_held: bool,
+    /// It would go on with an older checkpoint than what there is elsewhere, and waits for another roster.
+    pub held: Option<Held>,
     /// The newest checkpoint that exists on all nodes, and whether the run went on from it.
     pub newest: Option<(CheckpointId, bool)>,
     /// Who has joined here, and who of them has saved for the checkpoint that is made.
@@ -48,6 +49,15 @@ pub struct Running {
     saved: BTreeSet<u16>,
     /// Sentences for the log.
     notes: Vec<String>,
+}
+
+/// Where something better is than what the nodes have.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Held {
+    /// With nodes that the job does not have.
+    Outside,
+    /// On the parallel file system.
+    Drained,
 }
 
 /// What a call needs beside the state.
@@ -89,7 +99,7 @@ impl Running {
             quota: None,
             unwritten: Unwritten::default(),
             ready: None,
-            is_held: false,
+            held: None,
             newest: None,
             joins: Vec::new(),
             saved: BTreeSet::new(),
@@ -268,10 +278,15 @@ impl Running {
                 todo.push_back(Todo::Conduct(Input::RefusedBegin { id, why }));
             }
             Output::Ready(mut ready) => {
-                if !goes_on(&self.roster.drained, &mut ready) {
-                    self.is_held = true;
+                if !suffices(&self.roster.donors, &ready) {
+                    self.held = Some(Held::Outside);
                     return;
                 }
+                if !goes_on(&self.roster.drained, &mut ready) {
+                    self.held = Some(Held::Drained);
+                    return;
+                }
+                heed(&self.roster.donors, &mut ready);
                 let restore = ready.restore;
                 self.newest = restore.map(|id| (id, true));
                 self.ready = Some(ready.clone());

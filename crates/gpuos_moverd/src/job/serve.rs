@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use gpuos_checkpoint::ids::LEADER;
+use gpuos_checkpoint::ids::{LEADER, NodeIndex};
 use gpuos_config::options::parse_checkpoint;
 use gpuos_core::wire::CheckpointPhase;
 use gpuos_mover::program::{Input, Join, Reason};
@@ -10,7 +10,7 @@ use gpuos_mover::roster::Claim;
 
 use super::ends::Next;
 use super::gather::Gather;
-use super::running::{Around, Running};
+use super::running::{Around, Held, Running};
 use super::unwritten::Tell;
 use super::{Phase, Wish, Worker, begin, new_session};
 use crate::carried::{Body, Carried, JobRoster};
@@ -69,6 +69,8 @@ impl Worker {
             }
             Event::Back(BackDone::Looked(found)) => self.back.looked(found),
             Event::Back(BackDone::Fetched { session, result }) => self.fetched(session, result),
+            Event::Back(BackDone::Taken { session, result }) => self.taken(session, result),
+            Event::Donors(found) => self.donors.found(found),
             Event::Want(reason) => {
                 self.wanted = self.wanted.max(Some(reason));
                 self.pass_wish_on();
@@ -149,6 +151,7 @@ impl Worker {
                 if self.is_first() && before.is_some_and(|before| before != incarnation) {
                     self.note(&format!("the mover at seat {seat} was started anew"));
                     self.back.anew();
+                    self.donors.stop();
                     self.gather_anew(new_session(self.session));
                 }
             }
@@ -185,6 +188,7 @@ impl Worker {
                 }
             }
             Body::Drained { id, round, failed } => self.drain.answered(seat, (id, round), failed),
+            Body::NotGiven(node) if self.is_first() => self.donors.failed(node),
             Body::NoRoster(why) if seat == 0 => self.fail(why),
             body => self.with(|running, around| running.came(around, seat, body)),
         }
@@ -287,8 +291,11 @@ impl Worker {
     fn look_at_drain(&mut self) {
         let first = self.is_first();
         if let Phase::Running(running) = &self.phase {
-            if first && running.is_held {
-                self.back.again(&running.roster.drained);
+            if let (true, Some(held)) = (first, running.held) {
+                match held {
+                    Held::Outside => self.donors.again(),
+                    Held::Drained => self.back.again(&running.roster.drained),
+                }
                 self.gather_anew(new_session(self.session));
                 return;
             }
@@ -385,16 +392,31 @@ impl Worker {
         };
         let levels = &self.shared.config.domains;
         let (run, nodes) = (self.start.run, self.start.place.nodes);
-        if !self.back.is_known(run) || !gather.is_full(nodes.into()) {
+        // A first run has nothing anywhere.
+        let asked = run == 0 || self.donors.is_known(&self.start.nodes);
+        if !self.back.is_known(run) || !asked || !gather.is_full(nodes.into()) {
             return;
         }
-        gather.fill(self.back.claims(nodes));
+        let (donors, claims) = match self.back.is_fetching() {
+            false => self.donors.decide(&gather.claims(), None),
+            true => Default::default(),
+        };
+        let drained = self.back.claims(nodes);
+        // Parts of something older would come in vain.
+        let newer = drained.first().map_or(0, |claim| claim.newest.number);
+        let (donors, claims) = match newer > donors.taking.highest {
+            true => Default::default(),
+            false => (donors, claims),
+        };
+        gather.fill(claims);
+        gather.fill(drained);
         match gather.draw(scheme, &self.start.domains, levels) {
             Some(Ok(roster)) => {
                 let told = JobRoster {
                     gid: wish.gid,
                     asked: wish.asked.clone(),
                     drained: self.back.parts(nodes, run),
+                    donors,
                     roster,
                 };
                 let notes = &told.roster.notes;
@@ -431,10 +453,14 @@ impl Worker {
         if !matches!(self.phase, Phase::Gathering(_)) {
             return;
         }
-        let Some(id) = roster.drained.fetch else {
-            return self.run_with(roster);
-        };
         let own = roster.roster.index_of_seat[usize::from(self.own_seat())];
+        let donor = roster.donors.taking.from.get(&own.0).cloned();
+        let Some(id) = roster.drained.fetch else {
+            return match donor {
+                Some(node) => self.take_from(&node, own, roster),
+                None => self.run_with(roster),
+            };
+        };
         self.note(&format!(
             "this node's part of checkpoint {} is copied in from the parallel file system",
             id.number
@@ -452,6 +478,43 @@ impl Worker {
         }
         if let (Phase::Fetching(roster), true) = (&self.phase, session == self.session) {
             self.run_with(roster.clone());
+        }
+    }
+
+    /// This node's part is taken from a node that the job does not have.
+    fn take_from(&mut self, node: &str, own: NodeIndex, roster: JobRoster) {
+        self.note(&format!(
+            "this node takes the part of node {own} from node {node}, which the job does not have now"
+        ));
+        let taking = roster.donors.taking.clone();
+        self.phase = Phase::Fetching(roster);
+        if let Err(why) = self.donors.take(node, own, &taking, self.session) {
+            self.taken(self.session, Err(why));
+        }
+    }
+
+    /// It was taken, or not.
+    fn taken(&mut self, session: u32, result: Result<String, String>) {
+        if session == self.session {
+            let (Ok(told) | Err(told)) = &result;
+            self.came.push(told.clone());
+            if result.is_err() {
+                self.not_taken();
+            }
+        }
+        self.fetched(session, result.map(|told| self.note(&told)));
+    }
+
+    /// Seat 0 has to know who could not give what it has.
+    fn not_taken(&mut self) {
+        let Phase::Fetching(roster) = &self.phase else {
+            return;
+        };
+        let own = roster.roster.index_of_seat[usize::from(self.own_seat())];
+        match roster.donors.taking.from.get(&own.0).cloned() {
+            Some(node) if self.is_first() => self.donors.failed(node),
+            Some(node) => self.say(0, Body::NotGiven(node)),
+            None => {}
         }
     }
 

@@ -1,0 +1,111 @@
+//! Jobs that get none of their nodes again, on a real Slurm: their parts come from the nodes that they had.
+
+use std::fs;
+
+use gpuos_lab::Suite;
+use gpuos_tests::{Cluster, Setup, per_suite, plugins};
+
+use crate::checkpoint::{committed, counter, logs, said, until};
+
+per_suite!(a_job_goes_on_from_what_nodes_hold_that_it_does_not_have);
+
+const OLD: [&str; 3] = ["n1", "n2", "n3"];
+const NEW: [&str; 3] = ["n4", "n5", "n6"];
+
+/// Six nodes with a mover each, and no gpuosd.
+fn six(name: &str, suite: &Suite) -> Option<Cluster> {
+    let mut setup = Setup::new(name, suite);
+    setup.spec.nodes = 6;
+    setup.spec.movers = Some(plugins::daemons().to_path_buf());
+    setup.steered()
+}
+
+/// Three ranks on n1 to n3, which save every second.
+fn count(cluster: &Cluster, options: &[&str]) -> u32 {
+    let script = format!("srun -l {} 100000 0.02", counter());
+    let all = [
+        "--requeue",
+        "-N3",
+        "--ntasks-per-node=1",
+        "--open-mode=append",
+        "--gpuos-checkpoint=1s,l2=xor:3",
+    ];
+    let job = cluster.sbatch(&[&all[..], options].concat(), &script);
+    cluster.wait(job, &["RUNNING"]);
+    job
+}
+
+/// Publishes that nodes hold something of a job.
+fn publish(cluster: &Cluster, nodes: &[&str], job: u32) {
+    for node in nodes {
+        let extra = format!("Extra=[gpuos:1 ckpt=x:1,{job}:1,0:0]");
+        cluster.update(&[&format!("NodeName={node}"), &extra]);
+    }
+}
+
+/// The newest checkpoint of a job that programs on these nodes were told of, from `least` on.
+fn newest(cluster: &Cluster, nodes: &[&str], job: u32, least: u32) -> u32 {
+    until(cluster, "a checkpoint", || {
+        let known = nodes
+            .iter()
+            .filter_map(|node| committed(cluster, node, job));
+        known.max().filter(|number| *number >= least)
+    })
+}
+
+/// Requeues a job, which gets none of the nodes `from`.
+fn away(cluster: &Cluster, job: u32, from: &[&str], to: &[&str]) {
+    from.iter().for_each(|node| cluster.set_node(node, "DRAIN"));
+    to.iter().for_each(|node| cluster.set_node(node, "RESUME"));
+    cluster.run("scontrol", &["requeue", &job.to_string()]);
+    until(cluster, "the job is requeued", || {
+        let state = cluster.lab.job_state(job).ok();
+        state.filter(|state| state == "PENDING")
+    });
+    // Not in the second in which its credential was revoked.
+    cluster.update(&[&format!("JobId={job}"), "StartTime=now+3"]);
+    cluster.wait(job, &["RUNNING"]);
+}
+
+/// All ranks go on from one checkpoint that is at least this new.
+fn go_on(cluster: &Cluster, job: u32, times: usize, least: u32) -> u32 {
+    let restored = |rank| {
+        until(cluster, "it goes on", || {
+            let all = said(cluster, job, rank, "restored checkpoint");
+            all.get(times - 1).copied()
+        })
+    };
+    let from: Vec<(u32, u32)> = (0..3).map(restored).collect();
+    for (rank, (number, count)) in (0..).zip(&from) {
+        assert_eq!(*number, from[0].0, "one checkpoint for all: {from:?}");
+        assert!(*number >= least, "{least} was committed: {from:?}");
+        let saved = said(cluster, job, rank, "saved");
+        assert!(
+            saved.contains(&(*number, *count)),
+            "rank {rank}: {saved:?}, {from:?}\n{}",
+            logs(cluster)
+        );
+    }
+    from[0].0
+}
+
+fn a_job_goes_on_from_what_nodes_hold_that_it_does_not_have(suite: &Suite) {
+    let Some(cluster) = six("ckpt-outside", suite) else {
+        return;
+    };
+    NEW.iter().for_each(|node| cluster.set_node(node, "DRAIN"));
+    let job = count(&cluster, &[]);
+    let before = newest(&cluster, &OLD, job, 2);
+    publish(&cluster, &OLD, job);
+    away(&cluster, job, &OLD, &NEW);
+    let first = go_on(&cluster, job, 1, before);
+    assert!(logs(&cluster).contains("gave the part of node 2"));
+    let before = newest(&cluster, &NEW, job, first + 2);
+    // Back to nodes that have something older, and one that has the newest is lost with all that it had.
+    publish(&cluster, &NEW, job);
+    cluster.lab.kill_mover("n5", libc::SIGKILL).expect("it ran");
+    fs::remove_dir_all(cluster.lab.checkpoints_dir("n5")).expect("it had a store");
+    away(&cluster, job, &NEW, &OLD);
+    let second = go_on(&cluster, job, 2, before.min(first + 2));
+    newest(&cluster, &OLD, job, second + 1);
+}
