@@ -106,6 +106,57 @@ fn a_job_goes_on_from_what_nodes_hold_that_it_does_not_have(suite: &Suite) {
     cluster.lab.kill_mover("n5", libc::SIGKILL).expect("it ran");
     fs::remove_dir_all(cluster.lab.checkpoints_dir("n5")).expect("it had a store");
     away(&cluster, job, &NEW, &OLD);
-    let second = go_on(&cluster, job, 2, before.min(first + 2));
+    let second = go_on(&cluster, job, 2, before);
     newest(&cluster, &OLD, job, second + 1);
+    begins_from_another(&cluster, job);
+}
+
+/// A new job on other nodes begins from what another one has left, and goes on from its own when it has some.
+fn begins_from_another(cluster: &Cluster, job: u32) {
+    cluster.cancel(&[job]);
+    let count_of = |number: u32| {
+        let saved = said(cluster, job, 1, "saved");
+        saved.iter().rfind(|(of, _)| *of == number).map(|of| of.1)
+    };
+    cluster.lab.start_mover("n5").expect("it starts");
+    OLD.iter().for_each(|node| cluster.set_node(node, "DRAIN"));
+    NEW.iter().for_each(|node| cluster.set_node(node, "RESUME"));
+    let script = format!("srun -l {} 100000 0.02", counter());
+    let submit = |value: &str| {
+        let value = format!("--gpuos-checkpoint=1s,l2=xor:3,restart={value}");
+        let all = [
+            "--requeue",
+            "-N3",
+            "--ntasks-per-node=1",
+            "--open-mode=append",
+            &value,
+        ];
+        let next = cluster.sbatch(&all, &script);
+        cluster.wait(next, &["RUNNING"]);
+        next
+    };
+    let next = submit(&job.to_string());
+    let (from, at) = until(cluster, "it begins from the other job's", || {
+        said(cluster, next, 1, "restored checkpoint").pop()
+    });
+    if let Some(saved) = count_of(from) {
+        assert_eq!(at, saved, "checkpoint {from} of job {job}");
+    }
+    let own = newest(cluster, &NEW, next, from + 1);
+    cluster.run("scontrol", &["requeue", &next.to_string()]);
+    until(cluster, "the job is requeued", || {
+        let state = cluster.lab.job_state(next).ok();
+        state.filter(|state| state == "PENDING")
+    });
+    cluster.update(&[&format!("JobId={next}"), "StartTime=now+3"]);
+    go_on(cluster, next, 2, own);
+    cluster.cancel(&[next]);
+    // One that there is not: no program begins anew in its place.
+    let none = submit(&format!("{job}/4000000000"));
+    until(cluster, "the programs are told", || {
+        let text = crate::checkpoint::output(cluster, none);
+        text.contains("cannot begin from checkpoint 4000000000 of job")
+            .then_some(())
+    });
+    cluster.cancel(&[none]);
 }

@@ -53,11 +53,13 @@ fn carried() -> Vec<Vec<u8>> {
             unread: Some("the file system does not answer".into()),
         },
         donors: Default::default(),
+        of: None,
+        base: None,
     };
     let (ticket, id) = (9, id());
     let bodies = [
         Body::Hello { incarnation: 5 },
-        Body::ClaimAsk,
+        Body::ClaimAsk { of: None },
         Body::Claim(None),
         Body::Roster(roster),
         Body::NoRoster("no".into()),

@@ -21,7 +21,9 @@ pub mod refusals;
 mod share;
 mod source;
 
-pub use checkpoint::{CheckpointOption, Drain, Every, MOST_EVERY, parse_checkpoint};
+pub use checkpoint::{
+    CheckpointOption, Drain, Every, MOST_EVERY, Restart, parse_checkpoint, parse_restart,
+};
 pub use gres::{GresRequest, parse_gpus, parse_gres};
 pub use limits::{parse_clocks, parse_mps, parse_power, parse_share, parse_watch};
 pub use mig::{MAX_KINDS, parse_mig};

@@ -50,6 +50,8 @@ pub struct Found {
     pub donors: Vec<Donor>,
     /// Why others that should, or the workload manager, do not tell: clauses.
     pub silent: Vec<String>,
+    /// Why the job must not begin from the other one's checkpoint: a sentence.
+    pub refused: Option<String>,
 }
 
 /// What the roster says of it to all nodes.
@@ -135,8 +137,13 @@ impl Donors {
                 let (around, wanted) = (self.around.clone(), self.wanted.clone());
                 let own: BTreeSet<String> = nodes.iter().cloned().collect();
                 let to = around.to.clone();
+                let uid = self.uid;
                 let run = move || {
-                    find(&around, &wanted, &own, &found);
+                    let refused = refuse(&around, &wanted, uid, &own);
+                    match refused {
+                        Some(why) => locked(&found).refused = Some(why),
+                        None => find(&around, &wanted, &own, &found),
+                    }
                     let found = locked(&found).clone();
                     let _ = to.send(Event::Donors(found));
                 };
@@ -148,6 +155,14 @@ impl Donors {
                 }
                 false
             }
+        }
+    }
+
+    /// Seat 0: why the job must not begin from that of the other one.
+    pub fn refused(&self) -> Option<String> {
+        match &self.look {
+            Look::Known(found) => found.refused.clone(),
+            _ => None,
         }
     }
 
@@ -236,6 +251,37 @@ impl Donors {
             .map(|_| ())
             .map_err(|error| format!("no thread can be started: {error}"))
     }
+}
+
+/// Why a job must not begin from another one's checkpoint. What the workload manager has forgotten is over, and whose it is its
+/// checkpoints say.
+fn refuse(around: &Around, wanted: &Wanted, uid: u32, own: &BTreeSet<String>) -> Option<String> {
+    if wanted.of == wanted.by {
+        return None;
+    }
+    let of = &wanted.of;
+    let record = match around.manager.job(of) {
+        Ok(record) => record?,
+        Err(outcome) => {
+            return Some(format!(
+                "the workload manager does not tell whose job {of} is: {}; submit the job again",
+                outcome.words()
+            ));
+        }
+    };
+    if record.uid != uid {
+        return Some(format!(
+            "job {of} is another user's: name a job of your own with --gpuos-restart"
+        ));
+    }
+    // Its parts on these nodes are in use.
+    let shared = record
+        .is_running()
+        .then(|| record.nodes.iter().find(|node| own.contains(*node)));
+    let node = shared.flatten()?;
+    Some(format!(
+        "job {of} still runs on node {node}, which this job has, too: wait until it has ended, or keep this job off its nodes with --exclude"
+    ))
 }
 
 /// Asks for holders, and these for what they hold; each answer is added to `found` as it comes.

@@ -26,6 +26,7 @@ mod gather;
 #[cfg(test)]
 mod level3_tests;
 mod links;
+mod other;
 mod quota;
 mod restoring;
 mod running;
@@ -54,7 +55,7 @@ use gpuos_store::disk::LinuxDisk;
 use gpuos_store::store::Store;
 use gpuos_workload::WorkloadManager;
 
-use crate::carried::JobRoster;
+use crate::carried::{Base, JobRoster, Other};
 use crate::donor::client::Wanted;
 use crate::event::Event;
 use crate::folder::JobFolder;
@@ -153,6 +154,10 @@ pub struct Worker {
     drain: Drain,
     back: Back,
     donors: Donors,
+    /// The job whose checkpoints the movers are about to make whole on the nodes of this one.
+    other: Option<Other>,
+    /// What that came to.
+    base: Option<Base>,
     /// Where this node's part came from in this run, for clients.
     came: Vec<String>,
     phase: Phase,
@@ -190,7 +195,7 @@ impl Worker {
         let (level3, of) = (shared.level3.clone(), (start.job.clone(), start.uid));
         let drain = Drain::new(level3.clone(), of.clone(), to.clone());
         let back = Back::new(level3, of, to.clone());
-        let donors = donors(&shared, &start, &to);
+        let donors = donors(&shared, &start, &to, None);
         Worker {
             shared,
             start,
@@ -207,6 +212,8 @@ impl Worker {
             drain,
             back,
             donors,
+            other: None,
+            base: None,
             came: Vec::new(),
             phase: Phase::Gathering(Gather::new()),
             ends: Ends::default(),
@@ -278,7 +285,7 @@ impl Worker {
 }
 
 /// What other nodes hold of a job.
-fn donors(shared: &Shared, start: &Start, to: &SyncSender<Event>) -> Donors {
+fn donors(shared: &Shared, start: &Start, to: &SyncSender<Event>, of: Option<&Other>) -> Donors {
     let around = donors::Around {
         network: shared.network.clone(),
         manager: shared.manager.clone(),
@@ -286,7 +293,7 @@ fn donors(shared: &Shared, start: &Start, to: &SyncSender<Event>) -> Donors {
         to: to.clone(),
     };
     let wanted = Wanted {
-        of: start.job.clone(),
+        of: of.map_or(&start.job, |of| &of.job).clone(),
         by: start.job.clone(),
         node: shared.node.clone(),
     };

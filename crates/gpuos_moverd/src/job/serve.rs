@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use gpuos_checkpoint::ids::{LEADER, NodeIndex};
 use gpuos_config::options::parse_checkpoint;
+use gpuos_core::job::JobId;
 use gpuos_core::wire::CheckpointPhase;
 use gpuos_mover::program::{Input, Join, Reason};
 use gpuos_mover::roster::Claim;
@@ -155,11 +156,11 @@ impl Worker {
                     self.gather_anew(new_session(self.session));
                 }
             }
-            Body::ClaimAsk if seat == 0 => {
+            Body::ClaimAsk { of } if seat == 0 => {
                 if session != self.session {
                     self.gather_anew(session);
                 }
-                let claim = self.claim();
+                let claim = self.claim(of.as_ref());
                 self.say(seat, Body::Claim(claim));
             }
             Body::Claim(claim) if self.is_first() && session == self.session => {
@@ -214,10 +215,17 @@ impl Worker {
         }
     }
 
-    /// What this node has of the job.
-    fn claim(&self) -> Option<Claim> {
-        let (job, uid) = (&self.start.job, self.start.uid);
-        let store = self.shared.store.job(job, uid);
+    /// What this node has of the job, or of another one of the same user.
+    fn claim(&self, of: Option<&JobId>) -> Option<Claim> {
+        let uid = self.start.uid;
+        let store = match of {
+            None => self.shared.store.job(&self.start.job, uid),
+            // No folder is made for a job of which nobody has shown that it is this user's.
+            Some(other) => self.shared.store.existing(other),
+        };
+        if of.is_some() && !store.as_ref().is_ok_and(|store| store.uid() == uid) {
+            return None;
+        }
         let claim = store.and_then(|store| store.claim());
         match claim {
             Ok(claim) => claim.map(|(newest, index, nodes, set)| Claim {
@@ -291,10 +299,16 @@ impl Worker {
     fn look_at_drain(&mut self) {
         let first = self.is_first();
         if let Phase::Running(running) = &self.phase {
-            if let (true, Some(held)) = (first, running.held) {
-                match held {
+            if let (true, Some(held)) = (first, &running.held) {
+                match held.clone() {
                     Held::Outside => self.donors.again(),
                     Held::Drained => self.back.again(&running.roster.drained),
+                    Held::Other(other) => self.turn_to(Some(other)),
+                    Held::Gathered(ready) => {
+                        if let Err(why) = self.gathered(&ready) {
+                            return self.fail(why);
+                        }
+                    }
                 }
                 self.gather_anew(new_session(self.session));
                 return;
@@ -356,7 +370,8 @@ impl Worker {
             .collect();
         for seat in &lacking {
             self.links.want(*seat);
-            self.links.say(*seat, self.session, Body::ClaimAsk);
+            let of = self.other.as_ref().map(|other| other.job.clone());
+            self.links.say(*seat, self.session, Body::ClaimAsk { of });
         }
         // Where all have answered, nothing but what is drained is waited for, which has a limit of its own.
         if late && !(lacking.is_empty() && self.wish.is_some()) {
@@ -378,7 +393,8 @@ impl Worker {
     fn claim_once(&self) -> Option<Option<Claim>> {
         match &self.phase {
             Phase::Gathering(gather) if self.is_first() && gather.lacks_claim(0) => {
-                Some(self.claim())
+                let of = self.other.as_ref().map(|other| &other.job);
+                Some(self.claim(of))
             }
             _ => None,
         }
@@ -391,14 +407,20 @@ impl Worker {
             return;
         };
         let levels = &self.shared.config.domains;
-        let (run, nodes) = (self.start.run, self.start.place.nodes);
+        let nodes = self.start.place.nodes;
+        // Another job has run before.
+        let run = self.start.run.max(u32::from(self.other.is_some()));
         // A first run has nothing anywhere.
         let asked = run == 0 || self.donors.is_known(&self.start.nodes);
         if !self.back.is_known(run) || !asked || !gather.is_full(nodes.into()) {
             return;
         }
+        if let Some(why) = self.donors.refused() {
+            return self.fail(why);
+        }
+        let only = self.other.as_ref().and_then(|other| other.number);
         let (donors, claims) = match self.back.is_fetching() {
-            false => self.donors.decide(&gather.claims(), None),
+            false => self.donors.decide(&gather.claims(), only),
             true => Default::default(),
         };
         let drained = self.back.claims(nodes);
@@ -410,6 +432,12 @@ impl Worker {
         };
         gather.fill(claims);
         gather.fill(drained);
+        if let Some(other) = &self.other
+            && gather.claims().iter().all(Option::is_none)
+        {
+            let why = self.none_of(other, &donors.silent);
+            return self.fail(why);
+        }
         match gather.draw(scheme, &self.start.domains, levels) {
             Some(Ok(roster)) => {
                 let told = JobRoster {
@@ -417,6 +445,8 @@ impl Worker {
                     asked: wish.asked.clone(),
                     drained: self.back.parts(nodes, run),
                     donors,
+                    of: self.other.clone(),
+                    base: self.base.clone(),
                     roster,
                 };
                 let notes = &told.roster.notes;
@@ -453,6 +483,7 @@ impl Worker {
         if !matches!(self.phase, Phase::Gathering(_)) {
             return;
         }
+        self.turn_to(roster.of.clone());
         let own = roster.roster.index_of_seat[usize::from(self.own_seat())];
         let donor = roster.donors.taking.from.get(&own.0).cloned();
         let Some(id) = roster.drained.fetch else {
@@ -586,7 +617,8 @@ impl Worker {
         }
         let known = folder.known();
         let first = self.start.run == 0 && (known.epoch, known.highest) == (0, 0);
-        let line = match first && self.claim().is_none() {
+        let first = first && !self.wants_other();
+        let line = match first && self.claim(None).is_none() {
             true => "new".to_string(),
             false => format!("failed {why}"),
         };
