@@ -15,7 +15,7 @@ const NEW: [&str; 3] = ["n4", "n5", "n6"];
 /// Six nodes with a mover each, and no gpuosd.
 fn six(name: &str, suite: &Suite) -> Option<Cluster> {
     let mut setup = Setup::new(name, suite);
-    setup.spec.nodes = 6;
+    setup.spec.nodes = 6.into();
     setup.spec.movers = Some(plugins::daemons().to_path_buf());
     setup.steered()
 }
@@ -121,19 +121,9 @@ fn begins_from_another(cluster: &Cluster, job: u32) {
     cluster.lab.start_mover("n5").expect("it starts");
     OLD.iter().for_each(|node| cluster.set_node(node, "DRAIN"));
     NEW.iter().for_each(|node| cluster.set_node(node, "RESUME"));
-    let script = format!("srun -l {} 100000 0.02", counter());
     let submit = |value: &str| {
-        let value = format!("--gpuos-checkpoint=1s,l2=xor:3,restart={value}");
-        let all = [
-            "--requeue",
-            "-N3",
-            "--ntasks-per-node=1",
-            "--open-mode=append",
-            &value,
-        ];
-        let next = cluster.sbatch(&all, &script);
-        cluster.wait(next, &["RUNNING"]);
-        next
+        let value = format!("--gpuos-restart={value}");
+        count(cluster, &[&value])
     };
     let next = submit(&job.to_string());
     let (from, at) = until(cluster, "it begins from the other job's", || {
@@ -159,4 +149,50 @@ fn begins_from_another(cluster: &Cluster, job: u32) {
             .then_some(())
     });
     cluster.cancel(&[none]);
+    goes_back(cluster);
+}
+
+/// `gpuos ckpt` on the node n4.
+fn ckpt(cluster: &Cluster, args: &[&str]) -> String {
+    let gpuos = plugins::programs().join("gpuos");
+    let dir = cluster.lab.gpuosd_runtime_dir("n4");
+    let dir = dir.to_str().expect("UTF-8");
+    let all = [&["ckpt"], args, &["--runtime-dir", dir]].concat();
+    cluster.run(gpuos.to_str().expect("UTF-8"), &all)
+}
+
+/// A job goes back to a checkpoint that is not its newest, and that one is restored elsewhere while it runs.
+fn goes_back(cluster: &Cluster) {
+    let job = count(cluster, &["--gpuos-checkpoint=1h,l2=xor:3"]);
+    let id = job.to_string();
+    until(cluster, "all have joined", || {
+        (0..3)
+            .all(|rank| crate::checkpoint::output(cluster, job).contains(&format!("{rank}: new")))
+            .then_some(())
+    });
+    for _ in 0..2 {
+        ckpt(cluster, &["now", &id]);
+    }
+    let told = ckpt(cluster, &["restart", &id, "1"]);
+    assert!(told.contains("goes on from checkpoint 1"), "{told}");
+    until(cluster, "the job is requeued", || {
+        let state = cluster.lab.job_state(job).ok();
+        state.filter(|state| state == "PENDING")
+    });
+    cluster.update(&[&format!("JobId={job}"), "StartTime=now+3"]);
+    cluster.wait(job, &["RUNNING"]);
+    assert_eq!(go_on(cluster, job, 1, 1), 1);
+    // Numbers go on above the one that was left.
+    ckpt(cluster, &["now", &id]);
+    newest(cluster, &NEW, job, 3);
+    publish(cluster, &NEW, job);
+    OLD.iter().for_each(|node| cluster.set_node(node, "RESUME"));
+    let told = ckpt(cluster, &["drill", &id]);
+    assert!(
+        told.contains("checkpoint 3 of job")
+            && told.contains("was restored on n[1-3]: 3 files of 3 ranks"),
+        "{told}\n{}",
+        logs(cluster)
+    );
+    cluster.cancel(&[job]);
 }
