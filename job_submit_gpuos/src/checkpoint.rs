@@ -18,6 +18,10 @@ pub fn check(
     shape: &Shape,
 ) -> Result<(), Refusal> {
     match options.checkpoint {
+        None if options.restart.is_some() => {
+            let said = options.restart.unwrap_or_default();
+            Err(refused::restart_without(said).into())
+        }
         Some(asked) if !config.enabled => Err(refused::no_checkpoints(asked).into()),
         Some(asked) if config.shared.is_none() && matches!(asked.drain, Some(Drain::Every(_))) => {
             Err(refused::no_shared(asked).into())
@@ -98,6 +102,22 @@ mod tests {
         assert_eq!(check(&off, &JobOptions::default(), &on(1)), Ok(()));
         // A change of a job that was taken before does not question that.
         assert_eq!(nodes(&off, &options("10m"), &on(4)), Ok(()));
+    }
+
+    #[test]
+    fn from_what_a_job_begins_says_nothing_in_one_without_checkpoints() {
+        let site = site("enabled = true");
+        let mut alone = JobOptions::default();
+        alone.set("gpuos-restart", "12/3").unwrap();
+        let why = check(&site, &alone, &on(1)).unwrap_err();
+        assert_eq!(
+            why.sentence,
+            "--gpuos-restart=12/3: a job without --gpuos-checkpoint has no checkpoints; write --gpuos-checkpoint=TIME with it, or \
+             leave it out"
+        );
+        let mut both = options("10m,l2=single");
+        both.set("gpuos-restart", "12/3").unwrap();
+        assert_eq!(check(&site, &both, &on(1)), Ok(()));
     }
 
     #[test]

@@ -75,6 +75,9 @@ pub mod refused {
         pub fn no_checkpoints() on "--gpuos-checkpoint" =
             "this site makes no checkpoints",
             write "no --gpuos-checkpoint; an administrator can turn them on with [checkpoint] enabled = true in gpuos.toml";
+        /// From what a job begins that makes no checkpoints.
+        pub fn restart_without() on "--gpuos-restart" =
+            "a job without --gpuos-checkpoint has no checkpoints", write "--gpuos-checkpoint=TIME with it, or leave it out";
         /// `[checkpoint]` names no folder to which checkpoints are drained.
         pub fn no_shared() on "--gpuos-checkpoint" =
             "this site drains no checkpoints to a parallel file system",

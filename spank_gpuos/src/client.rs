@@ -136,7 +136,7 @@ pub fn send_options(spank: Spank<'_>) -> c_int {
     };
     let settled = with_asked(|asked| asked.finish(default));
     let settled = match settled {
-        Ok(settled) => settled,
+        Ok(settled) => settled.with_restart(),
         Err(error) => return refuse(&error.to_string()),
     };
     if let (Some(_), Some(given)) = (job, &settled.values[Opt::Checkpoint as usize]) {

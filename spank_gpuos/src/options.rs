@@ -7,10 +7,12 @@
 
 use std::ffi::CStr;
 
-use gpuos_config::options::{JobOptions, OPTIONS, OptionError, Source, is_off, parse_switch};
+use gpuos_config::options::{
+    JobOptions, OPTIONS, OptionError, Source, is_off, parse_checkpoint, parse_restart, parse_switch,
+};
 
 /// Number of options.
-pub const COUNT: usize = 14;
+pub const COUNT: usize = 15;
 
 /// One of the plugin's options.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -43,6 +45,8 @@ pub enum Opt {
     Share = 12,
     /// `--gpuos-checkpoint`
     Checkpoint = 13,
+    /// `--gpuos-restart`
+    Restart = 14,
 }
 
 impl Opt {
@@ -62,6 +66,7 @@ impl Opt {
         Opt::Mig,
         Opt::Share,
         Opt::Checkpoint,
+        Opt::Restart,
     ];
 
     /// Those about the job's GPUs while it runs, wherever it is placed.
@@ -97,6 +102,7 @@ impl Opt {
             Opt::Mig => c"_SLURM_SPANK_OPTION_gpuos_gpuos_mig",
             Opt::Share => c"_SLURM_SPANK_OPTION_gpuos_gpuos_share",
             Opt::Checkpoint => c"_SLURM_SPANK_OPTION_gpuos_gpuos_checkpoint",
+            Opt::Restart => c"_SLURM_SPANK_OPTION_gpuos_gpuos_restart",
         }
     }
 
@@ -122,6 +128,7 @@ impl Opt {
             Opt::Mig => "SLURM_SPANK__SLURM_SPANK_OPTION_gpuos_gpuos_mig",
             Opt::Share => "SLURM_SPANK__SLURM_SPANK_OPTION_gpuos_gpuos_share",
             Opt::Checkpoint => "SLURM_SPANK__SLURM_SPANK_OPTION_gpuos_gpuos_checkpoint",
+            Opt::Restart => "SLURM_SPANK__SLURM_SPANK_OPTION_gpuos_gpuos_restart",
         }
     }
 
@@ -132,7 +139,8 @@ impl Opt {
 
     /// Whether it is about the job's place, and so contradicts `--gpuos=off`.
     fn about_place(self) -> bool {
-        !matches!(self, Opt::Switch | Opt::Mig | Opt::Checkpoint) && !Opt::LIMITS.contains(&self)
+        let others = [Opt::Switch, Opt::Mig, Opt::Checkpoint, Opt::Restart];
+        !others.contains(&self) && !Opt::LIMITS.contains(&self)
     }
 
     /// Whether steps have it too; the others are the job's alone.
@@ -195,6 +203,28 @@ pub struct EffectiveOptions {
     /// Options of which the user, or what does not go with them, has undone the default: steps of the job, which
     /// see the same environment, are not to ask for it again.
     pub undone: [bool; COUNT],
+}
+
+impl EffectiveOptions {
+    /// From what the job begins is a part of what it says of its checkpoints, which is handed on as one value. A default does not
+    /// count in a job without checkpoints.
+    pub fn with_restart(mut self) -> EffectiveOptions {
+        let [checkpoint, restart] = [Opt::Checkpoint, Opt::Restart].map(|opt| opt as usize);
+        let default = |given: &SourcedValue| given.source == Source::Environment;
+        if self.values[checkpoint].is_none() {
+            self.values[restart] = self.values[restart].take().filter(|given| !default(given));
+            return self;
+        }
+        let said = self.values[restart].as_ref();
+        let said = said.and_then(|given| parse_restart(&given.value).ok());
+        if let (Some(given), Some(said)) = (&mut self.values[checkpoint], said)
+            && let Ok(mut option) = parse_checkpoint(&given.value)
+        {
+            option.restart = said;
+            given.value = option.to_string();
+        }
+        self
+    }
 }
 
 /// What the user asked for, for one component of a job.

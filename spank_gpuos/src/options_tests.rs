@@ -263,6 +263,7 @@ const VALUES: [[&str; 2]; COUNT] = [
     ["1g.10gb:2", "3g"],
     ["mps:25%", "mps"],
     ["10m,l2=partner", "10m,dir=/x"],
+    ["1234/7", "1/../2"],
 ];
 
 /// Ways in which a value comes to a component of a job.
@@ -424,6 +425,50 @@ fn a_silenced_default_stays_silent_in_the_steps_of_the_job() {
     asked.note(Opt::Mig, flag("off"), None);
     let step = job.clone().with(&asked.finish(none).unwrap(), true);
     assert_eq!(step, job);
+}
+
+#[test]
+fn from_what_a_job_begins_is_said_with_its_checkpoints() {
+    let settle = |given: &[(Opt, &str)], default: &str| {
+        let mut asked = Asked::default();
+        for (opt, value) in given {
+            asked.note(*opt, flag(value), None);
+        }
+        let of =
+            |opt: Opt| (opt == Opt::Restart && !default.is_empty()).then(|| default.to_owned());
+        let values = asked.finish(of).unwrap().with_restart().values;
+        let text = |opt: Opt| {
+            values[opt as usize]
+                .as_ref()
+                .map(|given| given.value.clone())
+        };
+        [text(Opt::Checkpoint), text(Opt::Restart)]
+    };
+    let some = |text: &str| Some(text.to_owned());
+    let checkpoint = (Opt::Checkpoint, "10m,l2=partner");
+    for (given, default, wanted) in [
+        (&[checkpoint][..], "", [some("10m,l2=partner"), None]),
+        (
+            &[checkpoint, (Opt::Restart, "12/3")],
+            "",
+            [some("10m,l2=partner,restart=12/3"), some("12/3")],
+        ),
+        (
+            &[checkpoint],
+            "12",
+            [some("10m,l2=partner,restart=12"), some("12")],
+        ),
+        (
+            &[checkpoint, (Opt::Restart, "off")],
+            "12",
+            [some("10m,l2=partner"), None],
+        ),
+        // A flag alone is refused by the controller, a default is none of this job's.
+        (&[(Opt::Restart, "12")], "", [None, some("12")]),
+        (&[], "12", [None, None]),
+    ] {
+        assert_eq!(settle(given, default), wanted, "{given:?} {default}");
+    }
 }
 
 #[test]

@@ -14,6 +14,7 @@ use crate::users::{ALICE, EVE, MALLORY};
 const FOLDER: &str = "Folders of jobs with checkpoints";
 const SOCKET: &str = "Requests on gpuos_mover's socket";
 const PORT: &str = "gpuos_mover's TCP port";
+const OPTION: &str = "Values of gpuos's options";
 const ENVIRONMENT: &str = "Variables of the environment";
 
 /// Where the attackers' jobs run; the victim's job has this node as well.
@@ -39,6 +40,7 @@ pub fn all() -> Vec<Attempt> {
     requests(&mut all);
     strangers(&mut all);
     environment(&mut all);
+    others(&mut all);
     all
 }
 
@@ -179,6 +181,10 @@ fn requests(all: &mut Vec<Attempt>) {
         (
             "asks for a checkpoint of another's job",
             "{\"do\":\"now\",\"job\":{victim}}",
+        ),
+        (
+            "chooses from which checkpoint another's job goes on",
+            "{\"do\":\"choose\",\"job\":{victim},\"number\":1}",
         ),
         (
             "verifies another's checkpoints",
@@ -385,6 +391,37 @@ fn strangers(all: &mut Vec<Attempt>) {
         )
         .short(),
     );
+}
+
+/// Jobs that want to begin from the checkpoint of another user's job.
+fn others(all: &mut Vec<Attempt>) {
+    let holds = "is told that it cannot, gets no byte of it, and the victim's checkpoints go on";
+    for (name, value) in [
+        ("begins from the checkpoint of another's job", "{victim}"),
+        ("begins from checkpoint 1 of another's job", "{victim}/1"),
+        (
+            "begins from the largest number that there is",
+            "4294967295/4294967295",
+        ),
+    ] {
+        all.push(attempt(OPTION, name, holds, move |stage: &Stage| -> Judge {
+            let pid = stage.cluster.lab.mover_pid(NODE);
+            let victim = stage.victims.saved.to_string();
+            let restart = format!("--gpuos-restart={}", value.replace("{victim}", &victim));
+            let script = "d=$GPUOS_CHECKPOINT_DIR; : >$d/ranks/0.1.7; while [ ! -e $d/start.0.7 ]; do sleep 0.1; done; \
+                echo \"end=$(head -1 $d/start.0.7)\"; echo after=$(ls $d | grep -c restore); sleep 20";
+            let options = ["-w", NODE, "--gpuos-checkpoint=1s,l2=single", &restart];
+            let job = stage.sbatch_with(stage.command(MALLORY, "sbatch"), &options, script);
+            judge(move |stage| {
+                let job = job?;
+                let end = stage.told(job, "end=")?;
+                ensure(end.starts_with("failed "), || format!("the program is told {end:?}"))?;
+                let after = stage.told(job, "after=")?;
+                ensure(after == "0", || format!("{after} folders of restored files"))?;
+                goes_on(stage, pid)
+            })
+        }));
+    }
 }
 
 fn environment(all: &mut Vec<Attempt>) {

@@ -6,6 +6,7 @@ mod checkpoint;
 mod checkpoint_ends;
 mod checkpoint_losses;
 mod checkpoint_matrix;
+mod checkpoint_outside;
 mod checkpoint_rto;
 mod claims;
 mod discover;

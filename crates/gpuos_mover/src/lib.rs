@@ -4,7 +4,7 @@
 //! - [`node`]: the node, which holds all else together,
 //! - [`settings`]: its place in the job and its limits; [`output`]: what it has to say,
 //! - [`message`]: what nodes say to each other, and what is refused,
-//! - [`roster`]: which index and which set each node has,
+//! - [`roster`]: which index and which set each node has; [`donors`]: what they take from nodes that the job has no more,
 //! - [`program`]: when the job's program starts, from what, and when it saves.
 //!
 //! ```text
@@ -30,6 +30,7 @@
 //! The code blocks on the disk. Nothing here has a clock, a thread or a socket.
 #![forbid(unsafe_code)]
 
+pub mod donors;
 mod inventory;
 mod keeping;
 mod local;

@@ -15,7 +15,7 @@ use gpuos_checkpoint::ids::{CheckpointId, Digest, NodeIndex};
 use gpuos_checkpoint::refusal::Refusal;
 use gpuos_checkpoint::sets::Set;
 use gpuos_checkpoint::stripe::Part;
-use gpuos_checkpoint::usable::{self, HeldPart, Inventory, ManifestFacts, NodeSet};
+use gpuos_checkpoint::usable::{self, HeldPart, Inventory, ManifestFacts, NodeSet, Verdict};
 
 use crate::message::{Body, Facts, Plan, Report, short};
 use crate::settings::Settings;
@@ -28,6 +28,7 @@ pub(crate) struct Restart {
     nodes: u16,
     keep: u32,
     full_every: u32,
+    only: Option<u32>,
     sets: Vec<NodeSet>,
     reports: BTreeMap<NodeIndex, Report>,
     /// Checkpoints that could not be repaired, with the reason.
@@ -45,6 +46,7 @@ impl Restart {
             nodes: settings.nodes,
             keep: settings.keep,
             full_every: settings.full_every,
+            only: settings.only,
             sets: settings.sets.iter().map(stripes).collect(),
             reports: BTreeMap::new(),
             failed: BTreeMap::new(),
@@ -170,8 +172,15 @@ impl Restart {
                 return plan;
             }
         };
-        let chosen = usable::choose(&verdicts);
-        for verdict in &verdicts {
+        let only = self.only;
+        let wanted = |verdict: &&Verdict| only.is_none_or(|only| only == verdict.id.number);
+        let wanted: Vec<Verdict> = verdicts.iter().filter(wanted).cloned().collect();
+        if let (Some(only), true) = (only, wanted.is_empty()) {
+            plan.passed_over
+                .push(format!("there is no checkpoint {only}"));
+        }
+        let chosen = usable::choose(&wanted);
+        for verdict in &wanted {
             if Some(verdict) == chosen {
                 break;
             }
@@ -184,17 +193,22 @@ impl Restart {
         }
         // What a program was given was committed, whatever has become of the note of it.
         let was =
-            |verdict: &usable::Verdict| verdict.committed || self.refused.contains_key(&verdict.id);
-        plan.lost = chosen.is_none() && verdicts.iter().any(was);
+            |verdict: &Verdict| verdict.committed || self.refused.contains_key(&verdict.id);
+        // Who names one does not want to begin anew in its place.
+        let counts = only.is_some() || verdicts.iter().any(was);
+        plan.lost = chosen.is_none() && counts;
         if let Some(id) = chosen.map(|verdict| verdict.id) {
             plan.restore = self.digests(id).map(|_| id);
             plan.repair = self.needs(id);
         }
         let usable = verdicts.iter().filter(|verdict| verdict.result.is_ok());
         let keep = usize::try_from(self.keep.max(1)).unwrap_or(usize::MAX);
-        let kept = usable.take(keep.min(MOST_KEPT));
+        let newest = usable.take(keep.min(MOST_KEPT));
+        let kept: BTreeSet<CheckpointId> = newest.chain(chosen).map(|verdict| verdict.id).collect();
         plan.kept = kept
-            .map(|verdict| (verdict.id, self.needs(verdict.id)))
+            .into_iter()
+            .rev()
+            .map(|id| (id, self.needs(id)))
             .collect();
         plan
     }

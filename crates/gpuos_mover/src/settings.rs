@@ -38,6 +38,8 @@ pub struct Settings {
     pub keep: u32,
     /// Every so many checkpoints one is written in full; 0 counts as 1. That of node 0 counts.
     pub full_every: u32,
+    /// The run goes on from the checkpoint of this number and no other. `None`: from the newest. That of node 0 counts.
+    pub only: Option<u32>,
 }
 
 impl Settings {
@@ -64,6 +66,7 @@ impl Settings {
             limits: Limits::default(),
             keep: 2,
             full_every: 8,
+            only: None,
         }
     }
 

@@ -3,7 +3,9 @@
 //! A link knows nodes by their seats, which are their places in the workload manager's list of the job's nodes; what is inside of
 //! [`Body::Store`] and [`Body::Word`] goes by their indices in checkpoints, which the roster gives.
 
+use crate::job::donors::FromDonors;
 use gpuos_checkpoint::ids::CheckpointId;
+use gpuos_core::job::JobId;
 use gpuos_mover::message::{Bytes, MAX_MESSAGE};
 use gpuos_mover::roster::{Claim, Roster};
 use serde::{Deserialize, Serialize};
@@ -35,7 +37,10 @@ pub enum Body {
         incarnation: u64,
     },
     /// Of seat 0: what do you have of the job?
-    ClaimAsk,
+    ClaimAsk {
+        /// Of this one, if it is not the job itself.
+        of: Option<JobId>,
+    },
     /// This.
     Claim(Option<Claim>),
     /// Of seat 0: so the job goes on.
@@ -44,6 +49,8 @@ pub enum Body {
     RosterTaken,
     /// Of no use: there are no checkpoints in this run, for a reason that the job's user is told.
     NoRoster(String),
+    /// To seat 0: that node could not give what the roster had it give.
+    NotGiven(String),
     /// For the conductor.
     Word(Bytes),
     /// For the loop of the node.
@@ -102,6 +109,30 @@ pub struct JobRoster {
     pub roster: Roster,
     /// What is on the parallel file system.
     pub drained: FromShared,
+    /// What nodes hold that the job does not have any more.
+    pub donors: FromDonors,
+    /// The checkpoint of another job is made whole on the nodes; another roster follows then.
+    pub of: Option<Other>,
+    /// It is whole, and the job begins from it if it has none itself.
+    pub base: Option<Base>,
+}
+
+/// Another job of the same user, from whose checkpoint a job is to begin.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Other {
+    /// The job.
+    pub job: JobId,
+    /// The number of the checkpoint; `None`: the newest.
+    pub number: Option<u32>,
+}
+
+/// A checkpoint of another job, whose parts are on all nodes.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Base {
+    /// The job.
+    pub job: JobId,
+    /// The checkpoint.
+    pub id: CheckpointId,
 }
 
 /// What seat 0 has found on the parallel file system, and what becomes of it.

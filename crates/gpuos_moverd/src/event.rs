@@ -10,6 +10,7 @@ use gpuos_mover::program::{Join, Reason};
 use gpuos_store::drained::Complete;
 
 use crate::carried::Body;
+use crate::job::donors::Found;
 
 /// Something that the thread of a job is told.
 pub enum Event {
@@ -76,6 +77,8 @@ pub enum Event {
     Drain(DrainDone),
     /// What is drained was looked at, or copied in.
     Back(BackDone),
+    /// What nodes outside the job hold is known.
+    Donors(Found),
     /// A checkpoint is wanted.
     Want(Reason),
     /// What the workload manager says of the job's end, to the node that leads.
@@ -125,5 +128,12 @@ pub enum BackDone {
         session: u32,
         /// A sentence.
         result: Result<(), String>,
+    },
+    /// This node's part was taken from another node, or not.
+    Taken {
+        /// For this gathering.
+        session: u32,
+        /// A sentence that says what came, or why nothing did.
+        result: Result<String, String>,
     },
 }

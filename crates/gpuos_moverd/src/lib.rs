@@ -8,6 +8,7 @@
 //! - [`folder`]: the folder by which a job's programs are spoken with;
 //! - [`level3`]: the folder on a parallel file system, and [`keeper`], which looks after it;
 //! - `audit`: what somebody has had done;
+//! - [`donor`]: parts for nodes of a job that the node which holds them is not one of any more;
 //! - [`network`]: links to the movers of other nodes, and [`carried`]: what goes over them.
 //!
 //! What is thought is in `gpuos_mover` (node, conductor, roster) and `gpuos_checkpoint`; the bytes are `gpuos_store`'s.
@@ -18,6 +19,7 @@ mod audit;
 pub mod carried;
 mod clock;
 pub mod domains;
+pub mod donor;
 pub mod ends;
 pub mod event;
 pub mod folder;

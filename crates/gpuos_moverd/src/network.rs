@@ -13,9 +13,12 @@ use gpuos_link::bucket::Bucket;
 use gpuos_link::munge::Munge;
 use gpuos_link::session::{Place, Places, Settings};
 use gpuos_link::tcp::{self, Link, Listener, Options, Pace, Receiver};
+use gpuos_store::disk::LinuxDisk;
 use gpuos_workload::Addresses;
 
 use crate::carried::MAX_CARRIED;
+use crate::donor::serve::Giver;
+use crate::donor::service;
 use crate::event::Event;
 use crate::jobs::Jobs;
 
@@ -113,21 +116,23 @@ impl Network {
     /// Connects this node's mover with that of another seat of a job, in a thread; what comes of it is told to the job.
     pub fn dial(self: &Arc<Network>, place: Place, seat: u16, node: String, to: SyncSender<Event>) {
         let network = self.clone();
-        let dial = move || {
-            let address = network.address(&node);
-            let linked = address.and_then(|address| {
-                let peer = NodeIndex(seat);
-                tcp::connect(address, place, peer, &network.credentials, &network.options)
-                    .map_err(|e| format!("the mover of node {node} at {address}: {e}"))
-            });
-            match linked {
-                Ok(link) => network.carry(link, &to),
-                Err(why) => drop(to.send(Event::NotLinked { seat, why })),
-            }
+        let dial = move || match network.reach(&node, place, NodeIndex(seat)) {
+            Ok(link) => network.carry(link, &to),
+            Err(why) => drop(to.send(Event::NotLinked { seat, why })),
         };
         let thread = thread::Builder::new().name("dial".into()).stack_size(STACK);
         // Without a thread the job tries again later.
         let _ = thread.spawn(dial);
+    }
+
+    /// Connects with the mover of a node, which waits.
+    ///
+    /// # Errors
+    /// A clause that names the node.
+    pub fn reach(&self, node: &str, place: Place, peer: NodeIndex) -> Result<Link, String> {
+        let address = self.address(node)?;
+        tcp::connect(address, place, peer, &self.credentials, &self.options)
+            .map_err(|e| format!("the mover of node {node} at {address}: {e}"))
     }
 
     /// Hands the sending half of a link to its job, and receives until the link ends.
@@ -144,11 +149,16 @@ impl Network {
         }
     }
 
-    /// Takes links, and hands each to its job, until the process ends.
+    /// Takes links, and hands each to its job, or to who gives parts, until the process ends.
     ///
     /// # Errors
     /// The thread cannot be made.
-    pub fn take(self: &Arc<Network>, listener: Listener, jobs: Arc<Jobs>) -> std::io::Result<()> {
+    pub fn take(
+        self: &Arc<Network>,
+        listener: Listener,
+        jobs: Arc<Jobs>,
+        giver: Arc<Giver<LinuxDisk>>,
+    ) -> std::io::Result<()> {
         let network = self.clone();
         let take = move || {
             loop {
@@ -161,6 +171,10 @@ impl Network {
                     );
                 }
                 let Some(link) = link else { continue };
+                if link.peer.job == service() {
+                    giver.take(link);
+                    continue;
+                }
                 let Some(to) = jobs.sender(&link.peer.job) else {
                     continue;
                 };

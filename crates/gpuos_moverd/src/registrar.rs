@@ -17,7 +17,6 @@ use gpuos_config::options::parse_checkpoint;
 use gpuos_core::job::JobId;
 use gpuos_link::session::Place;
 use gpuos_workload::WorkloadManager;
-use gpuos_workload::action::Outcome;
 use gpuos_workload::job::Job;
 
 use crate::clock::seconds;
@@ -251,7 +250,7 @@ impl Registrar {
             Ok(None) => Err(format!("the workload manager knows no job {job}")),
             Err(outcome) => Err(format!(
                 "the workload manager does not tell of job {job}: {}",
-                words(&outcome)
+                outcome.words()
             )),
         }
     }
@@ -378,15 +377,5 @@ impl Registrar {
                 Err(error) => tracing::warn!(%job, "{error}"),
             }
         }
-    }
-}
-
-fn words(outcome: &Outcome) -> &str {
-    match outcome {
-        Outcome::Done(text)
-        | Outcome::Nothing(text)
-        | Outcome::NotYet(text)
-        | Outcome::NoAnswer(text)
-        | Outcome::Refused(text) => text,
     }
 }

@@ -11,11 +11,13 @@ use gpuos_host::munge::Munge;
 use gpuos_host::slurm::Slurm;
 use gpuos_host::socket::{BindError, MOVER, RequestHandler};
 use gpuos_host::{Machine, ThisMachine, config_file};
+use gpuos_store::disk::LinuxDisk;
 use gpuos_workload::WorkloadManager;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::domains::FailureDomains;
+use crate::donor::serve::Giver;
 use crate::ends::Ends;
 use crate::folder::Trash;
 use crate::handler::{Handler, is_safe};
@@ -90,6 +92,7 @@ pub fn run(options: &Options) -> Result<()> {
         network: network.clone(),
         requeue,
         config: config.checkpoint.clone(),
+        manager: manager.clone(),
         totals: Totals::default(),
         forbidden: config.forbidden.clone(),
     });
@@ -113,7 +116,7 @@ pub fn run(options: &Options) -> Result<()> {
         keeper::start(level3, jobs.clone(), manager.clone())?;
     }
     Ends::start(jobs.clone(), manager.clone(), saved)?;
-    Registrar::start(shared, jobs.clone(), (manager, domains), left, asks)?;
+    Registrar::start(shared, jobs.clone(), (manager.clone(), domains), left, asks)?;
     let ending = registrar.clone();
     let naming = move || {
         for job in named {
@@ -123,9 +126,10 @@ pub fn run(options: &Options) -> Result<()> {
         }
     };
     thread::Builder::new().name("named".into()).spawn(naming)?;
+    let giver = Arc::new(Giver::new(store, manager));
     let listening = {
         let (node, network) = (node.clone(), network);
-        move || listen(&node, &network, &jobs)
+        move || listen(&node, &network, &jobs, &giver)
     };
     thread::Builder::new()
         .name("listen".into())
@@ -161,13 +165,13 @@ fn empty(trash: &Trash) {
 }
 
 /// Takes links of other nodes; a port that somebody else has is tried again.
-fn listen(node: &str, network: &Arc<Network>, jobs: &Arc<Jobs>) {
+fn listen(node: &str, network: &Arc<Network>, jobs: &Arc<Jobs>, giver: &Arc<Giver<LinuxDisk>>) {
     let mut said = None;
     loop {
         match network.listen(node, jobs.clone()) {
             Ok(listener) => {
                 tracing::info!("other nodes are heard at TCP {}", listener.address());
-                if network.take(listener, jobs.clone()).is_ok() {
+                if network.take(listener, jobs.clone(), giver.clone()).is_ok() {
                     return;
                 }
             }

@@ -6,6 +6,7 @@ mod one;
 mod support;
 
 mod disks;
+mod donor;
 mod folder;
 mod hostile;
 mod limits;

@@ -92,6 +92,7 @@ pub fn mover(store: &Path, jobs: &Path, config: CheckpointConfig, forbidden: For
         level3: None,
         requeue: sync_channel(1).0,
         config,
+        manager: Arc::new(manager.clone()),
         totals: Totals::default(),
         forbidden,
     });

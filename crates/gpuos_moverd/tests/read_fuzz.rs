@@ -53,11 +53,14 @@ fn carried() -> Vec<Vec<u8>> {
             failed: vec![6],
             unread: Some("the file system does not answer".into()),
         },
+        donors: Default::default(),
+        of: None,
+        base: None,
     };
     let (ticket, id) = (9, id());
     let bodies = [
         Body::Hello { incarnation: 5 },
-        Body::ClaimAsk,
+        Body::ClaimAsk { of: None },
         Body::Claim(None),
         Body::Roster(roster),
         Body::NoRoster("no".into()),

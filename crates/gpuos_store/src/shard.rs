@@ -124,6 +124,24 @@ impl<'a, D: Disk> ShardWriter<'a, D> {
         Ok(())
     }
 
+    /// Appends a piece that came from another store of the job, as [`ShardReader::sealed`] gave it.
+    ///
+    /// # Errors
+    /// Its digest does not hold, or as for [`ShardWriter::piece`].
+    pub fn sealed(&mut self, sealed: &[u8]) -> Result<()> {
+        let index = (self.digests.len() / DIGEST) as u64;
+        let holds = sealed
+            .split_last_chunk()
+            .filter(|(bytes, digest)| same(self.key.piece(index, bytes), digest));
+        match holds {
+            Some((bytes, _)) => self.piece(bytes),
+            None => {
+                let tried = format!("{}, piece {index}", self.tried);
+                Err(Error::damaged(tried, "its digest does not hold"))
+            }
+        }
+    }
+
     /// Writes the digests, and has all on the disk under its name.
     ///
     /// # Errors
@@ -225,5 +243,24 @@ impl<'a, D: Disk> ShardReader<'a, D> {
         }
         bytes.fill(0);
         Err(Error::damaged(tried(), "its digest does not hold"))
+    }
+
+    /// A piece and its digest, for another store of the job.
+    ///
+    /// # Errors
+    /// As for [`ShardReader::piece`].
+    pub fn sealed(&self, index: u64) -> Result<Vec<u8>> {
+        let length = self.which.piece(index);
+        let mut sealed = vec![0; length];
+        self.piece(index, &mut sealed)?;
+        let begin = usize::try_from(index)
+            .unwrap_or(usize::MAX)
+            .saturating_mul(DIGEST);
+        let digest = self
+            .digests
+            .get(begin..)
+            .and_then(<[u8]>::first_chunk::<DIGEST>);
+        sealed.extend(digest.unwrap_or(&[0; DIGEST]));
+        Ok(sealed)
     }
 }

@@ -1,4 +1,5 @@
-//! A part of a checkpoint, copied between two stores of the same job: a node's own, and the one on a file system of all nodes.
+//! A part of a checkpoint, copied between two stores of the same job: a node's own, and the one on a file system of all nodes or that of
+//! another node.
 //!
 //! What is copied is what the node itself keeps of it: segments and manifests, no parity and no manifests of others. The manifests of
 //! earlier checkpoints in whose segments files lie come along, as a segment counts only beside its own manifest. The part's own
@@ -16,6 +17,7 @@ use crate::names::SEGMENT;
 use crate::rebuild::SegmentMaker;
 use crate::segment::open_segment;
 use crate::small::{read_full, remove_if_there};
+use crate::source::Source;
 use crate::verify::segment_faults;
 
 /// Bytes that are moved at a time.
@@ -30,10 +32,53 @@ pub enum Trust {
     Content,
 }
 
-/// A segment to be copied, open, so that a removal meanwhile does not matter.
-struct Open<F> {
-    segment: Segment,
-    file: F,
+/// Where a part comes from. Nothing of it is trusted: manifests are held against their codes, and segments against their digests.
+pub trait PartSource: Source {
+    /// The bytes of the manifest that the part's node wrote of a checkpoint.
+    ///
+    /// # Errors
+    /// It is not there, or does not come.
+    fn manifest(&mut self, id: CheckpointId) -> Result<Vec<u8>>;
+
+    /// Whether the segment is there; from then on it can be read until the source is dropped, as far as the source can see to that.
+    ///
+    /// # Errors
+    /// It is not, or cannot be read.
+    fn has(&mut self, segment: &Segment) -> Result<()>;
+}
+
+/// The part in a store. Its segments are kept open, so that a removal meanwhile does not matter.
+struct Stored<'a, 'b, D: Disk> {
+    job: &'b JobStore<'a, D>,
+    open: BTreeMap<CheckpointId, D::File>,
+}
+
+impl<D: Disk> Source for Stored<'_, '_, D> {
+    fn read(&mut self, id: CheckpointId, offset: u64, buffer: &mut [u8]) -> Result<()> {
+        let tried = || self.job.tried("read the segment of", id);
+        let Some(file) = self.open.get(&id) else {
+            return Err(Error::damaged(tried(), "it is not open"));
+        };
+        let read = read_full(self.job.disk, file, buffer, offset).tried(tried)?;
+        if read < buffer.len() {
+            let why = format!("it ends after {} bytes", offset + read as u64);
+            return Err(Error::damaged(tried(), why));
+        }
+        Ok(())
+    }
+}
+
+impl<D: Disk> PartSource for Stored<'_, '_, D> {
+    fn manifest(&mut self, id: CheckpointId) -> Result<Vec<u8>> {
+        self.job.manifest_bytes(id, None)
+    }
+
+    fn has(&mut self, segment: &Segment) -> Result<()> {
+        let file = open_segment(self.job.disk, &self.job.folder, segment);
+        let file = file.tried(|| self.job.tried("read the segment of", segment.id))?;
+        self.open.insert(segment.id, file);
+        Ok(())
+    }
 }
 
 /// Copies node `node`'s part of a checkpoint. `pace` is told how many bytes follow before they are read, waits as long as it likes,
@@ -50,33 +95,52 @@ pub fn copy_part<A: Disk, B: Disk>(
     trust: Trust,
     pace: &mut dyn FnMut(u64) -> Result<()>,
 ) -> Result<u64> {
-    let tried = || from.tried(format!("copy the part of node {node} of"), id);
     if (&from.job, from.uid) != (&to.job, to.uid) {
+        let tried = from.tried(format!("copy the part of node {node} of"), id);
         let next = "tell the developers of gpuos: a part stays with its job";
-        return Err(Error::refused(tried(), "it is of another job", next));
+        return Err(Error::refused(tried, "it is of another job", next));
     }
-    let manifests = manifests(from, id)?;
+    let mut stored = Stored {
+        job: from,
+        open: BTreeMap::new(),
+    };
+    take_part(&mut stored, to, (id, node), trust, pace)
+}
+
+/// The same from wherever the part is.
+///
+/// # Errors
+/// As there.
+pub fn take_part<B: Disk>(
+    from: &mut dyn PartSource,
+    to: &JobStore<'_, B>,
+    (id, node): (CheckpointId, NodeIndex),
+    trust: Trust,
+    pace: &mut dyn FnMut(u64) -> Result<()>,
+) -> Result<u64> {
+    let tried = || to.tried(format!("copy the part of node {node} of"), id);
+    let manifests = manifests(from, to, id)?;
     let own = &manifests[&id].0;
     if own.node != node {
         let why = format!("it is that of node {}", own.node);
         return Err(Error::damaged(tried(), why));
     }
-    let open = segments(from, &manifests, id)?;
+    let there = segments(from, &manifests, id)?;
     let known = match trust {
         Trust::Length => referred(to),
         Trust::Content => BTreeSet::new(),
     };
     let mut written = 0;
-    for Open { segment, file } in &open {
+    for segment in &there {
         let users = users(&manifests, id, segment.id);
-        let there = match known.contains(&segment.id) {
+        let is_here = match known.contains(&segment.id) {
             true => length(to, segment) == Some(segment.length),
             false => users.iter().all(|user| holds(to, user, segment.id)),
         };
-        if there {
+        if is_here {
             continue;
         }
-        copy_segment(from, to, segment, file, pace)?;
+        copy_segment(from, to, segment, pace)?;
         for user in users {
             let faults = segment_faults(to, user, segment.id);
             if let Some(fault) = faults.first() {
@@ -86,7 +150,7 @@ pub fn copy_part<A: Disk, B: Disk>(
         }
         written += segment.length;
     }
-    let copied: BTreeSet<CheckpointId> = open.iter().map(|open| open.segment.id).collect();
+    let copied: BTreeSet<CheckpointId> = there.iter().map(|segment| segment.id).collect();
     for (earlier, (_, bytes)) in manifests.iter().filter(|(other, _)| **other != id) {
         let there = to.manifest(*earlier).is_ok_and(|it| it.node == node);
         if copied.contains(earlier) && !there {
@@ -100,15 +164,19 @@ pub fn copy_part<A: Disk, B: Disk>(
 type Manifests = BTreeMap<CheckpointId, (Manifest, Vec<u8>)>;
 
 /// The manifest of a checkpoint, and those of all that it refers to, directly or by others, as far as they are here.
-fn manifests<A: Disk>(from: &JobStore<'_, A>, id: CheckpointId) -> Result<Manifests> {
+fn manifests<B: Disk>(
+    from: &mut dyn PartSource,
+    to: &JobStore<'_, B>,
+    id: CheckpointId,
+) -> Result<Manifests> {
     let mut all = Manifests::new();
     let mut open = vec![id];
     while let Some(next) = open.pop() {
-        let bytes = match from.manifest_bytes(next, None) {
+        let bytes = match from.manifest(next) {
             Err(_) if next != id => continue,
             bytes => bytes?,
         };
-        let manifest = from.opened(next, &bytes)?;
+        let manifest = to.opened(next, &bytes)?;
         let node = all.get(&id).map(|(own, _): &(Manifest, _)| own.node);
         if node.is_some_and(|node| node != manifest.node) {
             continue;
@@ -120,28 +188,26 @@ fn manifests<A: Disk>(from: &JobStore<'_, A>, id: CheckpointId) -> Result<Manife
     Ok(all)
 }
 
-/// The segments of all manifests. Those that the part itself needs have to be here.
-fn segments<A: Disk>(
-    from: &JobStore<'_, A>,
+/// The segments of all manifests that are there. Those that the part itself needs have to be.
+fn segments(
+    from: &mut dyn PartSource,
     manifests: &Manifests,
     id: CheckpointId,
-) -> Result<Vec<Open<A::File>>> {
+) -> Result<Vec<Segment>> {
     let needed = &manifests[&id].0.segments;
     let all = manifests
         .values()
         .flat_map(|(manifest, _)| &manifest.segments);
     let all: BTreeMap<CheckpointId, Segment> = all.map(|it| (it.id, *it)).collect();
-    let mut open = Vec::new();
+    let mut there = Vec::new();
     for segment in all.into_values() {
-        match open_segment(from.disk, &from.folder, &segment) {
-            Ok(file) => open.push(Open { segment, file }),
+        match from.has(&segment) {
+            Ok(()) => there.push(segment),
             Err(_) if !needed.contains(&segment) => {}
-            Err(error) => {
-                return Err(error).tried(|| from.tried("read the segment of", segment.id));
-            }
+            Err(error) => return Err(error),
         }
     }
-    Ok(open)
+    Ok(there)
 }
 
 /// The manifests that say what a segment has: the part's own, if it refers to it, and that of the segment's checkpoint.
@@ -178,14 +244,12 @@ fn holds<B: Disk>(to: &JobStore<'_, B>, user: &Manifest, segment: CheckpointId) 
         && segment_faults(to, user, segment).is_empty()
 }
 
-fn copy_segment<A: Disk, B: Disk>(
-    from: &JobStore<'_, A>,
+fn copy_segment<B: Disk>(
+    from: &mut dyn PartSource,
     to: &JobStore<'_, B>,
     segment: &Segment,
-    file: &A::File,
     pace: &mut dyn FnMut(u64) -> Result<()>,
 ) -> Result<()> {
-    let tried = || from.tried("read the segment of", segment.id);
     let mut maker = SegmentMaker::create(to, segment.id, segment.length)?;
     let mut buffer = vec![0; PIECE];
     let mut done = 0;
@@ -193,13 +257,9 @@ fn copy_segment<A: Disk, B: Disk>(
         let left = usize::try_from(segment.length - done).unwrap_or(PIECE);
         let piece = &mut buffer[..left.min(PIECE)];
         pace(piece.len() as u64)?;
-        let read = read_full(from.disk, file, piece, done).tried(tried)?;
-        if read < piece.len() {
-            let why = format!("it has {} of {} bytes", done + read as u64, segment.length);
-            return Err(Error::damaged(tried(), why));
-        }
+        from.read(segment.id, done, piece)?;
         maker.write(piece)?;
-        done += read as u64;
+        done += piece.len() as u64;
     }
     maker.finish()
 }

@@ -80,3 +80,16 @@ pub enum Outcome {
     /// It will not do it, however often it is asked.
     Refused(String),
 }
+
+impl Outcome {
+    /// The sentence.
+    pub fn words(&self) -> &str {
+        match self {
+            Outcome::Done(text)
+            | Outcome::Nothing(text)
+            | Outcome::NotYet(text)
+            | Outcome::NoAnswer(text)
+            | Outcome::Refused(text) => text,
+        }
+    }
+}

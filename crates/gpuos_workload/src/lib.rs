@@ -53,6 +53,12 @@ pub trait WorkloadManager: Send + Sync {
     /// It does not answer.
     fn job(&self, job: &JobId) -> Result<Option<Job>, Outcome>;
 
+    /// The nodes of which it is published that they hold checkpoints of a job, by one question about all nodes.
+    ///
+    /// # Errors
+    /// It does not answer.
+    fn holders(&self, job: &JobId) -> Result<Vec<String>, Outcome>;
+
     /// Number of the user that its controller runs as; `None`: it does not say.
     fn own_user(&self) -> Option<u32>;
 

@@ -24,6 +24,8 @@ pub struct Table {
     pub jobs: BTreeMap<JobId, Job>,
     /// It does not answer, with these words.
     pub no_answer: Option<String>,
+    /// See [`WorkloadManager::holders`].
+    pub holders: BTreeMap<JobId, Vec<String>>,
     /// See [`WorkloadManager::own_user`].
     pub own_user: Option<u32>,
     /// See [`WorkloadManager::config_folder`].
@@ -160,6 +162,10 @@ impl WorkloadManager for Recorded {
 
     fn job(&self, job: &JobId) -> Result<Option<Job>, Outcome> {
         self.answer(|table| table.jobs.get(job).cloned())
+    }
+
+    fn holders(&self, job: &JobId) -> Result<Vec<String>, Outcome> {
+        self.answer(|table| table.holders.get(job).cloned().unwrap_or_default())
     }
 
     fn own_user(&self) -> Option<u32> {

@@ -8,6 +8,8 @@ use super::OptionError;
 
 const FORM: &str = "auto, a time from 1s to 7d such as 10m, either with l2=SCHEME, l3=every:N or l3=off after it such as 10m,l2=partner";
 
+const RESTART_FORM: &str = "auto, no, JOB or JOB/N such as 1234/7";
+
 /// A week, in seconds.
 const MOST_SECONDS: u64 = 7 * 86_400;
 
@@ -38,6 +40,23 @@ pub enum Drain {
     Off,
 }
 
+/// From what a job begins. Its text form is `auto`, `no`, `1234` or `1234/7`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Restart {
+    /// From its own newest checkpoint, where it has one.
+    #[default]
+    Auto,
+    /// From the start, in each of its runs.
+    No,
+    /// As [`Restart::Auto`]; as long as it has none itself, from a checkpoint of an earlier job.
+    From {
+        /// Slurm's number of that job, never 0.
+        job: u32,
+        /// The checkpoint, from 1 on; `None`: its newest.
+        number: Option<u32>,
+    },
+}
+
 /// What a job says of its checkpoints.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CheckpointOption {
@@ -47,6 +66,8 @@ pub struct CheckpointOption {
     pub scheme: Option<Scheme>,
     /// Which are drained; `None`: what the site says.
     pub drain: Option<Drain>,
+    /// From what it begins; it has an option of its own, `--gpuos-restart`.
+    pub restart: Restart,
 }
 
 /// Reads the value of `--gpuos-checkpoint`.
@@ -68,8 +89,17 @@ pub fn parse_checkpoint(value: &str) -> Result<CheckpointOption, OptionError> {
         every: parse_every(every).map_err(|reason| error(&reason))?,
         scheme: None,
         drain: None,
+        restart: Restart::Auto,
     };
+    let mut restarts = false;
     for word in words {
+        if let Some(restart) = word.strip_prefix("restart=") {
+            if std::mem::replace(&mut restarts, true) {
+                return Err(error("restart= stands there twice"));
+            }
+            option.restart = read_restart(restart).map_err(|reason| error(&reason))?;
+            continue;
+        }
         if let Some(drain) = word.strip_prefix("l3=") {
             if option.drain.is_some() {
                 return Err(error("l3= stands there twice"));
@@ -87,6 +117,42 @@ pub fn parse_checkpoint(value: &str) -> Result<CheckpointOption, OptionError> {
         option.scheme = Some(scheme.map_err(|why| error(&why.to_string()))?);
     }
     Ok(option)
+}
+
+/// Reads the value of `--gpuos-restart`.
+///
+/// # Errors
+/// It is none of the words, and no number of a job.
+pub fn parse_restart(value: &str) -> Result<Restart, OptionError> {
+    let error = |reason: &str| OptionError::new("--gpuos-restart", value, reason, RESTART_FORM);
+    check_value(value).map_err(|reason| error(&reason))?;
+    read_restart(&value.to_ascii_lowercase()).map_err(|reason| error(&reason))
+}
+
+fn read_restart(word: &str) -> Result<Restart, String> {
+    let number = |text: &str| {
+        let digits = (1..=10).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_digit());
+        let number = text.parse().ok().filter(|number: &u32| *number > 0);
+        number.filter(|_| digits)
+    };
+    let (job, checkpoint) = match word {
+        "auto" => return Ok(Restart::Auto),
+        "no" => return Ok(Restart::No),
+        _ => word
+            .split_once('/')
+            .map_or((word, None), |(job, of)| (job, Some(of))),
+    };
+    let Some(job) = number(job) else {
+        return Err(not_understood(word));
+    };
+    match checkpoint.map(number) {
+        None => Ok(Restart::From { job, number: None }),
+        Some(Some(number)) => Ok(Restart::From {
+            job,
+            number: Some(number),
+        }),
+        Some(None) => Err("a checkpoint is a number from 1 on".into()),
+    }
 }
 
 fn parse_drain(word: &str) -> Result<Drain, String> {
@@ -146,15 +212,34 @@ impl fmt::Display for CheckpointOption {
             every,
             scheme,
             drain,
+            restart,
         } = self;
         write!(f, "{every}")?;
         if let Some(scheme) = scheme {
             write!(f, ",l2={scheme}")?;
         }
         match drain {
-            Some(Drain::Every(every)) => write!(f, ",l3=every:{every}"),
-            Some(Drain::Off) => f.write_str(",l3=off"),
-            None => Ok(()),
+            Some(Drain::Every(every)) => write!(f, ",l3=every:{every}")?,
+            Some(Drain::Off) => f.write_str(",l3=off")?,
+            None => {}
+        }
+        match restart {
+            Restart::Auto => Ok(()),
+            restart => write!(f, ",restart={restart}"),
+        }
+    }
+}
+
+impl fmt::Display for Restart {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Restart::Auto => f.write_str("auto"),
+            Restart::No => f.write_str("no"),
+            Restart::From { job, number: None } => write!(f, "{job}"),
+            Restart::From {
+                job,
+                number: Some(number),
+            } => write!(f, "{job}/{number}"),
         }
     }
 }
@@ -170,7 +255,55 @@ mod tests {
             every,
             scheme,
             drain: None,
+            restart: Restart::Auto,
         }
+    }
+
+    #[test]
+    fn from_what_a_job_begins() {
+        let from = |job, number| Restart::From { job, number };
+        for (value, wanted) in [
+            ("auto", Restart::Auto),
+            ("No", Restart::No),
+            ("1234", from(1234, None)),
+            ("1234/7", from(1234, Some(7))),
+            ("4294967295/4294967295", from(u32::MAX, Some(u32::MAX))),
+        ] {
+            assert_eq!(parse_restart(value), Ok(wanted));
+            let whole = format!("10m,restart={value},l2=partner");
+            let read = parse_checkpoint(&whole).unwrap();
+            assert_eq!(read.restart, wanted, "{whole}");
+            assert_eq!(parse_checkpoint(&read.to_string()), Ok(read));
+        }
+        for value in [
+            "",
+            "0",
+            "1/",
+            "1/0",
+            "/1",
+            "1/../2",
+            "1/2/3",
+            "../1",
+            "-1",
+            "+1",
+            "1.5",
+            "4294967296",
+            "99999999999999999999",
+            "1/4294967296",
+            "1 ",
+            "12_3",
+            "12+1",
+            "yes",
+            "1;2",
+            "1/2\n",
+        ] {
+            let why = parse_restart(value).unwrap_err().to_string();
+            assert!(why.starts_with("--gpuos-restart"), "{why}");
+            assert!(why.contains("; write auto, no, JOB or JOB/N"), "{why}");
+            assert!(parse_checkpoint(&format!("10m,restart={value}")).is_err());
+        }
+        let twice = parse_checkpoint("10m,restart=1,restart=2").unwrap_err();
+        assert!(twice.to_string().contains("restart= stands there twice"));
     }
 
     #[test]
@@ -280,7 +413,7 @@ mod tests {
     proptest! {
         #[test]
         fn what_is_taken_reads_back_and_what_is_not_is_one_short_line(
-            value in ".{0,60}|[0-9]{1,7}[smhd](,l2=[a-z]{2,7}:?[0-9+]{0,5})?(,l3=(off|every:[0-9]{0,8}))?",
+            value in ".{0,60}|[0-9]{1,7}[smhd](,l2=[a-z]{2,7}:?[0-9+]{0,5})?(,l3=(off|every:[0-9]{0,8}))?(,restart=(no|[0-9]{1,11}(/[0-9]{0,11})?))?",
         ) {
             match parse_checkpoint(&value) {
                 Ok(read) => prop_assert_eq!(parse_checkpoint(&read.to_string()), Ok(read)),

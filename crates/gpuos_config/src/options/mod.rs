@@ -21,7 +21,9 @@ pub mod refusals;
 mod share;
 mod source;
 
-pub use checkpoint::{CheckpointOption, Drain, Every, MOST_EVERY, parse_checkpoint};
+pub use checkpoint::{
+    CheckpointOption, Drain, Every, MOST_EVERY, Restart, parse_checkpoint, parse_restart,
+};
 pub use gres::{GresRequest, parse_gpus, parse_gres};
 pub use limits::{parse_clocks, parse_mps, parse_power, parse_share, parse_watch};
 pub use mig::{MAX_KINDS, parse_mig};
@@ -230,6 +232,19 @@ pub const OPTIONS: &[OptionHelp] = &[
                   node has failed. Goes with --gpuos=off.",
         without_gpus: false,
     },
+    OptionHelp {
+        name: "gpuos-restart",
+        argument: "auto|no|JOB[/N]",
+        environment: "GPUOS_RESTART",
+        summary: "from which checkpoint the job begins: of an earlier job: 1234, 1234/7; no",
+        details: "auto: from its own newest checkpoint when it starts again. JOB, the number of an earlier job of \
+                  the same user, which has ended: from its newest checkpoint, or from its checkpoint N, as long as \
+                  the new job has none itself. As many nodes and ranks as that job had, and only with \
+                  --gpuos-checkpoint. Where the checkpoint cannot be had, the program is told so and does not begin anew. \
+                  no: from the start, in each of its runs; what it has is kept until newer ones take its place. \
+                  Goes with --gpuos=off.",
+        without_gpus: false,
+    },
 ];
 
 /// Why the value of an option is refused. Displays as one sentence that names the option,
@@ -421,6 +436,8 @@ pub struct JobOptions {
     pub share: Option<Share>,
     /// Checkpoints.
     pub checkpoint: Option<CheckpointOption>,
+    /// From which checkpoint the job begins.
+    pub restart: Option<Restart>,
 }
 
 impl JobOptions {
@@ -456,6 +473,7 @@ impl JobOptions {
             "gpuos-mig" => self.mig = asked.map(parse_mig).transpose()?,
             "gpuos-share" => self.share = asked.map(parse_share).transpose()?,
             "gpuos-checkpoint" => self.checkpoint = asked.map(parse_checkpoint).transpose()?,
+            "gpuos-restart" => self.restart = asked.map(parse_restart).transpose()?,
             "gpuos" => self.off = !parse_switch(value)?,
             other => {
                 let known: Vec<String> = OPTIONS.iter().map(|o| format!("--{}", o.name)).collect();

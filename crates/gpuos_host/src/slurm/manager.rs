@@ -61,6 +61,13 @@ impl WorkloadManager for Slurm {
         Ok(act::job(&*self.machine, number)?.map(|record| job(record, now())))
     }
 
+    fn holders(&self, id: &JobId) -> Result<Vec<String>, Outcome> {
+        match id.number() {
+            Some(number) => act::holders(&*self.machine, number),
+            None => Ok(Vec::new()),
+        }
+    }
+
     /// `SlurmUser = slurm(64030)`.
     fn own_user(&self) -> Option<u32> {
         let running = running(&*self.machine).ok()?;

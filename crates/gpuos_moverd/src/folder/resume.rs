@@ -69,6 +69,11 @@ impl JobFolder {
         }
     }
 
+    /// Whether a checkpoint was committed in this run of the job, as far as its programs were told.
+    pub fn has_committed(&self) -> bool {
+        statat(self.root(), COMMIT, AtFlags::SYMLINK_NOFOLLOW).is_ok()
+    }
+
     /// Gives up the checkpoint that is wanted, if there is one.
     ///
     /// # Errors

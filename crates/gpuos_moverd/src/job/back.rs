@@ -171,6 +171,11 @@ impl Back {
         sets.map(claim).collect()
     }
 
+    /// Seat 0: whether the next roster has the nodes copy something in.
+    pub fn is_fetching(&self) -> bool {
+        self.fetch.is_some()
+    }
+
     /// Seat 0: what the roster says of it.
     pub fn parts(&self, nodes: u16, run: u32) -> FromShared {
         let known: &[Complete] = match &self.look {

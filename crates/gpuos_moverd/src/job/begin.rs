@@ -3,10 +3,12 @@
 use gpuos_checkpoint::interval::choice::Limits;
 use gpuos_config::gpuos_toml::CheckpointConfig;
 use gpuos_config::options::Every as Often;
+use gpuos_core::job::JobId;
 use gpuos_mover::node::Node;
 use gpuos_mover::program::{Conductor, Every, Settings as Conducts};
 use gpuos_mover::settings::Settings;
 use gpuos_store::disk::LinuxDisk;
+use gpuos_store::error::Error;
 
 use super::Worker;
 use super::quota::Quota;
@@ -22,7 +24,7 @@ pub(super) fn running(worker: &mut Worker, roster: JobRoster) -> Result<Running,
     let (Some(wish), Some(folder)) = (&worker.wish, &worker.folder) else {
         return Err("the folder for checkpoints is not there".into());
     };
-    let (job, uid) = (&worker.start.job, worker.start.uid);
+    let (job, uid) = (worker.of(), worker.start.uid);
     let own = roster.roster.index_of_seat[usize::from(worker.own_seat())];
     let nodes = worker.start.place.nodes;
     let store = worker.shared.store;
@@ -36,6 +38,7 @@ pub(super) fn running(worker: &mut Worker, roster: JobRoster) -> Result<Running,
         roster.roster.sets.clone(),
     );
     settings.keep = config.keep;
+    settings.only = roster.of.as_ref().and_then(|of| of.number);
     if config.max_gib > 0 {
         settings.limits.bytes = u64::from(config.max_gib) << 30;
     }
@@ -53,11 +56,20 @@ pub(super) fn running(worker: &mut Worker, roster: JobRoster) -> Result<Running,
         ..Conducts::new(own, nodes, worker.session, every)
     };
     let parts = store.job(job, uid).map_err(|error| error.to_string())?;
+    let base = roster.base.as_ref().map(|base| {
+        let parts = store.existing(&base.job)?;
+        match parts.uid() == uid {
+            true => Ok((base.id, parts)),
+            false => Err(another_users(&base.job)),
+        }
+    });
+    let base = base.transpose().map_err(|error: Error| error.to_string())?;
     let conductor = Conductor::new(conducts, now);
     let restorer = Restorer::start(Place {
         store,
         job: job.clone(),
         owner: (uid, wish.gid),
+        base: roster.base.as_ref().map(|base| (base.id, base.job.clone())),
         folder: folder.clone(),
         to: worker.to.clone(),
         session: worker.session,
@@ -67,7 +79,14 @@ pub(super) fn running(worker: &mut Worker, roster: JobRoster) -> Result<Running,
     let quota = Quota::new(store, uid, config, &roster.roster.sets, own);
     let mut running = Running::new(node, conductor, (roster, own), parts, restorer);
     running.limit_by(quota);
+    running.begin_from(wish.option.restart, base);
     Ok(running)
+}
+
+fn another_users(job: &JobId) -> Error {
+    let tried = format!("begin from a checkpoint of job {job}");
+    let next = "name a job of your own";
+    Error::refused(tried, "it is another user's", next)
 }
 
 /// What bounds the interval that is chosen for a job.

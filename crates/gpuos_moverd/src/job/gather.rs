@@ -59,6 +59,11 @@ impl Gather {
         empty.for_each(|claim| *claim = open.pop());
     }
 
+    /// What the seats that have answered have, in their order.
+    pub fn claims(&self) -> Vec<Option<Claim>> {
+        self.claims.values().cloned().collect()
+    }
+
     /// Whether it has taken too long, in run `run` of the job. `leads`: this is seat 0.
     pub fn is_late(&self, run: u32, leads: bool) -> bool {
         let limit = if run == 0 { FIRST } else { AGAIN };

@@ -275,9 +275,9 @@ fn what_was_drained_since_the_begin_of_a_run_is_found_when_movers_gather_again()
     assert_eq!(nodes[0].back.parts(2, 0).better, Some(id(3)));
     // What could not be had before may be there now.
     let said = nodes[0].back.parts(2, 0);
-    nodes[0].back.again(&said);
+    nodes[0].back.again(&said, []);
     let said = nodes[0].back.parts(2, 0);
-    nodes[0].back.again(&said);
+    nodes[0].back.again(&said, []);
     assert_eq!(nodes[0].back.parts(2, 0).failed, [3]);
     nodes[0].back.anew();
     nodes[0].looked();

@@ -3,7 +3,7 @@
 //! ```text
 //!  Gathering ── seat 0 has all claims ──► roster ──► Running: Node and Conductor
 //!      ▲ │                          │      ▲           │
-//!      │ │                          └──► Fetching: parts are copied in from the parallel file system
+//!      │ │                          └──► Fetching: parts are copied in, from other nodes or the parallel file system
 //!      │ └── too late, or no roster is possible ──► Failed
 //!      └──── a mover of the job was started anew ──────┘
 //! ```
@@ -12,19 +12,21 @@
 //!
 //! - `links`, `gather`: the others; `begin`: when they are found; `ends`: the job's end, as the workload manager has it; `running`: node and conductor; `quota`: how much it
 //!   may keep; `restoring`: the files of a rank, also from another node; `unwritten`: what its programs could not be told yet;
-//! - `drain`: to the parallel file system, and `back`: from there;
+//! - `drain`: to the parallel file system, and `back`: from there; `donors`: what nodes hold that the job does not have any more;
 //! - `serve`: what the thread does with what comes in; `status`: how it stands, for clients; `tally`: what is counted.
 //!
 //! The thread blocks on the disk. While it reads a folder or writes a segment others wait for its answers, and ask again.
 
 mod back;
 mod begin;
+pub(crate) mod donors;
 mod drain;
 mod ends;
 mod gather;
 #[cfg(test)]
 mod level3_tests;
 mod links;
+mod other;
 mod quota;
 mod restoring;
 mod running;
@@ -51,13 +53,16 @@ use gpuos_link::session::Place;
 use gpuos_mover::program::{Join, Reason};
 use gpuos_store::disk::LinuxDisk;
 use gpuos_store::store::Store;
+use gpuos_workload::WorkloadManager;
 
-use crate::carried::JobRoster;
+use crate::carried::{Base, JobRoster, Other};
+use crate::donor::client::Wanted;
 use crate::event::Event;
 use crate::folder::JobFolder;
 use crate::level3::Level3;
 use crate::network::Network;
 use back::Back;
+use donors::Donors;
 use drain::Drain;
 use ends::Ends;
 use gather::Gather;
@@ -87,6 +92,8 @@ pub struct Shared {
     pub requeue: SyncSender<JobId>,
     /// `[checkpoint]`.
     pub config: CheckpointConfig,
+    /// Who knows which nodes hold what.
+    pub manager: Arc<dyn WorkloadManager>,
     /// What was counted.
     pub totals: Totals,
     /// `[[forbid]]`.
@@ -121,7 +128,7 @@ struct Wish {
 /// How far the job is.
 enum Phase {
     Gathering(Gather),
-    /// By this roster the nodes copy their parts in from the parallel file system.
+    /// By this roster nodes copy their parts in, from nodes that the job does not have or from the parallel file system.
     Fetching(JobRoster),
     Running(Box<Running>),
     Failed(String),
@@ -146,6 +153,13 @@ pub struct Worker {
     folder: Option<Arc<JobFolder>>,
     drain: Drain,
     back: Back,
+    donors: Donors,
+    /// The job whose checkpoints the movers are about to make whole on the nodes of this one.
+    other: Option<Other>,
+    /// What that came to.
+    base: Option<Base>,
+    /// Where this node's part came from in this run, for clients.
+    came: Vec<String>,
     phase: Phase,
     ends: Ends,
     /// What was drained is marked where this session has to.
@@ -183,6 +197,7 @@ impl Worker {
         let (level3, of) = (shared.level3.clone(), (start.job.clone(), start.uid));
         let drain = Drain::new(level3.clone(), of.clone(), to.clone());
         let back = Back::new(level3, of, to.clone());
+        let donors = donors(&shared, &start, &to, None);
         Worker {
             shared,
             start,
@@ -198,6 +213,10 @@ impl Worker {
             folder: None,
             drain,
             back,
+            donors,
+            other: None,
+            base: None,
+            came: Vec::new(),
             phase: Phase::Gathering(Gather::new()),
             ends: Ends::default(),
             marked: false,
@@ -266,6 +285,22 @@ impl Worker {
     fn note(&self, text: &str) {
         tracing::info!(job = %self.start.job, "job {}: {text}", self.start.job);
     }
+}
+
+/// What other nodes hold of a job.
+fn donors(shared: &Shared, start: &Start, to: &SyncSender<Event>, of: Option<&Other>) -> Donors {
+    let around = donors::Around {
+        network: shared.network.clone(),
+        manager: shared.manager.clone(),
+        store: shared.store,
+        to: to.clone(),
+    };
+    let wanted = Wanted {
+        of: of.map_or(&start.job, |of| &of.job).clone(),
+        by: start.job.clone(),
+        node: shared.node.clone(),
+    };
+    Donors::new(around, wanted, start.uid)
 }
 
 /// A number that nobody guesses or repeats.

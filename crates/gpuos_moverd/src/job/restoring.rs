@@ -56,6 +56,8 @@ pub struct Place {
     pub job: JobId,
     /// Its user and the group of its processes.
     pub owner: (u32, u32),
+    /// The checkpoint of another job from which it begins, and that job.
+    pub base: Option<(CheckpointId, JobId)>,
     /// The folder of its programs.
     pub folder: Arc<JobFolder>,
     /// The gathering of the job's movers for which it is done.
@@ -147,7 +149,9 @@ fn one(
     (given, ticket): (&Receiver<Given>, &mut u64),
     stop: &AtomicBool,
 ) -> Result<()> {
-    let job = place.store.job(&place.job, place.owner.0)?;
+    let base = place.base.as_ref().filter(|(id, _)| *id == task.id);
+    let of = base.map_or(&place.job, |(_, job)| job);
+    let job = place.store.job(of, place.owner.0)?;
     let only = rank_folder(task.join.rank, task.join.size);
     let name = restored_name(&task.join).into_bytes();
     let target = Target {

@@ -7,6 +7,7 @@ use gpuos_checkpoint::commit::Outcome;
 use gpuos_checkpoint::ids::{CheckpointId, LEADER, NodeIndex};
 use gpuos_checkpoint::manifest::ranks;
 use gpuos_checkpoint::refusal::Refusal;
+use gpuos_config::options::Restart;
 use gpuos_mover::message::Bytes;
 use gpuos_mover::node::Node;
 use gpuos_mover::output::{Output, Ready};
@@ -17,11 +18,13 @@ use gpuos_store::error::Kind;
 use gpuos_store::job::JobStore;
 
 use super::back::goes_on;
+use super::donors::{heed, suffices};
 use super::links::Links;
+use super::other::{Next, next};
 use super::quota::Quota;
 use super::restoring::Restorer;
 use super::unwritten::{Tell, Unwritten};
-use crate::carried::{Body, JobRoster, PIECE};
+use crate::carried::{Body, JobRoster, Other, PIECE};
 use crate::clock::seconds;
 use crate::folder::JobFolder;
 
@@ -36,17 +39,21 @@ pub struct Running {
     /// This node's place in checkpoints.
     pub own: NodeIndex,
     parts: JobStore<'static, LinuxDisk>,
+    /// The checkpoint of another job from which this one begins, and that job's parts.
+    base: Option<(CheckpointId, JobStore<'static, LinuxDisk>)>,
+    /// From what the job wants to begin.
+    restart: Restart,
     restorer: Restorer,
     quota: Option<Quota>,
     unwritten: Unwritten,
     /// With what the run went on, once that is settled.
     pub ready: Option<Ready>,
-    /// It would go on with an older checkpoint than what was drained, and waits for another roster.
-    pub is_held: bool,
     /// What programs could not load, as the nodes have it.
     pub refused: Vec<(CheckpointId, Refusal)>,
     /// A checkpoint could not be loaded, and is marked: the movers have to find each other anew. A sentence for the log.
     pub is_refused: Option<String>,
+    /// It would go on with an older checkpoint than what there is elsewhere, and waits for another roster.
+    pub held: Option<Held>,
     /// The newest checkpoint that exists on all nodes, and whether the run went on from it.
     pub newest: Option<(CheckpointId, bool)>,
     /// Who has joined here, and who of them has saved for the checkpoint that is made.
@@ -54,6 +61,19 @@ pub struct Running {
     saved: BTreeSet<u16>,
     /// Sentences for the log.
     notes: Vec<String>,
+}
+
+/// Where something better is than what the nodes have.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Held {
+    /// With nodes that the job does not have.
+    Outside,
+    /// On the parallel file system.
+    Drained,
+    /// Another job has what the job is to begin from.
+    Other(Other),
+    /// This is there of the other job.
+    Gathered(Ready),
 }
 
 /// What a call needs beside the state.
@@ -91,13 +111,15 @@ impl Running {
             roster,
             own,
             parts,
+            base: None,
+            restart: Restart::Auto,
             restorer,
             quota: None,
             unwritten: Unwritten::default(),
             ready: None,
-            is_held: false,
             refused: Vec::new(),
             is_refused: None,
+            held: None,
             newest: None,
             joins: Vec::new(),
             saved: BTreeSet::new(),
@@ -108,6 +130,16 @@ impl Running {
     /// Has parts limited by it from now on.
     pub fn limit_by(&mut self, quota: Quota) {
         self.quota = Some(quota);
+    }
+
+    /// From what the job wants to begin, and the other job's checkpoint that is that.
+    pub fn begin_from(
+        &mut self,
+        restart: Restart,
+        base: Option<(CheckpointId, JobStore<'static, LinuxDisk>)>,
+    ) {
+        self.restart = restart;
+        self.base = base;
     }
 
     /// Looks how much the next part may add.
@@ -219,7 +251,9 @@ impl Running {
                 Err(refused) => self.notes.push(refused.to_string()),
             },
             Body::ManifestAsk { ticket, id } => {
-                let bytes = self.parts.manifest_bytes(id, None).ok();
+                let bytes = self
+                    .stores()
+                    .find_map(|it| it.manifest_bytes(id, None).ok());
                 self.give(around, seat, ticket, bytes);
             }
             Body::SegmentAsk {
@@ -229,14 +263,22 @@ impl Running {
                 length,
             } => {
                 let mut bytes = vec![0; length.min(PIECE) as usize];
-                let read = self.parts.segment_bytes(id, offset, &mut bytes);
-                self.give(around, seat, ticket, read.ok().map(|()| bytes));
+                let read = |it: &JobStore<LinuxDisk>| it.segment_bytes(id, offset, &mut bytes).ok();
+                let read = self.stores().find_map(read);
+                self.give(around, seat, ticket, read.map(|()| bytes));
             }
             Body::Given { ticket, bytes } => {
                 self.restorer.given(ticket, bytes.map(|bytes| bytes.0));
             }
             _ => {}
         }
+    }
+
+    /// What files of ranks may lie in: no two of them have a checkpoint of the same id.
+    fn stores(&self) -> impl Iterator<Item = &JobStore<'static, LinuxDisk>> {
+        [&self.parts]
+            .into_iter()
+            .chain(self.base.iter().map(|base| &base.1))
     }
 
     fn give(&self, around: &Around<'_>, seat: u16, ticket: u64, bytes: Option<Vec<u8>>) {
@@ -278,12 +320,27 @@ impl Running {
             }
             Output::Ready(mut ready) => {
                 self.refused.clone_from(&ready.refused);
+                if !suffices(&self.roster.donors, &ready) {
+                    self.held = Some(Held::Outside);
+                    return;
+                }
                 if !goes_on(&self.roster.drained, &mut ready) {
-                    self.is_held = true;
+                    self.held = Some(Held::Drained);
+                    return;
+                }
+                heed(&self.roster.donors, &mut ready);
+                let has_saved = around.folder.has_committed();
+                self.held = match next(&self.roster, self.restart, has_saved, &mut ready) {
+                    Next::GoOn => None,
+                    Next::Gather(other) => Some(Held::Other(other)),
+                    Next::Gathered(ready) => Some(Held::Gathered(ready)),
+                };
+                if self.held.is_some() {
                     return;
                 }
                 let restore = ready.restore;
-                self.newest = restore.map(|id| (id, true));
+                let own = restore.filter(|id| self.base.as_ref().is_none_or(|base| base.0 != *id));
+                self.newest = own.map(|id| (id, true));
                 self.ready = Some(ready.clone());
                 todo.push_back(Todo::Conduct(Input::Ready(ready)));
                 if let Some(id) = restore {
@@ -303,7 +360,9 @@ impl Running {
 
     /// Whose files this node has of a checkpoint.
     fn ranks_of(&mut self, id: CheckpointId) -> Vec<(u16, u16)> {
-        match self.parts.manifest(id) {
+        let base = self.base.as_ref().filter(|base| base.0 == id);
+        let parts = base.map_or(&self.parts, |base| &base.1);
+        match parts.manifest(id) {
             Ok(manifest) => ranks(&manifest),
             Err(error) => {
                 self.notes.push(error.to_string());

@@ -2,15 +2,16 @@
 
 use std::sync::Arc;
 
-use gpuos_checkpoint::ids::LEADER;
+use gpuos_checkpoint::ids::{LEADER, NodeIndex};
 use gpuos_config::options::parse_checkpoint;
+use gpuos_core::job::JobId;
 use gpuos_core::wire::CheckpointPhase;
 use gpuos_mover::program::{Input, Join, Reason};
 use gpuos_mover::roster::Claim;
 
 use super::ends::Next;
 use super::gather::Gather;
-use super::running::{Around, Running};
+use super::running::{Around, Held, Running};
 use super::unwritten::Tell;
 use super::{Phase, Wish, Worker, begin, new_session};
 use crate::carried::{Body, Carried, JobRoster};
@@ -69,6 +70,8 @@ impl Worker {
             }
             Event::Back(BackDone::Looked { round, found }) => self.back.looked(round, found),
             Event::Back(BackDone::Fetched { session, result }) => self.fetched(session, result),
+            Event::Back(BackDone::Taken { session, result }) => self.taken(session, result),
+            Event::Donors(found) => self.donors.found(found),
             Event::Want(reason) => {
                 self.wanted = self.wanted.max(Some(reason));
                 self.pass_wish_on();
@@ -149,14 +152,15 @@ impl Worker {
                 if self.is_first() && before.is_some_and(|before| before != incarnation) {
                     self.note(&format!("the mover at seat {seat} was started anew"));
                     self.back.anew();
+                    self.donors.stop();
                     self.gather_anew(new_session(self.session));
                 }
             }
-            Body::ClaimAsk if seat == 0 => {
+            Body::ClaimAsk { of } if seat == 0 => {
                 if session != self.session {
                     self.gather_anew(session);
                 }
-                let claim = self.claim();
+                let claim = self.claim(of.as_ref());
                 self.say(seat, Body::Claim(claim));
             }
             Body::Claim(claim) if self.is_first() && session == self.session => {
@@ -185,6 +189,7 @@ impl Worker {
                 }
             }
             Body::Drained { id, round, failed } => self.drain.answered(seat, (id, round), failed),
+            Body::NotGiven(node) if self.is_first() => self.donors.failed(node),
             Body::NoRoster(why) if seat == 0 => self.fail(why),
             body => self.with(|running, around| running.came(around, seat, body)),
         }
@@ -211,10 +216,17 @@ impl Worker {
         }
     }
 
-    /// What this node has of the job.
-    fn claim(&self) -> Option<Claim> {
-        let (job, uid) = (&self.start.job, self.start.uid);
-        let store = self.shared.store.job(job, uid);
+    /// What this node has of the job, or of another one of the same user.
+    fn claim(&self, of: Option<&JobId>) -> Option<Claim> {
+        let uid = self.start.uid;
+        let store = match of {
+            None => self.shared.store.job(&self.start.job, uid),
+            // No folder is made for a job of which nobody has shown that it is this user's.
+            Some(other) => self.shared.store.existing(other),
+        };
+        if of.is_some() && !store.as_ref().is_ok_and(|store| store.uid() == uid) {
+            return None;
+        }
         let claim = store.and_then(|store| store.claim());
         match claim {
             Ok(claim) => claim.map(|(newest, index, nodes, set)| Claim {
@@ -305,9 +317,20 @@ impl Worker {
     fn look_at_drain(&mut self) {
         let first = self.is_first();
         if let Phase::Running(running) = &self.phase {
-            if first && running.is_held {
-                let refused = running.refused.iter().map(|(id, _)| *id);
-                self.back.again(&running.roster.drained, refused);
+            if let (true, Some(held)) = (first, &running.held) {
+                match held.clone() {
+                    Held::Outside => self.donors.again(),
+                    Held::Drained => {
+                        let refused = running.refused.iter().map(|(id, _)| *id);
+                        self.back.again(&running.roster.drained, refused);
+                    }
+                    Held::Other(other) => self.turn_to(Some(other)),
+                    Held::Gathered(ready) => {
+                        if let Err(why) = self.gathered(&ready) {
+                            return self.fail(why);
+                        }
+                    }
+                }
                 self.gather_anew(new_session(self.session));
                 return;
             }
@@ -373,7 +396,8 @@ impl Worker {
             .collect();
         for seat in &lacking {
             self.links.want(*seat);
-            self.links.say(*seat, self.session, Body::ClaimAsk);
+            let of = self.other.as_ref().map(|other| other.job.clone());
+            self.links.say(*seat, self.session, Body::ClaimAsk { of });
         }
         // Where all have answered, nothing but what is drained is waited for, which has a limit of its own.
         if late && !(lacking.is_empty() && self.wish.is_some()) {
@@ -395,7 +419,8 @@ impl Worker {
     fn claim_once(&self) -> Option<Option<Claim>> {
         match &self.phase {
             Phase::Gathering(gather) if self.is_first() && gather.lacks_claim(0) => {
-                Some(self.claim())
+                let of = self.other.as_ref().map(|other| &other.job);
+                Some(self.claim(of))
             }
             _ => None,
         }
@@ -408,17 +433,46 @@ impl Worker {
             return;
         };
         let levels = &self.shared.config.domains;
-        let (run, nodes) = (self.start.run, self.start.place.nodes);
-        if !self.back.is_known(run) || !gather.is_full(nodes.into()) {
+        let nodes = self.start.place.nodes;
+        // Another job has run before.
+        let run = self.start.run.max(u32::from(self.other.is_some()));
+        // A first run has nothing anywhere.
+        let asked = run == 0 || self.donors.is_known(&self.start.nodes);
+        if !self.back.is_known(run) || !asked || !gather.is_full(nodes.into()) {
             return;
         }
-        gather.fill(self.back.claims(nodes));
+        if let Some(why) = self.donors.refused() {
+            return self.fail(why);
+        }
+        let only = self.other.as_ref().and_then(|other| other.number);
+        let (donors, claims) = match self.back.is_fetching() {
+            false => self.donors.decide(&gather.claims(), only),
+            true => Default::default(),
+        };
+        let drained = self.back.claims(nodes);
+        // Parts of something older would come in vain.
+        let newer = drained.first().map_or(0, |claim| claim.newest.number);
+        let (donors, claims) = match newer > donors.taking.highest {
+            true => Default::default(),
+            false => (donors, claims),
+        };
+        gather.fill(claims);
+        gather.fill(drained);
+        if let Some(other) = &self.other
+            && gather.claims().iter().all(Option::is_none)
+        {
+            let why = self.none_of(other, &donors.silent);
+            return self.fail(why);
+        }
         match gather.draw(scheme, &self.start.domains, levels) {
             Some(Ok(roster)) => {
                 let told = JobRoster {
                     gid: wish.gid,
                     asked: wish.asked.clone(),
                     drained: self.back.parts(nodes, run),
+                    donors,
+                    of: self.other.clone(),
+                    base: self.base.clone(),
                     roster,
                 };
                 let notes = &told.roster.notes;
@@ -455,10 +509,15 @@ impl Worker {
         if !matches!(self.phase, Phase::Gathering(_)) {
             return;
         }
-        let Some(id) = roster.drained.fetch else {
-            return self.run_with(roster);
-        };
+        self.turn_to(roster.of.clone());
         let own = roster.roster.index_of_seat[usize::from(self.own_seat())];
+        let donor = roster.donors.taking.from.get(&own.0).cloned();
+        let Some(id) = roster.drained.fetch else {
+            return match donor {
+                Some(node) => self.take_from(&node, own, roster),
+                None => self.run_with(roster),
+            };
+        };
         self.note(&format!(
             "this node's part of checkpoint {} is copied in from the parallel file system",
             id.number
@@ -476,6 +535,43 @@ impl Worker {
         }
         if let (Phase::Fetching(roster), true) = (&self.phase, session == self.session) {
             self.run_with(roster.clone());
+        }
+    }
+
+    /// This node's part is taken from a node that the job does not have.
+    fn take_from(&mut self, node: &str, own: NodeIndex, roster: JobRoster) {
+        self.note(&format!(
+            "this node takes the part of node {own} from node {node}, which the job does not have now"
+        ));
+        let taking = roster.donors.taking.clone();
+        self.phase = Phase::Fetching(roster);
+        if let Err(why) = self.donors.take(node, own, &taking, self.session) {
+            self.taken(self.session, Err(why));
+        }
+    }
+
+    /// It was taken, or not.
+    fn taken(&mut self, session: u32, result: Result<String, String>) {
+        if session == self.session {
+            let (Ok(told) | Err(told)) = &result;
+            self.came.push(told.clone());
+            if result.is_err() {
+                self.not_taken();
+            }
+        }
+        self.fetched(session, result.map(|told| self.note(&told)));
+    }
+
+    /// Seat 0 has to know who could not give what it has.
+    fn not_taken(&mut self) {
+        let Phase::Fetching(roster) = &self.phase else {
+            return;
+        };
+        let own = roster.roster.index_of_seat[usize::from(self.own_seat())];
+        match roster.donors.taking.from.get(&own.0).cloned() {
+            Some(node) if self.is_first() => self.donors.failed(node),
+            Some(node) => self.say(0, Body::NotGiven(node)),
+            None => {}
         }
     }
 
@@ -547,7 +643,8 @@ impl Worker {
         }
         let known = folder.known();
         let first = self.start.run == 0 && (known.epoch, known.highest) == (0, 0);
-        let line = match first && self.claim().is_none() {
+        let first = first && !self.wants_other();
+        let line = match first && self.claim(None).is_none() {
             true => "new".to_string(),
             false => format!("failed {why}"),
         };

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anyhow::Result as Started;
 use gpuos_core::health::ExtraPart;
+use gpuos_core::health::held::held;
 use gpuos_core::job::JobId;
 use gpuos_core::step::StepId;
 use gpuos_model::screen::is_control;
@@ -60,6 +61,17 @@ fn number(job: &JobId) -> Result<u32, Outcome> {
 /// slurmctld does not answer, or does not know the node.
 pub fn node(machine: &dyn Machine, node: &str) -> Result<NodeRecord, Outcome> {
     Slurm::new(machine, node).record()
+}
+
+/// Nodes whose `Extra` says that they hold checkpoints of a job: one question about all nodes.
+///
+/// # Errors
+/// slurmctld does not answer.
+pub fn holders(machine: &dyn Machine, job: u32) -> Result<Vec<String>, Outcome> {
+    let text = Slurm::new(machine, "").run("scontrol", &["show", "nodes"])?;
+    let nodes = NodeRecord::parse_all(&text).into_iter();
+    let holds = |node: &NodeRecord| held(&node.extra).iter().any(|held| held.job == job);
+    Ok(nodes.filter(holds).map(|node| node.name).collect())
 }
 
 /// Jobs that have GPUs on the node. One question for their numbers, and one for each of them.

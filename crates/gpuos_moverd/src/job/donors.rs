@@ -1,0 +1,451 @@
+//! Parts from nodes that the job does not have any more.
+//!
+//! Seat 0 asks the workload manager once which nodes hold checkpoints of the job, and these what they have, while it gathers the
+//! movers of the job. The roster then says which node takes what from which of them, before all go on with what they have. What a
+//! node does not answer in its time is done without; that there is something it has is not forgotten, so that no program begins anew
+//! for a node that is slow.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::SyncSender;
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use gpuos_checkpoint::ids::NodeIndex;
+use gpuos_mover::donors::{Donor, Taking, decide};
+use gpuos_mover::output::Ready;
+use gpuos_mover::roster::Claim;
+use gpuos_store::disk::LinuxDisk;
+use gpuos_store::error::Error;
+use gpuos_store::room::size;
+use gpuos_store::store::Store;
+use gpuos_workload::WorkloadManager;
+use serde::{Deserialize, Serialize};
+
+use crate::donor::client::{Client, Wanted, take};
+use crate::event::{BackDone, Event};
+use crate::jobs::locked;
+use crate::network::Network;
+
+/// How long the workload manager and other nodes are waited for, all together.
+const PATIENCE: Duration = Duration::from_secs(90);
+/// The workload manager is asked so often ...
+const TRIES: u32 = 3;
+/// ... at this interval, if it does not answer.
+const AGAIN: Duration = Duration::from_secs(5);
+/// Nodes that are asked at a time; own choice.
+const AT_A_TIME: usize = 32;
+/// Nodes that are asked at most; own choice: a job has parts on as many as it had in its last runs.
+const MOST: usize = 4096;
+/// If what came is not enough, so many other rosters follow: another node may have the same, or parity is left. Own choice.
+const ROUNDS: u32 = 2;
+/// Sentences about nodes that do not answer, for users.
+const FEW: usize = 3;
+
+/// What was found outside the job.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Found {
+    /// Nodes that hold parts.
+    pub donors: Vec<Donor>,
+    /// Why others that should, or the workload manager, do not tell: clauses.
+    pub silent: Vec<String>,
+    /// Why the job must not begin from the other one's checkpoint: a sentence.
+    pub refused: Option<String>,
+}
+
+/// What the roster says of it to all nodes.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct FromDonors {
+    /// Who takes what from which node.
+    pub taking: Taking,
+    /// Why what other nodes have is not known: clauses.
+    pub silent: Vec<String>,
+    /// No other roster follows if it is not enough.
+    pub last: bool,
+}
+
+enum Look {
+    Not,
+    /// Since then; what is known so far is filled in by a thread.
+    Asked(Instant, Arc<Mutex<Found>>),
+    Known(Found),
+}
+
+/// What it needs of the node.
+#[derive(Clone)]
+pub struct Around {
+    /// The way to other nodes.
+    pub network: Arc<Network>,
+    /// Who knows which nodes hold what.
+    pub manager: Arc<dyn WorkloadManager>,
+    /// Where parts go.
+    pub store: &'static Store<LinuxDisk>,
+    /// To the job's thread.
+    pub to: SyncSender<Event>,
+}
+
+/// The parts that other nodes hold, as this node sees them.
+pub struct Donors {
+    around: Around,
+    wanted: Wanted,
+    uid: u32,
+    look: Look,
+    /// Those that could not give what they have.
+    failed: BTreeSet<String>,
+    /// Rosters by which nodes gave something.
+    rounds: u32,
+    /// Ends a copy that nobody waits for any more.
+    ended: Arc<AtomicBool>,
+}
+
+impl Drop for Donors {
+    fn drop(&mut self) {
+        self.ended.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Donors {
+    /// Nothing is known yet.
+    pub fn new(around: Around, wanted: Wanted, uid: u32) -> Donors {
+        Donors {
+            around,
+            wanted,
+            uid,
+            look: Look::Not,
+            failed: BTreeSet::new(),
+            rounds: 0,
+            ended: Arc::default(),
+        }
+    }
+
+    /// Seat 0: whether it is known what other nodes have; the first call has them asked. `nodes` are the job's own.
+    pub fn is_known(&mut self, nodes: &[String]) -> bool {
+        match &self.look {
+            Look::Known(_) => true,
+            Look::Asked(since, so_far) if since.elapsed() > PATIENCE => {
+                let mut known = locked(so_far).clone();
+                let why = "not all nodes that hold its checkpoints have answered";
+                known.silent.push(why.into());
+                self.look = Look::Known(known);
+                true
+            }
+            Look::Asked(..) => false,
+            Look::Not => {
+                let found = Arc::new(Mutex::new(Found::default()));
+                self.look = Look::Asked(Instant::now(), found.clone());
+                let (around, wanted) = (self.around.clone(), self.wanted.clone());
+                let own: BTreeSet<String> = nodes.iter().cloned().collect();
+                let to = around.to.clone();
+                let uid = self.uid;
+                let run = move || {
+                    let refused = refuse(&around, &wanted, uid, &own);
+                    match refused {
+                        Some(why) => locked(&found).refused = Some(why),
+                        None => find(&around, &wanted, &own, &found),
+                    }
+                    let found = locked(&found).clone();
+                    let _ = to.send(Event::Donors(found));
+                };
+                if let Err(error) = thread::Builder::new().name("donors".into()).spawn(run) {
+                    self.found(Found {
+                        silent: vec![format!("no thread can be started: {error}")],
+                        ..Found::default()
+                    });
+                }
+                false
+            }
+        }
+    }
+
+    /// Seat 0: why the job must not begin from that of the other one.
+    pub fn refused(&self) -> Option<String> {
+        match &self.look {
+            Look::Known(found) => found.refused.clone(),
+            _ => None,
+        }
+    }
+
+    /// A thread has asked.
+    pub fn found(&mut self, found: Found) {
+        if let Look::Asked(..) = self.look {
+            self.look = Look::Known(found);
+        }
+    }
+
+    /// Seat 0: what the roster says, and claims for nodes that have none. `only`: nothing but this checkpoint is wanted.
+    pub fn decide(
+        &mut self,
+        seats: &[Option<Claim>],
+        only: Option<u32>,
+    ) -> (FromDonors, Vec<Claim>) {
+        let Look::Known(found) = &self.look else {
+            return Default::default();
+        };
+        let fit = found.donors.iter();
+        let fit: Vec<Donor> = fit
+            .filter(|donor| !self.failed.contains(&donor.node))
+            .cloned()
+            .collect();
+        let (taking, claims) = decide(seats, &fit, only);
+        let silent = found.silent.iter().take(FEW).cloned().collect();
+        let last = self.rounds >= ROUNDS;
+        let from = FromDonors {
+            taking,
+            silent,
+            last,
+        };
+        (from, claims)
+    }
+
+    /// Seat 0: a node could not give what the roster had it give.
+    pub fn failed(&mut self, node: String) {
+        self.failed.insert(node);
+    }
+
+    /// Seat 0: what came was not enough, and another roster follows.
+    pub fn again(&mut self) {
+        self.rounds += 1;
+    }
+
+    /// The movers look for each other for another reason than a copy: what was copied in meanwhile does no harm, and is found.
+    pub fn stop(&mut self) {
+        self.ended.store(true, Ordering::Relaxed);
+        self.ended = Arc::default();
+    }
+
+    /// Takes the part of `index` from another node, in a thread.
+    ///
+    /// # Errors
+    /// It cannot be begun: a sentence.
+    pub fn take(
+        &mut self,
+        node: &str,
+        index: NodeIndex,
+        taking: &Taking,
+        session: u32,
+    ) -> Result<(), String> {
+        self.stop();
+        let (around, wanted, ended) =
+            (self.around.clone(), self.wanted.clone(), self.ended.clone());
+        let (node, taking, uid) = (node.to_string(), taking.clone(), self.uid);
+        let run = move || {
+            let begun = Instant::now();
+            let taken = taken(&around, &wanted, uid, (&node, index, &taking), &ended);
+            let result = taken.map(|bytes| {
+                format!(
+                    "node {node}, which the job does not have now, gave the part of node {index}: {} in {:.1} s",
+                    size(bytes),
+                    begun.elapsed().as_secs_f64()
+                )
+            });
+            let result = result.map_err(|why| {
+                format!("the part of node {index} could not be had from node {node}: {why}")
+            });
+            let _ = around
+                .to
+                .send(Event::Back(BackDone::Taken { session, result }));
+        };
+        let thread = thread::Builder::new().name("take".into()).spawn(run);
+        thread
+            .map(|_| ())
+            .map_err(|error| format!("no thread can be started: {error}"))
+    }
+}
+
+/// Why a job must not begin from another one's checkpoint. What the workload manager has forgotten is over, and whose it is its
+/// checkpoints say.
+fn refuse(around: &Around, wanted: &Wanted, uid: u32, own: &BTreeSet<String>) -> Option<String> {
+    if wanted.of == wanted.by {
+        return None;
+    }
+    let of = &wanted.of;
+    let record = match around.manager.job(of) {
+        Ok(record) => record?,
+        Err(outcome) => {
+            return Some(format!(
+                "the workload manager does not tell whose job {of} is: {}; submit the job again",
+                outcome.words()
+            ));
+        }
+    };
+    if record.uid != uid {
+        return Some(format!(
+            "job {of} is another user's: name a job of your own with --gpuos-restart"
+        ));
+    }
+    // Its parts on these nodes are in use.
+    let shared = record
+        .is_running()
+        .then(|| record.nodes.iter().find(|node| own.contains(*node)));
+    let node = shared.flatten()?;
+    Some(format!(
+        "job {of} still runs on node {node}, which this job has, too: wait until it has ended, or keep this job off its nodes with --exclude"
+    ))
+}
+
+/// Asks for holders, and these for what they hold; each answer is added to `found` as it comes.
+fn find(around: &Around, wanted: &Wanted, own: &BTreeSet<String>, found: &Mutex<Found>) {
+    let mut tried = 0;
+    let holders = loop {
+        tried += 1;
+        match around.manager.holders(&wanted.of) {
+            Ok(holders) => break holders,
+            Err(_) if tried < TRIES => thread::sleep(AGAIN),
+            Err(outcome) => {
+                locked(found).silent.push(format!(
+                    "the workload manager does not tell which nodes hold its checkpoints: {}",
+                    outcome.words()
+                ));
+                return;
+            }
+        }
+    };
+    let outside = holders.into_iter().filter(|node| !own.contains(node));
+    let outside: Vec<String> = outside.take(MOST).collect();
+    let next = AtomicUsize::new(0);
+    let ask = || {
+        while let Some(node) = outside.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let answer = donor(around, wanted, node);
+            let mut found = locked(found);
+            match answer {
+                Ok(donor) => found.donors.extend(donor),
+                Err(why) => found.silent.push(why),
+            }
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 0..outside.len().min(AT_A_TIME) {
+            scope.spawn(ask);
+        }
+    });
+    // The same answer however they came.
+    locked(found).donors.sort_by(|a, b| a.node.cmp(&b.node));
+}
+
+/// What a node holds. `None`: nothing.
+fn donor(around: &Around, wanted: &Wanted, node: &str) -> Result<Option<Donor>, String> {
+    let (_, holding) = Client::open(&around.network, node, wanted)?;
+    Ok(holding.claim.map(|claim| Donor {
+        node: node.into(),
+        claim,
+        parts: holding.parts,
+    }))
+}
+
+fn taken(
+    around: &Around,
+    wanted: &Wanted,
+    uid: u32,
+    (node, index, taking): (&str, NodeIndex, &Taking),
+    ended: &Arc<AtomicBool>,
+) -> Result<u64, String> {
+    let to = around.store.job(&wanted.of, uid);
+    let to = to.map_err(|error| error.to_string())?;
+    let (mut client, holding) = Client::open(&around.network, node, wanted)?;
+    let mut pace = |_| match ended.load(Ordering::Relaxed) {
+        true => {
+            let next = "nothing has to be done";
+            Err(Error::refused("copy the rest", "nobody waits for it", next))
+        }
+        false => Ok(()),
+    };
+    take(&mut client, &holding, taking, (&to, index), &mut pace)
+}
+
+/// Whether a run goes on with what its nodes have, after some of it came from others. Otherwise another roster follows, by which it
+/// comes from yet others, or is made again.
+pub fn suffices(said: &FromDonors, ready: &Ready) -> bool {
+    let number = ready.restore.map_or(0, |id| id.number);
+    said.last || said.taking.from.is_empty() || number >= said.taking.committed
+}
+
+/// With what other nodes have, or may have, a program does not begin anew where that could not be had.
+pub fn heed(said: &FromDonors, ready: &mut Ready) {
+    let number = ready.restore.map_or(0, |id| id.number);
+    ready.highest = ready.highest.max(said.taking.highest);
+    let mut more = Vec::new();
+    if said.taking.committed > number {
+        more.push(format!(
+            "checkpoint {} is held by nodes that the job does not have, and could not be had of them as a whole, as the logs of gpuos_mover say",
+            said.taking.committed
+        ));
+    }
+    if ready.restore.is_none() {
+        let silent = said.silent.iter();
+        more.extend(
+            silent.map(|why| {
+                format!("other nodes may hold checkpoints, and that is not known: {why}")
+            }),
+        );
+    }
+    ready.lost |= ready.restore.is_none() && !more.is_empty();
+    ready.passed_over.splice(0..0, more);
+}
+
+#[cfg(test)]
+mod tests {
+    use gpuos_checkpoint::ids::CheckpointId;
+
+    use super::*;
+
+    fn ready(restore: Option<u32>) -> Ready {
+        Ready {
+            restore: restore.map(|number| CheckpointId { number, attempt: 1 }),
+            passed_over: Vec::new(),
+            highest: restore.unwrap_or(0),
+            lost: false,
+            refused: Vec::new(),
+        }
+    }
+
+    fn committed(number: u32) -> FromDonors {
+        FromDonors {
+            taking: Taking {
+                committed: number,
+                highest: number + 1,
+                ..Taking::default()
+            },
+            ..FromDonors::default()
+        }
+    }
+
+    #[test]
+    fn another_roster_follows_until_it_is_the_last() {
+        let mut said = committed(4);
+        assert!(suffices(&said, &ready(None)), "nobody gives anything");
+        said.taking.from.insert(1, "n1".into());
+        assert!(suffices(&said, &ready(Some(4))) && !suffices(&said, &ready(Some(3))));
+        said.last = true;
+        assert!(suffices(&said, &ready(None)));
+    }
+
+    #[test]
+    fn a_program_does_not_begin_anew_in_place_of_what_another_node_holds() {
+        let mut none = ready(None);
+        heed(&committed(4), &mut none);
+        assert!(none.lost);
+        assert!(none.passed_over[0].contains("checkpoint 4 is held by nodes"));
+        assert_eq!(none.highest, 5, "numbers go on above it");
+        let silent = FromDonors {
+            silent: vec!["node n3 is not reached".into()],
+            ..FromDonors::default()
+        };
+        let mut none = ready(None);
+        heed(&silent, &mut none);
+        assert!(none.lost && none.passed_over[0].contains("n3"));
+    }
+
+    #[test]
+    fn what_was_had_is_gone_on_with() {
+        let mut same = ready(Some(4));
+        heed(&committed(4), &mut same);
+        assert!(!same.lost && same.passed_over.is_empty());
+        let mut older = ready(Some(3));
+        heed(&committed(4), &mut older);
+        assert!(!older.lost && older.passed_over.len() == 1);
+        let mut none = ready(None);
+        heed(&FromDonors::default(), &mut none);
+        assert!(!none.lost, "nobody has anything");
+    }
+}

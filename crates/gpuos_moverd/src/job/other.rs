@@ -1,0 +1,214 @@
+//! A job that begins from a checkpoint of another one.
+//!
+//! ```text
+//!  own checkpoints: none ─► those of the other job are gathered, and one is made whole on the nodes, as at a restart of that job
+//!                       ─► the own ones are gathered anew, with that one as what the job begins from
+//! ```
+//!
+//! The other job's parts stay that job's, under its keys; the first checkpoint of the job is written in full and needs none of them.
+//! Until then each run begins from the same one.
+
+use gpuos_config::options::Restart;
+use gpuos_core::job::JobId;
+use gpuos_mover::output::Ready;
+
+use super::back::Back;
+use super::{Worker, donors};
+use crate::carried::{Base, JobRoster, Other};
+
+/// What is to be done with what the nodes have found that they have.
+pub enum Next {
+    /// The run goes on with it.
+    GoOn,
+    /// The checkpoints of that job are to be gathered first.
+    Gather(Other),
+    /// They were, and this is what there is.
+    Gathered(Ready),
+}
+
+/// Decides it, alike on all nodes. `asked`: what the job says; `has_saved`: it has made a checkpoint in this run already.
+pub fn next(roster: &JobRoster, asked: Restart, has_saved: bool, ready: &mut Ready) -> Next {
+    if roster.of.is_some() {
+        return Next::Gathered(ready.clone());
+    }
+    match (asked, &roster.base) {
+        (Restart::No, _) if !has_saved => {
+            if let Some(id) = ready.restore.take() {
+                let text = format!(
+                    "checkpoint {} is left, as the job asks for with --gpuos-restart=no",
+                    id.number
+                );
+                ready.passed_over.insert(0, text);
+            }
+            ready.lost = false;
+        }
+        (Restart::From { .. }, Some(base)) if ready.restore.is_none() && !ready.lost => {
+            ready.restore = Some(base.id);
+            ready.highest = ready.highest.max(base.id.number);
+        }
+        (Restart::From { job, number }, None) if ready.restore.is_none() && !ready.lost => {
+            return Next::Gather(Other {
+                job: JobId::from(job),
+                number,
+            });
+        }
+        _ => {}
+    }
+    Next::GoOn
+}
+
+impl Worker {
+    /// Whose checkpoints the movers gather.
+    pub(super) fn of(&self) -> &JobId {
+        let other = self.other.as_ref();
+        other.map_or(&self.start.job, |other| &other.job)
+    }
+
+    /// The movers gather the checkpoints of this job from now on; `None`: its own.
+    pub(super) fn turn_to(&mut self, other: Option<Other>) {
+        if self.other == other {
+            return;
+        }
+        self.donors = donors(&self.shared, &self.start, &self.to, other.as_ref());
+        self.other = other;
+        let of = (self.of().clone(), self.start.uid);
+        self.back = Back::new(self.shared.level3.clone(), of, self.to.clone());
+    }
+
+    /// Seat 0: what there is of the other job is known, and is whole on all nodes if it can be restored.
+    ///
+    /// # Errors
+    /// It cannot: a sentence.
+    pub(super) fn gathered(&mut self, ready: &Ready) -> Result<(), String> {
+        let Some(other) = self.other.clone() else {
+            return Ok(());
+        };
+        let Some(id) = ready.restore else {
+            return Err(self.none_of(&other, &ready.passed_over));
+        };
+        let job = other.job;
+        self.turn_to(None);
+        self.came.push(format!(
+            "the job begins from checkpoint {} of job {job}",
+            id.number
+        ));
+        self.base = Some(Base { job, id });
+        Ok(())
+    }
+
+    /// Why a job cannot begin from another one's checkpoint.
+    pub(super) fn none_of(&self, other: &Other, more: &[String]) -> String {
+        let what = match other.number {
+            Some(number) => format!("checkpoint {number} of job {}", other.job),
+            None => format!("a checkpoint of job {}", other.job),
+        };
+        let more = match more.is_empty() {
+            true => "nothing of it is on the job's nodes, on nodes that say that they hold something of it, or on the parallel file system"
+                .to_string(),
+            false => more.join("; "),
+        };
+        format!(
+            "cannot begin from {what}: {more}; see `gpuos ckpt list` on nodes that it had, or leave --gpuos-restart out to begin from the start"
+        )
+    }
+
+    /// Whether the job asks for the checkpoint of another one.
+    pub(super) fn wants_other(&self) -> bool {
+        let asked = self.wish.as_ref().map(|wish| wish.option.restart);
+        matches!(asked, Some(Restart::From { .. }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gpuos_checkpoint::ids::CheckpointId;
+    use gpuos_mover::roster::Roster;
+
+    use super::*;
+    use crate::carried::FromShared;
+
+    fn roster(of: Option<Other>, base: Option<Base>) -> JobRoster {
+        JobRoster {
+            gid: 1,
+            asked: "10m".into(),
+            roster: Roster {
+                index_of_seat: Vec::new(),
+                sets: Vec::new(),
+                notes: Vec::new(),
+            },
+            drained: FromShared::default(),
+            donors: Default::default(),
+            of,
+            base,
+        }
+    }
+
+    fn id(number: u32) -> CheckpointId {
+        CheckpointId { number, attempt: 1 }
+    }
+
+    fn ready(restore: Option<u32>, lost: bool) -> Ready {
+        Ready {
+            restore: restore.map(id),
+            passed_over: Vec::new(),
+            highest: 2,
+            lost,
+            refused: Vec::new(),
+        }
+    }
+
+    const FROM: Restart = Restart::From {
+        job: 7,
+        number: Some(9),
+    };
+
+    #[test]
+    fn another_jobs_checkpoint_is_what_a_job_without_its_own_begins_from() {
+        let own = roster(None, None);
+        let mut none = ready(None, false);
+        let Next::Gather(other) = next(&own, FROM, false, &mut none) else {
+            panic!("it has none");
+        };
+        assert_eq!((other.job.clone(), other.number), (JobId::from(7), Some(9)));
+        let theirs = roster(Some(other.clone()), None);
+        assert!(matches!(
+            next(&theirs, FROM, false, &mut ready(Some(9), false)),
+            Next::Gathered(_)
+        ));
+        let base = Base {
+            job: other.job,
+            id: id(9),
+        };
+        let with = roster(None, Some(base));
+        assert!(matches!(next(&with, FROM, false, &mut none), Next::GoOn));
+        assert_eq!((none.restore, none.highest), (Some(id(9)), 9));
+    }
+
+    #[test]
+    fn its_own_go_before_it_and_what_is_lost_is_not_replaced() {
+        let own = roster(None, None);
+        let mut some = ready(Some(2), false);
+        assert!(matches!(next(&own, FROM, false, &mut some), Next::GoOn));
+        assert_eq!(some.restore, Some(id(2)));
+        let mut lost = ready(None, true);
+        assert!(matches!(next(&own, FROM, false, &mut lost), Next::GoOn));
+        assert!(lost.lost && lost.restore.is_none());
+    }
+
+    #[test]
+    fn a_job_that_wants_none_begins_anew_and_keeps_its_numbers() {
+        let own = roster(None, None);
+        let mut some = ready(Some(2), false);
+        assert!(matches!(
+            next(&own, Restart::No, false, &mut some),
+            Next::GoOn
+        ));
+        assert_eq!((some.restore, some.lost, some.highest), (None, false, 2));
+        let mut saved = ready(Some(2), false);
+        next(&own, Restart::No, true, &mut saved);
+        assert_eq!(saved.restore, Some(id(2)), "made in this run");
+        let mut lost = ready(None, true);
+        next(&own, Restart::No, false, &mut lost);
+        assert!(!lost.lost);
+    }
+}

@@ -1,0 +1,198 @@
+//! Jobs that get none of their nodes again, on a real Slurm: their parts come from the nodes that they had.
+
+use std::fs;
+
+use gpuos_lab::Suite;
+use gpuos_tests::{Cluster, Setup, per_suite, plugins};
+
+use crate::checkpoint::{committed, counter, logs, said, until};
+
+per_suite!(a_job_goes_on_from_what_nodes_hold_that_it_does_not_have);
+
+const OLD: [&str; 3] = ["n1", "n2", "n3"];
+const NEW: [&str; 3] = ["n4", "n5", "n6"];
+
+/// Six nodes with a mover each, and no gpuosd.
+fn six(name: &str, suite: &Suite) -> Option<Cluster> {
+    let mut setup = Setup::new(name, suite);
+    setup.spec.nodes = 6.into();
+    setup.spec.movers = Some(plugins::daemons().to_path_buf());
+    setup.steered()
+}
+
+/// Three ranks on n1 to n3, which save every second.
+fn count(cluster: &Cluster, options: &[&str]) -> u32 {
+    let script = format!("srun -l {} 100000 0.02", counter());
+    let all = [
+        "--requeue",
+        "-N3",
+        "--ntasks-per-node=1",
+        "--open-mode=append",
+        "--gpuos-checkpoint=1s,l2=xor:3",
+    ];
+    let job = cluster.sbatch(&[&all[..], options].concat(), &script);
+    cluster.wait(job, &["RUNNING"]);
+    job
+}
+
+/// Publishes that nodes hold something of a job.
+fn publish(cluster: &Cluster, nodes: &[&str], job: u32) {
+    for node in nodes {
+        let extra = format!("Extra=[gpuos:1 ckpt=x:1,{job}:1,0:0]");
+        cluster.update(&[&format!("NodeName={node}"), &extra]);
+    }
+}
+
+/// The newest checkpoint of a job that programs on these nodes were told of, from `least` on.
+fn newest(cluster: &Cluster, nodes: &[&str], job: u32, least: u32) -> u32 {
+    until(cluster, "a checkpoint", || {
+        let known = nodes
+            .iter()
+            .filter_map(|node| committed(cluster, node, job));
+        known.max().filter(|number| *number >= least)
+    })
+}
+
+/// Requeues a job, which gets none of the nodes `from`.
+fn away(cluster: &Cluster, job: u32, from: &[&str], to: &[&str]) {
+    from.iter().for_each(|node| cluster.set_node(node, "DRAIN"));
+    to.iter().for_each(|node| cluster.set_node(node, "RESUME"));
+    cluster.run("scontrol", &["requeue", &job.to_string()]);
+    until(cluster, "the job is requeued", || {
+        let state = cluster.lab.job_state(job).ok();
+        state.filter(|state| state == "PENDING")
+    });
+    // Not in the second in which its credential was revoked.
+    cluster.update(&[&format!("JobId={job}"), "StartTime=now+3"]);
+    cluster.wait(job, &["RUNNING"]);
+}
+
+/// All ranks go on from one checkpoint that is at least this new.
+fn go_on(cluster: &Cluster, job: u32, times: usize, least: u32) -> u32 {
+    let restored = |rank| {
+        until(cluster, "it goes on", || {
+            let all = said(cluster, job, rank, "restored checkpoint");
+            all.get(times - 1).copied()
+        })
+    };
+    let from: Vec<(u32, u32)> = (0..3).map(restored).collect();
+    for (rank, (number, count)) in (0..).zip(&from) {
+        assert_eq!(*number, from[0].0, "one checkpoint for all: {from:?}");
+        assert!(*number >= least, "{least} was committed: {from:?}");
+        let saved = said(cluster, job, rank, "saved");
+        assert!(
+            saved.contains(&(*number, *count)),
+            "rank {rank}: {saved:?}, {from:?}\n{}",
+            logs(cluster)
+        );
+    }
+    from[0].0
+}
+
+fn a_job_goes_on_from_what_nodes_hold_that_it_does_not_have(suite: &Suite) {
+    let Some(cluster) = six("ckpt-outside", suite) else {
+        return;
+    };
+    NEW.iter().for_each(|node| cluster.set_node(node, "DRAIN"));
+    let job = count(&cluster, &[]);
+    let before = newest(&cluster, &OLD, job, 2);
+    publish(&cluster, &OLD, job);
+    away(&cluster, job, &OLD, &NEW);
+    let first = go_on(&cluster, job, 1, before);
+    assert!(logs(&cluster).contains("gave the part of node 2"));
+    let before = newest(&cluster, &NEW, job, first + 2);
+    // Back to nodes that have something older, and one that has the newest is lost with all that it had.
+    publish(&cluster, &NEW, job);
+    cluster.lab.kill_mover("n5", libc::SIGKILL).expect("it ran");
+    fs::remove_dir_all(cluster.lab.checkpoints_dir("n5")).expect("it had a store");
+    away(&cluster, job, &NEW, &OLD);
+    let second = go_on(&cluster, job, 2, before);
+    newest(&cluster, &OLD, job, second + 1);
+    begins_from_another(&cluster, job);
+}
+
+/// A new job on other nodes begins from what another one has left, and goes on from its own when it has some.
+fn begins_from_another(cluster: &Cluster, job: u32) {
+    cluster.cancel(&[job]);
+    let count_of = |number: u32| {
+        let saved = said(cluster, job, 1, "saved");
+        saved.iter().rfind(|(of, _)| *of == number).map(|of| of.1)
+    };
+    cluster.lab.start_mover("n5").expect("it starts");
+    OLD.iter().for_each(|node| cluster.set_node(node, "DRAIN"));
+    NEW.iter().for_each(|node| cluster.set_node(node, "RESUME"));
+    let submit = |value: &str| {
+        let value = format!("--gpuos-restart={value}");
+        count(cluster, &[&value])
+    };
+    let next = submit(&job.to_string());
+    let (from, at) = until(cluster, "it begins from the other job's", || {
+        said(cluster, next, 1, "restored checkpoint").pop()
+    });
+    if let Some(saved) = count_of(from) {
+        assert_eq!(at, saved, "checkpoint {from} of job {job}");
+    }
+    let own = newest(cluster, &NEW, next, from + 1);
+    cluster.run("scontrol", &["requeue", &next.to_string()]);
+    until(cluster, "the job is requeued", || {
+        let state = cluster.lab.job_state(next).ok();
+        state.filter(|state| state == "PENDING")
+    });
+    cluster.update(&[&format!("JobId={next}"), "StartTime=now+3"]);
+    go_on(cluster, next, 2, own);
+    cluster.cancel(&[next]);
+    // One that there is not: no program begins anew in its place.
+    let none = submit(&format!("{job}/4000000000"));
+    until(cluster, "the programs are told", || {
+        let text = crate::checkpoint::output(cluster, none);
+        text.contains("cannot begin from checkpoint 4000000000 of job")
+            .then_some(())
+    });
+    cluster.cancel(&[none]);
+    goes_back(cluster);
+}
+
+/// `gpuos ckpt` on the node n4.
+fn ckpt(cluster: &Cluster, args: &[&str]) -> String {
+    let gpuos = plugins::programs().join("gpuos");
+    let dir = cluster.lab.gpuosd_runtime_dir("n4");
+    let dir = dir.to_str().expect("UTF-8");
+    let all = [&["ckpt"], args, &["--runtime-dir", dir]].concat();
+    cluster.run(gpuos.to_str().expect("UTF-8"), &all)
+}
+
+/// A job goes back to a checkpoint that is not its newest, and that one is restored elsewhere while it runs.
+fn goes_back(cluster: &Cluster) {
+    let job = count(cluster, &["--gpuos-checkpoint=1h,l2=xor:3"]);
+    let id = job.to_string();
+    until(cluster, "all have joined", || {
+        (0..3)
+            .all(|rank| crate::checkpoint::output(cluster, job).contains(&format!("{rank}: new")))
+            .then_some(())
+    });
+    for _ in 0..2 {
+        ckpt(cluster, &["now", &id]);
+    }
+    let told = ckpt(cluster, &["restart", &id, "1"]);
+    assert!(told.contains("goes on from checkpoint 1"), "{told}");
+    until(cluster, "the job is requeued", || {
+        let state = cluster.lab.job_state(job).ok();
+        state.filter(|state| state == "PENDING")
+    });
+    cluster.update(&[&format!("JobId={job}"), "StartTime=now+3"]);
+    cluster.wait(job, &["RUNNING"]);
+    assert_eq!(go_on(cluster, job, 1, 1), 1);
+    // Numbers go on above the one that was left.
+    ckpt(cluster, &["now", &id]);
+    newest(cluster, &NEW, job, 3);
+    publish(cluster, &NEW, job);
+    OLD.iter().for_each(|node| cluster.set_node(node, "RESUME"));
+    let told = ckpt(cluster, &["drill", &id]);
+    assert!(
+        told.contains("checkpoint 3 of job")
+            && told.contains("was restored on n[1-3]: 3 files of 3 ranks"),
+        "{told}\n{}",
+        logs(cluster)
+    );
+    cluster.cancel(&[job]);
+}
