@@ -91,6 +91,7 @@ pub fn prepare(spank: Spank<'_>, socket: &str, whole_job: bool) {
         uid,
         gid,
         asked,
+        start: None,
     };
     let told = ask(socket, what, PATIENCE);
     for note in told.notes {

@@ -51,6 +51,7 @@ fn step() -> CheckpointRequest {
         uid: 1000,
         gid: 100,
         asked: "10m,l2=partner".into(),
+        start: None,
     }
 }
 

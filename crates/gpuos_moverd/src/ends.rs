@@ -195,8 +195,10 @@ mod tests {
         let served = Served {
             uid: 1000,
             run: 0,
+            launch: Launch::default(),
             place: Place {
                 job: job.clone(),
+                list: 0,
                 own: NodeIndex(0),
                 nodes: 1,
             },

@@ -130,6 +130,7 @@ impl Mover {
             uid,
             gid: group(uid),
             asked: asked.into(),
+            start: None,
         };
         match self.ask(root(), step) {
             Reply::Prepared {

@@ -22,6 +22,10 @@ pub enum CheckpointRequest {
         gid: u32,
         /// The value of the option, as it was given.
         asked: String,
+        /// The step is the job's program on these of its nodes alone, as `gpuos run` starts it, and it is started for the so many-th time
+        /// in this run of the job. Absent: it is one of the steps of a job whose program has all nodes.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        start: Option<u32>,
     },
     /// Which jobs have checkpoints on this node: of all jobs, or of one. A user is told of his own. Answered with
     /// [`super::Reply::Checkpoints`].

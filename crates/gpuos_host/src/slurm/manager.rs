@@ -10,6 +10,7 @@ use gpuos_config::slurm_conf::Addresses as Lines;
 use gpuos_core::health::ExtraPart;
 use gpuos_core::job::JobId;
 use gpuos_core::peers::ManagerAnswer;
+use gpuos_core::step::StepId;
 use gpuos_workload::action::{Action, Outcome};
 use gpuos_workload::job::{Job, JobState};
 use gpuos_workload::node::NodeRecord;
@@ -59,6 +60,13 @@ impl WorkloadManager for Slurm {
             return Ok(None);
         };
         Ok(act::job(&*self.machine, number)?.map(|record| job(record, now())))
+    }
+
+    fn step_nodes(&self, step: &StepId) -> Result<Option<Vec<String>>, Outcome> {
+        let Some(number) = step.job.number() else {
+            return Ok(None);
+        };
+        act::step_nodes(&*self.machine, number, step.step)
     }
 
     /// `SlurmUser = slurm(64030)`.

@@ -55,6 +55,7 @@ use gpuos_store::store::Store;
 use crate::carried::JobRoster;
 use crate::event::Event;
 use crate::folder::JobFolder;
+use crate::launch::Launch;
 use crate::level3::Level3;
 use crate::network::Network;
 use back::Back;
@@ -101,7 +102,9 @@ pub struct Start {
     pub uid: u32,
     /// The workload manager's count of its restarts.
     pub run: u32,
-    /// Its nodes, in the workload manager's order.
+    /// The start of its program.
+    pub launch: Launch,
+    /// The nodes of its program, in the workload manager's order.
     pub nodes: Vec<String>,
     /// What they share with others, in the same order.
     pub domains: Vec<NodeDomains>,
@@ -109,6 +112,13 @@ pub struct Start {
     pub place: Place,
     /// The job is over here, however much waits for the thread.
     pub over: Arc<AtomicBool>,
+}
+
+impl Start {
+    /// How often the program was started before, as far as is known; 0: this is the first time.
+    fn earlier(&self) -> u32 {
+        self.run.saturating_add(self.launch.start.saturating_sub(1))
+    }
 }
 
 /// What the job's steps said, or its seat 0.

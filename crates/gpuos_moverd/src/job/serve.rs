@@ -126,6 +126,7 @@ impl Worker {
         if self.folder.is_none() {
             let kept = Kept {
                 run: self.start.run,
+                launch: self.start.launch,
                 uid: self.start.uid,
                 gid,
                 asked: asked.into(),
@@ -335,7 +336,7 @@ impl Worker {
         if let Some(own) = own {
             gather.claim(0, own);
         }
-        let late = gather.is_late(self.start.run, self.start.place.own.0 == 0);
+        let late = gather.is_late(self.start.earlier(), self.start.place.own.0 == 0);
         if self.start.place.own.0 != 0 {
             self.links.want(0);
             if late {
@@ -384,7 +385,7 @@ impl Worker {
             return;
         };
         let levels = &self.shared.config.domains;
-        let (run, nodes) = (self.start.run, self.start.place.nodes);
+        let (run, nodes) = (self.start.earlier(), self.start.place.nodes);
         if !self.back.is_known(run) || !gather.is_full(nodes.into()) {
             return;
         }
@@ -522,7 +523,7 @@ impl Worker {
             return;
         }
         let known = folder.known();
-        let first = self.start.run == 0 && (known.epoch, known.highest) == (0, 0);
+        let first = self.start.earlier() == 0 && (known.epoch, known.highest) == (0, 0);
         let line = match first && self.claim().is_none() {
             true => "new".to_string(),
             false => format!("failed {why}"),
