@@ -229,6 +229,24 @@ fn the_job_decides_and_a_step_does_not() {
 }
 
 #[test]
+fn a_step_is_the_program_by_a_number_and_a_batch_script_never() {
+    for (handed, whole_job, wanted) in [
+        (Some("1"), false, Some(1)),
+        (Some("4294967295"), false, Some(u32::MAX)),
+        (Some("1"), true, None),
+        (None, false, None),
+        (Some("0"), false, None),
+        (Some("-1"), false, None),
+        (Some("4294967296"), false, None),
+        (Some("1 n2"), false, None),
+        (Some(""), false, None),
+    ] {
+        let handed = handed.map(String::from);
+        assert_eq!(start(handed.clone(), whole_job), wanted, "{handed:?}");
+    }
+}
+
+#[test]
 fn arguments_name_the_socket() {
     let words = [c"socket=/x/%n", c"mover=/y", c"mover=/z/%n", c"moverX=/no"];
     let mut argv: Vec<*mut c_char> = words.iter().map(|word| word.as_ptr().cast_mut()).collect();

@@ -10,7 +10,7 @@ use std::ffi::CStr;
 use gpuos_config::options::{JobOptions, OPTIONS, OptionError, Source, is_off, parse_switch};
 
 /// Number of options.
-pub const COUNT: usize = 14;
+pub const COUNT: usize = 15;
 
 /// One of the plugin's options.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -43,6 +43,8 @@ pub enum Opt {
     Share = 12,
     /// `--gpuos-checkpoint`
     Checkpoint = 13,
+    /// `--gpuos-spares`
+    Spares = 14,
 }
 
 impl Opt {
@@ -62,6 +64,7 @@ impl Opt {
         Opt::Mig,
         Opt::Share,
         Opt::Checkpoint,
+        Opt::Spares,
     ];
 
     /// Those about the job's GPUs while it runs, wherever it is placed.
@@ -97,6 +100,7 @@ impl Opt {
             Opt::Mig => c"_SLURM_SPANK_OPTION_gpuos_gpuos_mig",
             Opt::Share => c"_SLURM_SPANK_OPTION_gpuos_gpuos_share",
             Opt::Checkpoint => c"_SLURM_SPANK_OPTION_gpuos_gpuos_checkpoint",
+            Opt::Spares => c"_SLURM_SPANK_OPTION_gpuos_gpuos_spares",
         }
     }
 
@@ -122,6 +126,7 @@ impl Opt {
             Opt::Mig => "SLURM_SPANK__SLURM_SPANK_OPTION_gpuos_gpuos_mig",
             Opt::Share => "SLURM_SPANK__SLURM_SPANK_OPTION_gpuos_gpuos_share",
             Opt::Checkpoint => "SLURM_SPANK__SLURM_SPANK_OPTION_gpuos_gpuos_checkpoint",
+            Opt::Spares => "SLURM_SPANK__SLURM_SPANK_OPTION_gpuos_gpuos_spares",
         }
     }
 
@@ -132,7 +137,8 @@ impl Opt {
 
     /// Whether it is about the job's place, and so contradicts `--gpuos=off`.
     fn about_place(self) -> bool {
-        !matches!(self, Opt::Switch | Opt::Mig | Opt::Checkpoint) && !Opt::LIMITS.contains(&self)
+        !matches!(self, Opt::Switch | Opt::Mig | Opt::Checkpoint | Opt::Spares)
+            && !Opt::LIMITS.contains(&self)
     }
 
     /// Whether steps have it too; the others are the job's alone.
@@ -254,6 +260,8 @@ impl Asked {
             };
             let unfit = match opt {
                 Opt::Share => whole,
+                // Without checkpoints there is nothing that spares could go on from.
+                Opt::Spares => values[Opt::Checkpoint as usize].is_none(),
                 _ => Opt::NOT_WITH_SHARE.contains(&opt) && values[Opt::Share as usize].is_some(),
             };
             if unfit || (opt.about_place() && is_off(&values)) {

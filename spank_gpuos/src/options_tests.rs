@@ -263,6 +263,7 @@ const VALUES: [[&str; 2]; COUNT] = [
     ["1g.10gb:2", "3g"],
     ["mps:25%", "mps"],
     ["10m,l2=partner", "10m,dir=/x"],
+    ["2", "0"],
 ];
 
 /// Ways in which a value comes to a component of a job.

@@ -43,6 +43,7 @@ mod slices;
 mod soak;
 #[path = "spank/main.rs"]
 mod spank;
+mod spares;
 mod steering;
 mod switchable;
 mod tables;

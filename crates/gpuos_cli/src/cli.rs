@@ -3,6 +3,7 @@
 
 mod ckpt;
 mod mig;
+mod run;
 mod sim;
 
 use std::path::PathBuf;
@@ -23,6 +24,7 @@ pub use ckpt::{
     CkptArgs, CkptCommand, CkptJobArgs, CkptListArgs, CkptNowArgs, CkptPruneArgs, MoverReach,
 };
 pub use mig::{MigArgs, MigAssertArgs, MigCommand, MigPlanArgs, Reach};
+pub use run::RunArgs;
 pub use sim::{Protocol, SimArgs};
 
 /// Topology-aware placement of GPU jobs on Slurm: see, explain, plan and check.
@@ -66,6 +68,9 @@ pub enum Command {
     Mig(MigArgs),
     /// List, show, make, check and remove checkpoints of jobs.
     Ckpt(CkptArgs),
+    /// In a job: run a program by srun, and start it again when it fails or a node is lost, on the nodes that are left
+    /// and a spare one.
+    Run(RunArgs),
     /// Take GPUs or a node out of service: no new jobs, those that run may end.
     Drain(AdminArgs),
     /// Bring GPUs or a node back into service, after a check.
@@ -115,6 +120,7 @@ impl Command {
                 None => Some("mig"),
             },
             Command::Ckpt(args) => Some(args.command.name()),
+            Command::Run(_) => Some("run"),
             Command::Drain(_) => Some("drain"),
             Command::Online(_) => Some("online"),
             Command::Offline(_) => Some("offline"),

@@ -35,6 +35,7 @@ mod remedies;
 mod remote;
 mod replay;
 mod reply;
+mod run;
 mod sim;
 mod steering;
 mod table;
@@ -116,6 +117,8 @@ fn run(cli: &Cli) -> anyhow::Result<u8> {
             }
         },
         Command::Ckpt(args) => ckpt::run(&machine, args)?,
+        // It speaks while it works, and hands on the exit code of the program.
+        Command::Run(args) => return run::run(&machine, args),
         Command::Drain(args) => drain::run(&machine, Verb::Drain, args)?,
         Command::Online(args) => drain::run(&machine, Verb::Online, args)?,
         Command::Offline(args) => drain::run(&machine, Verb::Offline, args)?,

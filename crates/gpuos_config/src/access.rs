@@ -120,6 +120,7 @@ pub fn used(options: &JobOptions) -> Vec<(&'static str, String)> {
         mig,
         share,
         checkpoint,
+        spares,
     } = options;
     let text = |value: &dyn std::fmt::Display| value.to_string();
     // As the options have it.
@@ -145,6 +146,7 @@ pub fn used(options: &JobOptions) -> Vec<(&'static str, String)> {
         ("gpuos-mig", mig.as_ref().map(|one| text(one))),
         ("gpuos-share", share.as_ref().map(|one| text(one))),
         ("gpuos-checkpoint", checkpoint.as_ref().map(|one| text(one))),
+        ("gpuos-spares", spares.as_ref().map(|one| text(one))),
     ];
     let all = all.into_iter();
     all.filter_map(|(name, value)| Some((name, value?)))

@@ -18,8 +18,8 @@ use gpuos_core::job::JobId;
 use gpuos_core::step::StepId;
 use gpuos_link::session::Place;
 use gpuos_workload::WorkloadManager;
-use gpuos_workload::action::Outcome;
-use gpuos_workload::job::Job;
+use gpuos_workload::action::{Action, Outcome};
+use gpuos_workload::job::{Job, JobState};
 
 use crate::clock::seconds;
 use crate::domains::FailureDomains;
@@ -311,6 +311,10 @@ impl Registrar {
         };
         let nodes = u16::try_from(program.len())
             .map_err(|_| format!("job {job} has more nodes than checkpoints can have"))?;
+        let lost = before
+            .as_ref()
+            .filter(|served| served.run == record.restarts && served.launch.step.is_some())
+            .map(|served| locked(&served.status).nodes.clone());
         if before.is_some() {
             self.end(job);
         }
@@ -336,6 +340,8 @@ impl Registrar {
             uid: record.uid,
             run: record.restarts,
             launch,
+            spares: others(&record.nodes, &program),
+            lost: lost.map_or(Vec::new(), |before| others(&before, &program)),
             domains: vec![NodeDomains::default(); program.len()],
             nodes: program,
             place,
@@ -384,16 +390,41 @@ impl Registrar {
         self.threads.retain(|_, thread| !thread.is_finished());
         for (job, served) in self.jobs.all() {
             // Without an answer nothing is known, and nothing ends.
-            let goes_on = self.manager.job(&job).map_or(true, |record| {
-                record.is_some_and(|record| {
-                    let here = record.nodes.contains(&self.shared.node);
-                    here && record.is_running() && record.restarts == served.run
-                })
+            let Ok(record) = self.manager.job(&job) else {
+                continue;
+            };
+            let record = record.filter(|record| {
+                let here = record.nodes.contains(&self.shared.node);
+                here && record.is_running() && record.restarts == served.run
             });
-            if !goes_on {
-                self.end(&job);
+            match record {
+                Some(record) => self.look_at_script(&record),
+                None => self.end(&job),
             }
         }
+    }
+
+    /// A job that lives on when a node fails can lose the node of its script. Slurm leaves it as it is, with nothing that runs, until its
+    /// limit: it is requeued, or ended where that may not be, as stock Slurm does with jobs that lose a node. Its first node does it.
+    fn look_at_script(&self, record: &Job) {
+        let lost = !record.script_on.is_empty() && !record.nodes.contains(&record.script_on);
+        let first = record.nodes.first() == Some(&self.shared.node);
+        if !lost || !first || record.state != JobState::Running {
+            return;
+        }
+        let job = &record.id;
+        tracing::warn!(%job, "job {job} has lost node {}, on which its script ran", record.script_on);
+        if record.may_requeue {
+            // Full is for now.
+            let _ = self.shared.requeue.try_send(job.clone());
+            return;
+        }
+        let action = Action::Kill {
+            job: job.clone(),
+            step: None,
+        };
+        let outcome = self.manager.act(&action);
+        tracing::warn!(%job, "job {job} may not be requeued: {}", words(&outcome));
     }
 
     /// Removes what jobs have left that are over, some time after their last checkpoint.
@@ -422,6 +453,12 @@ impl Registrar {
             }
         }
     }
+}
+
+/// Those of some nodes that are not among these.
+fn others(all: &[String], these: &[String]) -> Vec<String> {
+    let others = all.iter().filter(|node| !these.contains(node));
+    others.cloned().collect()
 }
 
 fn words(outcome: &Outcome) -> &str {

@@ -8,6 +8,7 @@ mod support;
 mod disks;
 mod folder;
 mod hostile;
+mod launches;
 mod limits;
 mod opening;
 mod read_fuzz;

@@ -53,6 +53,7 @@ static NOTHING_SAID: JobOptions = JobOptions {
     mig: None,
     share: None,
     checkpoint: None,
+    spares: None,
 };
 
 /// What is kept of decisions from call to call.

@@ -240,6 +240,7 @@ fn off_undoes_every_option_but_the_switch() {
         ("mig", "1g.10gb"),
         ("share", "timeslice"),
         ("checkpoint", "10m,l2=partner"),
+        ("spares", "2"),
     ];
     assert_eq!(
         good.len() + 1,

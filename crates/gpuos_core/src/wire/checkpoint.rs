@@ -104,6 +104,15 @@ pub struct CheckpointJob {
     /// The job's nodes, in the workload manager's order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub nodes: Vec<String>,
+    /// How often the program was started by `gpuos run` in this run of the job; 0: not on nodes of its own, but on all of the job's.
+    #[serde(default)]
+    pub start: u32,
+    /// The job's nodes on which its program did not run when it was started: spares, and what drains.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub spares: Vec<String>,
+    /// Nodes that the program had in the start before, as far as this node knows, and has not in this one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub lost: Vec<String>,
     /// Whether this node leads: it decides when a checkpoint is made.
     #[serde(default)]
     pub leads: bool,

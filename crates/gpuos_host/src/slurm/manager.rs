@@ -198,6 +198,7 @@ fn job(record: super::Job, now: u64) -> Job {
         partitions: record.partitions,
         state_word: record.state,
         nodes: record.nodes,
+        script_on: record.batch_host,
         required_nodes: record.required_nodes,
         may_requeue: record.may_requeue,
         restarts: record.restarts,

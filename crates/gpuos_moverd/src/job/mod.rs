@@ -106,6 +106,10 @@ pub struct Start {
     pub launch: Launch,
     /// The nodes of its program, in the workload manager's order.
     pub nodes: Vec<String>,
+    /// The job's other nodes.
+    pub spares: Vec<String>,
+    /// Nodes of the start before that are not among these.
+    pub lost: Vec<String>,
     /// What they share with others, in the same order.
     pub domains: Vec<NodeDomains>,
     /// This node's place.
