@@ -129,10 +129,12 @@ impl Job {
         step_of(&text, srun)
     }
 
-    /// Whether slurmctld has a step still.
+    /// Whether slurmctld has a step still. As long as it does not answer it has.
     pub fn has_step(&self, machine: &dyn Machine, step: &str) -> bool {
-        let text = scontrol(machine, &["--oneliner", "show", "step", step]);
-        text.is_ok_and(|text| text.trim_start().starts_with("StepId="))
+        match scontrol(machine, &["--oneliner", "show", "step", step]) {
+            Ok(text) => text.trim_start().starts_with("StepId="),
+            Err(why) => !format!("{why:#}").contains("not found"),
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! `gpuos run`: a program in a step that outlives its nodes. When a node is lost, or the program fails, what is left of the step is
 //! ended, and the program started again on the nodes that are left and a spare one, without a trip through the queue.
 //!
-//! - [`job`]: what Slurm says of the job and its nodes; [`choose`]: which of them the program gets;
+//! - [`job`]: what Slurm says of the job and its nodes; [`choose`]: which of them the program gets; [`parts`]: which have data;
 //! - [`step`]: srun, which runs it; [`signals`]: what `gpuos run` itself is told;
 //! - [`tries`]: how often that may go on.
 //!
@@ -10,6 +10,7 @@
 
 mod choose;
 mod job;
+mod parts;
 mod signals;
 mod step;
 mod tries;
@@ -153,9 +154,13 @@ impl Program<'_> {
     fn nodes(&self, before: &[String]) -> Result<Nodes> {
         let deadline = Instant::now() + RETURN;
         loop {
-            let Some(all) = self.job.look(self.machine, !before.is_empty())? else {
+            let Some(mut all) = self.job.look(self.machine, !before.is_empty())? else {
                 return Ok(Nodes::Over);
             };
+            // A spare node may have what one of the first has not.
+            if before.is_empty() && self.job.restarts > 0 && all.len() > self.count {
+                parts::look(self.machine, self.job.id, &mut all, &self.args.runtime_dir);
+            }
             if let Some(chosen) = choose(&all, before, self.count) {
                 return Ok(Nodes::These(chosen, lost(before, &all)));
             }
