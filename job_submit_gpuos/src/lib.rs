@@ -6,7 +6,7 @@
 //! slurmctld's log says so.
 //!
 //! - `request`, `shape` and `check`: what is asked for, against the cluster; `forbid`: against what the site forbids; `refusal`: why not,
-//! - `checkpoint`: whether the site makes checkpoints, and the job has nodes enough,
+//! - `spares`: what a job with spare nodes becomes; `checkpoint`: whether the site makes checkpoints, and the job has nodes enough,
 //! - `mig`: board, profiles and GRES of a request for slices; `share`: shards, and what they keep apart,
 //! - `notes`: what of a job that is taken is ignored; `jobs` and `neighbours`: whether anybody has a name,
 //! - `texts`: control characters; `state`: what is read at start and reconfigure.
@@ -23,6 +23,7 @@ mod refusal;
 mod request;
 mod shape;
 mod share;
+mod spares;
 mod state;
 mod texts;
 
@@ -76,7 +77,9 @@ pub unsafe extern "C" fn job_submit(
     guard(
         "job_submit",
         || SUCCESS,
-        || match texts(description, submit_uid).and_then(|()| state::submit(description, rewrite)) {
+        || match texts(description, submit_uid)
+            .and_then(|()| state::submit(description, rewrite, put))
+        {
             Ok(None) => SUCCESS,
             Ok(Some(sentence)) => {
                 // SAFETY: as the caller promises. sbatch, salloc and srun show it, and go on.
@@ -165,6 +168,28 @@ unsafe fn set_string(place: *mut *mut c_char, text: &str) -> bool {
         *place = text;
     }
     true
+}
+
+/// Changes numbers of a job that is submitted. They are in the description of the call, at the offsets of the exact release, and were
+/// read there just before: [`state::submit`] asks for it after that only.
+fn put(description: *mut c_void, changes: &[spares::Change]) {
+    for change in changes {
+        // SAFETY: see above. slurmctld made the description of a message of its own, which no other thread has.
+        match *change {
+            spares::Change::Wide(at, number) => unsafe {
+                description
+                    .wrapping_byte_add(at)
+                    .cast::<u32>()
+                    .write_unaligned(number);
+            },
+            spares::Change::Narrow(at, number) => unsafe {
+                description
+                    .wrapping_byte_add(at)
+                    .cast::<u16>()
+                    .write_unaligned(number);
+            },
+        }
+    }
 }
 
 /// Changes what a job that is submitted asks of each node; whether that was done.

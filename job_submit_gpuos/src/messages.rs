@@ -85,6 +85,28 @@ pub mod refused {
         /// The scheme is for more nodes than the job asks for at least.
         pub fn scheme_misfits(why) on "--gpuos-checkpoint" =
             "{why}", write "--nodes=N with enough of them, or another scheme";
+        /// Spares without checkpoints.
+        pub fn spares_without_checkpoints() on "--gpuos-spares" =
+            "a program that loses a node goes on from a checkpoint, and the job makes none",
+            write "--gpuos-checkpoint with it, such as --gpuos-checkpoint=10m";
+        /// Ranks are ordered over all nodes of a job, of which the program has only some.
+        pub fn spares_with_shape(other) on "--gpuos-spares" =
+            "it does not go with {other}, which orders the ranks on all nodes of the job", write "one of the two";
+        /// The job says neither nodes nor a range of them.
+        pub fn spares_without_nodes() on "--gpuos-spares" =
+            "how many nodes the program needs is not said", write "--nodes=N with it";
+        /// GPUs for the job as a whole: what the program has of them is not known.
+        pub fn spares_of_job_gpus(gpus) on "--gpuos-spares" =
+            "{gpus} is for all nodes of the job together", write "--gpus-per-node=N in place of --gpus";
+        /// Tasks that are not the same number on each node.
+        pub fn spares_of_tasks(tasks, nodes) on "--gpuos-spares" =
+            "{tasks} tasks are not the same number on each of {nodes} nodes", write "--ntasks-per-node=N in place of --ntasks";
+        /// A component of a heterogeneous job.
+        pub fn spares_of_component() on "--gpuos-spares" =
+            "components of heterogeneous jobs have no spares", write "no --gpuos-spares, or a job without components";
+        /// The layout table does not say where the job's numbers are.
+        pub fn spares_unknown() on "--gpuos-spares" =
+            "gpuos does not know how this release of Slurm has it", write "--nodes=N with the spares counted in, --no-kill, and gpuos run --nodes=N in the script";
         /// A text of the job, such as its name, would move the cursor or end a line wherever it is shown.
         pub fn control_character(option, code) on option =
             "has the control character U+{code}, which gpuos refuses in texts of jobs", write "one line of printable characters";
@@ -181,6 +203,10 @@ pub mod notes {
         pub fn share(option, shards, most, threads, isolation) =
             "gpuos: {option}: {shards} of the {most} shards of a GPU on each node{threads}; {isolation}",
             "Take `--gpuos-mig` where that is too little.";
+        /// A job with spare nodes.
+        pub fn spares(option, nodes, all) =
+            "gpuos: {option}: the job gets {all} nodes, {nodes} of them for the program that gpuos run starts in its script",
+            "Write `gpuos run` in place of `srun`.";
         /// Checkpoints of a job that Slurm does not requeue, by its own options or by JobRequeue=0 of slurm.conf.
         pub fn not_requeued(option) =
             "gpuos: {option}: Slurm does not start the job again by itself after a node has failed; --requeue has it do so",

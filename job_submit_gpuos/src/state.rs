@@ -27,11 +27,14 @@ use crate::refusal::Refusal;
 use crate::request::{self, Offsets};
 use crate::shape::Shape;
 use crate::share;
+use crate::spares::{self, Change};
 use crate::texts::Texts;
 
 struct Known {
     fields: Fields,
     offsets: Offsets,
+    /// Where a job with spare nodes is changed.
+    spares: Option<spares::Offsets>,
     texts: Texts,
     release: Release,
     /// Where names of partitions, accounts and QOS stand.
@@ -89,6 +92,7 @@ fn known(release: Release) -> Result<Known, String> {
         texts: Texts::of(&fields),
         places: Places::of(&fields),
         names: Names::of(&fields),
+        spares: spares::Offsets::of(&fields),
         fields,
         offsets,
         release,
@@ -104,11 +108,13 @@ pub fn texts(description: *mut c_void) -> Result<(), Refusal> {
     }
 }
 
-/// Checks a new job, and has `rewrite` put what it asks of each node into its description where gpuos adds to that.
+/// Checks a new job, and has `rewrite` put what it asks of each node into its description where gpuos adds to that, and `put` the
+/// numbers of a job with spare nodes.
 /// Gives what its user is to be told.
 pub fn submit(
     description: *mut c_void,
     rewrite: impl FnOnce(*mut *mut c_char, &str) -> bool,
+    put: impl FnOnce(*mut c_void, &[Change]),
 ) -> Result<Option<String>, Refusal> {
     let Some(Some(known)) = KNOWN.get() else {
         return Ok(None);
@@ -121,7 +127,7 @@ pub fn submit(
         return Ok(None);
     }
     let sources = Sources::from_spank_env(env.iter().map(String::as_str));
-    let taken = take(known, (&env, &sources), description, rewrite);
+    let taken = take(known, (&env, &sources), description, (rewrite, put));
     taken.map_err(|refusal| refusal.named_by(&sources))
 }
 
@@ -129,7 +135,10 @@ fn take(
     known: &Known,
     (env, sources): (&[String], &Sources),
     description: *mut c_void,
-    rewrite: impl FnOnce(*mut *mut c_char, &str) -> bool,
+    (rewrite, put): (
+        impl FnOnce(*mut *mut c_char, &str) -> bool,
+        impl FnOnce(*mut c_void, &[Change]),
+    ),
 ) -> Result<Option<String>, Refusal> {
     let options = || JobOptions::from_spank_env(env.iter().map(String::as_str));
     if let Some(places) = &known.places {
@@ -146,6 +155,32 @@ fn take(
         Some(config) => checkpoint::check(config, &options()?, &shape),
         None => Ok(()),
     })?;
+    let Some(raised) = spares::raise(&options()?, sources, &shape)? else {
+        return place(known, (env, sources), (description, shape), rewrite);
+    };
+    let offsets = known.spares.as_ref();
+    let offsets = offsets.ok_or_else(|| Refusal::from(raised.unknown()))?;
+    let Some(changes) = raised.changes(description, offsets)? else {
+        unreadable();
+        return Ok(None);
+    };
+    let of_job = (description, raised.shape.clone());
+    let said = place(known, (env, sources), of_job, rewrite)?;
+    put(description, &changes);
+    let note = String::from(raised.note(sources));
+    Ok(Some(
+        said.map_or(note.clone(), |said| format!("{note}\n{said}")),
+    ))
+}
+
+/// Checks what is about places and GPUs.
+fn place(
+    known: &Known,
+    (env, sources): (&[String], &Sources),
+    (description, shape): (*mut c_void, Shape),
+    rewrite: impl FnOnce(*mut *mut c_char, &str) -> bool,
+) -> Result<Option<String>, Refusal> {
+    let options = || JobOptions::from_spank_env(env.iter().map(String::as_str));
     let unnamed = |targets: &[Target<'_>]| {
         let names = known.names.as_ref()?;
         // SAFETY: slurmctld calls job_submit under its job read lock, in every release.
@@ -250,7 +285,8 @@ pub fn modify(description: *mut c_void, record: *mut c_void) -> Result<(), Refus
         Some(config) => {
             // What slurmctld took at submission is not questioned now.
             let options = JobOptions::from_spank_env(env.iter().map(String::as_str));
-            checkpoint::nodes(config, &options.unwrap_or_default(), &shape)
+            let options = options.unwrap_or_default();
+            checkpoint::nodes(config, &options, &spares::without(shape.clone(), &options))
         }
         None => Ok(()),
     })

@@ -5,10 +5,10 @@
 //! path is taken.
 
 use std::ffi::{CStr, CString, c_char, c_int};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use gpuos_config::options::{is_off, parse_checkpoint};
+use gpuos_config::options::{is_off, parse_checkpoint, parse_spares};
 use gpuos_core::step::StepId;
 use gpuos_core::wire::{CHECKPOINT_VARIABLE, CheckpointRequest, Code, Request};
 use slurm_ffi::spank::Spank;
@@ -18,6 +18,12 @@ use crate::{limits, messages};
 
 /// Variable by which steps learn what their job asked for.
 pub const JOB_CHECKPOINT: &CStr = c"GPUOS_JOB_CHECKPOINT";
+
+/// Variable by which the job's script and its steps learn how many spare nodes the job has.
+pub const JOB_SPARES: &CStr = c"GPUOS_JOB_SPARES";
+
+/// Variable by which `gpuos run` says that a step is the job's program, and how often it has started it. On which nodes slurmctld is asked.
+const RUN_START: &CStr = c"GPUOS_RUN_START";
 
 /// gpuos_mover's socket, unless plugstack.conf names another: `spank_gpuos.so mover=PATH`, with `%n` for the name of the node.
 const SOCKET: &str = "/run/gpuos/gpuos_mover.sock";
@@ -29,12 +35,21 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// How long it waits before it asks a mover again that has much to do.
 const AGAIN: Duration = Duration::from_millis(250);
 
-/// The option that Slurm handed to this slurmstepd.
-static NOTED: Mutex<Option<String>> = Mutex::new(None);
+/// The options that Slurm handed to this slurmstepd: checkpoints, and spare nodes.
+static NOTED: [Mutex<Option<String>>; 2] = [const { Mutex::new(None) }; 2];
 
 /// Takes note of the option's value.
 pub fn note(value: &str) {
-    *NOTED.lock().unwrap_or_else(PoisonError::into_inner) = Some(value.to_owned());
+    *noted(0) = Some(value.to_owned());
+}
+
+/// Takes note of how many spare nodes there are.
+pub fn note_spares(value: &str) {
+    *noted(1) = Some(value.to_owned());
+}
+
+fn noted(which: usize) -> MutexGuard<'static, Option<String>> {
+    NOTED[which].lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The socket that the plugin's arguments name.
@@ -49,8 +64,13 @@ pub unsafe fn socket(argc: c_int, argv: *const *mut c_char) -> String {
 
 /// What the step's job asked for, as it was given; `whole_job` is the step of a batch script or of salloc's shell.
 pub fn of_job(spank: Spank<'_>, whole_job: bool) -> Option<String> {
-    let noted = NOTED.lock().unwrap_or_else(PoisonError::into_inner).clone();
-    chosen(noted, spank.getenv(JOB_CHECKPOINT), whole_job)
+    chosen(noted(0).clone(), spank.getenv(JOB_CHECKPOINT), whole_job)
+}
+
+/// The same of its spare nodes, if that is a number of them.
+pub fn spares_of_job(spank: Spank<'_>, whole_job: bool) -> Option<String> {
+    let value = chosen(noted(1).clone(), spank.getenv(JOB_SPARES), whole_job);
+    value.filter(|value| parse_spares(value).is_ok())
 }
 
 /// A step's own option counts where its command has made the job, and left no variable, alone.
@@ -68,8 +88,17 @@ fn wish(value: Option<String>) -> Option<String> {
     parse_checkpoint(&value).ok().map(|asked| asked.to_string())
 }
 
+/// Which start of the job's program a step is, by the word of `gpuos run`.
+fn start(handed: Option<String>, whole_job: bool) -> Option<u32> {
+    let start: u32 = handed.filter(|_| !whole_job)?.parse().ok()?;
+    (start > 0).then_some(start)
+}
+
 /// Has the folder prepared, and lets the step's tasks find it.
 pub fn prepare(spank: Spank<'_>, socket: &str, whole_job: bool) {
+    let start = start(spank.getenv(RUN_START), whole_job);
+    // Steps that the program starts are not the program.
+    spank.unsetenv(RUN_START);
     let Some(asked) = wish(of_job(spank, whole_job)) else {
         return;
     };
@@ -86,11 +115,20 @@ pub fn prepare(spank: Spank<'_>, socket: &str, whole_job: bool) {
     if id.is_extern() {
         return;
     }
+    if start.is_none() && spares_of_job(spank, whole_job).is_some() {
+        // Movers are to know on which nodes the program is, and that says `gpuos run` alone. The script is not the program.
+        if !whole_job {
+            limits::keep_note(&String::from(messages::not_the_program()));
+        }
+        spank.unsetenv(&CString::new(CHECKPOINT_VARIABLE).unwrap_or_default());
+        return;
+    }
     let what = CheckpointRequest::Step {
         id,
         uid,
         gid,
         asked,
+        start,
     };
     let told = ask(socket, what, PATIENCE);
     for note in told.notes {

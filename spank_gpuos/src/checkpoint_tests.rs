@@ -51,6 +51,7 @@ fn step() -> CheckpointRequest {
         uid: 1000,
         gid: 100,
         asked: "10m,l2=partner".into(),
+        start: None,
     }
 }
 
@@ -224,6 +225,24 @@ fn the_job_decides_and_a_step_does_not() {
     ] {
         let case = format!("{noted:?} {handed:?} {whole_job}");
         assert_eq!(wish(chosen(noted, handed, whole_job)), wanted, "{case}");
+    }
+}
+
+#[test]
+fn a_step_is_the_program_by_a_number_and_a_batch_script_never() {
+    for (handed, whole_job, wanted) in [
+        (Some("1"), false, Some(1)),
+        (Some("4294967295"), false, Some(u32::MAX)),
+        (Some("1"), true, None),
+        (None, false, None),
+        (Some("0"), false, None),
+        (Some("-1"), false, None),
+        (Some("4294967296"), false, None),
+        (Some("1 n2"), false, None),
+        (Some(""), false, None),
+    ] {
+        let handed = handed.map(String::from);
+        assert_eq!(start(handed.clone(), whole_job), wanted, "{handed:?}");
     }
 }
 

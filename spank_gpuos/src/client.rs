@@ -96,6 +96,9 @@ unsafe extern "C" fn on_option(val: c_int, value: *const c_char, remote: c_int) 
                 if opt == Opt::Checkpoint {
                     checkpoint::note(&value);
                 }
+                if opt == Opt::Spares {
+                    checkpoint::note_spares(&value);
+                }
                 return 0;
             }
             let source = source(opt, &value);
@@ -128,7 +131,9 @@ pub fn send_options(spank: Spank<'_>) -> c_int {
     let job = JOB.get().and_then(Option::as_ref);
     // What is not UTF-8 is no value either, and is refused as one.
     let default = |opt: Opt| {
-        if job.is_some_and(|job| job.decides(opt)) {
+        // srun has its program on all nodes.
+        let is_none = opt == Opt::Spares && is_program("srun");
+        if is_none || job.is_some_and(|job| job.decides(opt)) {
             return None;
         }
         let value = std::env::var_os(opt.default_variable())?;
@@ -142,6 +147,10 @@ pub fn send_options(spank: Spank<'_>) -> c_int {
     if let (Some(_), Some(given)) = (job, &settled.values[Opt::Checkpoint as usize]) {
         let given = given.source.named("--gpuos-checkpoint", &given.value);
         print_note(&format!("gpuos: {}", messages::checkpoint_of_step(given)));
+    }
+    if let (true, Some(given)) = (is_program("srun"), &settled.values[Opt::Spares as usize]) {
+        let given = given.source.named("--gpuos-spares", &given.value);
+        return refuse(&String::from(messages::spares_of_step(given)));
     }
     // The shell of salloc has no slurmstepd that could tell it, and its steps are told by it.
     let handed = job.cloned().unwrap_or_default();

@@ -4,17 +4,21 @@ use gpuos_config::options::{Inherited, OPTIONS, Source};
 
 use crate::options::{EffectiveOptions, Opt};
 
-/// [`crate::limits::JOB_LIMITS`], [`crate::ranks::JOB_SHAPE`], [`crate::mig::JOB_MIG`] and [`JOB_CHECKPOINT`], as variables of a
-/// command.
-pub const VARIABLES: [&str; 4] = [
+/// [`crate::limits::JOB_LIMITS`], [`crate::ranks::JOB_SHAPE`], [`crate::mig::JOB_MIG`], [`JOB_CHECKPOINT`] and [`JOB_SPARES`], as
+/// variables of a command.
+pub const VARIABLES: [&str; 5] = [
     "GPUOS_JOB_LIMITS",
     "GPUOS_JOB_SHAPE",
     "GPUOS_JOB_MIG",
     JOB_CHECKPOINT,
+    JOB_SPARES,
 ];
 
 /// [`crate::checkpoint::JOB_CHECKPOINT`].
 pub const JOB_CHECKPOINT: &str = "GPUOS_JOB_CHECKPOINT";
+
+/// [`crate::checkpoint::JOB_SPARES`].
+pub const JOB_SPARES: &str = "GPUOS_JOB_SPARES";
 
 /// What stands in place of a value that is undone.
 pub const OFF: &str = "off";
@@ -26,6 +30,7 @@ pub struct Handed {
     shape: Option<String>,
     mig: Option<String>,
     checkpoint: Option<String>,
+    spares: Option<String>,
     /// Read in a job, which has settled what no step changes.
     is_of_job: bool,
 }
@@ -34,12 +39,13 @@ impl Handed {
     /// What a step finds in its environment.
     pub fn read(get: impl Fn(&str) -> Option<String>) -> Handed {
         let values = VARIABLES.map(|name| get(name).filter(|v| !v.is_empty()));
-        let [limits, shape, mig, checkpoint] = values;
+        let [limits, shape, mig, checkpoint, spares] = values;
         Handed {
             limits: Inherited::parse(&limits.unwrap_or_default()),
             shape,
             mig,
             checkpoint,
+            spares,
             is_of_job: true,
         }
     }
@@ -90,13 +96,16 @@ impl Handed {
             Some(_) if self.checkpoint.is_none() => self.checkpoint = Some(OFF.into()),
             _ => {}
         }
+        if let (Some(given), false) = (&settled.values[Opt::Spares as usize], self.is_of_job) {
+            self.spares = Some(given.value.clone());
+        }
         self
     }
 
     /// The variables, and what they are set to; none where they are to be absent.
     pub fn variables(self) -> impl Iterator<Item = (&'static str, Option<String>)> {
         let limits = Some(self.limits.to_string()).filter(|text| !text.is_empty());
-        let values = [limits, self.shape, self.mig, self.checkpoint];
+        let values = [limits, self.shape, self.mig, self.checkpoint, self.spares];
         VARIABLES.into_iter().zip(values)
     }
 }

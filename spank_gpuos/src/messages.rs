@@ -50,6 +50,15 @@ gpuos_model::messages! {
     pub fn no_folder() =
         "checkpoints are not made: the gpuos_mover of this node gave no folder; it and spank_gpuos should be of one release",
         "Administrators: install one release of gpuos on all hosts.";
+    /// A job has spare nodes, and a step of it was not started by `gpuos run`. The step runs without checkpoints, on the nodes that srun
+    /// has given it: all of the job's, unless it was told which.
+    pub fn not_the_program() =
+        "checkpoints are not made in this step: the job has spare nodes, and its program is what `gpuos run` starts",
+        "Write `gpuos run` in place of `srun`.";
+    /// `--gpuos-spares` stood at srun.
+    pub fn spares_of_step(option) =
+        "{option}: srun runs its program on all nodes that it gets; give the option to sbatch, and write gpuos run in the script",
+        "Do what it says.";
     /// srun cannot change what its job has settled for all of its steps.
     pub fn checkpoint_of_step(option) =
         "{option} says nothing: checkpoints are those of the whole job; give it to sbatch or salloc",

@@ -36,6 +36,10 @@ pub fn set_variables(spank: Spank<'_>) {
             checkpoint::of_job(spank, whole_job),
         ),
         (
+            checkpoint::JOB_SPARES,
+            checkpoint::spares_of_job(spank, whole_job),
+        ),
+        (
             limits::JOB_LIMITS,
             Some(limits).filter(|text| !text.is_empty()),
         ),

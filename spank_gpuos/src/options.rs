@@ -47,6 +47,8 @@ pub enum Opt {
     Checkpoint = 13,
     /// `--gpuos-restart`
     Restart = 14,
+    /// `--gpuos-spares`
+    Spares = 15,
 }
 
 impl Opt {
@@ -67,6 +69,7 @@ impl Opt {
         Opt::Share,
         Opt::Checkpoint,
         Opt::Restart,
+        Opt::Spares,
     ];
 
     /// Those about the job's GPUs while it runs, wherever it is placed.
@@ -103,6 +106,7 @@ impl Opt {
             Opt::Share => c"_SLURM_SPANK_OPTION_gpuos_gpuos_share",
             Opt::Checkpoint => c"_SLURM_SPANK_OPTION_gpuos_gpuos_checkpoint",
             Opt::Restart => c"_SLURM_SPANK_OPTION_gpuos_gpuos_restart",
+            Opt::Spares => c"_SLURM_SPANK_OPTION_gpuos_gpuos_spares",
         }
     }
 
@@ -129,6 +133,7 @@ impl Opt {
             Opt::Share => "SLURM_SPANK__SLURM_SPANK_OPTION_gpuos_gpuos_share",
             Opt::Checkpoint => "SLURM_SPANK__SLURM_SPANK_OPTION_gpuos_gpuos_checkpoint",
             Opt::Restart => "SLURM_SPANK__SLURM_SPANK_OPTION_gpuos_gpuos_restart",
+            Opt::Spares => "SLURM_SPANK__SLURM_SPANK_OPTION_gpuos_gpuos_spares",
         }
     }
 
@@ -139,7 +144,13 @@ impl Opt {
 
     /// Whether it is about the job's place, and so contradicts `--gpuos=off`.
     fn about_place(self) -> bool {
-        let others = [Opt::Switch, Opt::Mig, Opt::Checkpoint, Opt::Restart];
+        let others = [
+            Opt::Switch,
+            Opt::Mig,
+            Opt::Checkpoint,
+            Opt::Restart,
+            Opt::Spares,
+        ];
         !others.contains(&self) && !Opt::LIMITS.contains(&self)
     }
 
@@ -284,6 +295,8 @@ impl Asked {
             };
             let unfit = match opt {
                 Opt::Share => whole,
+                // Without checkpoints there is nothing that spares could go on from.
+                Opt::Spares => values[Opt::Checkpoint as usize].is_none(),
                 _ => Opt::NOT_WITH_SHARE.contains(&opt) && values[Opt::Share as usize].is_some(),
             };
             if unfit || (opt.about_place() && is_off(&values)) {

@@ -264,6 +264,7 @@ const VALUES: [[&str; 2]; COUNT] = [
     ["mps:25%", "mps"],
     ["10m,l2=partner", "10m,dir=/x"],
     ["1234/7", "1/../2"],
+    ["2", "0"],
 ];
 
 /// Ways in which a value comes to a component of a job.

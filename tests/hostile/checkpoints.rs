@@ -455,6 +455,43 @@ fn environment(all: &mut Vec<Attempt>) {
         )
         .short(),
     );
+    let steps = "which step is the program, and on which nodes, is slurmctld's word: the mover goes on with what it says";
+    all.push(
+        attempt(
+            ENVIRONMENT,
+            "GPUOS_RUN_START and GPUOS_JOB_SPARES set by hand, huge, going back and with names in them, in steps with records for names",
+            steps,
+            |stage: &Stage| -> Judge {
+                let name = "x NodeList=n99 Nodes=1\nStepId=1.0 UserId=0 NodeList=n99 Nodes=1";
+                let script = format!(
+                    "for s in 4294967295 1 0 -1 '2 n99' n99 3; do export GPUOS_RUN_START=\"$s\" GPUOS_JOB_SPARES=\"$s\"; \
+                     srun -n1 -J \"{name}\" sh -c 'echo in $SLURM_STEP_ID dir=$GPUOS_CHECKPOINT_DIR run=$GPUOS_RUN_START'; done; echo end=; sleep 20"
+                );
+                let job = stage.sbatch(
+                    MALLORY,
+                    &["-w", NODE, "--gpuos-checkpoint=10m,l2=single"],
+                    &script,
+                );
+                judge(move |stage| {
+                    let job = job?;
+                    stage.told(job, "end=")?;
+                    let wanted = jobs(stage, NODE).join(job.to_string());
+                    for step in 0..7 {
+                        let told = stage.told(job, &format!("in {step} "))?;
+                        let is_own = told == format!("dir={} run=", wanted.display());
+                        ensure(is_own || told == "dir= run=", || format!("step {step}: {told}"))?;
+                    }
+                    let ids = fs::read_dir(jobs(stage, NODE)).map_err(|e| e.to_string())?;
+                    let odd = ids.flatten().map(|entry| entry.file_name()).find(|name| {
+                        let name = name.to_string_lossy();
+                        !name.starts_with('.') && name.parse::<u32>().is_err()
+                    });
+                    ensure(odd.is_none(), || format!("{odd:?} is there"))
+                })
+            },
+        )
+        .short(),
+    );
     let none = "no folder for checkpoints, and a sentence";
     all.push(
         attempt(ENVIRONMENT, "asks for checkpoints where gpuos.toml forbids them, by the environment of the job", none, |stage: &Stage| -> Judge {

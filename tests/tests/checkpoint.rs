@@ -17,7 +17,7 @@ per_suite!(
 );
 
 /// Nodes with a mover each, and no gpuosd.
-fn movers(name: &str, suite: &Suite, nodes: usize) -> Option<Cluster> {
+pub(crate) fn movers(name: &str, suite: &Suite, nodes: usize) -> Option<Cluster> {
     let mut setup = Setup::new(name, suite);
     setup.spec.nodes = nodes.into();
     setup.spec.movers = Some(plugins::daemons().to_path_buf());
@@ -88,9 +88,10 @@ pub(crate) fn said(cluster: &Cluster, job: u32, rank: u32, word: &str) -> Vec<(u
     numbers.collect()
 }
 
-/// Ends everything of a node at once, and what its disk has of checkpoints; slurmctld is told that it is down.
-fn lose(cluster: &Cluster, node: &str) {
+/// Ends everything of a node at once, and what its disk has of checkpoints; slurmctld is told that it is down. `programs`: ends those.
+pub(crate) fn lose(cluster: &Cluster, node: &str, programs: impl FnOnce()) {
     cluster.kill_slurmd(node);
+    programs();
     cluster.lab.kill_mover(node, libc::SIGKILL).expect("it ran");
     let store = cluster.lab.checkpoints_dir(node);
     fs::remove_dir_all(&store).expect("it had a store");
@@ -123,7 +124,7 @@ fn more(cluster: &Cluster, job: u32, by: u32) -> u32 {
 /// A node is lost, and the job goes on from a checkpoint that is as new as what its programs knew of. `meanwhile`: done when it has
 /// started again.
 fn goes_on_without(cluster: &Cluster, node: &str, job: u32, meanwhile: impl FnOnce()) {
-    lose(cluster, node);
+    lose(cluster, node, || {});
     let newest = committed(cluster, "n1", job).expect("it had one");
     // slurmctld holds a requeued job back for two minutes, for a node that comes back.
     until(cluster, "the job is requeued", || {
@@ -227,7 +228,7 @@ fn go_on_from_what_was_drained(name: &str, suite: &Suite, nodes: usize) {
     for node in &fresh {
         cluster.set_node(node, "DRAIN");
     }
-    lost.iter().for_each(|node| lose(&cluster, node));
+    lost.iter().for_each(|node| lose(&cluster, node, || {}));
     let newest = drained().expect("it had one");
     until(&cluster, "the job is requeued", || {
         let state = cluster.lab.job_state(job).ok();

@@ -16,7 +16,7 @@ use gpuos_tests::{Cluster, Setup, counted, per_suite, plugins};
 #[path = "checkpoint_matrix/table.rs"]
 mod table;
 #[path = "checkpoint_matrix/victims.rs"]
-mod victims;
+pub(crate) mod victims;
 
 use crate::checkpoint::committed;
 use table::{Cell, Table};

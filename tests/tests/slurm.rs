@@ -46,6 +46,7 @@ mod slices;
 mod soak;
 #[path = "spank/main.rs"]
 mod spank;
+mod spares;
 mod steering;
 mod switchable;
 mod tables;

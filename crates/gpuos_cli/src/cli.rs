@@ -4,6 +4,7 @@
 mod ckpt;
 mod mem;
 mod mig;
+mod run;
 mod sim;
 
 use std::path::PathBuf;
@@ -25,6 +26,7 @@ pub use ckpt::{
 };
 pub use mem::{MemArgs, MemCommand, MemSimArgs, Room};
 pub use mig::{MigArgs, MigAssertArgs, MigCommand, MigPlanArgs, Reach};
+pub use run::RunArgs;
 pub use sim::{Protocol, SimArgs};
 
 /// Topology-aware placement of GPU jobs on Slurm: see, explain, plan and check.
@@ -70,6 +72,9 @@ pub enum Command {
     Ckpt(CkptArgs),
     /// Say what moves when a program uses more memory than its GPU has.
     Mem(MemArgs),
+    /// In a job: run a program by srun, and start it again when it fails or a node is lost, on the nodes that are left
+    /// and a spare one.
+    Run(RunArgs),
     /// Take GPUs or a node out of service: no new jobs, those that run may end.
     Drain(AdminArgs),
     /// Bring GPUs or a node back into service, after a check.
@@ -121,6 +126,7 @@ impl Command {
             },
             Command::Ckpt(args) => Some(args.command.name()),
             Command::Mem(args) => Some(args.command.name()),
+            Command::Run(_) => Some("run"),
             Command::Drain(_) => Some("drain"),
             Command::Online(_) => Some("online"),
             Command::Offline(_) => Some("offline"),

@@ -36,6 +36,7 @@ mod remedies;
 mod remote;
 mod replay;
 mod reply;
+mod run;
 mod sim;
 mod steering;
 mod table;
@@ -118,6 +119,8 @@ fn run(cli: &Cli) -> anyhow::Result<u8> {
         },
         Command::Ckpt(args) => ckpt::run(&machine, args)?,
         Command::Mem(args) => mem::run(args)?,
+        // It speaks while it works, and hands on the exit code of the program.
+        Command::Run(args) => return run::run(&machine, args),
         Command::Drain(args) => drain::run(&machine, Verb::Drain, args)?,
         Command::Online(args) => drain::run(&machine, Verb::Online, args)?,
         Command::Offline(args) => drain::run(&machine, Verb::Offline, args)?,

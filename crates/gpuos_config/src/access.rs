@@ -121,6 +121,7 @@ pub fn used(options: &JobOptions) -> Vec<(&'static str, String)> {
         share,
         checkpoint,
         restart,
+        spares,
     } = options;
     let text = |value: &dyn std::fmt::Display| value.to_string();
     // As the options have it.
@@ -147,6 +148,7 @@ pub fn used(options: &JobOptions) -> Vec<(&'static str, String)> {
         ("gpuos-share", share.as_ref().map(|one| text(one))),
         ("gpuos-checkpoint", checkpoint.as_ref().map(|one| text(one))),
         ("gpuos-restart", restart.as_ref().map(|one| text(one))),
+        ("gpuos-spares", spares.as_ref().map(|one| text(one))),
     ];
     let all = all.into_iter();
     all.filter_map(|(name, value)| Some((name, value?)))

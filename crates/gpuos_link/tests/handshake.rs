@@ -127,6 +127,10 @@ fn another_job_and_other_nodes_are_told() {
         job: other.clone(),
         ..place(0)
     };
+    let of_other_list = Place {
+        list: 1,
+        ..place(0)
+    };
     let wider = Place {
         nodes: 9,
         ..place(8)
@@ -134,6 +138,7 @@ fn another_job_and_other_nodes_are_told() {
     let same = place(1);
     for (bytes, fault) in [
         (hello(of_other, 1), Fault::Job(other)),
+        (hello(of_other_list, 1), Fault::Job(7.into())),
         (hello(place(0), 2), ends(0, 2)),
         // No node of this job, as this end knows it.
         (hello(wider, 1), ends(8, 1)),

@@ -160,6 +160,7 @@ mod tests {
     use gpuos_workload::recorded::{Recorded, Table};
 
     use super::*;
+    use crate::launch::Launch;
     use crate::jobs::Served;
 
     fn running(id: u32) -> Job {
@@ -195,8 +196,10 @@ mod tests {
         let served = Served {
             uid: 1000,
             run: 0,
+            launch: Launch::default(),
             place: Place {
                 job: job.clone(),
+                list: 0,
                 own: NodeIndex(0),
                 nodes: 1,
             },

@@ -20,6 +20,7 @@ use gpuos_store::verify::verify;
 use crate::event::Event;
 use crate::job::Shared;
 use crate::jobs::{Jobs, locked};
+use crate::launch::Launch;
 use crate::registrar::{Ask, PATIENCE};
 
 /// Of a list that is too long for an answer so many are told.
@@ -71,7 +72,14 @@ impl RequestHandler for Handler {
                 uid,
                 gid,
                 asked,
-            } => self.step(id.job, (uid, gid), asked),
+                start,
+            } => {
+                let launch = Launch {
+                    step: start.map(|_| id.step),
+                    start: start.unwrap_or_default(),
+                };
+                self.step((id.job, launch), (uid, gid), asked)
+            }
             CheckpointRequest::List { job } => self.list(peer, job.as_ref()),
             CheckpointRequest::Figures => self.figures(),
             CheckpointRequest::Now { job } => audited("now", peer, &job, self.now(&job)),
@@ -98,10 +106,11 @@ impl RequestHandler for Handler {
 }
 
 impl Handler {
-    fn step(&self, job: JobId, (uid, gid): (u32, u32), asked: String) -> Reply {
+    fn step(&self, (job, launch): (JobId, Launch), (uid, gid): (u32, u32), asked: String) -> Reply {
         let (reply, answer) = sync_channel(1);
         let ask = Ask::Step {
             job,
+            launch,
             uid,
             gid,
             asked,

@@ -13,6 +13,7 @@ use gpuos_workload::job::JobState;
 
 use crate::donor;
 use crate::event::Event;
+use crate::launch::Launch;
 
 /// A job that is served.
 #[derive(Clone)]
@@ -21,6 +22,8 @@ pub struct Served {
     pub uid: u32,
     /// The workload manager's count of its restarts.
     pub run: u32,
+    /// The start of its program.
+    pub launch: Launch,
     /// This node's seat.
     pub place: Place,
     /// To its thread.
@@ -93,15 +96,16 @@ impl Jobs {
 
 impl Places for Jobs {
     /// Asked only when the other side's credential was opened: it is root's. It comes again if it is refused.
-    fn of(&self, job: &JobId) -> Option<Place> {
+    fn of(&self, job: &JobId, list: u32) -> Option<Place> {
         if *job == donor::service() {
             return Some(donor::place(0));
         }
         let place = self.lock().get(job).map(|served| served.place.clone());
-        if place.is_none() {
+        // Which nodes a step has is told when it starts here.
+        if place.is_none() && list == 0 {
             let _ = self.unknown.try_send(job.clone());
         }
-        place
+        place.filter(|place| place.list == list)
     }
 }
 

@@ -4,6 +4,7 @@ use std::io;
 use std::sync::Arc;
 
 use gpuos_core::job::JobId;
+use gpuos_core::step::StepId;
 use gpuos_workload::WorkloadManager;
 use gpuos_workload::job::Job;
 
@@ -58,6 +59,20 @@ impl Left {
                 continue;
             };
             let goes = record.and_then(|record| self.goes(&job, record, node));
+            let step = goes.as_ref().and_then(|goes| goes.kept.launch.step);
+            let step = step.map(|step| StepId {
+                job: job.clone(),
+                step,
+            });
+            // The program of a step that is gone has nothing to do with its folder any more.
+            let goes = match step.map(|step| manager.step_nodes(&step)) {
+                Some(Err(_)) => {
+                    open.push(job);
+                    continue;
+                }
+                Some(Ok(None)) => None,
+                Some(Ok(Some(_))) | None => goes,
+            };
             match goes {
                 Some(goes) => go.push(goes),
                 None if is_served(&job) => {}

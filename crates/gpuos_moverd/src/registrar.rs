@@ -15,15 +15,18 @@ use gpuos_checkpoint::sets::NodeDomains;
 use gpuos_config::access::Standing;
 use gpuos_config::options::parse_checkpoint;
 use gpuos_core::job::JobId;
+use gpuos_core::step::StepId;
 use gpuos_link::session::Place;
 use gpuos_workload::WorkloadManager;
-use gpuos_workload::job::Job;
+use gpuos_workload::action::{Action, Outcome};
+use gpuos_workload::job::{Job, JobState};
 
 use crate::clock::seconds;
 use crate::domains::FailureDomains;
 use crate::event::Event;
 use crate::job::{Shared, Start, Worker};
 use crate::jobs::{Jobs, Served, locked};
+use crate::launch::Launch;
 use crate::left::{Goes, Left};
 
 /// The option by which jobs ask for checkpoints, without dashes.
@@ -47,6 +50,8 @@ pub enum Ask {
     Step {
         /// Of this job.
         job: JobId,
+        /// As this start of its program.
+        launch: Launch,
         /// Its user, as slurmstepd says.
         uid: u32,
         /// The group of its processes.
@@ -110,11 +115,12 @@ impl Registrar {
             match from.recv_timeout(due.saturating_duration_since(Instant::now())) {
                 Ok(Ask::Step {
                     job,
+                    launch,
                     uid,
                     gid,
                     asked,
                     reply,
-                }) => self.step(&job, (uid, gid), asked, reply),
+                }) => self.step((&job, launch), (uid, gid), asked, reply),
                 Ok(Ask::Named(job)) => self.named(&job),
                 Ok(Ask::Stop(_done)) => return self.stop(),
                 Err(RecvTimeoutError::Timeout) => {}
@@ -135,7 +141,7 @@ impl Registrar {
     /// A step has started: its job is served from now on, if it is not.
     fn step(
         &mut self,
-        job: &JobId,
+        (job, launch): (&JobId, Launch),
         (uid, gid): (u32, u32),
         asked: String,
         reply: SyncSender<Result<PathBuf, String>>,
@@ -152,7 +158,7 @@ impl Registrar {
         }
         let served = self
             .allowed(&record, &asked)
-            .and_then(|()| self.serve(job, &record));
+            .and_then(|()| self.serve(job, launch, &record));
         let served = match served {
             Ok(served) => served,
             Err(why) => return refuse(why),
@@ -179,7 +185,7 @@ impl Registrar {
             .decide(&*self.manager, &self.shared.node, is_served);
         for Goes { record, kept } in go {
             let job = record.id.clone();
-            let served = self.serve(&job, &record);
+            let served = self.serve(&job, kept.launch, &record);
             let event = Event::Step {
                 gid: kept.gid,
                 asked: kept.asked,
@@ -213,7 +219,10 @@ impl Registrar {
             self.allowed(&record, "")?;
             Ok(record)
         });
-        if record.and_then(|record| self.serve(job, &record)).is_err() {
+        if record
+            .and_then(|record| self.serve(job, Launch::default(), &record))
+            .is_err()
+        {
             self.in_vain.insert(job.clone(), Instant::now());
         }
     }
@@ -255,26 +264,63 @@ impl Registrar {
         }
     }
 
-    /// Serves a job that has its nodes, this one among them; an earlier run of it ends.
-    fn serve(&mut self, job: &JobId, record: &Job) -> Result<Served, String> {
-        let own = record
-            .nodes
-            .iter()
-            .position(|node| *node == self.shared.node);
+    /// The nodes that the program has in this start.
+    fn nodes(&self, job: &JobId, launch: Launch, record: &Job) -> Result<Vec<String>, String> {
+        let Some(step) = launch.step else {
+            return Ok(record.nodes.clone());
+        };
+        let id = StepId {
+            job: job.clone(),
+            step,
+        };
+        match self.manager.step_nodes(&id) {
+            Ok(Some(nodes)) if nodes.iter().all(|node| record.nodes.contains(node)) => Ok(nodes),
+            Ok(Some(_)) => Err(format!(
+                "step {job}.{step} has nodes that job {job} has not, by the workload manager"
+            )),
+            Ok(None) => Err(format!("the workload manager knows no step {job}.{step}")),
+            Err(outcome) => Err(format!(
+                "the workload manager does not tell of step {job}.{step}: {}",
+                words(&outcome)
+            )),
+        }
+    }
+
+    /// Serves a job that has its nodes, this one among them; an earlier run of it, or start of its program, ends.
+    fn serve(&mut self, job: &JobId, launch: Launch, record: &Job) -> Result<Served, String> {
+        let before = self.jobs.get(job);
+        if let Some(served) = before
+            .as_ref()
+            .filter(|served| served.run == record.restarts)
+        {
+            // Steps that are not the program alone have what there is.
+            if launch.step.is_none() || launch.step == served.launch.step {
+                return Ok(served.clone());
+            }
+            if launch < served.launch {
+                return Err(format!(
+                    "a later step of job {job} is its program here already"
+                ));
+            }
+        }
+        let program = self.nodes(job, launch, record)?;
+        let own = program.iter().position(|node| *node == self.shared.node);
         let own = own.and_then(|seat| u16::try_from(seat).ok());
         let (Some(own), true) = (own, record.is_running()) else {
             return Err(format!("job {job} does not run on this node"));
         };
-        let nodes = u16::try_from(record.nodes.len())
+        let nodes = u16::try_from(program.len())
             .map_err(|_| format!("job {job} has more nodes than checkpoints can have"))?;
-        if let Some(served) = self.jobs.get(job) {
-            if served.run == record.restarts {
-                return Ok(served);
-            }
+        let lost = before
+            .as_ref()
+            .filter(|served| served.run == record.restarts && served.launch.step.is_some())
+            .map(|served| locked(&served.status).nodes.clone());
+        if before.is_some() {
             self.end(job);
         }
         let place = Place {
             job: job.clone(),
+            list: launch.list(),
             own: NodeIndex(own),
             nodes,
         };
@@ -282,6 +328,7 @@ impl Registrar {
         let served = Served {
             uid: record.uid,
             run: record.restarts,
+            launch,
             place: place.clone(),
             to: to.clone(),
             over: Arc::default(),
@@ -292,8 +339,11 @@ impl Registrar {
             job: job.clone(),
             uid: record.uid,
             run: record.restarts,
-            domains: vec![NodeDomains::default(); record.nodes.len()],
-            nodes: record.nodes.clone(),
+            launch,
+            spares: others(&record.nodes, &program),
+            lost: lost.map_or(Vec::new(), |before| others(&before, &program)),
+            domains: vec![NodeDomains::default(); program.len()],
+            nodes: program,
             place,
             over: served.over.clone(),
         };
@@ -340,16 +390,41 @@ impl Registrar {
         self.threads.retain(|_, thread| !thread.is_finished());
         for (job, served) in self.jobs.all() {
             // Without an answer nothing is known, and nothing ends.
-            let goes_on = self.manager.job(&job).map_or(true, |record| {
-                record.is_some_and(|record| {
-                    let here = record.nodes.contains(&self.shared.node);
-                    here && record.is_running() && record.restarts == served.run
-                })
+            let Ok(record) = self.manager.job(&job) else {
+                continue;
+            };
+            let record = record.filter(|record| {
+                let here = record.nodes.contains(&self.shared.node);
+                here && record.is_running() && record.restarts == served.run
             });
-            if !goes_on {
-                self.end(&job);
+            match record {
+                Some(record) => self.look_at_script(&record),
+                None => self.end(&job),
             }
         }
+    }
+
+    /// A job that lives on when a node fails can lose the node of its script. Slurm leaves it as it is, with nothing that runs, until its
+    /// limit: it is requeued, or ended where that may not be, as stock Slurm does with jobs that lose a node. Its first node does it.
+    fn look_at_script(&self, record: &Job) {
+        let lost = !record.script_on.is_empty() && !record.nodes.contains(&record.script_on);
+        let first = record.nodes.first() == Some(&self.shared.node);
+        if !lost || !first || record.state != JobState::Running {
+            return;
+        }
+        let job = &record.id;
+        tracing::warn!(%job, "job {job} has lost node {}, on which its script ran", record.script_on);
+        if record.may_requeue {
+            // Full is for now.
+            let _ = self.shared.requeue.try_send(job.clone());
+            return;
+        }
+        let action = Action::Kill {
+            job: job.clone(),
+            step: None,
+        };
+        let outcome = self.manager.act(&action);
+        tracing::warn!(%job, "job {job} may not be requeued: {}", words(&outcome));
     }
 
     /// Removes what jobs have left that are over, some time after their last checkpoint.
@@ -377,5 +452,21 @@ impl Registrar {
                 Err(error) => tracing::warn!(%job, "{error}"),
             }
         }
+    }
+}
+
+/// Those of some nodes that are not among these.
+fn others(all: &[String], these: &[String]) -> Vec<String> {
+    let others = all.iter().filter(|node| !these.contains(node));
+    others.cloned().collect()
+}
+
+fn words(outcome: &Outcome) -> &str {
+    match outcome {
+        Outcome::Done(text)
+        | Outcome::Nothing(text)
+        | Outcome::NotYet(text)
+        | Outcome::NoAnswer(text)
+        | Outcome::Refused(text) => text,
     }
 }

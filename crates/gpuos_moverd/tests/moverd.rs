@@ -9,6 +9,7 @@ mod disks;
 mod donor;
 mod folder;
 mod hostile;
+mod launches;
 mod limits;
 mod opening;
 mod read_fuzz;

@@ -123,14 +123,26 @@ impl Mover {
 
     /// A step of a job starts: the folder, or the notes.
     pub fn step(&self, job: u32, uid: u32, asked: &str) -> Result<PathBuf, String> {
+        self.launch((job, 0), None, uid, asked)
+    }
+
+    /// The same of a step by its number, which can be the so many-th start of the program.
+    pub fn launch(
+        &self,
+        (job, step): (u32, u32),
+        start: Option<u32>,
+        uid: u32,
+        asked: &str,
+    ) -> Result<PathBuf, String> {
         let step = CheckpointRequest::Step {
             id: StepId {
                 job: job.into(),
-                step: 0,
+                step,
             },
             uid,
             gid: group(uid),
             asked: asked.into(),
+            start,
         };
         match self.ask(root(), step) {
             Reply::Prepared {

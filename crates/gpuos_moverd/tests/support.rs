@@ -9,6 +9,7 @@ use std::process::Command;
 use gpuos_core::job::JobId;
 use gpuos_mover::program::Join;
 use gpuos_moverd::folder::{JobFolder, Kept, Progress, Trash};
+use gpuos_moverd::launch::Launch;
 use rustix::process::{getegid, geteuid};
 use tempfile::TempDir;
 
@@ -87,6 +88,7 @@ pub fn kept(run: u32) -> Kept {
     let asked = "10m,l2=partner".into();
     Kept {
         run,
+        launch: Launch::default(),
         uid,
         gid,
         asked,

@@ -55,6 +55,8 @@ pub struct Job {
     pub state_word: String,
     /// Nodes that it has.
     pub nodes: Vec<String>,
+    /// The node that runs its script; empty when it has none.
+    pub script_on: String,
     /// Nodes without which it would not run.
     pub required_nodes: Vec<String>,
     /// Whether it could be requeued: a batch job that allows it.

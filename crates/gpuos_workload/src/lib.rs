@@ -22,6 +22,7 @@ use std::sync::Arc;
 
 use gpuos_core::job::JobId;
 use gpuos_core::peers::ManagerAnswer;
+use gpuos_core::step::StepId;
 use gpuos_model::cluster::Fabric;
 
 use crate::action::{Action, Outcome};
@@ -58,6 +59,12 @@ pub trait WorkloadManager: Send + Sync {
     /// # Errors
     /// It does not answer.
     fn holders(&self, job: &JobId) -> Result<Vec<String>, Outcome>;
+
+    /// The nodes of a step that a user has started, in an order that all nodes are told alike; `None`: it is not known any more.
+    ///
+    /// # Errors
+    /// It does not answer, or in a way that is not understood.
+    fn step_nodes(&self, step: &StepId) -> Result<Option<Vec<String>>, Outcome>;
 
     /// Number of the user that its controller runs as; `None`: it does not say.
     fn own_user(&self) -> Option<u32>;

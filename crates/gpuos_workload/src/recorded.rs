@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use gpuos_core::job::JobId;
 use gpuos_core::peers::ManagerAnswer;
+use gpuos_core::step::StepId;
 
 use crate::action::{Action, Outcome};
 use crate::job::{Job, JobState};
@@ -22,6 +23,8 @@ pub struct Table {
     pub node: NodeRecord,
     /// Jobs by number. One that is requeued waits, one that is killed is gone.
     pub jobs: BTreeMap<JobId, Job>,
+    /// Nodes of steps.
+    pub steps: BTreeMap<StepId, Vec<String>>,
     /// It does not answer, with these words.
     pub no_answer: Option<String>,
     /// See [`WorkloadManager::holders`].
@@ -166,6 +169,10 @@ impl WorkloadManager for Recorded {
 
     fn holders(&self, job: &JobId) -> Result<Vec<String>, Outcome> {
         self.answer(|table| table.holders.get(job).cloned().unwrap_or_default())
+    }
+
+    fn step_nodes(&self, step: &StepId) -> Result<Option<Vec<String>>, Outcome> {
+        self.answer(|table| table.steps.get(step).cloned())
     }
 
     fn own_user(&self) -> Option<u32> {

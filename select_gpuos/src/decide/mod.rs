@@ -54,6 +54,7 @@ static NOTHING_SAID: JobOptions = JobOptions {
     share: None,
     checkpoint: None,
     restart: None,
+    spares: None,
 };
 
 /// What is kept of decisions from call to call.

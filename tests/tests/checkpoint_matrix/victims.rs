@@ -215,7 +215,7 @@ pub(crate) fn programs(cluster: &Cluster) -> Vec<Process> {
 }
 
 /// The slurmstepd that a process descends from.
-fn slurmstepd(pid: u32) -> Option<u32> {
+pub(crate) fn slurmstepd(pid: u32) -> Option<u32> {
     let mut pid = pid;
     while pid > 1 {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;

@@ -34,6 +34,11 @@ pub fn of(runtime_dir: &Path, job: &Job) -> Option<(String, Value)> {
     Some((sentence(&told, clock()), fields(&told)))
 }
 
+/// The number of a job's newest checkpoint, by the gpuos_mover whose socket lies in `dir`.
+pub fn newest_number(dir: &Path, job: &JobId) -> Option<u32> {
+    newest(&mover::glance(dir, job)?).map(|(number, _)| number)
+}
+
 /// The number of the newest checkpoint, and when it was made in seconds since 1970.
 fn newest(job: &CheckpointJob) -> Option<(u32, u64)> {
     let good = job.checkpoints.iter();

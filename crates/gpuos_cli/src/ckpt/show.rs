@@ -50,6 +50,7 @@ fn head(node: &str, job: &CheckpointJob, user: &str) -> String {
         run => format!(", restarted {run} times"),
     };
     let mut text = format!("Job {} of {user} on {nodes}{run}\n", job.job);
+    text += &started(job);
     text += &format!("  {}\n", phase(job));
     if job.phase != CheckpointPhase::Left {
         text += &match job.restored {
@@ -71,6 +72,28 @@ fn head(node: &str, job: &CheckpointJob, user: &str) -> String {
     };
     text += &format!("  {}\n", words::survives_sentence(job));
     text + &level3(job)
+}
+
+/// How often `gpuos run` has started the program, why the last time, and which nodes are left for the next.
+fn started(job: &CheckpointJob) -> String {
+    if job.start == 0 {
+        return String::new();
+    }
+    let list = |nodes: &[String]| compress(nodes.iter().map(String::as_str));
+    let mut text = format!(
+        "  start {} of the program in this run of the job",
+        job.start
+    );
+    match (&job.lost[..], job.start) {
+        ([], 1) => {}
+        ([], _) => text += ", as it had ended",
+        (lost, _) => text += &format!(", without {}", list(lost)),
+    }
+    match &job.spares[..] {
+        [] => text += "; no node was left to spare then\n",
+        spares => text += &format!("; to spare then: {}\n", list(spares)),
+    }
+    text
 }
 
 /// What of it is on the parallel file system.

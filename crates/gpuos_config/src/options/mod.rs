@@ -20,6 +20,7 @@ mod mig;
 pub mod refusals;
 mod share;
 mod source;
+mod spares;
 
 pub use checkpoint::{
     CheckpointOption, Drain, Every, MOST_EVERY, Restart, parse_checkpoint, parse_restart,
@@ -30,6 +31,7 @@ pub use mig::{MAX_KINDS, parse_mig};
 use share::check_target;
 pub use share::{is_exclusive, parse_class, parse_exclusive};
 pub use source::{Inherited, SOURCES, Source, Sources, is_off};
+pub use spares::parse_spares;
 
 /// How the names of gpuos options start in a job's `spank_job_env`: Slurm's prefix and the
 /// name of the SPANK plugin.
@@ -245,6 +247,18 @@ pub const OPTIONS: &[OptionHelp] = &[
                   Goes with --gpuos=off.",
         without_gpus: false,
     },
+    OptionHelp {
+        name: "gpuos-spares",
+        argument: "N",
+        environment: "GPUOS_SPARES",
+        summary: "N nodes more than --nodes says, for when the program loses some: see gpuos run",
+        details: "The job gets N nodes more, and goes on when Slurm finds one of its nodes down. gpuos run in the batch \
+                  script runs the program on as many nodes as --nodes says and, when one of them is lost, starts it \
+                  again on those that are left and a spare one, from the newest checkpoint. Needs --gpuos-checkpoint \
+                  and --nodes. Tasks and CPUs are those of --nodes, and more for the spares; GPUs are given \
+                  for each node or task. Not with --gpuos-shape, heterogeneous jobs or srun. Goes with --gpuos=off.",
+        without_gpus: false,
+    },
 ];
 
 /// Why the value of an option is refused. Displays as one sentence that names the option,
@@ -438,6 +452,8 @@ pub struct JobOptions {
     pub checkpoint: Option<CheckpointOption>,
     /// From which checkpoint the job begins.
     pub restart: Option<Restart>,
+    /// Spare nodes.
+    pub spares: Option<u16>,
 }
 
 impl JobOptions {
@@ -474,6 +490,7 @@ impl JobOptions {
             "gpuos-share" => self.share = asked.map(parse_share).transpose()?,
             "gpuos-checkpoint" => self.checkpoint = asked.map(parse_checkpoint).transpose()?,
             "gpuos-restart" => self.restart = asked.map(parse_restart).transpose()?,
+            "gpuos-spares" => self.spares = asked.map(parse_spares).transpose()?,
             "gpuos" => self.off = !parse_switch(value)?,
             other => {
                 let known: Vec<String> = OPTIONS.iter().map(|o| format!("--{}", o.name)).collect();

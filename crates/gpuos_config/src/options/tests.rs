@@ -241,6 +241,7 @@ fn off_undoes_every_option_but_the_switch() {
         ("share", "timeslice"),
         ("checkpoint", "10m,l2=partner"),
         ("restart", "1234/7"),
+        ("spares", "2"),
     ];
     assert_eq!(
         good.len() + 1,

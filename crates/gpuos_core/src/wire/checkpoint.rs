@@ -22,6 +22,10 @@ pub enum CheckpointRequest {
         gid: u32,
         /// The value of the option, as it was given.
         asked: String,
+        /// The step is the job's program on these of its nodes alone, as `gpuos run` starts it, and it is started for the so many-th time
+        /// in this run of the job. Absent: it is one of the steps of a job whose program has all nodes.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        start: Option<u32>,
     },
     /// Which jobs have checkpoints on this node: of all jobs, or of one. A user is told of his own. Answered with
     /// [`super::Reply::Checkpoints`].
@@ -100,6 +104,15 @@ pub struct CheckpointJob {
     /// The job's nodes, in the workload manager's order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub nodes: Vec<String>,
+    /// How often the program was started by `gpuos run` in this run of the job; 0: not on nodes of its own, but on all of the job's.
+    #[serde(default)]
+    pub start: u32,
+    /// The job's nodes on which its program did not run when it was started: spares, and what drains.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub spares: Vec<String>,
+    /// Nodes that the program had in the start before, as far as this node knows, and has not in this one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub lost: Vec<String>,
     /// Whether this node leads: it decides when a checkpoint is made.
     #[serde(default)]
     pub leads: bool,

@@ -59,6 +59,8 @@ pub struct Job {
     pub reservation: String,
     /// Nodes that it has.
     pub nodes: Vec<String>,
+    /// The node that runs its batch script; empty when it has none.
+    pub batch_host: String,
     /// Nodes that backfill has planned for it.
     pub planned_nodes: Vec<String>,
     /// `--nodelist`.
@@ -214,6 +216,7 @@ impl Job {
             qos: record.text("QOS"),
             reservation: record.text("Reservation"),
             nodes: hosts("NodeList"),
+            batch_host: record.text("BatchHost"),
             planned_nodes: hosts("SchedNodeList"),
             required_nodes: hosts("ReqNodeList"),
             excluded_nodes: hosts("ExcNodeList"),

@@ -10,6 +10,7 @@ use gpuos_config::slurm_conf::Addresses as Lines;
 use gpuos_core::health::ExtraPart;
 use gpuos_core::job::JobId;
 use gpuos_core::peers::ManagerAnswer;
+use gpuos_core::step::StepId;
 use gpuos_workload::action::{Action, Outcome};
 use gpuos_workload::job::{Job, JobState};
 use gpuos_workload::node::NodeRecord;
@@ -66,6 +67,13 @@ impl WorkloadManager for Slurm {
             Some(number) => act::holders(&*self.machine, number),
             None => Ok(Vec::new()),
         }
+    }
+
+    fn step_nodes(&self, step: &StepId) -> Result<Option<Vec<String>>, Outcome> {
+        let Some(number) = step.job.number() else {
+            return Ok(None);
+        };
+        act::step_nodes(&*self.machine, number, step.step)
     }
 
     /// `SlurmUser = slurm(64030)`.
@@ -197,6 +205,7 @@ fn job(record: super::Job, now: u64) -> Job {
         partitions: record.partitions,
         state_word: record.state,
         nodes: record.nodes,
+        script_on: record.batch_host,
         required_nodes: record.required_nodes,
         may_requeue: record.may_requeue,
         restarts: record.restarts,

@@ -14,9 +14,11 @@ const CONTEXT: &[u8] = b"gpuos link\0";
 pub struct Place {
     /// The job.
     pub job: JobId,
+    /// Which list of its nodes is meant: 0 is that of all of them, and others have numbers on which all nodes agree.
+    pub list: u32,
     /// This node in the list of the job's nodes.
     pub own: NodeIndex,
-    /// How many nodes the job has.
+    /// How many nodes that list has.
     pub nodes: u16,
 }
 
@@ -31,14 +33,14 @@ pub struct Peer {
 
 /// The jobs that this node takes connections for.
 pub trait Places: Send + Sync {
-    /// This node's place in a job; `None`: it has no part in it, and refuses the connection.
-    fn of(&self, job: &JobId) -> Option<Place>;
+    /// This node's place in a list of a job's nodes; `None`: it has no part in it, and refuses the connection.
+    fn of(&self, job: &JobId, list: u32) -> Option<Place>;
 }
 
 /// One job only.
 impl Places for Place {
-    fn of(&self, job: &JobId) -> Option<Place> {
-        (self.job == *job).then(|| self.clone())
+    fn of(&self, job: &JobId, list: u32) -> Option<Place> {
+        (self.job == *job && self.list == list).then(|| self.clone())
     }
 }
 
@@ -55,6 +57,7 @@ pub(super) struct Claim {
     pub role: Role,
     pub nonce: [u8; NONCE],
     pub job: JobId,
+    pub list: u32,
     pub from: NodeIndex,
     pub to: NodeIndex,
 }
@@ -71,6 +74,7 @@ impl Claim {
             }
         }
         bytes.extend(self.nonce);
+        bytes.extend(self.list.to_le_bytes());
         bytes.extend(self.from.0.to_le_bytes());
         bytes.extend(self.to.0.to_le_bytes());
         // The id is the rest: the credential has a length of its own.
@@ -93,6 +97,7 @@ impl Claim {
             _ => return Err(Fault::Payload),
         };
         let nonce = array(&mut rest)?;
+        let list = u32::from_le_bytes(array(&mut rest)?);
         let from = NodeIndex(u16::from_le_bytes(array(&mut rest)?));
         let to = NodeIndex(u16::from_le_bytes(array(&mut rest)?));
         let text = std::str::from_utf8(rest).map_err(|_| Fault::Payload)?;
@@ -101,6 +106,7 @@ impl Claim {
             role,
             nonce,
             job,
+            list,
             from,
             to,
         })
@@ -108,7 +114,7 @@ impl Claim {
 
     /// Whether `from` and `to` can be the two ends of a connection with the node at `place`, which hears it.
     pub fn is_for(&self, place: &Place) -> Result<(), Fault> {
-        if self.job != place.job {
+        if (&self.job, self.list) != (&place.job, place.list) {
             return Err(Fault::Job(self.job.clone()));
         }
         let fits = self.to == place.own && self.from != place.own && self.from.0 < place.nodes;

@@ -77,7 +77,7 @@ impl fmt::Display for Fault {
             ),
             Fault::Job(job) => write!(
                 f,
-                "the other side is of job {job}, which this connection is not for: see whether the job has ended on one of the nodes"
+                "the other side is of job {job}, which this connection is not for: see whether the job has ended on one of the nodes, or runs there on others of its nodes"
             ),
             Fault::Ends { from, to } => write!(
                 f,

@@ -111,6 +111,7 @@ impl Handshake {
             role: Role::Initiator,
             nonce,
             job: place.job.clone(),
+            list: place.list,
             from: place.own,
             to: peer,
         };
@@ -234,7 +235,7 @@ impl Handshake {
         if hello.role != Role::Initiator {
             return Err(Fault::Role);
         }
-        let place = places.of(&hello.job);
+        let place = places.of(&hello.job, hello.list);
         let place = place.ok_or_else(|| Fault::Job(hello.job.clone()))?;
         hello.is_for(&place)?;
         let claim = Claim {
@@ -243,6 +244,7 @@ impl Handshake {
             },
             nonce: self.nonce,
             job: place.job,
+            list: place.list,
             from: place.own,
             to: hello.from,
         };

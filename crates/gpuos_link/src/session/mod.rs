@@ -43,7 +43,7 @@ pub const MAX_HANDSHAKE: usize = 8 << 10;
 pub const MAX_BODY: usize = (2 << 20) + (64 << 10);
 
 /// The version of this protocol. Nodes of another version are refused: the nodes of a job run one release.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 
 /// Random bytes that a side draws for one handshake.
 pub const NONCE: usize = 32;

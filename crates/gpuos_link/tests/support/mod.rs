@@ -52,6 +52,7 @@ impl Credentials for Fake {
 pub fn place(own: u16) -> Place {
     Place {
         job: 7.into(),
+        list: 0,
         own: NodeIndex(own),
         nodes: 4,
     }

@@ -24,6 +24,7 @@ pub fn service() -> JobId {
 pub fn place(own: u16) -> Place {
     Place {
         job: service(),
+        list: 0,
         own: NodeIndex(own),
         nodes: 2,
     }

@@ -8,6 +8,7 @@ use rustix::fs::{Mode, OFlags, openat};
 use rustix::path::Arg;
 
 use super::names::number;
+use crate::launch::Launch;
 
 /// The name of the file.
 pub(super) const RUN: &str = "run";
@@ -20,6 +21,8 @@ const MOST: u64 = 4096;
 pub struct Kept {
     /// The workload manager's count of the job's restarts.
     pub run: u32,
+    /// The start of its program.
+    pub launch: Launch,
     /// The job's user.
     pub uid: u32,
     /// The group of its processes.
@@ -31,7 +34,14 @@ pub struct Kept {
 impl Kept {
     /// The line of the file.
     pub(super) fn line(&self) -> String {
-        format!("{} {} {} {}", self.run, self.uid, self.gid, self.asked)
+        format!(
+            "{}{} {} {} {}",
+            self.run,
+            self.launch.word(),
+            self.uid,
+            self.gid,
+            self.asked
+        )
     }
 
     /// Reads the file in an open folder of a job, in which nobody else can write. `None`: there is none, or not one as this writes it.
@@ -43,11 +53,16 @@ impl Kept {
 
     fn parse(line: &str) -> Option<Kept> {
         let mut words = line.splitn(4, ' ');
-        let mut next = || u32::try_from(number(words.next()?.as_bytes(), 10)?).ok();
-        let (run, uid, gid) = (next()?, next()?, next()?);
+        let run = words.next()?;
+        let (run, launch) = run.split_at(run.find('.').unwrap_or(run.len()));
+        let read = |word: &str| u32::try_from(number(word.as_bytes(), 10)?).ok();
+        let (run, launch) = (read(run)?, Launch::read(launch)?);
+        let mut next = || read(words.next()?);
+        let (uid, gid) = (next()?, next()?);
         let asked = words.next()?.to_string();
         (!asked.is_empty() && !asked.contains(char::is_control)).then_some(Kept {
             run,
+            launch,
             uid,
             gid,
             asked,

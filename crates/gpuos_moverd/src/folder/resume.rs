@@ -32,7 +32,7 @@ pub(super) struct Start {
 pub(super) fn there(trash: &Trash, job: &JobId, kept: &Kept) -> Option<(OwnedFd, OwnedFd)> {
     let root = open(trash, job)?;
     let before = Kept::read(&root)?;
-    let same = |kept: &Kept| (kept.run, kept.uid, kept.gid);
+    let same = |kept: &Kept| (kept.run, kept.launch.step, kept.uid, kept.gid);
     let ranks = at::folder(&root, RANKS).ok()?;
     let owner = fstat(&ranks).ok()?.st_uid;
     (same(&before) == same(kept) && owner == kept.uid).then_some((root, ranks))

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use gpuos_checkpoint::ids::NodeIndex;
 use gpuos_checkpoint::sets::{NodeDomains, Scheme};
 use gpuos_mover::roster::{Claim, Roster, draw};
 
@@ -62,6 +63,25 @@ impl Gather {
     /// What the seats that have answered have, in their order.
     pub fn claims(&self) -> Vec<Option<Claim>> {
         self.claims.values().cloned().collect()
+    }
+
+    /// Whether the nodes themselves can make whole what the newest of them has, all being heard: of each set no more are missing than it can
+    /// lose. Then nobody outside has to be asked, and a node that is dead is not waited for.
+    pub fn covers(&self, nodes: u16) -> bool {
+        let claims: Vec<&Claim> = self.claims.values().flatten().collect();
+        let Some(first) = claims.first() else {
+            return false;
+        };
+        let is_there = |index: &NodeIndex| claims.iter().any(|claim| claim.index == *index);
+        let is_covered = |index: NodeIndex| {
+            let set = claims.iter().find(|claim| claim.set.contains(&index));
+            set.is_some_and(|claim| {
+                let missing = claim.set.iter().filter(|member| !is_there(member));
+                missing.count() <= usize::from(claim.parity)
+            })
+        };
+        claims.iter().all(|claim| claim.newest == first.newest)
+            && (0..nodes).map(NodeIndex).all(is_covered)
     }
 
     /// Whether it has taken too long, in run `run` of the job. `leads`: this is seat 0.

@@ -59,6 +59,7 @@ use crate::carried::{Base, JobRoster, Other};
 use crate::donor::client::Wanted;
 use crate::event::Event;
 use crate::folder::JobFolder;
+use crate::launch::Launch;
 use crate::level3::Level3;
 use crate::network::Network;
 use back::Back;
@@ -108,14 +109,27 @@ pub struct Start {
     pub uid: u32,
     /// The workload manager's count of its restarts.
     pub run: u32,
-    /// Its nodes, in the workload manager's order.
+    /// The start of its program.
+    pub launch: Launch,
+    /// The nodes of its program, in the workload manager's order.
     pub nodes: Vec<String>,
+    /// The job's other nodes.
+    pub spares: Vec<String>,
+    /// Nodes of the start before that are not among these.
+    pub lost: Vec<String>,
     /// What they share with others, in the same order.
     pub domains: Vec<NodeDomains>,
     /// This node's place.
     pub place: Place,
     /// The job is over here, however much waits for the thread.
     pub over: Arc<AtomicBool>,
+}
+
+impl Start {
+    /// How often the program was started before, as far as is known; 0: this is the first time.
+    fn earlier(&self) -> u32 {
+        self.run.saturating_add(self.launch.start.saturating_sub(1))
+    }
 }
 
 /// What the job's steps said, or its seat 0.

@@ -129,6 +129,7 @@ impl Worker {
         if self.folder.is_none() {
             let kept = Kept {
                 run: self.start.run,
+                launch: self.start.launch,
                 uid: self.start.uid,
                 gid,
                 asked: asked.into(),
@@ -382,7 +383,7 @@ impl Worker {
         if let Some(own) = own {
             gather.claim(0, own);
         }
-        let late = gather.is_late(self.start.run, self.start.place.own.0 == 0);
+        let late = gather.is_late(self.start.earlier(), self.start.place.own.0 == 0);
         if self.start.place.own.0 != 0 {
             self.links.want(0);
             if late {
@@ -435,10 +436,13 @@ impl Worker {
         let levels = &self.shared.config.domains;
         let nodes = self.start.place.nodes;
         // Another job has run before.
-        let run = self.start.run.max(u32::from(self.other.is_some()));
+        let run = self.start.earlier().max(u32::from(self.other.is_some()));
+        if !self.back.is_known(run) || !gather.is_full(nodes.into()) {
+            return;
+        }
         // A first run has nothing anywhere.
-        let asked = run == 0 || self.donors.is_known(&self.start.nodes);
-        if !self.back.is_known(run) || !asked || !gather.is_full(nodes.into()) {
+        let is_enough = run == 0 || (self.other.is_none() && gather.covers(nodes));
+        if !is_enough && !self.donors.is_known(&self.start.nodes) {
             return;
         }
         if let Some(why) = self.donors.refused() {
@@ -642,7 +646,7 @@ impl Worker {
             return;
         }
         let known = folder.known();
-        let first = self.start.run == 0 && (known.epoch, known.highest) == (0, 0);
+        let first = self.start.earlier() == 0 && (known.epoch, known.highest) == (0, 0);
         let first = first && !self.wants_other();
         let line = match first && self.claim(None).is_none() {
             true => "new".to_string(),

@@ -20,6 +20,9 @@ impl Worker {
             why,
             run: self.start.run,
             nodes: self.start.nodes.clone(),
+            start: self.start.launch.start,
+            spares: self.start.spares.clone(),
+            lost: self.start.lost.clone(),
             scheme: scheme.to_string(),
             losses: scheme.parity(),
             ..CheckpointJob::default()

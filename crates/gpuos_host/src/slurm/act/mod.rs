@@ -17,9 +17,11 @@ use crate::{Machine, Output};
 
 mod hold;
 mod silent;
+mod step;
 
 pub use hold::held_comment;
 pub use silent::{is_set_down, resume, set_down};
+pub use step::step_nodes;
 
 /// Longest time for one command: Slurm's own wait for slurmctld ends after `MessageTimeout`, 10 s by
 /// default, and scontrol asks more than once.

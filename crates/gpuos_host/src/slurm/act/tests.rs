@@ -478,3 +478,15 @@ fn only_who_was_set_down_as_silent_is_resumed() {
         assert!(matches!(resume(&play, "n3"), Outcome::Nothing(_)), "{text}");
     }
 }
+
+#[test]
+fn a_step_that_is_gone_is_told_from_a_slurmctld_that_is_away() {
+    let line = "scontrol --oneliner show step 17.3";
+    let told = |answer| super::step_nodes(&Play::new(&[(line, answer)]), 17, 3);
+    let record = "StepId=17.3 UserId=7 StartTime=1 TimeLimit=1 State=RUNNING Partition=p NodeList=n[1-2] Nodes=2 CPUs=2";
+    assert_eq!(told(Ok(record)).unwrap().unwrap(), ["n1", "n2"]);
+    assert_eq!(told(Err("Job step 17.3 not found")), Ok(None));
+    assert_eq!(told(Ok("No job steps found")), Ok(None));
+    assert!(told(Err("Unable to contact slurm controller")).is_err());
+    assert!(told(Ok("StepId=17.3 NodeList=n1 Nodes=1")).is_err());
+}

@@ -1,0 +1,256 @@
+//! What Slurm says of the job in which `gpuos run` runs, and of its nodes.
+
+use std::net::ToSocketAddrs;
+use std::sync::Mutex;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use gpuos_core::job::JobId;
+use gpuos_core::peers::ManagerAnswer;
+use gpuos_host::Machine;
+use gpuos_host::slurm::{NodeRecord, Slurm, scontrol};
+use gpuos_model::hostlist::{compress, expand};
+use gpuos_workload::{Addresses, WorkloadManager};
+
+use super::choose::Node;
+
+/// How long a slurmd may take to answer before its node counts as lost.
+const ANSWER: Duration = Duration::from_secs(1);
+/// Slurmds that are asked at the same time.
+const AT_ONCE: usize = 64;
+/// Longest time for one of Slurm's commands.
+const LIMIT: Duration = Duration::from_secs(30);
+/// States in which a node runs nothing. DRAIN and FAILING let what is there go on.
+const DOWN: &[&str] = &[
+    "DOWN",
+    "FAIL",
+    "ERROR",
+    "POWERED_DOWN",
+    "POWERING_DOWN",
+    "NOT_RESPONDING",
+];
+/// States of a node that is to get nothing new.
+const DRAINS: &[&str] = &["DRAIN", "DRAINED", "DRAINING", "FAILING", "MAINT", "REBOOT"];
+
+/// The job.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Job {
+    /// Its own number.
+    pub id: u32,
+    /// Its name for scontrol: of a task of an array the number alone would mean all of them.
+    pub label: String,
+    /// Nodes that it had at its start.
+    pub size: usize,
+    /// Those that are spares among them.
+    pub spares: usize,
+    /// How often Slurm has requeued it.
+    pub restarts: u32,
+}
+
+impl Job {
+    /// By the variables that Slurm and gpuos set in a batch script or salloc's shell.
+    ///
+    /// # Errors
+    /// There is no job around.
+    pub fn here(machine: &dyn Machine) -> Result<Job> {
+        let number = |name: &str| machine.env(name).and_then(|text| text.parse::<u32>().ok());
+        let id = number("SLURM_JOB_ID").context(
+            "there is no job here (SLURM_JOB_ID is not set): use gpuos run in a batch script, or in the shell of salloc",
+        )?;
+        let label = match (number("SLURM_ARRAY_JOB_ID"), number("SLURM_ARRAY_TASK_ID")) {
+            (Some(array), Some(task)) => format!("{array}_{task}"),
+            _ => id.to_string(),
+        };
+        let size = number("SLURM_JOB_NUM_NODES").or(number("SLURM_NNODES"));
+        Ok(Job {
+            id,
+            label,
+            size: size.unwrap_or(1) as usize,
+            spares: number("GPUOS_JOB_SPARES").unwrap_or(0) as usize,
+            restarts: number("SLURM_RESTART_COUNT").unwrap_or(0),
+        })
+    }
+
+    /// How checkpoints name it.
+    pub fn name(&self) -> JobId {
+        JobId::from(self.id)
+    }
+
+    /// The nodes that it has now; `None`: it does not run any more.
+    ///
+    /// # Errors
+    /// slurmctld does not answer.
+    pub fn nodes(&self, machine: &dyn Machine) -> Result<Option<Vec<String>>> {
+        let id = self.id.to_string();
+        let args = [
+            "--noheader",
+            "--states=all",
+            "--jobs",
+            &id,
+            "--format=%A|%T|%N",
+        ];
+        let output = machine.run_within(LIMIT, "squeue", &args)?;
+        if !output.ok {
+            let said = output.stderr.trim();
+            if said.contains("Invalid job id") {
+                return Ok(None);
+            }
+            bail!("squeue does not tell of job {id}: {said}");
+        }
+        Ok(nodes(&output.stdout, &id))
+    }
+
+    /// The same with what is known of each. `probe`: whether their slurmds answer is looked at, too.
+    ///
+    /// # Errors
+    /// slurmctld does not answer.
+    pub fn look(&self, machine: &dyn Machine, probe: bool) -> Result<Option<Vec<Node>>> {
+        let Some(names) = self.nodes(machine)? else {
+            return Ok(None);
+        };
+        let list = compress(names.iter().map(String::as_str));
+        let text = scontrol(machine, &["show", "node", &list])?;
+        let records = NodeRecord::parse_all(&text);
+        let mut all: Vec<Node> = names.into_iter().map(|name| node(name, &records)).collect();
+        if probe {
+            ask_slurmds(&mut all);
+        }
+        Ok(Some(all))
+    }
+
+    /// The step that this srun has started; `None`: none yet, or not any more.
+    pub fn step_of(&self, machine: &dyn Machine, srun: u32) -> Option<String> {
+        let text = scontrol(
+            machine,
+            &["--oneliner", "show", "step", &self.id.to_string()],
+        )
+        .ok()?;
+        step_of(&text, srun)
+    }
+
+    /// Whether slurmctld has a step still. As long as it does not answer it has.
+    pub fn has_step(&self, machine: &dyn Machine, step: &str) -> bool {
+        match scontrol(machine, &["--oneliner", "show", "step", step]) {
+            Ok(text) => text.trim_start().starts_with("StepId="),
+            Err(why) => !format!("{why:#}").contains("not found"),
+        }
+    }
+}
+
+/// What squeue printed of the job of that number, if it runs.
+fn nodes(text: &str, id: &str) -> Option<Vec<String>> {
+    let mut rows = text.lines().map(|line| line.trim().splitn(3, '|'));
+    rows.find_map(|mut fields| {
+        let own = fields.next()? == id;
+        let runs = fields.next()? == "RUNNING";
+        let nodes = expand(fields.next()?).ok()?;
+        (own && runs).then_some(nodes)
+    })
+}
+
+fn node(name: String, records: &[NodeRecord]) -> Node {
+    let states = records.iter().find(|record| record.name == name);
+    let states = states.map(|record| &record.states[..]).unwrap_or_default();
+    let among = |words: &[&str]| states.iter().find(|state| words.contains(&&state[..]));
+    Node {
+        lost: among(DOWN).map(|state| format!("it is {state}")),
+        drains: among(DRAINS).is_some(),
+        has: None,
+        name,
+    }
+}
+
+/// The name of the step in a text of scontrol's that this srun has started: `17.0`.
+fn step_of(text: &str, srun: u32) -> Option<String> {
+    let pid = format!(":{srun}");
+    let own = text.lines().find(|line| {
+        let mut words = line.split_whitespace();
+        words.any(|word| word.starts_with("SrunHost:Pid=") && word.ends_with(&pid))
+    })?;
+    let id = own.trim_start().strip_prefix("StepId=")?;
+    Some(id.split_whitespace().next()?.to_string())
+}
+
+/// Notes the nodes whose slurmds do not answer. Where slurm.conf cannot be read here nothing is noted.
+fn ask_slurmds(nodes: &mut [Node]) {
+    let manager = Slurm::new(std::sync::Arc::new(gpuos_host::ThisMachine), "");
+    let Ok(addresses) = manager.addresses() else {
+        return;
+    };
+    let silent = Mutex::new(Vec::new());
+    let open: Vec<&str> = nodes
+        .iter()
+        .filter(|node| node.lost.is_none())
+        .map(|node| node.name.as_str())
+        .collect();
+    let (manager, addresses, noted) = (&manager, &*addresses, &silent);
+    for some in open.chunks(AT_ONCE) {
+        thread::scope(|scope| {
+            for name in some {
+                scope.spawn(move || {
+                    if !answers(manager, addresses, name)
+                        && let Ok(mut noted) = noted.lock()
+                    {
+                        noted.push(name.to_string());
+                    }
+                });
+            }
+        });
+    }
+    let silent = silent.into_inner().unwrap_or_default();
+    for node in nodes.iter_mut().filter(|node| silent.contains(&node.name)) {
+        node.lost = Some("its slurmd does not answer".into());
+    }
+}
+
+/// A name without an address says nothing of the node.
+fn answers(manager: &Slurm, addresses: &dyn Addresses, name: &str) -> bool {
+    let (host, port) = addresses.of(name);
+    let found = (host.as_str(), port).to_socket_addrs();
+    let Some(address) = found.ok().and_then(|mut all| all.next()) else {
+        return true;
+    };
+    manager.ask_daemon(address, ANSWER) == ManagerAnswer::Answers
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_job_is_found_among_the_tasks_of_its_array() {
+        let text = "18|RUNNING|n3\n17|RUNNING|n[1-2]\n19|PENDING|\n20|COMPLETING|n4\n";
+        let of = |id| nodes(text, id).map(|nodes| nodes.join(" "));
+        assert_eq!(of("17").unwrap(), "n1 n2");
+        assert_eq!(of("18").unwrap(), "n3");
+        for gone in ["19", "20", "21", "1"] {
+            assert_eq!(of(gone), None, "{gone}");
+        }
+    }
+
+    #[test]
+    fn a_step_is_known_by_the_srun_that_started_it() {
+        let text = "StepId=17.batch UserId=0 Name=a\n\
+                    StepId=17.0 UserId=0 Name=x SrunHost:Pid=n1:412 \n\
+                    StepId=17.1 UserId=0 Name=x SrunHost:Pid=n1:41 \n";
+        assert_eq!(step_of(text, 41).unwrap(), "17.1");
+        assert_eq!(step_of(text, 412).unwrap(), "17.0");
+        assert_eq!(step_of(text, 2), None);
+    }
+
+    #[test]
+    fn nodes_are_lost_or_drain_by_their_states() {
+        let text = "NodeName=a State=MIXED\n\nNodeName=b State=DOWN*\n\nNodeName=c State=ALLOCATED+DRAIN\n\n\
+                    NodeName=d State=ALLOCATED+NOT_RESPONDING\n";
+        let records = NodeRecord::parse_all(text);
+        let of = |name: &str| {
+            let node = node(name.into(), &records);
+            (node.lost.is_some(), node.drains)
+        };
+        assert_eq!(of("a"), (false, false));
+        assert_eq!(of("b"), (true, false));
+        assert_eq!(of("c"), (false, true));
+        assert_eq!(of("d"), (true, false));
+    }
+}

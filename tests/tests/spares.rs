@@ -1,0 +1,256 @@
+//! `gpuos run` on a real Slurm: a program loses a node and goes on on a spare one, in the same job, without the queue.
+
+use std::fs;
+
+use gpuos_lab::Suite;
+use gpuos_tests::{Cluster, per_suite, plugins};
+
+use super::checkpoint::{committed, counter, lose, movers, output, said, until};
+use super::checkpoint_matrix::victims::{kill, slurmstepd};
+
+per_suite!(
+    a_program_goes_on_on_spare_nodes,
+    without_a_spare_left_the_job_is_requeued,
+    what_is_said_of_spares_is_what_happens,
+);
+
+/// A job of so many nodes and spares, whose program counts and saves every second.
+fn count(cluster: &Cluster, nodes: usize, spares: usize, more: &[&str]) -> u32 {
+    let gpuos = plugins::programs().join("gpuos");
+    let script = format!(
+        "{} run --verbose -l {} 100000 0.02",
+        gpuos.display(),
+        counter()
+    );
+    let (nodes, spares) = (format!("-N{nodes}"), format!("--gpuos-spares={spares}"));
+    let usual = [
+        &nodes[..],
+        &spares,
+        "--ntasks-per-node=1",
+        "--open-mode=append",
+        "--gpuos-checkpoint=1s,l2=xor:3",
+    ];
+    let job = cluster.sbatch(&[&usual, more].concat(), &script);
+    cluster.wait(job, &["RUNNING"]);
+    job
+}
+
+/// Ends everything of a node at once, the processes of its jobs, too.
+fn lose_all(cluster: &Cluster, node: &str) {
+    lose(cluster, node, || end_programs(cluster, node));
+}
+
+/// Ends the programs with checkpoints of a node, and their slurmstepds.
+fn end_programs(cluster: &Cluster, node: &str) {
+    let jobs = cluster.lab.checkpoints_dir(node).with_file_name("jobs");
+    let variable = format!("GPUOS_CHECKPOINT_DIR={}/", jobs.display());
+    for process in fs::read_dir("/proc").expect("it is there").flatten() {
+        let environment = fs::read(process.path().join("environ")).unwrap_or_default();
+        let environment = String::from_utf8_lossy(&environment).into_owned();
+        let pid = process.file_name().to_string_lossy().parse();
+        if let Ok(pid) = pid
+            && environment
+                .split('\0')
+                .any(|entry| entry.starts_with(&variable))
+        {
+            slurmstepd(pid).map(kill);
+            kill(pid);
+        }
+    }
+}
+
+/// The nodes on which the job's program runs now.
+fn nodes(cluster: &Cluster, job: u32) -> String {
+    let text = cluster.run(
+        "squeue",
+        &[
+            "--steps",
+            "--noheader",
+            "-j",
+            &job.to_string(),
+            "-o",
+            "%i %N",
+        ],
+    );
+    let steps = text
+        .lines()
+        .filter(|line| !line.contains(".batch") && !line.contains(".extern"));
+    steps
+        .last()
+        .and_then(|line| line.split_whitespace().nth(1))
+        .unwrap_or_default()
+        .into()
+}
+
+/// All ranks have gone on so many times, the last time from one checkpoint that is as new as `newest`, with what they had saved for it.
+fn have_gone_on(cluster: &Cluster, job: u32, times: usize, newest: u32) -> u32 {
+    let restored = |rank| {
+        until(cluster, "it goes on", || {
+            let all = said(cluster, job, rank, "restored checkpoint");
+            (all.len() == times).then(|| all.last().copied())?
+        })
+    };
+    let from: Vec<(u32, u32)> = (0..3).map(restored).collect();
+    for (rank, (number, count)) in (0..).zip(&from) {
+        assert_eq!(*number, from[0].0, "one checkpoint: {from:?}");
+        assert!(*number >= newest, "{newest} was committed: {from:?}");
+        let saved = said(cluster, job, rank, "saved");
+        assert!(
+            saved.contains(&(*number, *count)),
+            "rank {rank}: {saved:?}, {from:?}"
+        );
+    }
+    until(cluster, "another checkpoint", || {
+        committed(cluster, "n1", job).filter(|number| *number > from[0].0)
+    })
+}
+
+fn restarts(cluster: &Cluster, job: u32) -> u32 {
+    let text = cluster.run("scontrol", &["show", "job", &job.to_string()]);
+    let word = text
+        .split_whitespace()
+        .find_map(|word| word.strip_prefix("Restarts="));
+    word.and_then(|word| word.parse().ok()).expect("Restarts=")
+}
+
+fn a_program_goes_on_on_spare_nodes(suite: &Suite) {
+    let Some(cluster) = movers("spares", suite, 5) else {
+        return;
+    };
+    let job = count(&cluster, 3, 2, &[]);
+    until(&cluster, "a checkpoint", || committed(&cluster, "n1", job));
+    assert_eq!(nodes(&cluster, job), "n[1-3]");
+    let newest = until(&cluster, "two checkpoints", || {
+        committed(&cluster, "n1", job).filter(|number| *number >= 2)
+    });
+    lose_all(&cluster, "n2");
+    let newest = have_gone_on(&cluster, job, 1, newest);
+    assert_eq!(nodes(&cluster, job), "n[1,3-4]");
+    let newest = until(&cluster, "one more", || {
+        committed(&cluster, "n1", job).filter(|number| *number > newest)
+    });
+    // And the one that has just come.
+    lose_all(&cluster, "n4");
+    have_gone_on(&cluster, job, 2, newest);
+    assert_eq!(nodes(&cluster, job), "n[1,3,5]");
+    assert_eq!(restarts(&cluster, job), 0);
+    let text = output(&cluster, job);
+    println!("{}", sentences(&text));
+    for sentence in [
+        "gpuos run: node n2 is lost",
+        "the program is started again on n[1,3-4] from checkpoint",
+        "gpuos run: node n4 is lost",
+        "the program is started again on n[1,3,5] from checkpoint",
+    ] {
+        assert!(text.contains(sentence), "{sentence}:\n{text}");
+    }
+}
+
+/// What `gpuos run` and Slurm have said.
+fn sentences(text: &str) -> String {
+    let own = |line: &&str| line.contains("gpuos run: ") || line.contains("srun: ");
+    let lines: Vec<&str> = text.lines().filter(own).collect();
+    lines.join("\n")
+}
+
+fn without_a_spare_left_the_job_is_requeued(suite: &Suite) {
+    let Some(cluster) = movers("spares-few", suite, 5) else {
+        return;
+    };
+    let job = count(&cluster, 3, 1, &["--requeue"]);
+    let newest = until(&cluster, "checkpoints", || {
+        committed(&cluster, "n1", job).filter(|number| *number >= 2)
+    });
+    lose_all(&cluster, "n2");
+    let newest = have_gone_on(&cluster, job, 1, newest);
+    assert_eq!(restarts(&cluster, job), 0);
+    lose_all(&cluster, "n3");
+    until(&cluster, "the job is requeued", || {
+        let state = cluster.lab.job_state(job).ok();
+        state.filter(|state| state == "PENDING")
+    });
+    let text = output(&cluster, job);
+    println!("{}", sentences(&text));
+    assert!(text.contains(&format!("job {job} is requeued")), "{text}");
+    assert!(restarts(&cluster, job) >= 1);
+    // It needs four nodes, of which three are left.
+    assert!(newest > 0);
+    revive(&cluster, "n3");
+    cluster.update(&[&format!("JobId={job}"), "StartTime=now+3"]);
+    cluster.wait(job, &["RUNNING"]);
+    have_gone_on(&cluster, job, 2, newest);
+}
+
+/// A node comes back, with an empty disk.
+fn revive(cluster: &Cluster, node: &str) {
+    cluster.lab.start_slurmd(node).expect("it starts");
+    cluster.lab.start_mover(node).expect("it starts");
+    cluster.set_node(node, "RESUME");
+}
+
+fn what_is_said_of_spares_is_what_happens(suite: &Suite) {
+    let Some(cluster) = movers("spares-words", suite, 4) else {
+        return;
+    };
+    let refused = |options: &[&str], why: &str| {
+        let said = cluster
+            .try_sbatch(options, "true")
+            .expect_err("it is refused");
+        assert!(said.contains(why), "{options:?}: {said}");
+    };
+    let checkpoints = "--gpuos-checkpoint=1h,l2=single";
+    refused(
+        &["-N2", "--gpuos-spares=1"],
+        "write --gpuos-checkpoint with it",
+    );
+    refused(
+        &[checkpoints, "--gpuos-spares=1", "-n4"],
+        "how many nodes the program needs is not said",
+    );
+    refused(
+        &[checkpoints, "--gpuos-spares=1", "-N2", "-n3"],
+        "3 tasks are not the same number",
+    );
+    refused(
+        &[checkpoints, "--gpuos-spares=1", "-N2", "--gpus=2"],
+        "--gpus-per-node=N",
+    );
+    refused(
+        &[checkpoints, "--gpuos-spares=0", "-N2"],
+        "write a number of nodes from 1 to 1023",
+    );
+    let gpuos = plugins::programs().join("gpuos");
+    let gpuos = gpuos.display();
+    let script = format!(
+        "echo all $SLURM_JOB_NUM_NODES $SLURM_NTASKS $GPUOS_JOB_SPARES dir:$GPUOS_CHECKPOINT_DIR; \
+         {gpuos} run sh -c 'echo in $SLURM_NNODES $SLURM_NTASKS $SLURM_STEP_NUM_TASKS dir:$GPUOS_CHECKPOINT_DIR run:$GPUOS_RUN_START'; \
+         srun -N1 -n1 sh -c 'echo plain dir:$GPUOS_CHECKPOINT_DIR'; \
+         {gpuos} run --tries-failed=2 sh -c 'echo fails; exit 7'; echo code $?"
+    );
+    let job = cluster.sbatch(
+        &[
+            "-N2",
+            "--ntasks-per-node=2",
+            "--gpuos-spares=1",
+            checkpoints,
+        ],
+        &script,
+    );
+    cluster.wait(job, &["COMPLETED"]);
+    let text = output(&cluster, job);
+    println!("{text}");
+    let times = |what: &str| text.lines().filter(|line| line.starts_with(what)).count();
+    assert!(text.contains("all 3 6 1 dir:\n"), "{text}");
+    assert_eq!(times("in 2 4 4 dir:/"), 4, "{text}");
+    assert!(!text.contains("run:1"), "{text}");
+    assert!(text.contains("plain dir:\n"), "{text}");
+    assert!(
+        text.contains("its program is what `gpuos run` starts"),
+        "{text}"
+    );
+    assert!(
+        text.contains("it has failed 2 times without a new checkpoint"),
+        "{text}"
+    );
+    assert!(text.contains("code 7\n"), "{text}");
+}
