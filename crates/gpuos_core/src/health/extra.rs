@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 const OPEN: &str = "[gpuos:";
 const CLOSE: char = ']';
 /// Version of the form.
-const VERSION: &str = "1";
+pub(super) const VERSION: &str = "1";
 /// The words that are known; each has a list of GPUs.
 const LISTS: [&str; 3] = ["out", "degraded", "mig-out"];
 
@@ -264,7 +264,7 @@ fn bracketed(words: &[String]) -> String {
 
 /// What is before the first part, what is in it, and what follows; in it is nothing to be read where it has no end before
 /// the next one begins.
-fn next_part(text: &str) -> Option<(&str, Option<&str>, &str)> {
+pub(super) fn next_part(text: &str) -> Option<(&str, Option<&str>, &str)> {
     let (before, rest) = text.split_once(OPEN)?;
     let ended = rest
         .split_once(CLOSE)

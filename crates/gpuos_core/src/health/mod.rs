@@ -8,6 +8,7 @@ mod effect;
 mod event;
 pub mod extra;
 mod faults;
+pub mod held;
 mod jobs;
 mod logged;
 mod node;

@@ -1,0 +1,144 @@
+//! Which jobs' checkpoints a node holds, as its `Extra` says in gpuos's marked part: the word `ckpt=JOB:GIB,JOB:GIB`.
+//!
+//! It is a hint where to look, nothing else: what is really there is known to the node alone, and is held against its digests. So what
+//! cannot be read is left out, and nothing is concluded from what is not named.
+
+use super::extra::{VERSION, next_part};
+
+/// The word, without its `=`.
+pub const KEY: &str = "ckpt";
+/// Jobs that a node names at most, and that are read of a word: `Extra` is in slurmctld's memory for each node. Own choice.
+pub const MOST: usize = 16;
+/// Bytes of a word that are read: [`MOST`] entries of the largest numbers, and the key.
+const MAX_BYTES: usize = 5 + MOST * 22;
+
+/// A job whose checkpoints a node holds.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct HeldJob {
+    /// Slurm's number of the job, never 0.
+    pub job: u32,
+    /// What its checkpoints take on the node's disk, in GiB, rounded up.
+    pub gib: u32,
+}
+
+/// The jobs that a whole `Extra` names, by their numbers, each once.
+pub fn held(extra: &str) -> Vec<HeldJob> {
+    let mut all = Vec::new();
+    let mut rest = extra;
+    while let Some((_, body, after)) = next_part(rest) {
+        rest = after;
+        let mut words = body.unwrap_or_default().split_ascii_whitespace();
+        // Another version may mean something else by this word.
+        if words.next() != Some(VERSION) {
+            continue;
+        }
+        let values = words.filter_map(|word| word.strip_prefix(KEY)?.strip_prefix('='));
+        all.extend(values.flat_map(read));
+    }
+    let mut all = once(all);
+    all.truncate(MOST);
+    all
+}
+
+/// What is behind the `=` of the word. Entries that are none, and those after the first [`MOST`], are left out.
+pub fn read(value: &str) -> Vec<HeldJob> {
+    let entries = value.get(..value.len().min(MAX_BYTES)).unwrap_or_default();
+    // The last entry of a text that was cut may be another number.
+    let entries = match entries.len() < value.len() {
+        true => entries.rsplit_once(',').map_or("", |(whole, _)| whole),
+        false => entries,
+    };
+    once(entries.split(',').filter_map(entry).take(MOST).collect())
+}
+
+/// The word for these jobs, the largest [`MOST`] of them, in the order of their numbers. `None`: there are none.
+pub fn word(jobs: &[HeldJob]) -> Option<String> {
+    let mut largest = once(jobs.iter().copied().filter(|held| held.job > 0).collect());
+    largest.sort_by_key(|held| (std::cmp::Reverse(held.gib), held.job));
+    largest.truncate(MOST);
+    largest.sort_unstable();
+    let entries: Vec<String> = largest
+        .iter()
+        .map(|held| format!("{}:{}", held.job, held.gib))
+        .collect();
+    (!entries.is_empty()).then(|| format!("{KEY}={}", entries.join(",")))
+}
+
+fn entry(text: &str) -> Option<HeldJob> {
+    let (job, gib) = text.split_once(':')?;
+    let number = |text: &str| {
+        let plain = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+        plain.then(|| text.parse().ok()).flatten()
+    };
+    let (job, gib) = (number(job)?, number(gib)?);
+    (job > 0).then_some(HeldJob { job, gib })
+}
+
+/// Each job once, with the larger of two sizes.
+fn once(mut all: Vec<HeldJob>) -> Vec<HeldJob> {
+    all.sort_by_key(|held| (held.job, std::cmp::Reverse(held.gib)));
+    all.dedup_by_key(|held| held.job);
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn jobs(all: &[(u32, u32)]) -> Vec<HeldJob> {
+        let held = all.iter().map(|(job, gib)| HeldJob {
+            job: *job,
+            gib: *gib,
+        });
+        held.collect()
+    }
+
+    #[test]
+    fn the_word_is_read_out_of_extra() {
+        let extra = "rack 7 [gpuos:1 out=2 ckpt=12:3,900:41 degraded=1] note";
+        assert_eq!(held(extra), jobs(&[(12, 3), (900, 41)]));
+        assert_eq!(held("rack 7 ckpt=12:3"), [], "not in gpuos's part");
+        assert_eq!(held("[gpuos:2 1 ckpt=12:3]"), [], "another version");
+        assert_eq!(held("[gpuos:1 ckpt=12:3"), [], "without its end");
+        assert_eq!(held("[gpuos:1 xckpt=1:1 ckpt:2:2]"), []);
+    }
+
+    #[test]
+    fn garbage_is_left_out_and_what_is_beside_it_is_not() {
+        let value =
+            "12:3,x:1,13,14:,:5,0:1,99999999999:1,15:99999999999,-1:2,+16:1,17:4,../18:1,17:2";
+        assert_eq!(read(value), jobs(&[(12, 3), (17, 4)]));
+        assert_eq!(read(""), []);
+        let long: Vec<String> = (1..1000).map(|job| format!("{job}:1")).collect();
+        assert_eq!(read(&long.join(",")).len(), MOST);
+        let one = format!("{}:1", "1".repeat(4000));
+        assert_eq!(read(&one), []);
+    }
+
+    #[test]
+    fn the_largest_are_named() {
+        let many: Vec<HeldJob> = (1..100).map(|job| HeldJob { job, gib: job }).collect();
+        let text = word(&many).unwrap();
+        let read = read(text.strip_prefix("ckpt=").unwrap());
+        assert_eq!(read, many[99 - MOST..]);
+        assert_eq!(word(&[]), None);
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read(all in proptest::collection::btree_map(1u32.., 0u32.., 0..=MOST)) {
+            let all: Vec<HeldJob> = all.into_iter().map(|(job, gib)| HeldJob { job, gib }).collect();
+            let word = word(&all).unwrap_or_default();
+            prop_assert_eq!(held(&format!("[gpuos:1 {word}]")), all.clone());
+            prop_assert_eq!(held(&format!("a [gpuos:1 out=1 {word} x=1] b")), all);
+        }
+
+        #[test]
+        fn any_text_is_read(text in ".*") {
+            prop_assert!(held(&text).len() <= MOST);
+            prop_assert!(read(&text).len() <= MOST);
+        }
+    }
+}
