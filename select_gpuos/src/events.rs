@@ -107,8 +107,9 @@ impl Engine {
         };
         let decision = pending.decision();
         let slices = matches!(decision, Decision::Slices(_));
+        let asked = source.one_type(job);
         // Looked at again after cons_tres wrote its selection.
-        if !slices && !self.trusts_selection(source, job) {
+        if !slices && asked.is_some() && !self.trusts_selection(source, job) {
             return;
         }
         let mut noting = Noting {
@@ -120,10 +121,10 @@ impl Engine {
             source,
             job,
         };
-        match (decision, source.one_type(job)) {
+        match (decision, asked) {
             (Decision::Slices(instances), _) => noting.start_with_slices(instances),
-            (decision, Some(gpus)) => noting.start(decision, gpus),
-            (_, None) => {}
+            (decision, Some(gpus)) => noting.start(decision, gpus, &self.placing.holders),
+            (decision, None) => noting.start_without_gpus(decision),
         }
     }
 

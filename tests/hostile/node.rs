@@ -92,7 +92,7 @@ fn log(all: &mut Vec<Attempt>) {
                         .lines()
                         .find(|line| line.contains(&of_gpu) && acts(line));
                     ensure(line.is_none(), || line.unwrap_or_default().to_owned())?;
-                    let out = stage.status("n4")?.published;
+                    let out = stage.unwell("n4")?;
                     ensure(!out.contains(&gpu.to_string()), || {
                         format!("Extra is {out}")
                     })

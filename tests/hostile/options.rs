@@ -516,7 +516,7 @@ fn commands(all: &mut Vec<Attempt>) {
                 let words = [verb, "n1:0", "--reason", "x", "--runtime-dir", &runtime];
                 let text = stage.shown_by(Some(MALLORY), &words);
                 judge(move |stage| {
-                    let out = stage.status("n1")?.published;
+                    let out = stage.unwell("n1")?;
                     ensure(out.is_empty(), || format!("{out}: {text}"))
                 })
             },
@@ -534,6 +534,7 @@ fn commands(all: &mut Vec<Attempt>) {
                 let job = format!("JobId={}", stage.victims.plain);
                 let told = [
                     said(&["NodeName=n1", "Extra=[gpuos:1 out=0-6]"]),
+                    said(&["NodeName=n1", "Extra=[gpuos:1 ckpt=1:4000000000]"]),
                     said(&["NodeName=n1", "State=DRAIN", "Reason=gpuos: x"]),
                     said(&[&job, "JobName=x"]),
                     said(&[

@@ -85,7 +85,7 @@ fn forbidden(all: &mut Vec<Attempt>) {
                         .clone()
                         .all(|line| line.contains("\"answer\":\"refused\""));
                     ensure(refused && answers.count() > 0, || format!("told {told:?}"))?;
-                    let out = stage.status("n1")?.published;
+                    let out = stage.unwell("n1")?;
                     ensure(out.is_empty(), || format!("Extra is {out}"))
                 })
             })

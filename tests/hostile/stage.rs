@@ -13,6 +13,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use gpuos_core::health::ExtraPart;
 use gpuos_core::wire::{Reply, Request, Status};
 use gpuos_host::socket::{Client, NAME};
 use gpuos_lab::{Cgroup, Suite};
@@ -402,6 +403,16 @@ impl Stage {
         let client = Client::connect(&self.socket(node), Duration::from_secs(30));
         let mut client = client.map_err(|e| format!("{node}: {e}"))?;
         client.ask(request).map_err(|e| format!("{node}: {e}"))
+    }
+
+    /// What a node's gpuosd has told slurmctld of GPUs that are not as they should be; empty where all are.
+    pub fn unwell(&self, node: &str) -> Result<String, String> {
+        let (part, _) = ExtraPart::read(&self.status(node)?.published);
+        let gpus = ExtraPart {
+            held: Default::default(),
+            ..part
+        };
+        Ok(gpus.to_string())
     }
 
     /// How a node is, as root is told.

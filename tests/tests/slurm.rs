@@ -19,6 +19,7 @@ mod forms;
 mod gres;
 mod health;
 mod heartbeat;
+mod held;
 #[path = "../hostile/main.rs"]
 mod hostile;
 mod install;

@@ -18,7 +18,7 @@ fn part(out: &[u8], degraded: &[u8]) -> ExtraPart {
     ExtraPart {
         out: gres(out),
         degraded: gres(degraded),
-        pool_out: Vec::new(),
+        ..ExtraPart::default()
     }
 }
 
@@ -147,6 +147,46 @@ fn words_that_are_not_known_are_skipped_and_keep_their_place() {
     );
 }
 
+#[test]
+fn jobs_whose_checkpoints_a_node_holds_stand_beside_its_gpus() {
+    let holds = |jobs: &[(u32, u32)]| ExtraPart {
+        held: jobs.iter().copied().collect(),
+        ..part(&[2], &[])
+    };
+    let both = holds(&[(12, 3), (900, 41)]);
+    assert_eq!(both.to_string(), "[gpuos:1 out=2 ckpt=12:3,900:41]");
+    let text = "rack 7 [gpuos:1 ckpt=12:3,x,900:41 out=2] fan";
+    assert_eq!(ExtraPart::read(text), (both.clone(), None));
+    assert_eq!(ExtraPart::unknown(text), None);
+    // Garbage in it is nothing that a GPU is taken out of service for.
+    for garbage in ["ckpt", "ckpt=", "ckpt=x", "ckpt=0:1", "ckpt=-1:9999999999"] {
+        let text = format!("[gpuos:1 {garbage} out=2]");
+        assert_eq!(ExtraPart::read(&text), (part(&[2], &[]), None), "{text}");
+        assert_eq!(both.write_into(&text).matches("ckpt").count(), 1);
+        assert_eq!(part(&[2], &[]).write_into(&text), "[gpuos:1 out=2]");
+    }
+    // What cuts a text cuts its end: GPUs that are out come first, old words stay where they are.
+    assert_eq!(
+        both.write_into("a [gpuos:1 zone=b ckpt=1:1]"),
+        "a [gpuos:1 out=2 zone=b ckpt=12:3,900:41]"
+    );
+    assert_eq!(
+        both.write_into("a [gpuos:1 zone=b]"),
+        "a [gpuos:1 out=2 zone=b ckpt=12:3,900:41]"
+    );
+    assert_eq!(
+        both.write_into("a [gpuos:1 out=2 ckpt=12:3,9"),
+        "a [gpuos:1 out=2 ckpt=12:3,900:41]"
+    );
+    assert!(holds(&[(1, 1)]).has_same_gpus(&both) && holds(&[(1, 1)]) != both);
+    let many = (1..100).map(|job| (job, job)).collect();
+    let largest = ExtraPart::largest_held(&many);
+    assert_eq!(
+        (largest.len(), largest.first_key_value()),
+        (16, Some((&84, &84)))
+    );
+}
+
 /// A word of the part, with what it says is out and out of the pool.
 fn word() -> impl Strategy<Value = (String, Vec<u8>, Vec<u8>)> {
     let list = prop::collection::vec(0u8..64, 1..5);
@@ -186,7 +226,7 @@ fn word() -> impl Strategy<Value = (String, Vec<u8>, Vec<u8>)> {
 
 fn is_known(word: &str) -> bool {
     let key = word.split('=').next().unwrap_or_default();
-    ["out", "degraded", "mig-out"].contains(&key)
+    ["out", "degraded", "mig-out", "ckpt"].contains(&key)
 }
 
 fn unknown_of(text: &str) -> Vec<String> {
@@ -208,11 +248,13 @@ proptest! {
         out in prop::collection::btree_set(0u8..64, 0..9),
         degraded in prop::collection::btree_set(0u8..64, 0..9),
         pool in prop::collection::btree_set(0u8..64, 0..9),
+        held in prop::collection::btree_map(1u32.., 1u32.., 0..=16),
     ) {
         prop_assume!(!text.contains("[gpuos:"));
         let degraded: Vec<u8> = degraded.difference(&out).copied().collect();
         let mut part = part(&out.into_iter().collect::<Vec<_>>(), &degraded);
         part.pool_out = nvml(pool);
+        part.held = held;
         let written = part.write_into(&text);
         prop_assert_eq!(ExtraPart::read(&written), (part.clone(), None));
         prop_assert_eq!(part.write_into(&written), written.clone());

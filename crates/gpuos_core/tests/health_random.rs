@@ -122,6 +122,11 @@ fn any_event(random: &mut Random, world: &mut World) -> Event {
             let sample = Box::new(sample.clone());
             Event::Sample { gpu, sample }
         }
+        27 => Event::Held(
+            (0..random.below(3))
+                .map(|job| (1 + job as u32, 1))
+                .collect(),
+        ),
         _ => Event::Tick,
     }
 }

@@ -13,6 +13,7 @@ mod health;
 mod health_docs;
 mod health_extra;
 mod health_faults;
+mod health_held;
 mod health_logged;
 mod health_pool;
 mod health_random;

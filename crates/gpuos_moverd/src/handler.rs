@@ -1,5 +1,6 @@
 //! What clients on this node ask.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -15,6 +16,7 @@ use gpuos_mover::program::Reason;
 use gpuos_store::disk::LinuxDisk;
 use gpuos_store::error::Result as Stored;
 use gpuos_store::job::JobStore;
+use gpuos_store::store::JobUsage;
 use gpuos_store::verify::verify;
 
 use crate::event::Event;
@@ -25,6 +27,8 @@ use crate::registrar::{Ask, PATIENCE};
 
 /// Of a list that is too long for an answer so many are told.
 const FEW: usize = 8;
+/// Figures name so many jobs of which something is kept: several times as many as a node's `Extra` does.
+const MOST_KEPT: usize = 64;
 
 /// Answers the requests of clients for the mover.
 pub struct Handler {
@@ -172,7 +176,13 @@ impl Handler {
 
     fn figures(&self) -> Reply {
         let (made, failed, restored) = self.shared.totals.read();
-        let usage = self.shared.store.usage().ok();
+        let usage = self.shared.store.usage_of_jobs().ok();
+        let committed = |usage: Vec<JobUsage>| {
+            let mut all: Vec<JobUsage> = usage.into_iter().filter(|one| one.committed).collect();
+            all.sort_by_key(|one| Reverse(one.bytes));
+            all.truncate(MOST_KEPT);
+            all.into_iter().map(|one| (one.job, one.bytes)).collect()
+        };
         let space = self.shared.store.space().ok();
         let jobs = self.jobs.all().into_iter().map(|(_, served)| {
             let told = locked(&served.status).clone();
@@ -190,8 +200,11 @@ impl Handler {
             made,
             failed,
             restored,
-            stored: usage.map(|of| of.values().sum()),
+            stored: usage
+                .as_ref()
+                .map(|usage| usage.iter().map(|one| one.bytes).sum()),
             space: space.map(|space| (space.free, space.total)),
+            kept: usage.map(committed),
             jobs: jobs.collect(),
         };
         Reply::CheckpointFigures {

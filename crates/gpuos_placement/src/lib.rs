@@ -7,6 +7,7 @@
 //! - [`gang`]: group shapes, rank order,
 //! - [`fits`]: CPUs, memory and sockets of a node against a job,
 //! - [`frag`]: what idle GPUs are worth, and which nodes are scarce,
+//! - [`held`]: nodes on which checkpoints of a job lie,
 //! - [`rules`]: who may run beside whom, and what is reserved,
 //! - [`defrag`]: whom to preempt or move for a waiting gang,
 //! - [`mig`]: slices of GPUs: what serves a request, and where it goes,
@@ -26,6 +27,7 @@ pub mod fabric;
 pub mod fits;
 pub mod frag;
 pub mod gang;
+pub mod held;
 pub mod mig;
 pub mod plan;
 pub mod record;

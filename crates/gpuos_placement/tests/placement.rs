@@ -25,6 +25,7 @@ mod plan_costs;
 mod plan_engine;
 mod plan_fabric;
 mod plan_gpus;
+mod plan_held;
 mod plan_islands;
 mod plan_learn;
 mod plan_rails;

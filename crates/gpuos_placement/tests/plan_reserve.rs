@@ -63,7 +63,7 @@ proptest! {
         let able = |at: i64| -> Vec<Coming> {
             let candidates = states.iter().enumerate().filter(|(_, state)| state.candidate);
             let coming = candidates.map(|(node, state)| Coming {
-                penalty: state.penalty,
+                penalty: state.against(),
                 now: state.free.len() as u32,
                 then: free_at(state, &endings, node, at),
                 node: node as u32,

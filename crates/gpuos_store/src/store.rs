@@ -27,6 +27,19 @@ use crate::small::{make_or_open, read_whole, remove_if_there, replace};
 /// Jobs in a store at most; own choice.
 const MAX_JOBS: usize = 1 << 16;
 
+/// What a job takes on the disk.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct JobUsage {
+    /// The job.
+    pub job: JobId,
+    /// Its user; `None`: the note of its owner does not hold.
+    pub owner: Option<u32>,
+    /// Bytes on the disk, of all that is in its folder.
+    pub bytes: u64,
+    /// Whether a checkpoint of it was committed.
+    pub committed: bool,
+}
+
 /// All that is kept on a disk of this node.
 pub struct Store<D: Disk> {
     disk: D,
@@ -205,13 +218,24 @@ impl<D: Disk> Store<D> {
         self.disk.sync_folder(&self.root).tried(tried)
     }
 
-    /// Bytes that checkpoints take on the disk, by user; jobs whose owner is not known stand under `None`. What others remove meanwhile
-    /// may be counted or not.
+    /// Bytes that checkpoints take on the disk, by user; jobs whose owner is not known stand under `None`.
     ///
     /// # Errors
     /// A folder cannot be read.
     pub fn usage(&self) -> Result<BTreeMap<Option<u32>, u64>> {
         let mut usage = BTreeMap::new();
+        for job in self.usage_of_jobs()? {
+            *usage.entry(job.owner).or_insert(0u64) += job.bytes;
+        }
+        Ok(usage)
+    }
+
+    /// What each job that has a folder takes on the disk, in the order of their ids. What others remove meanwhile may be counted or not.
+    ///
+    /// # Errors
+    /// A folder cannot be read.
+    pub fn usage_of_jobs(&self) -> Result<Vec<JobUsage>> {
+        let mut usage = Vec::new();
         for job in self.jobs()? {
             let tried = || format!("count what checkpoints of job {job} take");
             let name = job.to_string();
@@ -219,9 +243,13 @@ impl<D: Disk> Store<D> {
             let Some(folder) = there(folder).tried(tried)? else {
                 continue;
             };
-            let owner = self.owner(&folder, &job).ok();
-            let taken = self.taken(&folder, 1).tried(tried)?;
-            *usage.entry(owner).or_insert(0u64) += taken;
+            let current = there(self.disk.look(&folder, CURRENT)).tried(tried)?;
+            usage.push(JobUsage {
+                owner: self.owner(&folder, &job).ok(),
+                bytes: self.taken(&folder, 1).tried(tried)?,
+                committed: current.is_some(),
+                job,
+            });
         }
         Ok(usage)
     }

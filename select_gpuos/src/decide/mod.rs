@@ -2,6 +2,7 @@
 
 pub mod cluster_state;
 pub mod forecast;
+pub mod held;
 pub mod mix;
 pub mod neighbours;
 pub mod no_choice;
@@ -24,6 +25,7 @@ use crate::abi::call::{Mode, NOT_NOW};
 use crate::abi::frame::Frame;
 use crate::decide::cluster_state::ClusterState;
 use crate::decide::forecast::{Forecasting, Forecasts};
+use crate::decide::held::Holders;
 use crate::decide::no_choice::NoChoice;
 use crate::decide::note::{Decision, Pending};
 use crate::decide::refusals::{Candidates, Refusals};
@@ -76,6 +78,8 @@ pub struct Placing {
     pub chosen: Choice,
     /// Which attempt that was, counted from 0.
     pub attempt: u32,
+    /// Which candidates hold checkpoints of the job that was looked at last.
+    pub holders: Holders,
     /// What is to be noted when the job that was decided last starts.
     pub pending: Option<Pending>,
 }
@@ -148,8 +152,9 @@ impl<'a> Decide<'_, 'a> {
         let Some(gpus) = source.one_type(job) else {
             if source.wants_gpus(job) {
                 self.begin_call();
+                return None;
             }
-            return None;
+            return self.without_gpus();
         };
         // Unless something is decided below, cons_tres chooses by itself.
         self.placing.pending = None;
@@ -194,6 +199,8 @@ impl<'a> Decide<'_, 'a> {
             self.count_named(names);
         }
         (self.cluster.neighbours).mark_avoided(job.id(), &mut self.cluster.snapshot);
+        self.find_holders(options);
+        self.placing.holders.mark(&mut self.cluster.snapshot);
         self.fit(gpus, &mut wanted);
         self.answer.left = HandedOn::Elsewhere;
         self.placing.refused.asks(&wanted.request);

@@ -6,7 +6,7 @@ use std::ffi::c_void;
 use gpuos_config::gpuos_toml::{LogLevel, NoteField};
 use gpuos_config::options::JobOptions;
 use gpuos_model::gpuset::GpuSet;
-use gpuos_placement::explain::{Note, beside, without as note_free};
+use gpuos_placement::explain::{Held, Note, beside, without as note_free};
 use gpuos_placement::plan::{Choice, NodeChoice, Request};
 use gpuos_placement::record;
 use slurm_ffi::gres::JobGres;
@@ -17,6 +17,7 @@ use crate::abi::call::Counts;
 use crate::abi::frame::Frame;
 use crate::abi::source::Source;
 use crate::decide::cluster_state::ClusterState;
+use crate::decide::held::Holders;
 use crate::messages;
 use crate::read::site::Site;
 use crate::read::snapshot::Snapshot;
@@ -37,6 +38,8 @@ pub enum Decision {
     OnlyWay(Request),
     /// As that, and neither nodes nor request have been read: so many nodes were asked for.
     Unread(Counts),
+    /// cons_tres chose among the nodes that hold checkpoints of the job, which has no GPUs.
+    Held(Held),
     /// Slices of GPUs, for instances of these profiles.
     Slices(String),
     /// cons_tres chose by itself.
@@ -108,7 +111,7 @@ pub struct Noting<'e, 'a> {
 
 impl<'a> Noting<'_, 'a> {
     /// Writes the note of a job that asks for these GPUs.
-    pub fn start(&mut self, decision: Decision, gpus: JobGres<'a>) {
+    pub fn start(&mut self, decision: Decision, gpus: JobGres<'a>, holders: &Holders) {
         let job = self.job;
         let decision = match decision {
             Decision::Unread(counts) => self.read_again(counts, gpus),
@@ -134,7 +137,7 @@ impl<'a> Noting<'_, 'a> {
                 *self.attempt = 0;
                 request
             }
-            Decision::Unread(_) | Decision::Stock | Decision::Slices(_) => {
+            Decision::Unread(_) | Decision::Stock | Decision::Slices(_) | Decision::Held(_) => {
                 return self.drop_note();
             }
         };
@@ -167,6 +170,7 @@ impl<'a> Noting<'_, 'a> {
         };
         let note = Note {
             worth,
+            held: holders.among(job.id(), given.nodes.iter().map(|one| one.node)),
             class: said.class,
             alone: said.exclusive,
             ..Note::new(&given, &request, planner.cluster(), *self.attempt)
@@ -186,6 +190,19 @@ impl<'a> Noting<'_, 'a> {
         };
         let note = Note::of_slices(instances, nodes.iter().filter_map(name));
         write(self.site, job, &note);
+    }
+
+    /// Writes the note of a job without GPUs whose nodes hold its checkpoints, or takes away that of an earlier start.
+    pub fn start_without_gpus(&self, decision: Decision) {
+        let (Decision::Held(held), Some(nodes)) = (decision, self.job.allocated_nodes()) else {
+            return self.drop_note();
+        };
+        let name = |index: usize| {
+            let node = self.source.node(index);
+            node.map(|node| node.name().to_string())
+        };
+        let note = Note::of_nodes(held, nodes.iter().filter_map(name));
+        write(self.site, self.job, &note);
     }
 
     /// Reads what was left unread when the job could only have all nodes that were offered: nothing of it has

@@ -141,6 +141,24 @@ impl Steering {
         code
     }
 
+    /// Asks cons_tres for exactly these nodes. Nobody is preempted.
+    pub fn attempt_nodes(&mut self, frame: &Frame<'_>, chosen: &[u32]) -> c_int {
+        let nodes = frame.candidates;
+        let mut narrowed = Narrowed {
+            nodes,
+            saved: &self.saved,
+            keep: false,
+        };
+        nodes.clear();
+        for node in chosen {
+            nodes.set_bit(*node as usize, true);
+        }
+        slurm_ffi::guard::inject("job_test.nodes");
+        let code = frame.call.without_preemption(|| frame.call.forward());
+        narrowed.keep = code == 0;
+        code
+    }
+
     /// Asks cons_tres for exactly the nodes of `choice`, and, where it names GPUs, for no others than these.
     pub fn attempt(
         &mut self,

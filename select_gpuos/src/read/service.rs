@@ -1,4 +1,7 @@
-//! What a node's `Extra` says of its GPUs: which gpuosd has taken out of service, and which it takes for degraded.
+//! What a node's `Extra` says: which of its GPUs gpuosd has taken out of service, which it takes for degraded, and of which jobs
+//! checkpoints lie there.
+
+use std::collections::BTreeMap;
 
 use gpuos_core::health::{ExtraError, ExtraPart};
 use gpuos_model::gpu_index::NvmlSet;
@@ -20,6 +23,7 @@ struct Known {
     out: GpuSet,
     degraded: GpuSet,
     pool_out: NvmlSet,
+    held: BTreeMap<u32, u32>,
 }
 
 impl Known {
@@ -29,6 +33,7 @@ impl Known {
         self.out = part.out.into_iter().collect();
         self.degraded = part.degraded.into_iter().collect();
         self.pool_out = part.pool_out.into_iter().collect();
+        self.held = part.held;
         wrong
     }
 }
@@ -39,6 +44,8 @@ pub struct Service {
     known: Vec<Known>,
     /// How many of them have an `Extra` at all.
     texts: usize,
+    /// How many of them name jobs of which checkpoints lie there.
+    holding: usize,
     /// Whether a text of Slurm's was no text: then none is read any more.
     refused: bool,
 }
@@ -67,7 +74,17 @@ impl Service {
     /// Forgets everything: the node table is made anew.
     pub fn clear(&mut self) {
         self.known.clear();
-        self.texts = 0;
+        (self.texts, self.holding) = (0, 0);
+    }
+
+    /// Whether any node names jobs of which checkpoints lie there, as far as nodes were read.
+    pub fn has_holders(&self) -> bool {
+        self.holding > 0
+    }
+
+    /// GiB that checkpoints of a job take on a node; `None`: the node does not name the job.
+    pub fn held(&self, node: usize, job: u32) -> Option<u32> {
+        self.known.get(node)?.held.get(&job).copied()
     }
 
     /// GPUs of a node that are out of service, and those that are to be given last.
@@ -103,6 +120,7 @@ impl Service {
         let before = (known.out, known.degraded, known.pool_out);
         (known.out, known.degraded) = (GpuSet::EMPTY, GpuSet::EMPTY);
         known.pool_out = NvmlSet::EMPTY;
+        self.holding -= usize::from(!std::mem::take(&mut known.held).is_empty());
         let name = node.name();
         match known.text.set(node.extra()) {
             Ok(text) => {
@@ -122,6 +140,7 @@ impl Service {
         if now != before {
             log::info(&messages::service_changed(name, now.0, now.1, now.2));
         }
+        self.holding += usize::from(!known.held.is_empty());
         match (had, known.text.is_some()) {
             (false, true) => self.texts += 1,
             (true, false) => self.texts -= 1,
@@ -158,5 +177,20 @@ mod tests {
         assert_eq!((known.out, known.degraded), (set(&[2]), set(&[3])));
         assert_eq!(known.parse("rack 7"), None);
         assert!(known.out.is_empty() && known.pool_out.is_empty());
+    }
+
+    #[test]
+    fn jobs_whose_checkpoints_lie_there_are_known_and_garbage_is_ignored() {
+        let mut known = Known::default();
+        for text in [
+            "[gpuos:1 ckpt=7:3,900:41 out=2]",
+            "rack 7 [gpuos:1 out=2 ckpt=7:3,x,0:1,-1:2,900:41,9:99999999999] ckpt=5:5",
+        ] {
+            assert_eq!(known.parse(text), None, "{text}");
+            assert_eq!(known.held, [(7, 3), (900, 41)].into(), "{text}");
+            assert_eq!((known.out, known.degraded), (set(&[2]), GpuSet::EMPTY));
+        }
+        assert_eq!(known.parse("[gpuos:1 ckpt=x out=2]"), None);
+        assert!(known.held.is_empty() && known.out == set(&[2]));
     }
 }

@@ -5,7 +5,7 @@ use gpuos_host::slurm::Job;
 use gpuos_host::slurm::site::{JobRequest, Site};
 use gpuos_model::gpuset::GpuSet;
 use gpuos_model::hostlist::compress;
-use gpuos_placement::explain::{Note, level_reached, sentence, value_sentence};
+use gpuos_placement::explain::{Note, held_sentence, level_reached, sentence, value_sentence};
 use gpuos_placement::plan::{Choice, GpuShape, NodeState, Placement, Planner, Request};
 use serde_json::json;
 
@@ -28,10 +28,16 @@ pub fn explain(site: &Site, jobs: &[Job], job: &Job) -> Answer {
     if let Some(answer) = slices::running(site, jobs, job) {
         return answer;
     }
+    let note = Note::parse(&job.system_comment);
+    let held = note.as_ref().and_then(|note| note.held);
+    let held = held.map(held_sentence);
     if gpus == 0 {
-        let sentence = match requeue::shares(job) {
-            Some(shares) => format!("Job {} runs on {on} with {shares}.", job.label),
-            None => format!(
+        let sentence = match (requeue::shares(job), &held) {
+            (Some(shares), _) => format!("Job {} runs on {on} with {shares}.", job.label),
+            (None, Some(held)) => {
+                format!("Job {} runs on {on} without GPUs. {held}", job.label)
+            }
+            (None, None) => format!(
                 "Job {} runs on {on} without GPUs: Slurm alone placed it.",
                 job.label
             ),
@@ -43,7 +49,6 @@ pub fn explain(site: &Site, jobs: &[Job], job: &Job) -> Answer {
             yes: true,
         };
     }
-    let note = Note::parse(&job.system_comment);
     let options = JobOptions {
         topology: note.as_ref().and_then(|note| note.wish.clone()),
         ..JobOptions::default()
@@ -75,8 +80,10 @@ pub fn explain(site: &Site, jobs: &[Job], job: &Job) -> Answer {
             };
             let worth = note.worth.as_ref();
             let worth = worth.map(|worth| format!(" {}", value_sentence(worth, &site.cluster)));
+            let held = held.map(|held| format!(" {held}"));
             let said = sentence(&here, &wanted.request, &site.cluster);
-            format!("{said}{}{tried}", worth.unwrap_or_default())
+            let (worth, held) = (worth.unwrap_or_default(), held.unwrap_or_default());
+            format!("{said}{worth}{held}{tried}")
         }
         _ => format!(
             "{} on {} ({on}){}. gpuos left no note: Slurm chose the place.",

@@ -1,4 +1,6 @@
 //! What can happen to a node, as the daemon tells it.
+use std::collections::BTreeMap;
+
 use gpuos_model::node_gpu::NodeGpu;
 use serde::{Deserialize, Serialize};
 
@@ -115,6 +117,8 @@ pub enum Event {
         /// How many there are.
         count: u32,
     },
+    /// Checkpoints of these jobs lie on the node, by Slurm's number, with the GiB that they take, rounded up. Tell it as often as it is known.
+    Held(BTreeMap<u32, u32>),
     /// Something of the host, not of a GPU.
     Host(HostFault),
     /// Time went by. At least one each second.

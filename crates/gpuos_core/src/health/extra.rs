@@ -1,6 +1,7 @@
-//! The marked part of a Slurm node's `Extra`: `[gpuos:1 out=2,5 degraded=3 mig-out=6]`. All other text is the
+//! The marked part of a Slurm node's `Extra`: `[gpuos:1 out=2,5 degraded=3 mig-out=6 ckpt=12:3]`. All other text is the
 //! administrator's and is kept as it is. So are words in the part that this release does not know: another release of
 //! gpuos wrote them, and the known ones beside them mean what they mean. A word has neither spaces nor brackets.
+use std::collections::BTreeMap;
 use std::fmt;
 
 use gpuos_model::gpu_index::{GresGpu, NvmlIndex};
@@ -8,14 +9,18 @@ use gpuos_model::gpuset::MAX_GPUS;
 use gpuos_model::node_gpu::NodeGpu;
 use serde::{Deserialize, Serialize};
 
+use super::held::{self, HeldJob};
+
 const OPEN: &str = "[gpuos:";
 const CLOSE: char = ']';
 /// Version of the form.
 pub(super) const VERSION: &str = "1";
-/// The words that are known; each has a list of GPUs.
-const LISTS: [&str; 3] = ["out", "degraded", "mig-out"];
+/// The words that are known, in their order. Each has a list of GPUs, but for the last one, which has no say in what is out.
+const WORDS: [&str; 4] = ["out", "degraded", "mig-out", held::KEY];
+/// Where in it the word stands that names jobs.
+const HELD: usize = 3;
 
-/// GPUs that are not as they should be, ascending. Empty when all is well.
+/// GPUs that are not as they should be, ascending, and whose checkpoints the node holds.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct ExtraPart {
     /// GPUs that get no jobs, by GRES index.
@@ -25,6 +30,9 @@ pub struct ExtraPart {
     /// GPUs of the node's pool whose slices are not given, by NVML's index.
     #[serde(default)]
     pub pool_out: Vec<NvmlIndex>,
+    /// Jobs of which checkpoints lie on the node, by Slurm's number, with their GiB there, rounded up: a hint, see [`held`].
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub held: BTreeMap<u32, u32>,
 }
 
 /// What of a part cannot be read, and so counts as the worse of what it may have said.
@@ -52,7 +60,7 @@ impl fmt::Display for ExtraError {
                 write!(f, "gpuos's part of Extra has no closing bracket; {all}")
             }
             ExtraError::Out(word) => {
-                let whose = match word.starts_with(LISTS[2]) {
+                let whose = match word.starts_with(WORDS[2]) {
                     true => "GPUs of the node's pool",
                     false => "GPUs of the node in GRES gpu",
                 };
@@ -77,6 +85,19 @@ impl ExtraPart {
     /// Whether all GPUs are as they should be.
     pub fn is_empty(&self) -> bool {
         self.out.is_empty() && self.degraded.is_empty() && self.pool_out.is_empty()
+    }
+
+    /// Whether another part says the same of all GPUs.
+    pub fn has_same_gpus(&self, other: &ExtraPart) -> bool {
+        (&self.out, &self.degraded, &self.pool_out)
+            == (&other.out, &other.degraded, &other.pool_out)
+    }
+
+    /// Jobs of which checkpoints lie on the node: the largest of them, as many as the word may name.
+    pub fn largest_held(jobs: &BTreeMap<u32, u32>) -> BTreeMap<u32, u32> {
+        let word = word_of(jobs).unwrap_or_default();
+        let (_, value) = word.split_once('=').unwrap_or_default();
+        map_of(held::read(value))
     }
 
     /// Whether a GPU gets no jobs.
@@ -122,6 +143,7 @@ impl ExtraPart {
         sort_unique(&mut part.pool_out);
         let out = &part.out;
         part.degraded.retain(|gpu| !out.contains(gpu));
+        part.held = map_of(held::held(extra));
         (part, wrong)
     }
 
@@ -156,7 +178,8 @@ impl ExtraPart {
                 continue;
             };
             let (_, list) = word.split_once('=').unwrap_or_default();
-            let damaged = match LISTS[nth] {
+            let damaged = match WORDS[nth] {
+                held::KEY => continue,
                 "degraded" => {
                     if take(&mut self.degraded, list, GresGpu::new) && wrong.is_ok() {
                         wrong = Err(ExtraError::Degraded(shorten(word)));
@@ -173,17 +196,16 @@ impl ExtraPart {
         wrong
     }
 
-    /// The words of these lists, in the order of [`LISTS`]; none for an empty list.
-    fn words(&self) -> [Option<String>; 3] {
-        let lists = [
-            listed(&self.out),
-            listed(&self.degraded),
-            listed(&self.pool_out),
-        ];
-        std::array::from_fn(|nth| {
-            let list = &lists[nth];
-            (!list.is_empty()).then(|| format!("{}={list}", LISTS[nth]))
-        })
+    /// What there is to say, in the order of [`WORDS`]; none for an empty list.
+    fn words(&self) -> [Option<String>; WORDS.len()] {
+        let word =
+            |nth: usize, list: String| (!list.is_empty()).then(|| format!("{}={list}", WORDS[nth]));
+        [
+            word(0, listed(&self.out)),
+            word(1, listed(&self.degraded)),
+            word(2, listed(&self.pool_out)),
+            word_of(&self.held),
+        ]
     }
 
     /// The `Extra` with this part in it. Other text keeps its place, and words of the part that are not known keep
@@ -198,12 +220,14 @@ impl ExtraPart {
         let mut words = self.words();
         // Known words that were not there come first: what cuts a text cuts its end.
         let is_new = |nth: &usize| !old.iter().any(|word| list_of(word) == Some(*nth));
-        let new = (0..LISTS.len()).filter(is_new);
+        let new = (0..HELD).filter(is_new);
         let mut all: Vec<String> = new.filter_map(|nth| words[nth].take()).collect();
         all.extend(old.into_iter().filter_map(|word| match list_of(&word) {
             Some(nth) => words[nth].take(),
             None => Some(word),
         }));
+        // Of all that may be cut off this is what nobody's job depends on.
+        all.extend(words[HELD].take());
         if all.is_empty() {
             return text;
         }
@@ -214,10 +238,19 @@ impl ExtraPart {
     }
 }
 
-/// Which list a word has, by [`LISTS`]; `None`: the word is not known.
+/// Which of [`WORDS`] a word is; `None`: it is not known.
 fn list_of(word: &str) -> Option<usize> {
     let key = word.split_once('=').map_or(word, |(key, _)| key);
-    LISTS.iter().position(|known| *known == key)
+    WORDS.iter().position(|known| *known == key)
+}
+
+fn word_of(jobs: &BTreeMap<u32, u32>) -> Option<String> {
+    let all = jobs.iter().map(|(&job, &gib)| HeldJob { job, gib });
+    held::word(&all.collect::<Vec<_>>())
+}
+
+fn map_of(jobs: Vec<HeldJob>) -> BTreeMap<u32, u32> {
+    jobs.into_iter().map(|held| (held.job, held.gib)).collect()
 }
 
 /// Every GPU that a node may have.
@@ -306,8 +339,14 @@ fn ours_skipped(text: &str) -> &str {
     let ours = |c: char| c.is_ascii_digit() || matches!(c, ' ' | ',' | '=');
     let mut rest = text.trim_start_matches(ours);
     let word = |rest: &'_ str| {
-        let mut keys = LISTS.iter();
-        keys.find_map(|key| Some(rest.strip_prefix(key)?.strip_prefix('=')?.len()))
+        let mut keys = WORDS.iter();
+        keys.find_map(|key| {
+            let value = rest.strip_prefix(key)?.strip_prefix('=')?;
+            Some(match *key {
+                held::KEY => value.trim_start_matches(|c| ours(c) || c == ':').len(),
+                _ => value.len(),
+            })
+        })
     };
     while let Some(left) = word(rest) {
         rest = rest[rest.len() - left..].trim_start_matches(ours);

@@ -9,6 +9,7 @@ mod event;
 pub mod extra;
 mod faults;
 pub mod held;
+mod holding;
 mod jobs;
 mod logged;
 mod node;

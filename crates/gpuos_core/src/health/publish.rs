@@ -6,6 +6,7 @@ use gpuos_model::node_gpu::NodeGpu;
 
 use super::effect::Effect;
 use super::extra::ExtraPart;
+use super::holding;
 use super::state::NodeHealth;
 use super::step::Ctx;
 
@@ -25,11 +26,13 @@ pub(super) fn done(node: &mut NodeHealth, ctx: &mut Ctx<'_>, revision: u64, ok: 
     let Some((part, _)) = publishing.under_way.take() else {
         return;
     };
+    let alone = node.holding.is_alone();
+    node.holding.ended(ok.then(|| part.held.clone()));
     if ok {
         publishing.confirmed = Some(part);
         publishing.damaged = false;
         publishing.failures = 0;
-    } else {
+    } else if !alone {
         failed(node, ctx, clock);
     }
 }
@@ -55,6 +58,7 @@ fn failed(node: &mut NodeHealth, ctx: &mut Ctx<'_>, clock: u64) {
 pub(super) fn shown(node: &mut NodeHealth, part: ExtraPart, damaged: bool) {
     // What was read may be older than what is being written.
     if node.publishing.under_way.is_none() {
+        holding::shown(node, &part.held);
         node.publishing.confirmed = Some(part);
         node.publishing.damaged = damaged;
     }
@@ -67,20 +71,28 @@ pub(super) fn started(node: &mut NodeHealth) {
     node.publishing.damaged = false;
     node.publishing.not_before = None;
     node.publishing.failures = 0;
+    holding::started(node);
 }
 
 pub(super) fn advance(node: &mut NodeHealth, ctx: &mut Ctx<'_>) {
     let limits = &ctx.rules.limits;
     let clock = node.clock;
     count_tokens(node, limits.publish_burst, limits.publish_every_s, clock);
-    if let Some((_, since)) = node.publishing.under_way {
-        if clock.saturating_sub(since) < u64::from(limits.publish_wait_s) * 1000 {
+    let wanted = node.part();
+    if let Some((part, since)) = &node.publishing.under_way {
+        let alone = node.holding.is_alone();
+        // Its answer is not waited for where there is more to say of GPUs.
+        let gives_way = alone && !part.has_same_gpus(&wanted);
+        let late = clock.saturating_sub(*since) >= u64::from(limits.publish_wait_s) * 1000;
+        if !late && !gives_way {
             return;
         }
         node.publishing.under_way = None;
-        failed(node, ctx, clock);
+        node.holding.ended(None);
+        if !alone {
+            failed(node, ctx, clock);
+        }
     }
-    let wanted = node.part();
     let confirmed = node.publishing.confirmed.as_ref();
     // What is not known is only worth a message where there is something to say.
     let told = match confirmed {
@@ -89,7 +101,7 @@ pub(super) fn advance(node: &mut NodeHealth, ctx: &mut Ctx<'_>) {
     };
     if told {
         node.publishing.not_before = None;
-        return;
+        return holding::advance(node, ctx, wanted);
     }
     let known = |gpu: NodeGpu| confirmed.is_some_and(|part| part.has_out(gpu));
     let all = node.numbers().into_iter();
@@ -130,6 +142,7 @@ pub(super) fn advance(node: &mut NodeHealth, ctx: &mut Ctx<'_>) {
         revision: publishing.revision,
         part: wanted,
     });
+    node.holding.begun(false);
 }
 
 fn count_tokens(node: &mut NodeHealth, burst: u32, every_s: u32, clock: u64) {

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::event::{Job, RecoveryAction, Sample, Verb};
 use super::extra::ExtraPart;
+use super::holding::Holding;
 use super::logged::{LogRate, Logged};
 use super::rules::{Action, Authority, Cure, JobsAre};
 use super::trend::{Usual, Watch};
@@ -202,9 +203,9 @@ pub(super) struct Publishing {
 }
 
 impl Publishing {
-    /// Whether `part`, which slurmctld has, is all of what is wanted.
+    /// Whether `part`, which slurmctld has, is all of what is wanted of GPUs.
     pub fn is_as(&self, part: &ExtraPart, wanted: &ExtraPart) -> bool {
-        part == wanted && !self.damaged
+        part.has_same_gpus(wanted) && !self.damaged
     }
 }
 
@@ -264,6 +265,8 @@ pub struct NodeHealth {
     pub(super) watches: BTreeMap<String, Watch>,
     pub(super) acts: Vec<Act>,
     pub(super) publishing: Publishing,
+    #[serde(default)]
+    pub(super) holding: Holding,
     /// Source of the spread of publications.
     pub(super) seed: u64,
 }
@@ -291,6 +294,7 @@ impl NodeHealth {
             watches: BTreeMap::new(),
             acts: Vec::new(),
             publishing: Publishing::default(),
+            holding: Holding::default(),
             seed,
         }
     }
@@ -324,6 +328,7 @@ impl NodeHealth {
             out: gres().filter(|gpu| out((*gpu).into())).collect(),
             degraded: gres().filter(|gpu| degraded((*gpu).into())).collect(),
             pool_out: pool.filter_map(|gpu| gpu.pool()).collect(),
+            held: self.holding.part(),
         }
     }
 
@@ -338,7 +343,7 @@ impl NodeHealth {
         self.jobs.iter().any(|job| job.gpus.contains(&gpu))
     }
 
-    /// Whether slurmctld has confirmed all that it is to know.
+    /// Whether slurmctld has confirmed all that it is to know of GPUs.
     pub fn is_confirmed(&self) -> bool {
         let wanted = self.part();
         let confirmed = self.publishing.confirmed.as_ref();

@@ -5,7 +5,7 @@ use super::effect::{Audit, Effect};
 use super::event::Event;
 use super::rules::Rules;
 use super::state::NodeHealth;
-use super::{admin, faults, jobs, logged, node, publish, service};
+use super::{admin, faults, holding, jobs, logged, node, publish, service};
 
 /// The most that the node's own clock moves in one step: a clock that leaps ahead ends no waiting time.
 const MOST_MS: u64 = 60_000;
@@ -98,6 +98,7 @@ pub fn step(node: &mut NodeHealth, rules: &Rules, event: Event, now_ms: u64) -> 
         }
         Event::Instances { gpu, count } => service::instances(node, gpu, count),
         Event::Host(fault) => node::host(node, ctx, fault),
+        Event::Held(jobs) => holding::told(node, &jobs),
         Event::Tick => {}
     }
     faults::gauges(node, ctx, &figures);

@@ -185,6 +185,10 @@ pub struct CheckpointFigures {
     /// Bytes that can still be written there, and the size of the file system.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub space: Option<(u64, u64)>,
+    /// Jobs of which committed checkpoints are kept here, with the bytes that these take, the largest first and not all where they are
+    /// many; absent where they cannot be counted, and from releases that do not tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kept: Option<Vec<(JobId, u64)>>,
     /// The jobs that run here with checkpoints, without the names of their nodes and what is kept of them.
     #[serde(default)]
     pub jobs: Vec<CheckpointJob>,

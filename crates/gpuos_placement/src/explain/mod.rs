@@ -1,6 +1,7 @@
 //! Decisions in words: the note that a job carries, and the sentences that people read.
 
 mod claim;
+mod held;
 mod note;
 mod offered;
 mod sentence;
@@ -9,7 +10,8 @@ mod slices;
 mod value_gain;
 
 pub use claim::{Claim, Unavailable, have};
-pub use note::{MAX_NOTE, NodeGpus, Note, ValueGain, beside, parse_gpus, without};
+pub use held::held_sentence;
+pub use note::{Held, MAX_NOTE, NodeGpus, Note, ValueGain, beside, parse_gpus, without};
 pub use offered::{Asked, Refusal};
 pub use sentence::{level_reached, sentence, why_wait, why_wait_on};
 pub use service::out_of_service;

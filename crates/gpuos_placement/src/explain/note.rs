@@ -55,6 +55,15 @@ pub struct ValueGain {
     pub than: String,
 }
 
+/// How many of a job's nodes hold checkpoints of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Held {
+    /// Nodes that do.
+    pub nodes: u32,
+    /// Nodes of the job.
+    pub of: u32,
+}
+
 /// A decision, as a job carries it.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Note {
@@ -76,6 +85,8 @@ pub struct Note {
     pub attempt: u32,
     /// What was weighed, where that made a difference to a node of another type.
     pub worth: Option<ValueGain>,
+    /// Which of its nodes hold checkpoints of the job, where such nodes were known and preferred.
+    pub held: Option<Held>,
     /// The job's class, as it said itself (`--gpuos-class`).
     pub class: Option<String>,
     /// The level of the domains that it has to itself (`--gpuos-exclusive`).
@@ -108,6 +119,7 @@ impl Note {
             feasible_domains: choice.feasible_domains,
             attempt,
             worth: None,
+            held: None,
             class: None,
             alone: None,
             mig: None,
@@ -123,6 +135,18 @@ impl Note {
         Note {
             level: SLICE.into(),
             mig: Some(mig),
+            gpus: nodes.collect(),
+            ..Note::default()
+        }
+    }
+
+    /// The note on a job without GPUs: its nodes, and how many of them hold checkpoints of it.
+    pub fn of_nodes(held: Held, nodes: impl IntoIterator<Item = String>) -> Note {
+        let gpus = GpuSet::EMPTY;
+        let nodes = nodes.into_iter().map(|node| NodeGpus { node, gpus });
+        Note {
+            level: "any".into(),
+            held: Some(held),
             gpus: nodes.collect(),
             ..Note::default()
         }
@@ -165,6 +189,12 @@ impl Note {
             } = worth;
             out.push_str(&format!(" by={objectives} more={percent} than="));
             push_word(&mut out, than);
+        }
+        if let Some(Held { nodes, of }) = self.held {
+            out.push_str(" held=");
+            push_whole(&mut out, u64::from(nodes));
+            out.push('/');
+            push_whole(&mut out, u64::from(of));
         }
         // Whole or not at all: gpuosd makes what it says.
         if let Some(mig) = &self.mig
@@ -269,6 +299,7 @@ impl Note {
                 "by" => by = Some(value.parse().ok()?),
                 "more" => more = Some(value.parse().ok()?),
                 "than" => than = Some(value.to_string()),
+                "held" => note.held = read_held(value),
                 "class" => note.class = Some(value.into()),
                 "mig" => note.mig = Some(value.into()),
                 "alone" => note.alone = Some(value.into()),
@@ -352,6 +383,14 @@ fn find(comment: &str) -> Option<Range<usize>> {
     let start = marks.find(|&at| starts(at))?;
     let end = comment[start..].find(BESIDE);
     Some(start..end.map_or(comment.len(), |end| start + end))
+}
+
+fn read_held(text: &str) -> Option<Held> {
+    let (nodes, of) = text.split_once('/')?;
+    Some(Held {
+        nodes: nodes.parse().ok()?,
+        of: of.parse().ok()?,
+    })
 }
 
 /// Reads what [`GpuSet`] displays as: `0-3,6`, `-` for none.

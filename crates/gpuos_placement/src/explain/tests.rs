@@ -248,6 +248,7 @@ prop_compose! {
         nodes in proptest::collection::vec(("(n|gpu-)", 0u32..5000, 0usize..5, any::<u64>()), 0..200),
         same in any::<bool>(),
         worth in proptest::option::of((0i64..=100, 0u32..1000, "[!-{]{1,70}")),
+        held in proptest::option::of(any::<(u32, u32)>()),
     ) -> Note {
         let gpus = nodes.into_iter().map(|(stem, number, width, gpus)| NodeGpus {
             node: format!("{stem}{number:0width$}"),
@@ -267,6 +268,7 @@ prop_compose! {
                 percent,
                 than,
             }),
+            held: held.map(|(nodes, of)| Held { nodes, of }),
             class: None,
             alone: None,
             mig: None,
@@ -274,6 +276,26 @@ prop_compose! {
             more_nodes: 0,
         }
     }
+}
+
+#[test]
+fn a_note_says_how_many_nodes_hold_checkpoints_of_the_job() {
+    let held = |nodes, of| Held { nodes, of };
+    let note = Note::of_nodes(held(2, 3), ["n4", "n5", "n6"].map(String::from));
+    assert_eq!(
+        note.encode(),
+        "gpuos: level=any bus=0 lost=0 nodes=0 domains=0 held=2/3 gpus=n[4-6]:-"
+    );
+    assert_eq!(Note::parse(&note.encode()), Some(note));
+    for damaged in ["held=", "held=2", "held=2/x", "held=-1/3", "held=1/2/3"] {
+        let note = Note::parse(&format!("gpuos: level=any {damaged} gpus="));
+        assert_eq!(note.map(|note| note.held), Some(None), "{damaged}");
+    }
+    let first = |held| held_sentence(held).split(" held ").next().map(String::from);
+    assert_eq!(first(held(1, 1)).as_deref(), Some("Its node"));
+    assert_eq!(first(held(3, 3)).as_deref(), Some("All 3 nodes"));
+    assert_eq!(first(held(2, 3)).as_deref(), Some("2 of its 3 nodes"));
+    assert!(held_sentence(held(0, 3)).starts_with("None of the nodes that held"));
 }
 
 #[test]
@@ -309,6 +331,7 @@ proptest! {
         prop_assert_eq!(read.feasible_nodes, note.feasible_nodes);
         let percent = |note: &Note| note.worth.as_ref().map(|worth| (worth.objectives, worth.percent));
         prop_assert_eq!(percent(&read), percent(&note));
+        prop_assert_eq!(read.held, note.held);
         prop_assert!((read.bus_gbps - note.bus_gbps).abs() <= 0.051);
         // What was read is a note again, as it stands.
         prop_assert_eq!(Note::parse(&read.encode()), Some(read));

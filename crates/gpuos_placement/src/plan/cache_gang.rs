@@ -14,7 +14,7 @@ use super::types::Criterion;
 use super::{Levels, Planner, bits, capacity, gang, leaf, select};
 
 /// The rank of no domain.
-const NONE: Key = [u32::MAX; 10];
+const NONE: Key = [u32::MAX; 11];
 
 /// What a knot has: one domain of the level, or several.
 #[derive(Clone, Copy, Debug)]

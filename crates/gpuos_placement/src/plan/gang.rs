@@ -21,7 +21,7 @@ use super::gpus::MILLI;
 use super::job::{Job, Rule};
 use super::links::UNITS_PER_GBPS;
 use super::types::{Choice, Criterion, NodeChoice};
-use super::{Levels, Planner, bits, capacity, leaf, rails, select, single};
+use super::{Levels, Planner, bits, capacity, leaf, rails, select, single, types};
 
 /// A node that takes a part of the job.
 #[derive(Clone, Copy, Debug, Default)]
@@ -37,7 +37,7 @@ pub struct Entry {
     /// Usability lost by it.
     pub lost: u32,
     /// Penalty of the node.
-    pub penalty: u32,
+    pub penalty: u16,
     /// Rank by the affinity rule, lower first.
     pub distance: u32,
 }
@@ -46,10 +46,10 @@ pub struct Entry {
 const AVOID: u32 = 1 << 16;
 
 /// Rank of a domain, lower first.
-pub type Key = [u32; 10];
+pub type Key = [u32; 11];
 /// Where in it stand the number of narrowest domains and the room around the domain.
 pub const TOUCHED: usize = 4;
-pub const AROUND: usize = 8;
+pub const AROUND: usize = 9;
 
 /// A domain with room.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -126,9 +126,10 @@ pub struct Sums {
     pub lost: u32,
     /// The most that a node costs, where that counts first.
     pub cost: u32,
-    /// The two bytes of the penalties, each summed up.
+    /// The parts of the penalties, each summed up.
     pub rules: u32,
     pub costs: u32,
+    pub fetches: u32,
 }
 
 impl Sums {
@@ -136,6 +137,14 @@ impl Sums {
     pub fn add(&mut self, ring: u32, lost: u32) {
         self.ring = self.ring.min(ring);
         self.lost = self.lost.saturating_add(lost);
+    }
+
+    /// Adds what speaks against so many nodes ([`types::against`]).
+    pub fn speak_against(&mut self, one: u32, nodes: u32) {
+        let [rules, costs, fetches] = types::parts(one);
+        self.rules += rules * nodes;
+        self.costs += costs * nodes;
+        self.fetches += fetches * nodes;
     }
 }
 
@@ -397,9 +406,8 @@ pub(super) fn sums(planner: &mut Planner, job: &Job) -> Sums {
     };
     for entry in &scratch.picked {
         sums.distance = sums.distance.saturating_add(entry.distance);
-        sums.rules += entry.penalty >> 8;
-        sums.costs += entry.penalty & 0xff;
-        sums.cost = sums.cost.max(job.cost(entry.penalty as u16));
+        sums.speak_against(types::against(entry.penalty).into(), 1);
+        sums.cost = sums.cost.max(job.cost(entry.penalty));
         sums.add(entry.ring, entry.lost);
         let cell = planner.fabric.cell(entry.at);
         let stray = planner.fabric.spans(0)[cell].domain == NO_DOMAIN;
@@ -507,7 +515,7 @@ pub(super) fn finish_choice(planner: &mut Planner, job: &Job, found: u32, decide
 /// Ranks a domain by the nodes that are chosen in it; `outer` = room in the domain around it.
 pub fn key(job: &Job, span: &Span, left: u32, sums: &Sums, outer: u32) -> Key {
     if job.rule == Rule::FirstFit {
-        return [0, 0, 0, 0, 0, 0, 0, 0, 0, span.domain];
+        return [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, span.domain];
     }
     let lost = sums.lost;
     let outer = outermost(job.rule, outer);
@@ -529,6 +537,7 @@ pub fn key(job: &Job, span: &Span, left: u32, sums: &Sums, outer: u32) -> Key {
         sums.spanned,
         // In one number, so that no sum of costs outweighs a rule.
         sums.rules.min(0xffff) << 16 | sums.costs.min(0xffff),
+        sums.fetches,
         first,
         second,
         outer,
@@ -556,11 +565,12 @@ pub fn criterion(rule: Rule, a: &Key, b: &Key) -> Criterion {
         Some(4) => Criterion::Compactness,
         Some(5) if a[5] >> 16 == b[5] >> 16 => Criterion::Cost,
         Some(5) => Criterion::Penalty,
-        Some(6) if full => Criterion::Fit,
-        Some(6) => Criterion::Usability,
-        Some(7) if full => Criterion::Usability,
-        Some(7) => Criterion::Fit,
-        Some(8) => Criterion::Surroundings,
+        Some(6) => Criterion::Fetch,
+        Some(7) if full => Criterion::Fit,
+        Some(7) => Criterion::Usability,
+        Some(8) if full => Criterion::Usability,
+        Some(8) => Criterion::Fit,
+        Some(9) => Criterion::Surroundings,
         _ => Criterion::Index,
     }
 }

@@ -1,7 +1,7 @@
 //! The request in the planner's own terms, and what a node can offer to it.
 use super::gpus::ValueModel;
 use super::never::Never;
-use super::types::{GpuShape, NodeState, Placement, Request, Wait};
+use super::types::{GpuShape, NodeState, Placement, Request, Wait, against};
 use super::values::Needs;
 
 /// How equally close places are told apart.
@@ -193,7 +193,7 @@ impl<'a> Job<'a> {
 
     /// The order of three figures by the rule: penalty, usability lost, and free GPUs of the node.
     pub fn order(&self, penalty: u16, lost: u32, free: u32) -> [u32; 3] {
-        let penalty = u32::from(penalty);
+        let penalty = u32::from(against(penalty));
         match self.rule {
             Rule::Pack => [penalty, free, lost],
             Rule::Spread => [penalty, u32::MAX - free, lost],

@@ -55,8 +55,7 @@ pub(super) fn sums_of_leaf(
     if words.all(|(word, mask)| fit[word] & mask & !same[word] == 0) {
         let figure = figures[slot as usize];
         sums.add(figure.ring, figure.lost.saturating_mul(wanted));
-        sums.rules = (figure.order[0] >> 8) * wanted;
-        sums.costs = (figure.order[0] & 0xff) * wanted;
+        sums.speak_against(figure.order[0], wanted);
         return Some(sums);
     }
     if nodes as usize > FEW {
@@ -86,8 +85,7 @@ pub(super) fn sums_of_leaf(
     let fast = members[..len].iter().filter(|member| member.ring >= worst);
     for member in fast.take(wanted as usize) {
         sums.add(member.ring, member.lost);
-        sums.rules += member.order[0] >> 8;
-        sums.costs += member.order[0] & 0xff;
+        sums.speak_against(member.order[0], 1);
     }
     Some(sums)
 }

@@ -7,7 +7,7 @@ use gpuos_model::gpuset::GpuSet;
 use super::gpus::{GpuTable, Pick, ValueModel};
 use super::index::Pattern;
 use super::job::{Job, Rule};
-use super::types::Criterion;
+use super::types::{Criterion, against};
 
 /// The figures of one pattern; see [`super::gpus::Pick`].
 #[derive(Clone, Copy, Debug, Default)]
@@ -47,7 +47,7 @@ impl Figures {
         let ring = (1 << 20) - u64::from(self.ring);
         let total = (1 << 31) - u64::from(self.total);
         let links = u64::from(job.cost(self.penalty)) << 53 | ring << 32 | total;
-        u128::from(links) << 64 | u128::from(self.penalty) << 40 | u128::from(order)
+        u128::from(links) << 64 | u128::from(against(self.penalty)) << 40 | u128::from(order)
     }
 }
 
@@ -59,8 +59,9 @@ pub fn criterion(job: &Job, a: u128, b: u128) -> Criterion {
         117.. => Criterion::Cost,
         96.. => Criterion::Bandwidth,
         64.. => Criterion::Links,
-        48.. => Criterion::Penalty,
-        40.. => Criterion::Cost,
+        52.. => Criterion::Penalty,
+        44.. => Criterion::Cost,
+        40.. => Criterion::Fetch,
         bit if (bit >= first_of_order) == full => Criterion::Fit,
         _ => Criterion::Usability,
     }

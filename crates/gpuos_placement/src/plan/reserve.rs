@@ -29,7 +29,7 @@ pub struct Ending {
 /// A node that will have room for a part of the job. Ordered: the one that is rather kept comes first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Coming {
-    /// What speaks against it ([`NodeState::penalty`]).
+    /// What speaks against it ([`NodeState::against`]).
     pub penalty: u16,
     /// GPUs free now: the fewer, the fewer jobs it keeps away.
     pub now: u32,
@@ -102,7 +102,7 @@ impl Foresight {
         let coming = state.iter().zip(&self.then).enumerate();
         let coming = coming.filter(|(_, (state, then))| state.candidate && **then >= each);
         self.able.extend(coming.map(|(node, (state, then))| Coming {
-            penalty: state.penalty,
+            penalty: state.against(),
             now: state.free.len() as u32,
             then: *then,
             node: node as u32,

@@ -107,7 +107,7 @@ pub(super) fn select(planner: &mut Planner, job: &Job, level: usize, number: u32
         let figure = planner.capacity.ranks(gpus).figures[slot as usize];
         let entry = &mut planner.gang.picked[at];
         (entry.ring, entry.lost) = (figure.ring, figure.lost);
-        entry.penalty = u32::from(planner.state.now.pattern(slot).penalty);
+        entry.penalty = planner.state.now.pattern(slot).penalty;
     }
 }
 
@@ -401,11 +401,12 @@ fn take(planner: &mut Planner, job: &Job, level: usize, number: u32, wanted: u32
             around: if flat { child.parent } else { 0 },
         });
     }
+    let spares = some_spare(planner);
     let mut missing = wanted;
     while missing > 0 {
         // A child that holds chosen nodes already, then the smallest that suffices, then the
         // largest; nodes in no domain of that level come last.
-        // Of equal ones the one around which most is chosen already.
+        // Of equal ones the one around which most is chosen already, then the one that spares the job of fetching most.
         let rank = |run: &Run| {
             let suffices = run.len >= missing;
             let size = if suffices {
@@ -427,6 +428,10 @@ fn take(planner: &mut Planner, job: &Job, level: usize, number: u32, wanted: u32
                 !suffices,
                 size,
                 u32::MAX - beside,
+                match spares {
+                    true => u32::MAX - spared(planner, run, inner),
+                    false => 0,
+                },
             )
         };
         let Some(best) = (0..runs.len())
@@ -442,6 +447,25 @@ fn take(planner: &mut Planner, job: &Job, level: usize, number: u32, wanted: u32
         missing -= part;
     }
     planner.gang.runs[inner] = runs;
+}
+
+/// Whether some nodes spare the job of fetching something.
+fn some_spare(planner: &Planner) -> bool {
+    let index = &planner.state.now;
+    let mut active = index.active().iter();
+    active.any(|&slot| index.pattern(slot).penalty >> 12 > 0)
+}
+
+/// What the collected nodes of a child spare the job of fetching, all of them together.
+fn spared(planner: &Planner, run: &Run, inner: usize) -> u32 {
+    let child = planner.fabric.spans(inner)[run.span as usize];
+    let (index, work) = (&planner.state.now, &planner.gang.work);
+    let steps = |slot: u32| u32::from(index.pattern(slot).penalty >> 12);
+    let some = index.active().iter().filter(|&&slot| steps(slot) > 0);
+    some.map(|&slot| {
+        steps(slot) * bits::count_both(index.nodes(slot), work, child.start, child.end)
+    })
+    .sum()
 }
 
 /// Takes the best of the collected nodes in a span of the narrowest level.

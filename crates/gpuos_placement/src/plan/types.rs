@@ -170,9 +170,10 @@ pub struct NodeState {
     pub free_memory_mib: u64,
     /// How many of the jobs or users named in the affinity rule run here.
     pub affinity: u16,
-    /// What speaks against the node, higher is worse. The high byte is that of rules, the low byte
-    /// that of the cost model ([`NodeState::cost`]). Nodes are grouped by it, so give few different
-    /// values. It counts after closeness and bandwidth, before what stays usable.
+    /// What speaks against the node, in three parts: rules ([`NodeState::rules`]), what it is worth to the job
+    /// ([`NodeState::cost`]), and, speaking for it, what it spares the job of fetching ([`NodeState::spares`]). Nodes are grouped by
+    /// it, so give few different values. It counts after closeness and bandwidth, before what stays usable, and its
+    /// parts in this order: [`NodeState::against`].
     pub penalty: u16,
     /// When the last job on the node ends by its time limit, in quarters of an hour since 1970
     /// ([`quarters`]); 0 = nothing runs there, or it is not known.
@@ -180,9 +181,20 @@ pub struct NodeState {
 }
 
 impl NodeState {
-    /// What rules hold against the node: the high byte of the penalty.
+    /// What rules hold against the node, up to [`MOST_RULES`]: bits 8 to 11 of the penalty.
     pub fn rules(&self) -> u8 {
-        (self.penalty >> 8) as u8
+        (self.penalty >> 8 & 0xf) as u8
+    }
+
+    /// What the job need not fetch if the node takes a part of it, in steps up to [`MOST_SPARED`]: the highest four bits of the
+    /// penalty. A fetch is paid once, so all that lasts for the whole run counts before it.
+    pub fn spares(&self) -> u8 {
+        (self.penalty >> 12) as u8
+    }
+
+    /// The penalty as a number to compare, lower first.
+    pub fn against(&self) -> u16 {
+        against(self.penalty)
     }
 
     /// By how much the node is worth less to the job than the best one: the low byte of the penalty,
@@ -191,15 +203,36 @@ impl NodeState {
         (self.penalty & 0xff) as u8
     }
 
-    /// Sets the rules' byte of the penalty; the other one stays.
+    /// Sets the rules' part of the penalty; the others stay.
     pub fn set_rules(&mut self, rules: u8) {
-        self.penalty = u16::from(rules) << 8 | u16::from(self.cost());
+        self.penalty = self.penalty & 0xf0ff | u16::from(rules.min(MOST_RULES)) << 8;
     }
 
-    /// Sets the cost model's byte of the penalty; the other one stays.
+    /// Sets the cost model's part of the penalty; the others stay.
     pub fn set_cost(&mut self, cost: u8) {
-        self.penalty = u16::from(self.rules()) << 8 | u16::from(cost);
+        self.penalty = self.penalty & 0xff00 | u16::from(cost);
     }
+
+    /// Sets what need not be fetched; the other parts of the penalty stay.
+    pub fn set_spares(&mut self, steps: u8) {
+        self.penalty = self.penalty & 0xfff | u16::from(steps.min(MOST_SPARED)) << 12;
+    }
+}
+
+/// The most that rules can hold against a node.
+pub const MOST_RULES: u8 = 15;
+/// The most steps of [`NodeState::spares`].
+pub const MOST_SPARED: u8 = 15;
+
+/// A penalty as a number to compare: rules, cost, what is to be fetched.
+pub(super) fn against(penalty: u16) -> u16 {
+    let fetched = u16::from(MOST_SPARED) - (penalty >> 12);
+    (penalty >> 8 & 0xf) << 12 | (penalty & 0xff) << 4 | fetched
+}
+
+/// The parts of what [`against`] gives.
+pub(super) fn parts(against: u32) -> [u32; 3] {
+    [against >> 12, against >> 4 & 0xff, against & 0xf]
 }
 
 /// One node of a choice.
@@ -280,6 +313,8 @@ pub enum Criterion {
     Index,
     /// What the nodes are worth to the job by the administrator's objectives.
     Cost,
+    /// What the job would have to fetch: nodes that keep its checkpoints came first.
+    Fetch,
 }
 
 /// What the numbers of [`Wait::Level`] count.

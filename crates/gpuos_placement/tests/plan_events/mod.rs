@@ -51,7 +51,7 @@ pub fn state() -> impl Strategy<Value = NodeState> {
     let rest = (
         0u32..40,
         prop_oneof![3 => Just(0u16), 1 => 0u16..3],
-        prop_oneof![3 => Just(0u16), 1 => 0u16..3],
+        prop_oneof![3 => Just(0u16), 1 => 0u16..3, 1 => (0u16..3).prop_map(|steps| steps << 12)],
         prop_oneof![1 => Just(0u32), 3 => 1u32..200],
     );
     (masks, rest, prop::bool::weighted(0.9)).prop_map(

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use gpuos_model::cluster::{Cluster, NO_DOMAIN};
-use gpuos_placement::plan::{NodeState, Placement};
+use gpuos_placement::plan::{MOST_SPARED, NodeState, Placement};
 
 use super::brute::Brute;
 
@@ -19,7 +19,8 @@ pub struct Fit {
     /// Penalty, then what the rule says.
     order: [u64; 3],
     lost: u64,
-    penalty: u64,
+    /// What rules say, what it is worth, what is to be fetched.
+    parts: [u64; 3],
     /// What the node costs, where that counts before bandwidth.
     cost: u64,
 }
@@ -56,7 +57,7 @@ impl Pass<'_> {
             let lost = brute
                 .usable(free.0)
                 .saturating_sub(brute.usable(free.0 & !set));
-            let (full, penalty) = (free.len() as u64, u64::from(state.penalty));
+            let (full, penalty) = (free.len() as u64, u64::from(state.against()));
             let affinity = u64::from(state.affinity);
             fits.push(Fit {
                 node: node as u32,
@@ -75,7 +76,7 @@ impl Pass<'_> {
                     _ => [penalty, lost, full],
                 },
                 lost,
-                penalty,
+                parts: [state.rules(), state.cost(), MOST_SPARED - state.spares()].map(u64::from),
                 cost: match (self.cost_first, self.rule) {
                     (false, _) | (_, Placement::FirstFit) => 0,
                     _ => u64::from(state.cost()),
@@ -184,7 +185,9 @@ impl Pass<'_> {
                     picked.iter().map(|f| f.cost).max().unwrap(),
                     u64::MAX - ring,
                     cells(&picked),
-                    sum(|f| f.penalty),
+                    sum(|f| f.parts[0]),
+                    sum(|f| f.parts[1]),
+                    sum(|f| f.parts[2]),
                 ];
                 key.extend(rule);
                 if first {
@@ -259,7 +262,8 @@ impl Pass<'_> {
                 } else {
                     usize::MAX - part.len()
                 };
-                (*domain == NO_DOMAIN, !suffices, size, *domain)
+                let fetches: u64 = part.iter().map(|f| f.parts[2]).sum();
+                (*domain == NO_DOMAIN, !suffices, size, fetches, *domain)
             };
             let at = (0..parts.len()).min_by_key(|&at| rank(&parts[at])).unwrap();
             let (_, part) = parts.remove(at);

@@ -298,6 +298,9 @@ impl EventLoop {
             self.carry_out(fx);
         }
         self.release_overdue();
+        if let Some(held) = self.telemetry.held() {
+            self.rules(Event::Held(held));
+        }
         self.rules(Event::Tick);
         self.settings(|settings, on, fx| settings.tick(on, fx));
         self.mig(|mig, on, fx| mig.tick(on, fx));

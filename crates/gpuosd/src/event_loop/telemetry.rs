@@ -1,5 +1,6 @@
 //! Metrics and traces of what happens.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -70,6 +71,11 @@ impl Telemetry {
             ("metrics", self.metrics.trouble()),
             ("traces", self.traces.trouble()),
         ]
+    }
+
+    /// Jobs of which checkpoints lie on this node; see [`Keeper::held`].
+    pub fn held(&self) -> Option<BTreeMap<u32, u32>> {
+        self.metrics.held()
     }
 
     /// Hands the node over to Prometheus and the map files.

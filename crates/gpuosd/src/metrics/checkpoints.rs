@@ -72,6 +72,19 @@ impl Asker {
     }
 }
 
+/// Jobs of which checkpoints lie here, by Slurm's number, and the GiB that they take, rounded up. `None`: it is not known.
+pub(super) fn held(told: &Checkpoints) -> Option<BTreeMap<u32, u32>> {
+    let Checkpoints::Told(figures) = told else {
+        return None;
+    };
+    let gib = |bytes: u64| u32::try_from(bytes.div_ceil(1 << 30)).unwrap_or(u32::MAX);
+    let kept = figures.kept.as_ref()?.iter();
+    Some(
+        kept.filter_map(|(job, bytes)| Some((job.number()?, gib(*bytes))))
+            .collect(),
+    )
+}
+
 fn ask(socket: &Path) -> Option<Arc<CheckpointFigures>> {
     let mut client = Client::connect(socket, PATIENCE).ok()?;
     let request = Request::Checkpoint {
@@ -298,6 +311,31 @@ mod tests {
             thread::sleep(Duration::from_millis(5));
         }
         asker.told()
+    }
+
+    #[test]
+    fn what_lies_here_is_told_in_gib_and_only_of_a_mover_that_counts_it() {
+        let told = |kept| {
+            Checkpoints::Told(Arc::new(CheckpointFigures {
+                kept,
+                ..CheckpointFigures::default()
+            }))
+        };
+        let job = |id: &str| id.parse().unwrap();
+        let kept = vec![
+            (job("900"), (1 << 30) + 1),
+            (job("7"), 1),
+            (job("9"), u64::MAX),
+            (job("1.server"), 5),
+        ];
+        assert_eq!(
+            held(&told(Some(kept))),
+            Some([(7, 1), (9, u32::MAX), (900, 2)].into())
+        );
+        assert_eq!(held(&told(Some(Vec::new()))), Some(BTreeMap::new()));
+        for silent in [told(None), Checkpoints::Silent, Checkpoints::Unasked] {
+            assert_eq!(held(&silent), None);
+        }
     }
 
     #[test]

@@ -11,7 +11,7 @@ use gpuos_core::peers::{PeerState, PeerView};
 use gpuos_model::node_gpu::NodeGpu;
 use gpuos_workload::action::{Action, Outcome};
 
-use super::checkpoints::Asker;
+use super::checkpoints::{self, Asker};
 use super::count::{Act, Counts};
 use super::job_mapping::Writer;
 use super::serve::Server;
@@ -33,6 +33,8 @@ pub struct Keeper {
     /// The socket of gpuos_mover, and who asks there.
     mover: PathBuf,
     checkpoints: Option<Asker>,
+    /// Whether gpuos.toml was read, which says whether checkpoints are made.
+    configured: bool,
     trouble: Option<String>,
 }
 
@@ -77,6 +79,7 @@ impl Keeper {
             maps: None,
             mover,
             checkpoints: None,
+            configured: false,
             trouble: None,
         }
     }
@@ -124,7 +127,8 @@ impl Keeper {
 
     /// Takes `[metrics]` of gpuos.toml: opens and closes what changed. `checkpoints`: some are made on this site.
     pub fn set(&mut self, config: &MetricsConfig, checkpoints: bool) {
-        match checkpoints && config.listen.is_some() {
+        self.configured = true;
+        match checkpoints {
             // Without a thread nothing is told of checkpoints, and it is tried at the next reload.
             true if self.checkpoints.is_none() => {
                 self.checkpoints = Asker::start(self.mover.clone()).ok();
@@ -168,6 +172,15 @@ impl Keeper {
             };
         }
         self.config = config.clone();
+    }
+
+    /// Jobs of which checkpoints lie on this node, by Slurm's number, and the GiB that they take. None where checkpoints are not made on
+    /// this site; `None`: gpuos_mover has not said.
+    pub fn held(&self) -> Option<BTreeMap<u32, u32>> {
+        match &self.checkpoints {
+            Some(asker) => checkpoints::held(&asker.told()),
+            None => self.configured.then(BTreeMap::new),
+        }
     }
 
     /// Hands the node over to those who are to be told, if there are any.

@@ -60,6 +60,7 @@ fn figures() -> CheckpointFigures {
         restored: 1,
         stored: Some(1 << 30),
         space: Some((3 << 30, 4 << 30)),
+        kept: None,
         jobs: vec![leads, follows, failed],
     }
 }

@@ -1,0 +1,127 @@
+//! Which jobs' checkpoints the node holds, as slurmctld is told: seldom, on many nodes not at once, and never instead of what is
+//! to be said of GPUs or before it.
+//!
+//! What is written here alone takes none of the limits that publications of GPUs have, gives way to one, and that it failed says
+//! nothing about what slurmctld knows of GPUs: the words about them are written with it as they stand.
+use std::collections::BTreeMap;
+
+use gpuos_model::rng::Rng;
+use serde::{Deserialize, Serialize};
+
+use super::effect::Effect;
+use super::extra::ExtraPart;
+use super::state::NodeHealth;
+use super::step::Ctx;
+
+/// Between two publications for this word alone, in ms.
+const EVERY_MS: u64 = 60_000;
+/// A size is told anew when it has become so many times larger or smaller: a checkpoint grows and shrinks with each that is made.
+const FACTOR: u32 = 2;
+/// A change is told within so many times the spread of other publications: nodes of a job have it at the same moment.
+const SLOW: u64 = 10;
+
+/// What slurmctld is to know of it, and knows.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub(super) struct Holding {
+    /// Jobs and their GiB; `None`: nobody has said.
+    wanted: Option<BTreeMap<u32, u32>>,
+    /// What stands there; `None`: not known.
+    confirmed: Option<BTreeMap<u32, u32>>,
+    /// The publication under way is for this alone.
+    alone: bool,
+    /// When a change is told that was seen.
+    due: Option<u64>,
+    /// The next is not before this.
+    not_before: u64,
+}
+
+impl Holding {
+    /// What is to stand there; what stands there stays where nobody has said anything.
+    pub fn part(&self) -> BTreeMap<u32, u32> {
+        let known = self.wanted.as_ref().or(self.confirmed.as_ref());
+        known.cloned().unwrap_or_default()
+    }
+
+    /// Whether this alone is under way.
+    pub fn is_alone(&self) -> bool {
+        self.alone
+    }
+
+    /// A publication has begun.
+    pub fn begun(&mut self, alone: bool) {
+        self.alone = alone;
+        self.due = None;
+    }
+
+    /// A publication has ended; `None`: nobody knows what stands there now.
+    pub fn ended(&mut self, stands: Option<BTreeMap<u32, u32>>) {
+        self.alone = false;
+        self.confirmed = stands;
+    }
+}
+
+/// [`super::Event::Held`].
+pub(super) fn told(node: &mut NodeHealth, jobs: &BTreeMap<u32, u32>) {
+    let jobs = ExtraPart::largest_held(jobs);
+    let wanted = &mut node.holding.wanted;
+    if !wanted.as_ref().is_some_and(|known| is_alike(known, &jobs)) {
+        *wanted = Some(jobs);
+    }
+}
+
+/// Whether the jobs are the same, and about as large.
+fn is_alike(known: &BTreeMap<u32, u32>, jobs: &BTreeMap<u32, u32>) -> bool {
+    let within = |a: u32, b: u32| a.max(1) <= b.max(1).saturating_mul(FACTOR);
+    let sizes = |(one, other): (&u32, &u32)| within(*one, *other) && within(*other, *one);
+    known.keys().eq(jobs.keys()) && known.values().zip(jobs.values()).all(sizes)
+}
+
+/// [`super::Event::Shown`], while nothing is under way. A gpuosd without a state of its own takes over what stands there.
+pub(super) fn shown(node: &mut NodeHealth, stands: &BTreeMap<u32, u32>) {
+    let holding = &mut node.holding;
+    holding.wanted.get_or_insert_with(|| stands.clone());
+    holding.confirmed = Some(stands.clone());
+}
+
+/// After a start nobody knows what stands there.
+pub(super) fn started(node: &mut NodeHealth) {
+    let clock = node.clock;
+    let holding = &mut node.holding;
+    holding.ended(None);
+    holding.due = None;
+    // A state that was saved on another node's clock would wait for ever.
+    holding.not_before = holding.not_before.min(clock + EVERY_MS);
+}
+
+/// Tells slurmctld where nothing else is to be told, `part` being all that it is to know.
+pub(super) fn advance(node: &mut NodeHealth, ctx: &mut Ctx<'_>, part: ExtraPart) {
+    let clock = node.clock;
+    let stands = node.holding.confirmed.as_ref();
+    if stands.is_none_or(|stands| *stands == part.held) {
+        node.holding.due = None;
+        return;
+    }
+    let due = match node.holding.due {
+        Some(due) => due,
+        None => {
+            let most = u64::from(ctx.rules.limits.publish_spread_ms) * SLOW;
+            // The node's source of numbers stays as it is: publications of GPUs come when they would without this.
+            let wait = Rng::new(node.seed ^ clock).below(most.max(1));
+            let due = clock.max(node.holding.not_before) + wait;
+            node.holding.due = Some(due);
+            due
+        }
+    };
+    if clock < due {
+        return;
+    }
+    node.holding.begun(true);
+    node.holding.not_before = clock + EVERY_MS;
+    let publishing = &mut node.publishing;
+    publishing.revision += 1;
+    publishing.under_way = Some((part.clone(), clock));
+    ctx.effects.push(Effect::Publish {
+        revision: publishing.revision,
+        part,
+    });
+}
