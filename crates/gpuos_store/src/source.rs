@@ -58,6 +58,7 @@ impl<D: Disk> Source for LocalSource<'_, D> {
                 free.insert(open_segment(job.disk, &job.folder, &segment).tried(tried)?)
             }
         };
+        job.paced(buffer.len());
         let read = read_full(job.disk, file, buffer, offset).tried(tried)?;
         if read < buffer.len() {
             let why = format!("it ends {} bytes early", buffer.len() - read);
