@@ -6,13 +6,14 @@
 
 use std::fmt;
 use std::io;
+use std::num::NonZeroU64;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use rustix::fs::{
-    AtFlags, CWD, Dir, FileType, Gid, Mode, OFlags, RenameFlags, SeekFrom, Stat, Timespec,
-    Timestamps, UTIME_OMIT, Uid, fchmod, fchown, fstat, fstatvfs, fsync, ftruncate, futimens,
-    mkdirat, openat, renameat_with, seek, unlinkat,
+    Advice, AtFlags, CWD, Dir, FileType, Gid, Mode, OFlags, RenameFlags, SeekFrom, Stat, Timespec,
+    Timestamps, UTIME_OMIT, Uid, fadvise, fchmod, fchown, fstat, fstatvfs, fsync, ftruncate,
+    futimens, mkdirat, openat, renameat_with, seek, unlinkat,
 };
 use rustix::io::{Errno, pread, pwrite};
 use rustix::process::geteuid;
@@ -140,6 +141,8 @@ pub trait Disk {
     fn folder_facts(&self, folder: &Self::Folder) -> io::Result<Facts>;
     /// Reads up to the length of the buffer; 0 is the end.
     fn read_at(&self, file: &Self::File, buffer: &mut [u8], offset: u64) -> io::Result<usize>;
+    /// Says that bytes will be read next, so that they can be on their way; what does not know how to ignores it.
+    fn will_read(&self, _file: &Self::File, _offset: u64, _length: usize) {}
     /// Writes some of the bytes.
     fn write_at(&self, file: &Self::File, bytes: &[u8], offset: u64) -> io::Result<usize>;
     /// For writes that go on while the caller does something else. Until it is finished, nothing else is done with the file but
@@ -316,6 +319,16 @@ impl Disk for LinuxDisk {
 
     fn write_at(&self, file: &OwnedFd, bytes: &[u8], offset: u64) -> io::Result<usize> {
         Ok(pwrite(file, bytes, offset)?)
+    }
+
+    fn will_read(&self, file: &OwnedFd, offset: u64, length: usize) {
+        // It is a hint.
+        let _ = fadvise(
+            file,
+            offset,
+            NonZeroU64::new(length as u64),
+            Advice::WillNeed,
+        );
     }
 
     fn stream(&self, file: &OwnedFd) -> io::Result<LinuxStream> {

@@ -13,7 +13,7 @@ use crate::error::{Error, Result, Tried};
 use crate::job::JobStore;
 use crate::names::{self, MANIFEST, SEGMENT, unfinished};
 use crate::segment::open_segment;
-use crate::small::{make_or_open, read_full, read_whole, remove_if_there, replace};
+use crate::small::{make_or_open, read_along, read_whole, remove_if_there, replace};
 
 impl<D: Disk> JobStore<'_, D> {
     /// Bytes of this node's segment from `offset` on; what is beyond its end is zero, as chunks are padded.
@@ -25,7 +25,7 @@ impl<D: Disk> JobStore<'_, D> {
         let segment = Segment { id, length: 0 };
         let file = open_segment(self.disk, &self.folder, &segment).tried(tried)?;
         self.paced(buffer.len());
-        let read = read_full(self.disk, &file, buffer, offset).tried(tried)?;
+        let read = read_along(self.disk, &file, buffer, offset).tried(tried)?;
         buffer[read..].fill(0);
         Ok(())
     }

@@ -11,7 +11,7 @@ use crate::error::{Error, Result, Tried};
 use crate::job::{JobStore, Pace};
 use crate::key::{ShardKey, same};
 use crate::names::{self, unfinished};
-use crate::small::{make_or_open, read_full, remove_if_there};
+use crate::small::{make_or_open, read_along, read_full, remove_if_there};
 
 /// Bytes of a piece; the last may be shorter. As an extent by default.
 pub const PIECE: usize = 2 << 20;
@@ -226,7 +226,7 @@ impl<'a, D: Disk> ShardReader<'a, D> {
         if let Some(pace) = self.pace {
             pace(length as u64);
         }
-        let read = read_full(self.disk, &self.file, bytes, index * PIECE as u64).tried(tried)?;
+        let read = read_along(self.disk, &self.file, bytes, index * PIECE as u64).tried(tried)?;
         if read == length && same(self.key.piece(index, bytes), digest) {
             return Ok(bytes);
         }

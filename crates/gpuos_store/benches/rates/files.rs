@@ -10,13 +10,15 @@ use std::process::Command;
 use gpuos_checkpoint::ids::{CheckpointId, NodeIndex};
 use gpuos_checkpoint::manifest::NodeSet;
 use gpuos_core::job::JobId;
-use gpuos_store::disk::LinuxDisk;
+use gpuos_store::buffer::Buffer;
+use gpuos_store::disk::{Disk, LinuxDisk, Stream};
 use gpuos_store::ingest::Limits;
 use gpuos_store::job::{JobStore, New};
 use gpuos_store::key::SiteKey;
 use gpuos_store::restore::{Target, restore};
 use gpuos_store::shard::{PIECE, ShardWriter};
 use gpuos_store::store::Store;
+use rustix::fs::{Advice, fadvise};
 
 use crate::bytes::{MIB, noise, rate};
 use crate::table::Table;
@@ -43,12 +45,22 @@ pub fn measure(folder: &Path, mib: usize, turns: usize, table: &mut Table) {
     let root = LinuxDisk::folder(&place.at("store")).expect("the store is opened");
     let (store, _) = Store::open(LinuxDisk, root, key).expect("the store is opened");
     let job = store
-        .job(&JobId::from(1), rustix_uid())
+        .job(&JobId::from(1), LinuxDisk.user())
         .expect("the job's store is opened");
     let keys = SiteKey::derive(b"another").of_job(&JobId::from(1), 0);
 
-    let mut all = [const { Vec::new() }; 8];
-    let [write, fio, codec, bound, plain, shard, back, plain_back] = &mut all;
+    let mut all = [const { Vec::new() }; 9];
+    let [
+        write,
+        fio,
+        codec,
+        bound,
+        plain,
+        shard,
+        back,
+        plain_back,
+        threads,
+    ] = &mut all;
     for turn in 0..turns {
         fio.push(place.fio(mib));
         codec.push(rate(bytes, || {
@@ -58,8 +70,11 @@ pub fn measure(folder: &Path, mib: usize, turns: usize, table: &mut Table) {
                 }
             }
         }));
+        threads.push(rate(bytes, || place.streamed(bytes)));
+        fs::remove_file(place.at("streamed")).expect("it is removed");
         bound.push(fio[turn].min(codec[turn]));
         plain.push(rate(bytes, || place.plain(&data)));
+        fs::remove_file(place.at("plain")).expect("it is removed");
         let id = CheckpointId {
             number: turn as u32 + 1,
             attempt: 1,
@@ -73,7 +88,23 @@ pub fn measure(folder: &Path, mib: usize, turns: usize, table: &mut Table) {
         fs::create_dir(&read).expect("it is made");
         job.remove(id).expect("it is removed");
     }
-    let [write, fio, codec, bound, plain, shard, back, plain_back] = all;
+    let [
+        write,
+        fio,
+        codec,
+        bound,
+        plain,
+        shard,
+        back,
+        plain_back,
+        threads,
+    ] = all;
+    table.add(
+        "write alone, by the store's threads",
+        threads,
+        "fio, O_DIRECT",
+        fio.clone(),
+    );
     table.add(
         "store a program's folder",
         write.clone(),
@@ -107,14 +138,9 @@ pub fn measure(folder: &Path, mib: usize, turns: usize, table: &mut Table) {
     table.add(
         "restore a folder",
         back,
-        "copy and fsync of its files",
+        "cp of files not in memory, and fsync",
         plain_back,
     );
-}
-
-fn rustix_uid() -> u32 {
-    use gpuos_store::disk::Disk;
-    LinuxDisk.user()
 }
 
 fn ingest(job: &JobStore<'_, LinuxDisk>, place: &Place, id: CheckpointId) {
@@ -160,7 +186,11 @@ fn put_back(job: &JobStore<'_, LinuxDisk>, place: &Place, id: CheckpointId) {
 fn copy_back(place: &Place) {
     for nth in 0..FILES {
         let to = place.at("restored").join(nth.to_string());
-        fs::copy(place.at("program").join(nth.to_string()), &to).expect("a file is copied");
+        let from = place.at("program").join(nth.to_string());
+        // What the store has is not in memory either.
+        let file = File::open(&from).expect("a file is opened");
+        fadvise(&file, 0, None, Advice::DontNeed).expect("it leaves memory");
+        fs::copy(&from, &to).expect("a file is copied");
         File::open(to)
             .and_then(|file| file.sync_all())
             .expect("it is on the disk");
@@ -186,13 +216,34 @@ impl Place {
     }
 
     fn plain(&self, data: &[u8]) {
-        let path = self.at("plain");
-        let mut file = File::create(&path).expect("a file is made");
+        let mut file = File::create(self.at("plain")).expect("a file is made");
         for _ in 0..FILES {
             file.write_all(data).expect("it is written");
         }
         file.sync_all().expect("it is on the disk");
-        fs::remove_file(path).expect("it is removed");
+    }
+
+    /// What the store writes with, and nothing else.
+    fn streamed(&self, bytes: usize) {
+        let folder = LinuxDisk::folder(&self.0).expect("the folder is opened");
+        let file = LinuxDisk
+            .create(&folder, b"streamed")
+            .expect("a file is made");
+        LinuxDisk
+            .set_length(&file, bytes as u64)
+            .expect("it gets its length");
+        let mut stream = LinuxDisk.stream(&file).expect("it can be written");
+        let mut buffer = Buffer::new(2 * MIB);
+        for at in (0..bytes).step_by(2 * MIB) {
+            buffer = stream
+                .write(buffer, 2 * MIB, at as u64)
+                .expect("it is written");
+        }
+        stream.finish().expect("it is written");
+        LinuxDisk.sync(&file).expect("it is on the disk");
+        LinuxDisk
+            .unlink(&folder, b"streamed")
+            .expect("it is removed");
     }
 
     /// MiB/s of fio, which says KiB/s in its 48th field.
