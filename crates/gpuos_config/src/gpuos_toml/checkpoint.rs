@@ -280,7 +280,7 @@ mod tests {
         assert_eq!(strange.len(), 1, "{strange:?}");
         assert!(
             strange[0].contains(
-                "gpuos.toml:14:12: this cluster has no level leaf, so it keeps no nodes apart"
+                "gpuos.toml:15:12: this cluster has no level leaf, so it keeps no nodes apart"
             ),
             "{strange:?}"
         );

@@ -241,9 +241,6 @@ impl Place {
         }
         stream.finish().expect("it is written");
         LinuxDisk.sync(&file).expect("it is on the disk");
-        LinuxDisk
-            .unlink(&folder, b"streamed")
-            .expect("it is removed");
     }
 
     /// MiB/s of fio, which says KiB/s in its 48th field.

@@ -80,7 +80,7 @@ fn said(command: &str, arguments: &[&str]) -> String {
     out.unwrap_or_default()
 }
 
-/// Processors, their name, the load before, and the kernel.
+/// Processors, their name, the kernel and the load.
 fn machine() -> String {
     let read = |path| fs::read_to_string(path).unwrap_or_default();
     let cpus = read("/proc/cpuinfo");
@@ -92,7 +92,7 @@ fn machine() -> String {
     let kernel = said("uname", &["-r"]);
     let load = read("/proc/loadavg");
     let load = load.split(' ').next().unwrap_or_default();
-    format!("{count} processors ({name}), Linux {kernel}, load average {load}")
+    format!("{count} processors ({name}), Linux {kernel}, load average before it {load}")
 }
 
 impl fmt::Display for Table {
