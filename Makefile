@@ -44,7 +44,7 @@ STRIPPED = STRIP=$(STRIP) scripts/install-stripped.sh
 VERSION  = $(shell sed -n '/^\[workspace.package\]/,/^version/s/^version = "\(.*\)"/\1/p' Cargo.toml)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check style random reference bench replay results soak matrix ckpt-matrix upgrade hostile lint licences build release install uninstall clean sentences forms vm-build vm-from vm-test vm-sh vm-table arm-test
+.PHONY: help demo test check style random reference bench bench-checkpoint replay results soak matrix ckpt-matrix upgrade hostile lint licences build release install uninstall clean sentences forms vm-build vm-from vm-test vm-sh vm-table arm-test
 
 help:
 	@echo 'make demo       real Slurm clusters on this machine, stock and gpuos side by side (root or sudo)'
@@ -53,6 +53,7 @@ help:
 	@echo 'make lint       format, clippy and the licences of dependencies'
 	@echo 'make bench      time of job tests inside slurmctld, stock and gpuos in one run (ARGS=--quick), or that of two builds (FROM=REVISION)'
 	@echo 'make replay     2,000 trace jobs in the real slurmctld, stock and gpuos side by side (ARGS=--quick)'
+	@echo 'make bench-checkpoint rates of the checkpoint store beside fio, the codes and a plain file; writes docs/results/checkpoint-rates.md (ARGS=--mib 4096)'
 	@echo 'make results    bench and replay, 12,500 nodes too, and the planner: docs/results/*.csv and the tables made of them (ARGS=--quick)'
 	@echo 'make forms      all forms of request by states of a cluster: how many jobs gpuos places (half an hour for each release)'
 	@echo 'make soak       5,000 random requests and failures against an independent ledger; 2,000 with slurmctld killed beside them'
@@ -138,6 +139,13 @@ licences:
 bench:
 	@scripts/needs.sh build lab
 	@scripts/bench.sh $(if $(FROM),--from $(FROM)) $(ARGS)
+
+# On the file system of the build folder; ARGS='--folder DIR' names another one.
+bench-checkpoint:
+	@scripts/needs.sh build
+	@command -v fio > /dev/null || { echo 'bench-checkpoint measures beside fio: apt-get install fio' >&2; exit 2; }
+	@mkdir -p $(TARGET)/bench
+	$(CARGO) bench --locked -q -p gpuos_store --bench rates -- --folder $(abspath $(TARGET))/bench --page $(CURDIR)/docs/results/checkpoint-rates.md $(ARGS)
 
 replay:
 	@scripts/needs.sh build lab

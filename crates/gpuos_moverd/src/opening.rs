@@ -3,18 +3,32 @@
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::Path;
+use std::thread;
 
 use anyhow::{Context, Result};
+use gpuos_link::bucket::Bucket;
+use gpuos_link::tcp::Pace;
 use gpuos_store::disk::LinuxDisk;
 use gpuos_store::key::SiteKey;
 use gpuos_store::store::Store;
+use gpuos_store::stream::is_direct;
 use rustix::fs::{FlockOperation, flock};
 
+/// What goes at once after a pause, where the disk has a rate: as much as is on its way to it at once.
+const BURST: u64 = 8 << 20;
+
 /// Makes the folders of store and jobs where they are missing, and opens the store, which lives as long as the process.
+/// `disk_rate` is what is read from and written to its disk, in bytes per second; 0: as fast as it goes.
 ///
 /// # Errors
 /// Another process has the store, which is left as it is; a folder cannot be made; the key is not fit.
-pub fn store(store: &Path, jobs: &Path, key: &Path) -> Result<&'static Store<LinuxDisk>> {
+pub fn store(
+    store: &Path,
+    jobs: &Path,
+    key: &Path,
+    disk_rate: u64,
+) -> Result<&'static Store<LinuxDisk>> {
+    let folder = store;
     for (folder, mode) in [(store, 0o700), (jobs, 0o755)] {
         let mut builder = std::fs::DirBuilder::new();
         let made = builder.recursive(true).mode(mode).create(folder);
@@ -40,5 +54,20 @@ pub fn store(store: &Path, jobs: &Path, key: &Path) -> Result<&'static Store<Lin
     for fault in &found.faults {
         tracing::error!("{fault}");
     }
-    Ok(Box::leak(Box::new(store)))
+    match is_direct(folder) {
+        true => tracing::info!("checkpoints are written past the page cache (O_DIRECT)"),
+        false => tracing::info!(
+            "checkpoints are written through the page cache, which is slower: the file system of {} does not take O_DIRECT",
+            folder.display()
+        ),
+    }
+    if disk_rate == 0 {
+        return Ok(Box::leak(Box::new(store)));
+    }
+    let pace = Pace::new(Bucket::new(disk_rate, BURST));
+    let wait = move |bytes: u64| {
+        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+        thread::sleep(pace.take(bytes));
+    };
+    Ok(Box::leak(Box::new(store.at_pace(Box::new(wait)))))
 }

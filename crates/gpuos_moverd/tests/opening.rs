@@ -13,12 +13,12 @@ fn a_store_that_another_process_has_is_refused_and_left_as_it_is() {
     let key = base.path().join("key");
     fs::write(&key, [7; 64]).unwrap();
     fs::set_permissions(&key, fs::Permissions::from_mode(0o400)).unwrap();
-    opening::store(&store, &jobs, &key).unwrap();
+    opening::store(&store, &jobs, &key, 0).unwrap();
     // What the first one has begun. Opening removes such things, as after a crash.
     let begun = store.join("12/owner.tmp");
     fs::create_dir(store.join("12")).unwrap();
     fs::write(&begun, "").unwrap();
-    let refused = opening::store(&store, &jobs, &key).err().unwrap();
+    let refused = opening::store(&store, &jobs, &key, 0).err().unwrap();
     let said = refused.to_string();
     assert!(
         said.contains("another gpuos_mover has") && said.contains("--store"),

@@ -6,19 +6,22 @@
 
 use std::fmt;
 use std::io;
+use std::num::NonZeroU64;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use rustix::fs::{
-    AtFlags, CWD, Dir, FileType, Gid, Mode, OFlags, RenameFlags, SeekFrom, Stat, Timespec,
-    Timestamps, UTIME_OMIT, Uid, fchmod, fchown, fstat, fstatvfs, fsync, ftruncate, futimens,
-    mkdirat, openat, renameat_with, seek, unlinkat,
+    Advice, AtFlags, CWD, Dir, FileType, Gid, Mode, OFlags, RenameFlags, SeekFrom, Stat, Timespec,
+    Timestamps, UTIME_OMIT, Uid, fadvise, fchmod, fchown, fstat, fstatvfs, fsync, ftruncate,
+    futimens, mkdirat, openat, renameat_with, seek, unlinkat,
 };
 use rustix::io::{Errno, pread, pwrite};
 use rustix::process::geteuid;
 
 use gpuos_checkpoint::manifest::Time;
 
+use crate::buffer::Buffer;
+use crate::stream::LinuxStream;
 use crate::within;
 
 /// What something in a folder is.
@@ -92,6 +95,21 @@ pub struct Space {
     pub total: u64,
 }
 
+/// Writes to one file that go on while their caller does something else. They may reach the file in any order. One that is dropped
+/// without [`Stream::finish`] has written any of them, and writes nothing afterwards.
+pub trait Stream {
+    /// Begins to write the first `length` bytes of the buffer, and gives a buffer of the same length that is free. Waits while too many are on their way.
+    ///
+    /// # Errors
+    /// Those of `pwrite`, of this or an earlier write.
+    fn write(&mut self, buffer: Buffer, length: usize, offset: u64) -> io::Result<Buffer>;
+    /// Waits for all that were begun. They are not on the disk before [`Disk::sync`].
+    ///
+    /// # Errors
+    /// Those of `pwrite`, of any of them.
+    fn finish(self) -> io::Result<()>;
+}
+
 /// Files and folders beneath an open folder. Every name is one part of a path; others are refused with `EINVAL`.
 ///
 /// Errors are those of the system calls. Data is on the disk after `sync`, a name after `sync_folder` of its folder.
@@ -100,6 +118,8 @@ pub trait Disk {
     type Folder;
     /// An open regular file.
     type File;
+    /// Writes to one that are on their way.
+    type Stream: Stream;
 
     /// The user in whose name calls are made.
     fn user(&self) -> u32;
@@ -121,8 +141,13 @@ pub trait Disk {
     fn folder_facts(&self, folder: &Self::Folder) -> io::Result<Facts>;
     /// Reads up to the length of the buffer; 0 is the end.
     fn read_at(&self, file: &Self::File, buffer: &mut [u8], offset: u64) -> io::Result<usize>;
+    /// Says that bytes will be read next, so that they can be on their way; what does not know how to ignores it.
+    fn will_read(&self, _file: &Self::File, _offset: u64, _length: usize) {}
     /// Writes some of the bytes.
     fn write_at(&self, file: &Self::File, bytes: &[u8], offset: u64) -> io::Result<usize>;
+    /// For writes that go on while the caller does something else. Until it is finished, nothing else is done with the file but
+    /// to set its length.
+    fn stream(&self, file: &Self::File) -> io::Result<Self::Stream>;
     /// First byte from `offset` that is not in a hole; `None`: nothing but a hole follows.
     fn next_data(&self, file: &Self::File, offset: u64) -> io::Result<Option<u64>>;
     /// Cuts, or adds a hole.
@@ -236,6 +261,7 @@ fn dress(fd: BorrowedFd<'_>, dress: &Dress) -> io::Result<()> {
 impl Disk for LinuxDisk {
     type Folder = OwnedFd;
     type File = OwnedFd;
+    type Stream = LinuxStream;
 
     fn user(&self) -> u32 {
         geteuid().as_raw()
@@ -293,6 +319,20 @@ impl Disk for LinuxDisk {
 
     fn write_at(&self, file: &OwnedFd, bytes: &[u8], offset: u64) -> io::Result<usize> {
         Ok(pwrite(file, bytes, offset)?)
+    }
+
+    fn will_read(&self, file: &OwnedFd, offset: u64, length: usize) {
+        // It is a hint.
+        let _ = fadvise(
+            file,
+            offset,
+            NonZeroU64::new(length as u64),
+            Advice::WillNeed,
+        );
+    }
+
+    fn stream(&self, file: &OwnedFd) -> io::Result<LinuxStream> {
+        LinuxStream::new(file)
     }
 
     fn next_data(&self, file: &OwnedFd, offset: u64) -> io::Result<Option<u64>> {

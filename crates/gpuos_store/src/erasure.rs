@@ -11,6 +11,9 @@ use reed_solomon_erasure::galois_8::{ReedSolomon, mul_slice, mul_slice_xor};
 /// The most shards of a stripe.
 pub const MOST_SHARDS: u16 = 256;
 
+/// Bytes that are made at a time, so that they stay in the processor's cache until all sources are in them.
+const BLOCK: usize = 32 << 10;
+
 /// A code: so many shards of data, and so many of parity, of which any as many as those of data make all others.
 pub struct Code {
     code: ReedSolomon,
@@ -107,10 +110,15 @@ impl Recipe {
     /// The pieces are not as many as the sources, or not all as long as `made`.
     pub fn combine(&self, pieces: &[&[u8]], made: &mut [u8]) {
         assert_eq!(pieces.len(), self.factors.len(), "a piece of each source");
-        for (nth, (&factor, piece)) in self.factors.iter().zip(pieces).enumerate() {
-            match nth {
-                0 => mul_slice(factor, piece, made),
-                _ => mul_slice_xor(factor, piece, made),
+        let long = pieces.iter().all(|piece| piece.len() == made.len());
+        assert!(long, "pieces as long as what is made of them");
+        for (nth, made) in made.chunks_mut(BLOCK).enumerate() {
+            let block = nth * BLOCK..nth * BLOCK + made.len();
+            for (nth, (&factor, piece)) in self.factors.iter().zip(pieces).enumerate() {
+                match nth {
+                    0 => mul_slice(factor, &piece[block.clone()], made),
+                    _ => mul_slice_xor(factor, &piece[block.clone()], made),
+                }
             }
         }
     }
@@ -172,6 +180,20 @@ mod tests {
             recipe.combine(&pieces, &mut made);
             prop_assert_eq!(&made, &stripe[usize::from(wanted)]);
         }
+    }
+
+    #[test]
+    fn long_pieces_are_made_as_the_library_does() {
+        let length = 2 * BLOCK + 5;
+        let mut stripe: Vec<Vec<u8>> = (0..5_usize)
+            .map(|nth| (0..length).map(|at| (at * (nth + 3)) as u8).collect())
+            .collect();
+        ReedSolomon::new(3, 2).unwrap().encode(&mut stripe).unwrap();
+        let recipe = Code::new(3, 2).unwrap().recipe(4, &[0, 1, 2]).unwrap();
+        let pieces: Vec<&[u8]> = stripe[..3].iter().map(Vec::as_slice).collect();
+        let mut made = vec![0xaa; length];
+        recipe.combine(&pieces, &mut made);
+        assert!(made == stripe[4]);
     }
 
     #[test]

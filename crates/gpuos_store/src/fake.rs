@@ -11,7 +11,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use gpuos_checkpoint::manifest::Time;
 use rustix::io::Errno;
 
-use crate::disk::{Disk, Dress, Facts, Form, Space, part};
+use crate::buffer::Buffer;
+use crate::disk::{Disk, Dress, Facts, Form, Space, Stream, part};
+use crate::small::write_full;
 
 const BLOCK: usize = 4096;
 
@@ -51,6 +53,47 @@ pub struct FakeDisk(Arc<Mutex<World>>);
 /// A file or folder that is open, by its number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Open(usize);
+
+/// Writes that are on their way: they reach the file in any order, one when the next begins and the others at the end. What is on its way in
+/// a crash is lost.
+pub struct FakeStream {
+    disk: FakeDisk,
+    file: Open,
+    waiting: Vec<(Buffer, usize, u64)>,
+    random: Random,
+}
+
+/// Writes that wait at most.
+const WAITING: usize = 3;
+
+impl FakeStream {
+    fn one(&mut self) -> io::Result<Option<Buffer>> {
+        if self.waiting.is_empty() {
+            return Ok(None);
+        }
+        let which = self.random.below(self.waiting.len() as u64) as usize;
+        let (buffer, length, offset) = self.waiting.swap_remove(which);
+        write_full(&self.disk, &self.file, &buffer.as_slice()[..length], offset)?;
+        Ok(Some(buffer))
+    }
+}
+
+impl Stream for FakeStream {
+    fn write(&mut self, buffer: Buffer, length: usize, offset: u64) -> io::Result<Buffer> {
+        let capacity = buffer.capacity();
+        self.waiting.push((buffer, length, offset));
+        let free = match self.waiting.len() > WAITING {
+            true => self.one()?,
+            false => None,
+        };
+        Ok(free.unwrap_or_else(|| Buffer::new(capacity)))
+    }
+
+    fn finish(mut self) -> io::Result<()> {
+        while self.one()?.is_some() {}
+        Ok(())
+    }
+}
 
 /// A change of some names in a folder, of which a crash leaves all or nothing.
 type Change = Vec<(Vec<u8>, Option<usize>)>;
@@ -296,6 +339,7 @@ fn left_of(old: &[u8], new: &[u8], random: &mut Random) -> Vec<u8> {
 impl Disk for FakeDisk {
     type Folder = Open;
     type File = Open;
+    type Stream = FakeStream;
 
     fn user(&self) -> u32 {
         self.world().uid
@@ -375,6 +419,16 @@ impl Disk for FakeDisk {
         world.write(*file, &bytes[..length], offset);
         world.written += length as u64;
         Ok(length)
+    }
+
+    fn stream(&self, file: &Open) -> io::Result<FakeStream> {
+        let calls = self.call()?.calls;
+        Ok(FakeStream {
+            disk: self.clone(),
+            file: *file,
+            waiting: Vec::new(),
+            random: Random(calls),
+        })
     }
 
     fn next_data(&self, file: &Open, offset: u64) -> io::Result<Option<u64>> {

@@ -8,7 +8,9 @@
 //! before and after. Two writes within one tick of the kernel's clock (up to 10 ms) look the same on kernels before 6.13,
 //! which stamps finer what was just looked at; and a shared mapping is stamped at the first write to a page only.
 
+use std::collections::VecDeque;
 use std::io;
+use std::thread;
 
 use gpuos_checkpoint::manifest::{
     Extent, FileEntry, FolderEntry, Kind, MAX_DEPTH, MAX_EXTENT, MAX_EXTENTS, MAX_FILES,
@@ -17,12 +19,16 @@ use gpuos_checkpoint::manifest::{
 
 use rustix::io::Errno;
 
+use crate::append;
 use crate::buffer::Buffer;
+use crate::digests::{self, Digests};
 use crate::disk::{Disk, Facts, Form};
 use crate::error::{Error, Result, Tried, shown};
+use crate::key::JobKeys;
 use crate::room::Room;
 use crate::segment::SegmentWriter;
 use crate::small::read_full;
+use crate::stream::IN_FLIGHT;
 
 /// What is taken at most, and in which pieces.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -52,6 +58,13 @@ impl Default for Limits {
     }
 }
 
+/// Bytes of memory in which extents are at once, at most, while a folder is stored: those whose digests are made, those that are on their way to the disk,
+/// one that is read and one for what is short, and the room in which short ones are gathered. What a manifest takes comes to it.
+pub const fn memory(limits: &Limits) -> u64 {
+    let extents = digests::MOST_WAITING + IN_FLIGHT + 2;
+    extents as u64 * limits.extent as u64 + 2 * append::STEP as u64
+}
+
 /// What was read.
 pub(crate) struct Tree {
     pub(crate) folders: Vec<FolderEntry>,
@@ -76,6 +89,7 @@ pub(crate) fn read<S: Disk, D: Disk>(
     folder: &S::Folder,
     uid: u32,
     limits: &Limits,
+    keys: &JobKeys,
     segment: &mut SegmentWriter<'_, D>,
 ) -> Result<Tree> {
     let extent = limits.extent;
@@ -88,36 +102,53 @@ pub(crate) fn read<S: Disk, D: Disk>(
         folders: Vec::new(),
         files: Vec::new(),
     };
-    let mut walk = Walk {
-        source,
-        uid,
-        limits,
-        segment,
-        buffer: Buffer::new(extent as usize),
-        bytes: 0,
-        paths: 0,
-        extents: 0,
-        tree,
-    };
     let facts = source.folder_facts(folder).reading(b"")?;
-    walk.belongs(&facts, b"")?;
-    walk.folder(folder, b"", 0)?;
-    Ok(walk.tree)
+    thread::scope(|scope| {
+        let mut walk = Walk {
+            source,
+            uid,
+            limits,
+            segment,
+            digests: Digests::new(scope, keys),
+            waiting: VecDeque::new(),
+            free: Vec::new(),
+            bytes: 0,
+            paths: 0,
+            extents: 0,
+            tree,
+        };
+        walk.belongs(&facts, b"")?;
+        walk.folder(folder, b"", 0)?;
+        while walk.settle()? {}
+        Ok(walk.tree)
+    })
 }
 
-struct Walk<'a, 'b, S: Disk, D: Disk> {
+/// What was read of a file and has no place in the segment yet.
+struct Waiting {
+    /// Which file, by its index.
+    file: usize,
+    raw: u64,
+    /// Whether nothing was read of it, as it is in a hole.
+    hole: bool,
+}
+
+struct Walk<'a, 'b, 'scope, 'env, S: Disk, D: Disk> {
     source: &'a S,
     uid: u32,
     limits: &'a Limits,
     segment: &'a mut SegmentWriter<'b, D>,
-    buffer: Buffer,
+    digests: Digests<'scope, 'env>,
+    /// In the order in which it was read.
+    waiting: VecDeque<Waiting>,
+    free: Vec<Buffer>,
     bytes: u64,
     paths: usize,
     extents: u64,
     tree: Tree,
 }
 
-impl<S: Disk, D: Disk> Walk<'_, '_, S, D> {
+impl<S: Disk, D: Disk> Walk<'_, '_, '_, '_, S, D> {
     fn folder(&mut self, folder: &S::Folder, path: &[u8], depth: usize) -> Result<()> {
         let before = self.source.folder_facts(folder).reading(path)?;
         let room = self
@@ -188,27 +219,21 @@ impl<S: Disk, D: Disk> Walk<'_, '_, S, D> {
             let why = format!("with it, files have more than {} bytes", self.limits.bytes);
             return Err(Error::refused(tried(&path), why, LESS));
         }
-        let extents = self.extents(&file, facts.size, &path)?;
-        self.extents += extents.len() as u64;
-        if self.extents > MAX_EXTENTS {
-            let why = format!("with it, files have more than {MAX_EXTENTS} extents");
-            return Err(Error::refused(tried(&path), why, LESS));
-        }
-        let after = self.source.facts(&file).reading(&path)?;
-        unchanged(&facts, &after, &path)?;
+        let number = self.tree.files.len();
         self.tree.files.push(FileEntry {
-            path,
+            path: path.clone(),
             mode: facts.mode & 0o777,
             mtime: facts.mtime,
             size: facts.size,
-            extents,
+            extents: Vec::new(),
         });
-        Ok(())
+        self.extents(&file, facts.size, number, &path)?;
+        let after = self.source.facts(&file).reading(&path)?;
+        unchanged(&facts, &after, &path)
     }
 
-    fn extents(&mut self, file: &S::File, size: u64, path: &[u8]) -> Result<Vec<Extent>> {
+    fn extents(&mut self, file: &S::File, size: u64, number: usize, path: &[u8]) -> Result<()> {
         let step = u64::from(self.limits.extent);
-        let mut extents: Vec<Extent> = Vec::new();
         let mut at = 0;
         while at < size {
             let data = self.source.next_data(file, at).reading(path)?;
@@ -219,33 +244,69 @@ impl<S: Disk, D: Disk> Walk<'_, '_, S, D> {
             } else {
                 data - data % step
             };
-            let (raw, kind) = if hole > at {
-                (hole - at, Kind::Zero)
+            while self.waiting.len() >= self.digests.depth() {
+                self.settle()?;
+            }
+            let raw = if hole > at {
+                hole - at
             } else {
                 let raw = step.min(size - at);
-                let length = raw as usize;
-                let bytes = &mut self.buffer.bytes()[..length];
-                let read = read_full(self.source, file, bytes, at).reading(path)?;
-                if read < length {
-                    let why = "it became shorter while it was read";
-                    return Err(Error::refused(tried(path), why, STILL));
-                }
-                let kind = self.segment.add(&mut self.buffer, length).tried(|| {
-                    format!("write {} into the segment of the checkpoint", shown(path))
-                })?;
-                if self.segment.length() > self.limits.room.bytes {
-                    let tried = format!("store {} of the program's folder", shown(path));
-                    return Err(self.limits.room.full(tried));
-                }
-                (raw, kind)
+                self.give(file, raw as usize, at, path)?;
+                raw
             };
+            self.waiting.push_back(Waiting {
+                file: number,
+                raw,
+                hole: hole > at,
+            });
             at += raw;
-            match extents.last_mut() {
-                Some(last) if last.kind == Kind::Zero && kind == Kind::Zero => last.raw += raw,
-                _ => extents.push(Extent { raw, kind }),
+        }
+        Ok(())
+    }
+
+    /// Reads an extent, and has its digest made.
+    fn give(&mut self, file: &S::File, length: usize, at: u64, path: &[u8]) -> Result<()> {
+        let free = self.free.pop();
+        let mut buffer = free.unwrap_or_else(|| Buffer::new(self.limits.extent as usize));
+        let bytes = &mut buffer.bytes()[..length];
+        let read = read_full(self.source, file, bytes, at).reading(path)?;
+        if read < length {
+            let why = "it became shorter while it was read";
+            return Err(Error::refused(tried(path), why, STILL));
+        }
+        self.digests.give(buffer, length).tried(|| tried(path))
+    }
+
+    /// Gives the oldest of what is waiting its place in the segment. Whether anything was waiting.
+    fn settle(&mut self) -> Result<bool> {
+        let Some(Waiting { file, raw, hole }) = self.waiting.pop_front() else {
+            return Ok(false);
+        };
+        let file = &mut self.tree.files[file];
+        let mut kind = Kind::Zero;
+        if !hole {
+            let storing = || format!("store {} of the program's folder", shown(&file.path));
+            if let Some(looked) = self.digests.take().tried(storing)? {
+                let (found, free) = self.segment.add(looked).tried(storing)?;
+                kind = found;
+                self.free.push(free);
+            }
+            if self.segment.length() > self.limits.room.bytes {
+                return Err(self.limits.room.full(storing()));
             }
         }
-        Ok(extents)
+        match file.extents.last_mut() {
+            Some(last) if last.kind == Kind::Zero && kind == Kind::Zero => last.raw += raw,
+            _ => {
+                file.extents.push(Extent { raw, kind });
+                self.extents += 1;
+            }
+        }
+        if self.extents > MAX_EXTENTS {
+            let why = format!("with it, files have more than {MAX_EXTENTS} extents");
+            return Err(Error::refused(tried(&file.path), why, LESS));
+        }
+        Ok(true)
     }
 
     fn count(&self) -> usize {
@@ -328,5 +389,62 @@ fn tried(path: &[u8]) -> String {
         "read the program's folder".into()
     } else {
         format!("read {} in the program's folder", shown(path))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+
+    use gpuos_checkpoint::ids::{CheckpointId, NodeIndex};
+    use gpuos_core::job::JobId;
+
+    use super::*;
+    use crate::buffer::counted;
+    use crate::disk::LinuxDisk;
+    use crate::job::New;
+    use crate::key::SiteKey;
+    use crate::store::Store;
+
+    #[test]
+    fn buffers_take_no_more_memory_than_is_said_however_large_the_folder_is() {
+        let place = tempfile::TempDir::new().unwrap();
+        let private = fs::Permissions::from_mode(0o700);
+        fs::set_permissions(place.path(), private).unwrap();
+        fs::create_dir(place.path().join("program")).unwrap();
+        // Long extents and short ones by turns.
+        for nth in 0..60_u32 {
+            let length = if nth % 3 == 0 { 10_000 } else { 3 << 20 };
+            let bytes: Vec<u8> = (0..length).map(|at| (at ^ nth) as u8 | 1).collect();
+            fs::write(place.path().join(format!("program/{nth}")), bytes).unwrap();
+        }
+        let store = place.path().join("store");
+        fs::create_dir(&store).unwrap();
+        fs::set_permissions(&store, fs::Permissions::from_mode(0o700)).unwrap();
+        let root = LinuxDisk::folder(&store).unwrap();
+        let key = SiteKey::derive(b"a key of tests that is long enough");
+        let (store, _) = Store::open(LinuxDisk, root, key).unwrap();
+        let job = store.job(&JobId::from(1), LinuxDisk.user()).unwrap();
+        let new = New {
+            id: CheckpointId {
+                number: 1,
+                attempt: 1,
+            },
+            node: NodeIndex(0),
+            nodes: 1,
+            time: 0,
+        };
+        let limits = Limits {
+            extent: 512 << 10,
+            ..Limits::default()
+        };
+        let folder = LinuxDisk::folder(&place.path().join("program")).unwrap();
+        let before = counted::most();
+        job.ingest(&new, &LinuxDisk, &folder, &limits, None)
+            .unwrap();
+        let most = counted::most() - before;
+        assert!(most as u64 <= memory(&limits), "{most}");
+        assert!(most >= 4 * limits.extent as usize, "{most}: they were used");
     }
 }

@@ -30,7 +30,11 @@ pub struct JobStore<'a, D: Disk> {
     pub(crate) job: JobId,
     pub(crate) uid: u32,
     pub(crate) keys: JobKeys,
+    pub(crate) pace: Option<&'a Pace>,
 }
+
+/// Is told how many bytes are about to be read from or written to the store's disk, and waits as long as the disk may not be asked for them.
+pub type Pace = dyn Fn(u64) + Send + Sync;
 
 /// A checkpoint that is to be taken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -68,6 +72,7 @@ impl<'a, D: Disk> JobStore<'a, D> {
         job: JobId,
         uid: u32,
         keys: JobKeys,
+        pace: Option<&'a Pace>,
     ) -> JobStore<'a, D> {
         JobStore {
             disk,
@@ -75,6 +80,14 @@ impl<'a, D: Disk> JobStore<'a, D> {
             job,
             uid,
             keys,
+            pace,
+        }
+    }
+
+    /// Waits until so many bytes may be moved.
+    pub(crate) fn paced(&self, bytes: usize) {
+        if let Some(pace) = self.pace {
+            pace(bytes as u64);
         }
     }
 
@@ -142,9 +155,10 @@ impl<'a, D: Disk> JobStore<'a, D> {
             let facts = file.and_then(|file| self.disk.facts(&file));
             facts.is_ok_and(|facts| facts.size >= segment.length)
         };
-        let mut writer = SegmentWriter::new(self.disk, file, &self.keys, own, previous, present);
-        let tree = ingest::read(source, folder, self.uid, limits, &mut writer)?;
         let tried = || self.tried("write the segment of", new.id);
+        let writer = SegmentWriter::new(self.disk, file, self.pace, own, previous, present);
+        let mut writer = writer.tried(tried)?;
+        let tree = ingest::read(source, folder, self.uid, limits, &self.keys, &mut writer)?;
         let segments = writer.finish().tried(tried)?;
         // Before the manifest has its name: of two names in a folder a crash may leave the later one alone.
         let folder = self.folder(new.id).tried(tried)?;

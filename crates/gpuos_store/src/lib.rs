@@ -3,7 +3,7 @@
 //!
 //! - [`key`]: the site's key, and what is derived of it for each job,
 //! - [`disk`]: all calls of the file system, and the Linux one behind them; [`within`]: how it opens what a user may have mounted over;
-//!   [`fake`]: one in memory that crashes and fails,
+//!   [`stream`]: writes that go on beside their caller, from a [`buffer`]; [`fake`]: one in memory that crashes and fails,
 //! - [`ingest`]: a program's folder, read as something that a hostile user owns, into a segment,
 //! - [`store`]: the folders of all jobs; [`job`]: the checkpoints of one and their commit; [`inventory`]: what is there, and removal,
 //! - `refused`: marks on checkpoints that a program could not load,
@@ -15,10 +15,12 @@
 //! - [`restore`]: a checkpoint's files into a folder, all of them or one folder's; [`source`]: where their bytes come from.
 //!
 //! Nothing is parsed whose message authentication code does not hold, and no byte of a file is handed back whose digest does
-//! not. The code has no thread and no clock: a caller runs it where it may block, and says what time it is.
+//! not. The code has no clock, and no thread that outlives a call or what it gives: a caller runs it where it may block, and says what time it is.
 #![forbid(unsafe_code)]
 
-mod buffer;
+mod append;
+pub mod buffer;
+mod digests;
 pub mod disk;
 pub mod drained;
 pub mod erasure;
@@ -38,6 +40,7 @@ pub mod shard;
 mod small;
 pub mod source;
 pub mod store;
+pub mod stream;
 pub mod transfer;
 pub mod verify;
 pub mod within;

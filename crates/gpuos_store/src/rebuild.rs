@@ -7,12 +7,13 @@
 use gpuos_checkpoint::ids::{CheckpointId, NodeIndex};
 use gpuos_checkpoint::manifest::{MAX_MANIFEST, Manifest, Segment};
 
+use crate::append::Appender;
 use crate::disk::Disk;
 use crate::error::{Error, Result, Tried};
 use crate::job::JobStore;
 use crate::names::{self, MANIFEST, SEGMENT, unfinished};
 use crate::segment::open_segment;
-use crate::small::{make_or_open, read_full, read_whole, remove_if_there, replace, write_full};
+use crate::small::{make_or_open, read_along, read_whole, remove_if_there, replace};
 
 impl<D: Disk> JobStore<'_, D> {
     /// Bytes of this node's segment from `offset` on; what is beyond its end is zero, as chunks are padded.
@@ -23,7 +24,8 @@ impl<D: Disk> JobStore<'_, D> {
         let tried = || self.tried("read the segment of", id);
         let segment = Segment { id, length: 0 };
         let file = open_segment(self.disk, &self.folder, &segment).tried(tried)?;
-        let read = read_full(self.disk, &file, buffer, offset).tried(tried)?;
+        self.paced(buffer.len());
+        let read = read_along(self.disk, &file, buffer, offset).tried(tried)?;
         buffer[read..].fill(0);
         Ok(())
     }
@@ -83,7 +85,7 @@ impl<D: Disk> JobStore<'_, D> {
 pub struct SegmentMaker<'a, D: Disk> {
     disk: &'a D,
     folder: D::Folder,
-    file: D::File,
+    file: Appender<'a, D>,
     length: u64,
     done: u64,
     tried: String,
@@ -106,6 +108,7 @@ impl<'a, D: Disk> SegmentMaker<'a, D> {
         let name = unfinished(SEGMENT);
         remove_if_there(job.disk, &folder, &name).tried(tried)?;
         let file = job.disk.create(&folder, &name).tried(tried)?;
+        let file = Appender::new(job.disk, file, job.pace).tried(tried)?;
         Ok(SegmentMaker {
             disk: job.disk,
             folder,
@@ -123,7 +126,7 @@ impl<'a, D: Disk> SegmentMaker<'a, D> {
     pub fn write(&mut self, bytes: &[u8]) -> Result<()> {
         let left = usize::try_from(self.length - self.done).unwrap_or(usize::MAX);
         let bytes = &bytes[..bytes.len().min(left)];
-        write_full(self.disk, &self.file, bytes, self.done).tried(|| self.tried.clone())?;
+        self.file.append(bytes).tried(|| self.tried.clone())?;
         self.done += bytes.len() as u64;
         Ok(())
     }
@@ -142,7 +145,7 @@ impl<'a, D: Disk> SegmentMaker<'a, D> {
                 "have the rest made, then finish it",
             ));
         }
-        self.disk.sync(&self.file).tried(tried)?;
+        self.file.finish().tried(tried)?;
         let renamed = self
             .disk
             .rename(&self.folder, &unfinished(SEGMENT), SEGMENT, true);

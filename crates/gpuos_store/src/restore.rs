@@ -6,7 +6,7 @@
 use gpuos_checkpoint::manifest::{FileEntry, Kind, MAX_DEPTH, Manifest};
 
 use crate::buffer::Buffer;
-use crate::disk::{Disk, Dress, Form, part};
+use crate::disk::{Disk, Dress, Form, Stream, part};
 use crate::error::{Error, Result, Tried, shown};
 use crate::job::JobStore;
 use crate::key::JobKeys;
@@ -28,6 +28,9 @@ pub struct Target<'a, T: Disk> {
 
 /// Names that are tried for the folder that is not complete yet.
 const TRIES: u32 = 100;
+
+/// Files that are at least as long are written while their next bytes are read.
+const LONG: u64 = 4 << 20;
 
 /// What a folder has until it is complete, also one that the manifest does not name.
 const PRIVATE: u16 = 0o700;
@@ -232,18 +235,32 @@ impl<'a, T: Disk> Tree<'a, T> {
         let at = parent.as_ref().unwrap_or(root);
         let name = path.rsplit(|byte| *byte == b'/').next();
         let open = disk.create(at, name.unwrap_or_default()).tried(tried)?;
+        // Holes are what is not written. Writes that extend a file would wait for each other.
+        disk.set_length(&open, file.size).tried(tried)?;
+        let mut stream = match file.size >= LONG {
+            true => Some(disk.stream(&open).tried(tried)?),
+            false => None,
+        };
         let mut offset = 0;
         for (number, it) in file.extents.iter().enumerate() {
             let what = || format!("{}, extent {number}", tried());
             if let Kind::Raw(_) = it.kind {
                 let (source, buffer) = (&mut *self.source, &mut self.buffer);
                 let bytes = extent(source, self.keys, self.manifest, it, buffer, &what)?;
-                write_full(disk, &open, bytes, offset).tried(what)?;
+                let length = bytes.len();
+                match &mut stream {
+                    None => write_full(disk, &open, bytes, offset).tried(what)?,
+                    Some(stream) => {
+                        let full = std::mem::replace(&mut self.buffer, Buffer::new(0));
+                        self.buffer = stream.write(full, length, offset).tried(what)?;
+                    }
+                }
             }
             offset += it.raw;
         }
-        // Holes are what is not written; one at the end is made by the length.
-        disk.set_length(&open, file.size).tried(tried)?;
+        if let Some(stream) = stream {
+            stream.finish().tried(tried)?;
+        }
         let dress = Dress {
             owner: self.target.owner,
             mode: file.mode & 0o777,

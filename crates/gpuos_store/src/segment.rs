@@ -6,17 +6,16 @@ use std::io;
 use gpuos_checkpoint::ids::Digest;
 use gpuos_checkpoint::manifest::{ALIGNMENT, Kind, MAX_SEGMENTS, Manifest, Segment, Stored};
 
+use crate::append::Appender;
 use crate::buffer::Buffer;
+use crate::digests::Looked;
 use crate::disk::Disk;
-use crate::key::JobKeys;
+use crate::job::Pace;
 use crate::names::SEGMENT;
-use crate::small::write_full;
 
 /// Writes extents one after another, those only that are not there yet.
 pub(crate) struct SegmentWriter<'a, D: Disk> {
-    disk: &'a D,
-    file: D::File,
-    keys: &'a JobKeys,
+    file: Appender<'a, D>,
     length: u64,
     /// Where the bytes of a digest are: an index in `all`, and the offset there.
     known: HashMap<(Digest, u32), (usize, u64)>,
@@ -30,15 +29,13 @@ impl<'a, D: Disk> SegmentWriter<'a, D> {
     pub(crate) fn new(
         disk: &'a D,
         file: D::File,
-        keys: &'a JobKeys,
+        pace: Option<&'a Pace>,
         own: Segment,
         previous: Option<&Manifest>,
         present: impl Fn(&Segment) -> bool,
-    ) -> SegmentWriter<'a, D> {
+    ) -> io::Result<SegmentWriter<'a, D>> {
         let mut writer = SegmentWriter {
-            disk,
-            file,
-            keys,
+            file: Appender::new(disk, file, pace)?,
             length: 0,
             known: HashMap::new(),
             all: vec![(own, Some(0))],
@@ -47,7 +44,7 @@ impl<'a, D: Disk> SegmentWriter<'a, D> {
         if let Some(previous) = previous {
             writer.know(previous, present);
         }
-        writer
+        Ok(writer)
     }
 
     fn know(&mut self, previous: &Manifest, present: impl Fn(&Segment) -> bool) {
@@ -76,32 +73,36 @@ impl<'a, D: Disk> SegmentWriter<'a, D> {
         used.map(|index| (index, offset))
     }
 
-    /// Appends the first `length` bytes of the buffer, or finds them where they are already.
-    pub(crate) fn add(&mut self, buffer: &mut Buffer, length: usize) -> io::Result<Kind> {
-        let bytes = buffer.bytes();
-        if bytes[..length].iter().all(|byte| *byte == 0) {
-            return Ok(Kind::Zero);
-        }
-        let digest = self.keys.extent(&bytes[..length]);
+    /// Appends an extent, or finds it where it is already. Gives a buffer that is free, too.
+    pub(crate) fn add(&mut self, extent: Looked) -> io::Result<(Kind, Buffer)> {
+        let Looked {
+            mut buffer,
+            length,
+            digest,
+        } = extent;
+        let Some(digest) = digest else {
+            return Ok((Kind::Zero, buffer));
+        };
         let short = u32::try_from(length).map_err(|_| io::ErrorKind::InvalidInput)?;
         let (segment, offset) = match self.find(digest, short) {
             Some(place) => place,
             None => {
                 let padded = length.next_multiple_of(ALIGNMENT as usize);
-                bytes[length..padded].fill(0);
+                buffer.bytes()[length..padded].fill(0);
                 let offset = self.length;
-                write_full(self.disk, &self.file, &bytes[..padded], offset)?;
+                buffer = self.file.append_buffer(buffer, padded)?;
                 self.length += padded as u64;
                 self.known.insert((digest, short), (0, offset));
                 (0, offset)
             }
         };
-        Ok(Kind::Raw(Stored {
+        let kind = Kind::Raw(Stored {
             segment,
             offset,
             length: short,
             digest,
-        }))
+        });
+        Ok((kind, buffer))
     }
 
     /// Bytes that were written so far.
@@ -111,7 +112,7 @@ impl<'a, D: Disk> SegmentWriter<'a, D> {
 
     /// Waits for the disk, and gives the list of segments.
     pub(crate) fn finish(mut self) -> io::Result<Vec<Segment>> {
-        self.disk.sync(&self.file)?;
+        self.file.finish()?;
         self.used[0].length = self.length;
         Ok(self.used)
     }

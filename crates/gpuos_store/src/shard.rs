@@ -5,12 +5,13 @@
 
 use gpuos_checkpoint::ids::CheckpointId;
 
+use crate::append::Appender;
 use crate::disk::Disk;
 use crate::error::{Error, Result, Tried};
-use crate::job::JobStore;
+use crate::job::{JobStore, Pace};
 use crate::key::{ShardKey, same};
 use crate::names::{self, unfinished};
-use crate::small::{make_or_open, read_full, remove_if_there, write_full};
+use crate::small::{make_or_open, read_along, read_full, remove_if_there};
 
 /// Bytes of a piece; the last may be shorter. As an extent by default.
 pub const PIECE: usize = 2 << 20;
@@ -52,7 +53,7 @@ impl Which {
 pub struct ShardWriter<'a, D: Disk> {
     disk: &'a D,
     folder: D::Folder,
-    file: D::File,
+    file: Appender<'a, D>,
     key: ShardKey,
     which: Which,
     tried: String,
@@ -62,6 +63,7 @@ pub struct ShardWriter<'a, D: Disk> {
 /// Reads a shard piece by piece.
 pub struct ShardReader<'a, D: Disk> {
     disk: &'a D,
+    pace: Option<&'a Pace>,
     file: D::File,
     key: ShardKey,
     which: Which,
@@ -94,6 +96,7 @@ impl<'a, D: Disk> ShardWriter<'a, D> {
         let name = unfinished(&names::shard(stripe, place));
         remove_if_there(job.disk, &folder, &name).tried(tried)?;
         let file = job.disk.create(&folder, &name).tried(tried)?;
+        let file = Appender::new(job.disk, file, job.pace).tried(tried)?;
         Ok(ShardWriter {
             disk: job.disk,
             folder,
@@ -118,8 +121,7 @@ impl<'a, D: Disk> ShardWriter<'a, D> {
                 "tell the developers of gpuos: shards are cut in another way than they are kept";
             return Err(Error::refused(self.tried.clone(), why, next));
         }
-        let offset = index * PIECE as u64;
-        write_full(self.disk, &self.file, bytes, offset).tried(|| self.tried.clone())?;
+        self.file.append(bytes).tried(|| self.tried.clone())?;
         self.digests.extend(self.key.piece(index, bytes));
         Ok(())
     }
@@ -146,8 +148,9 @@ impl<'a, D: Disk> ShardWriter<'a, D> {
     ///
     /// # Errors
     /// Pieces are missing, or the disk fails.
-    pub fn finish(self) -> Result<()> {
-        let tried = || self.tried.clone();
+    pub fn finish(mut self) -> Result<()> {
+        let what = std::mem::take(&mut self.tried);
+        let tried = || what.clone();
         let pieces = (self.digests.len() / DIGEST) as u64;
         if pieces != self.which.pieces() {
             let why = format!("it has {pieces} of {} pieces", self.which.pieces());
@@ -156,8 +159,8 @@ impl<'a, D: Disk> ShardWriter<'a, D> {
         }
         let mut trailer = self.digests.clone();
         trailer.extend(self.key.trailer(&self.digests));
-        write_full(self.disk, &self.file, &trailer, self.which.length).tried(tried)?;
-        self.disk.sync(&self.file).tried(tried)?;
+        self.file.append(&trailer).tried(tried)?;
+        self.file.finish().tried(tried)?;
         let name = names::shard(self.which.stripe, self.which.place);
         let renamed = self
             .disk
@@ -209,6 +212,7 @@ impl<'a, D: Disk> ShardReader<'a, D> {
         }
         Ok(ShardReader {
             disk: job.disk,
+            pace: job.pace,
             file,
             key,
             which,
@@ -237,7 +241,10 @@ impl<'a, D: Disk> ShardReader<'a, D> {
             let next = "ask for a piece that the shard has, with a buffer that takes it";
             return Err(Error::refused(tried(), "it does not fit", next));
         };
-        let read = read_full(self.disk, &self.file, bytes, index * PIECE as u64).tried(tried)?;
+        if let Some(pace) = self.pace {
+            pace(length as u64);
+        }
+        let read = read_along(self.disk, &self.file, bytes, index * PIECE as u64).tried(tried)?;
         if read == length && same(self.key.piece(index, bytes), digest) {
             return Ok(bytes);
         }

@@ -26,6 +26,18 @@ pub(crate) fn read_full<D: Disk>(
     Ok(done)
 }
 
+/// The same for a file that is read from its begin to its end: what comes after it is on its way meanwhile.
+pub(crate) fn read_along<D: Disk>(
+    disk: &D,
+    file: &D::File,
+    buffer: &mut [u8],
+    offset: u64,
+) -> io::Result<usize> {
+    // As far again, twice: while one is looked at the next two can come.
+    disk.will_read(file, offset, buffer.len().saturating_mul(3));
+    read_full(disk, file, buffer, offset)
+}
+
 /// Writes all of the bytes.
 pub(crate) fn write_full<D: Disk>(
     disk: &D,

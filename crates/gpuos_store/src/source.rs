@@ -11,7 +11,7 @@ use crate::error::{Error, Result, Tried};
 use crate::job::JobStore;
 use crate::key::JobKeys;
 use crate::segment::open_segment;
-use crate::small::read_full;
+use crate::small::read_along;
 
 /// Where bytes of segments come from. They need not be trusted: each extent is held against its digest before it is used.
 pub trait Source {
@@ -58,7 +58,8 @@ impl<D: Disk> Source for LocalSource<'_, D> {
                 free.insert(open_segment(job.disk, &job.folder, &segment).tried(tried)?)
             }
         };
-        let read = read_full(job.disk, file, buffer, offset).tried(tried)?;
+        job.paced(buffer.len());
+        let read = read_along(job.disk, file, buffer, offset).tried(tried)?;
         if read < buffer.len() {
             let why = format!("it ends {} bytes early", buffer.len() - read);
             return Err(Error::damaged(tried(), why));

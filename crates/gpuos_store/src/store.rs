@@ -18,7 +18,7 @@ use gpuos_core::job::JobId;
 use crate::disk::{Disk, Form, Space};
 use crate::error::{Error, Kind, Result, Tried, shown};
 use crate::inventory::Found;
-use crate::job::JobStore;
+use crate::job::{JobStore, Pace};
 use crate::key::{SiteKey, same};
 use crate::names::{CURRENT, OWNER};
 use crate::room::{Bound, Room, reserve, usable};
@@ -45,6 +45,7 @@ pub struct Store<D: Disk> {
     disk: D,
     root: D::Folder,
     key: SiteKey,
+    pace: Option<Box<Pace>>,
 }
 
 impl<D: Disk> Store<D> {
@@ -55,7 +56,12 @@ impl<D: Disk> Store<D> {
     pub fn open(disk: D, root: D::Folder, key: SiteKey) -> Result<(Store<D>, Found)> {
         check(&disk, &root)?;
         let tried = || "open the store of checkpoints".to_string();
-        let store = Store { disk, root, key };
+        let store = Store {
+            disk,
+            root,
+            key,
+            pace: None,
+        };
         let mut found = Found::default();
         for name in store.disk.list(&store.root, MAX_JOBS).tried(tried)? {
             match store.tidy(&name) {
@@ -74,7 +80,23 @@ impl<D: Disk> Store<D> {
     pub(crate) fn beside<B: Disk>(&self, disk: B, root: B::Folder) -> Result<Store<B>> {
         check(&disk, &root)?;
         let key = self.key.again();
-        Ok(Store { disk, root, key })
+        Ok(Store {
+            disk,
+            root,
+            key,
+            pace: None,
+        })
+    }
+
+    /// Has it wait for `pace` before it moves bytes of segments and shards.
+    #[must_use]
+    pub fn at_pace(self, pace: Box<Pace>) -> Store<D> {
+        let pace = Some(pace);
+        Store { pace, ..self }
+    }
+
+    fn pace(&self) -> Option<&Pace> {
+        self.pace.as_deref()
     }
 
     pub(crate) fn disk(&self) -> &D {
@@ -88,7 +110,14 @@ impl<D: Disk> Store<D> {
     /// The same job in another folder of this store.
     pub(crate) fn within(&self, job: &JobStore<'_, D>, folder: D::Folder) -> JobStore<'_, D> {
         let keys = self.key.of_job(&job.job, job.uid);
-        JobStore::new(&self.disk, folder, job.job.clone(), job.uid, keys)
+        JobStore::new(
+            &self.disk,
+            folder,
+            job.job.clone(),
+            job.uid,
+            keys,
+            self.pace(),
+        )
     }
 
     /// The job of a folder. `None`: nothing was in it, and it is gone.
@@ -113,7 +142,14 @@ impl<D: Disk> Store<D> {
         }
         let uid = self.owner(&folder, &job)?;
         let keys = self.key.of_job(&job, uid);
-        Ok(Some(JobStore::new(&self.disk, folder, job, uid, keys)))
+        Ok(Some(JobStore::new(
+            &self.disk,
+            folder,
+            job,
+            uid,
+            keys,
+            self.pace(),
+        )))
     }
 
     /// Ids of the jobs that have a folder, in their order.
@@ -142,7 +178,14 @@ impl<D: Disk> Store<D> {
         let folder = folder.tried(tried)?;
         let uid = self.owner(&folder, job)?;
         let keys = self.key.of_job(job, uid);
-        Ok(JobStore::new(&self.disk, folder, job.clone(), uid, keys))
+        Ok(JobStore::new(
+            &self.disk,
+            folder,
+            job.clone(),
+            uid,
+            keys,
+            self.pace(),
+        ))
     }
 
     /// A job of a user, which gets a folder if it has none.
@@ -169,7 +212,14 @@ impl<D: Disk> Store<D> {
             Err(error) => return Err(error),
         }
         let keys = self.key.of_job(job, uid);
-        Ok(JobStore::new(&self.disk, folder, job.clone(), uid, keys))
+        Ok(JobStore::new(
+            &self.disk,
+            folder,
+            job.clone(),
+            uid,
+            keys,
+            self.pace(),
+        ))
     }
 
     fn owner(&self, folder: &D::Folder, job: &JobId) -> Result<u32> {

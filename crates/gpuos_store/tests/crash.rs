@@ -8,6 +8,7 @@ use gpuos_checkpoint::manifest::Manifest;
 use gpuos_store::disk::Disk;
 use gpuos_store::error::{Kind, Result};
 use gpuos_store::fake::{FakeDisk, Open, Trouble};
+use gpuos_store::ingest::Limits;
 use gpuos_store::job::JobStore;
 use gpuos_store::restore::{Target, restore};
 use gpuos_store::store::Store;
@@ -207,6 +208,76 @@ fn after_a_crash_in_the_first_checkpoint_there_is_none_or_a_complete_one() {
             let current = store_job.current().unwrap();
             assert!(current.is_none_or(|current| verify(&store_job, current) == Ok(vec![])));
             take(&store_job, 2, None).unwrap();
+        }
+    }
+}
+
+/// Extents that are long enough to be on their way to the disk several at a time, in any order.
+fn take_long(job: &JobStore<'_, FakeDisk>, number: u32) -> Result<Manifest> {
+    const LONG: usize = 256 << 10;
+    let program = FakeDisk::new(7);
+    for nth in 0..5 {
+        let file = program.create(&program.root(), &[b'a' + nth]).unwrap();
+        let bytes = noise(u64::from(number) * 10 + u64::from(nth), 2 * LONG + 100);
+        program.write_at(&file, &bytes, 0).unwrap();
+    }
+    let limits = Limits {
+        extent: LONG as u32,
+        ..Limits::default()
+    };
+    let draft = job.ingest(
+        &new(id(number, 5)),
+        &program,
+        &program.root(),
+        &limits,
+        None,
+    )?;
+    let manifest = job.prepare(draft, alone())?.0;
+    job.commit(manifest.id)?;
+    Ok(manifest)
+}
+
+#[test]
+fn a_crash_while_long_extents_are_written_in_any_order_leaves_none_or_a_complete_checkpoint() {
+    for at in 0.. {
+        let disk = begun();
+        let store = open(&disk);
+        let job_store = store.job(&job(7), 7).unwrap();
+        disk.trouble(Trouble::Crash { at });
+        let taken = take_long(&job_store, 2);
+        let calls = disk.calls();
+        disk.reboot(at);
+        let (store, found) = Store::open(disk.clone(), disk.root(), key()).unwrap();
+        assert_eq!(found.faults, Vec::<String>::new(), "call {at}");
+        let job_store = store.job(&job(7), 7).unwrap();
+        let current = job_store.current().unwrap().unwrap();
+        assert_eq!(verify(&job_store, current).unwrap(), [], "call {at}");
+        if taken.is_ok() {
+            assert_eq!((current, calls), (id(2, 5), at));
+            return;
+        }
+        for held in job_store.list().unwrap() {
+            assert_eq!(held.faults, Vec::<String>::new(), "call {at}");
+        }
+    }
+}
+
+#[test]
+fn an_error_of_a_write_that_was_on_its_way_fails_the_checkpoint() {
+    for at in 0.. {
+        let disk = begun();
+        let store = open(&disk);
+        let job_store = store.job(&job(7), 7).unwrap();
+        let errno = Errno::IO;
+        disk.trouble(Trouble::Fail { at, errno });
+        let taken = take_long(&job_store, 2);
+        if disk.calls() <= at {
+            return taken.map(drop).unwrap();
+        }
+        disk.trouble(Trouble::None);
+        if let Ok(manifest) = &taken {
+            // A call that may fail, as one that looks whether something is there.
+            assert_eq!(verify(&job_store, manifest.id).unwrap(), [], "call {at}");
         }
     }
 }

@@ -3,9 +3,12 @@
 use std::fs;
 use std::io::{Seek, SeekFrom, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use gpuos_checkpoint::manifest::Manifest;
 use gpuos_store::disk::LinuxDisk;
+use gpuos_store::ingest::Limits;
 use gpuos_store::inventory::{Others, Part};
 use gpuos_store::job::JobStore;
 use gpuos_store::restore::{Target, restore};
@@ -59,6 +62,46 @@ fn files_come_back_with_bytes_modes_and_times_but_without_setuid() {
         *mode &= 0o777;
     }
     assert_eq!(restored(&place, &job, &manifest), expected);
+}
+
+#[test]
+fn long_files_come_back_with_their_holes_and_their_odd_ends() {
+    let place = Place::new();
+    let path = place.path("program/long");
+    let mut file = fs::File::create(&path).unwrap();
+    file.write_all(&noise(1, 5 << 20)).unwrap();
+    file.seek(SeekFrom::Start(20 << 20)).unwrap();
+    file.write_all(&noise(2, (3 << 20) + 777)).unwrap();
+    place.put("other", &noise(3, (4 << 20) + 1));
+    let moved = Arc::new(AtomicU64::new(0));
+    let (store, _) = place.open();
+    let sum = moved.clone();
+    let store = store.at_pace(Box::new(move |bytes| {
+        sum.fetch_add(bytes, Ordering::Relaxed);
+    }));
+    let job = store.job(&job(7), me()).unwrap();
+    let source = place.folder("program");
+    let draft = job.ingest(
+        &new(id(1, 1)),
+        &LinuxDisk,
+        &source,
+        &Limits::default(),
+        None,
+    );
+    let manifest = job.prepare(draft.unwrap(), alone()).unwrap().0;
+    // A disk that has a rate is asked for no more than that, and for all of it.
+    let length = manifest.segments[0].length;
+    assert_eq!(moved.load(Ordering::Relaxed), length);
+    assert_eq!(
+        restored(&place, &job, &manifest),
+        seen(&place.path("program"))
+    );
+    assert_eq!(moved.load(Ordering::Relaxed), 2 * length);
+    assert_eq!(verify(&job, id(1, 1)).unwrap(), []);
+    let restored = place.path("restored").join(id(1, 1).to_string());
+    let taken = fs::metadata(restored.join("long"));
+    let taken = taken.map(|facts| facts.blocks() * 512);
+    assert!(taken.is_ok_and(|taken| taken < 12 << 20), "the hole is one");
 }
 
 #[test]

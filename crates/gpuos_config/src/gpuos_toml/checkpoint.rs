@@ -43,6 +43,8 @@ pub struct CheckpointConfig {
     pub user_gib: u32,
     /// What a mover sends, in MiB/s; 0: as fast as it goes.
     pub rate_mib: u32,
+    /// What a mover reads from and writes to the disk of its store, in MiB/s; 0: as fast as it goes.
+    pub disk_rate_mib: u32,
     /// Levels of the fabric, or `power`, of which no two nodes of a set share a domain.
     pub domains: Vec<String>,
     /// The folder on a file system of all nodes to which checkpoints are drained; `None`: there is none.
@@ -69,6 +71,7 @@ impl Default for CheckpointConfig {
             max_gib: 0,
             user_gib: 0,
             rate_mib: 0,
+            disk_rate_mib: 0,
             domains: Vec::new(),
             shared: None,
             shared_every: 6,
@@ -152,6 +155,12 @@ pub(super) fn read(check: Check, raw: &RawCheckpoint) -> Result<CheckpointConfig
         max_gib: int("max-gib", &raw.max_gib, 0..=MOST_GIB, usual.max_gib)?,
         user_gib: int("user-gib", &raw.user_gib, 0..=MOST_GIB, usual.user_gib)?,
         rate_mib: int("rate-mib", &raw.rate_mib, 0..=MOST_GIB, usual.rate_mib)?,
+        disk_rate_mib: int(
+            "disk-rate-mib",
+            &raw.disk_rate_mib,
+            0..=MOST_GIB,
+            usual.disk_rate_mib,
+        )?,
         domains: domains(check, raw)?,
         shared: shared(check, raw)?,
         shared_every: int(
@@ -242,7 +251,7 @@ mod tests {
     #[test]
     fn every_key() {
         let text = "enabled = true\nport = 7000\nscheme = \"rs:6+2\"\nkeep = 3\nleast-seconds = 1\nready-seconds = 60\n\
-                    overhead-percent = 5\nnode-mtbf-hours = 100\nended-hours = 0\nmax-gib = 500\nuser-gib = 1000\nrate-mib = 250\n\
+                    overhead-percent = 5\nnode-mtbf-hours = 100\nended-hours = 0\nmax-gib = 500\nuser-gib = 1000\nrate-mib = 250\ndisk-rate-mib = 700\n\
                     domains = [\"Leaf\", \"power\"]\nshared = \"/scratch/c\"\nshared-every = 3\nshared-rate-mib = 9";
         let expected = CheckpointConfig {
             enabled: true,
@@ -257,6 +266,7 @@ mod tests {
             max_gib: 500,
             user_gib: 1000,
             rate_mib: 250,
+            disk_rate_mib: 700,
             domains: vec!["leaf".into(), "power".into()],
             shared: Some("/scratch/c".into()),
             shared_every: 3,
@@ -270,7 +280,7 @@ mod tests {
         assert_eq!(strange.len(), 1, "{strange:?}");
         assert!(
             strange[0].contains(
-                "gpuos.toml:14:12: this cluster has no level leaf, so it keeps no nodes apart"
+                "gpuos.toml:15:12: this cluster has no level leaf, so it keeps no nodes apart"
             ),
             "{strange:?}"
         );
@@ -292,6 +302,7 @@ mod tests {
             ("max-gib = -1", "from 0 to 1048576"),
             ("user-gib = 1048577", "from 0 to 1048576"),
             ("rate-mib = -1", "from 0 to 1048576"),
+            ("disk-rate-mib = 1048577", "from 0 to 1048576"),
             ("domains = [\"a b\"]", "a name of 1 to 64"),
             (
                 "domains = [\"node\"]",

@@ -87,6 +87,7 @@ pub(crate) struct RawCheckpoint {
     pub max_gib: Option<Spanned<i64>>,
     pub user_gib: Option<Spanned<i64>>,
     pub rate_mib: Option<Spanned<i64>>,
+    pub disk_rate_mib: Option<Spanned<i64>>,
     pub domains: Option<Vec<Spanned<String>>>,
     pub shared: Option<Spanned<String>>,
     pub shared_every: Option<Spanned<i64>>,

@@ -44,7 +44,7 @@ impl Default for Options {
     }
 }
 
-/// A [`Bucket`] for several links, with the clock.
+/// A [`Bucket`] for several links or threads, with the clock.
 #[derive(Debug)]
 pub struct Pace {
     bucket: Mutex<Bucket>,
@@ -60,8 +60,8 @@ impl Pace {
         }
     }
 
-    /// How long to wait before so many bytes are sent.
-    pub(super) fn take(&self, bytes: usize) -> Duration {
+    /// How long to wait before so many bytes are moved.
+    pub fn take(&self, bytes: usize) -> Duration {
         let mut bucket = self.bucket.lock().unwrap_or_else(PoisonError::into_inner);
         bucket.take(bytes, self.since.elapsed())
     }

@@ -1,0 +1,67 @@
+//! Rates of the store against what bounds them, in one run and turn by turn, so that a machine that is busy is so for both.
+//!
+//!     cargo bench -p gpuos_store --bench rates -- [--folder DIR] [--mib N] [--turns N] [--page FILE.md]
+//!
+//! `make bench-checkpoint` calls it. Each row has the median rate of ours, that of its peer, and the median of their ratios.
+
+#[path = "rates/bytes.rs"]
+mod bytes;
+#[path = "rates/codes.rs"]
+mod codes;
+#[path = "rates/files.rs"]
+mod files;
+#[path = "rates/stop.rs"]
+mod stop;
+#[path = "rates/table.rs"]
+mod table;
+
+use std::path::PathBuf;
+
+use table::Table;
+
+/// What was asked for.
+struct Options {
+    folder: PathBuf,
+    mib: usize,
+    turns: usize,
+    page: Option<PathBuf>,
+}
+
+fn options() -> Options {
+    let mut options = Options {
+        folder: std::env::temp_dir(),
+        mib: 1024,
+        turns: 5,
+        page: None,
+    };
+    let mut words = std::env::args().skip(1);
+    while let Some(word) = words.next() {
+        let mut value = || {
+            words
+                .next()
+                .unwrap_or_else(|| panic!("{word} takes a value"))
+        };
+        match word.as_str() {
+            "--folder" => options.folder = value().into(),
+            "--mib" => options.mib = value().parse().expect("--mib takes a number"),
+            "--turns" => options.turns = value().parse().expect("--turns takes a number"),
+            "--page" => options.page = Some(value().into()),
+            // cargo bench says this to every benchmark.
+            "--bench" => {}
+            other => panic!("{other}: --folder, --mib, --turns and --page are known"),
+        }
+    }
+    options
+}
+
+fn main() {
+    let options = options();
+    let mut table = Table::new();
+    codes::measure(options.turns, &mut table);
+    stop::measure(&options.folder, options.mib, options.turns, &mut table);
+    files::measure(&options.folder, options.mib, options.turns, &mut table);
+    print!("{table}");
+    if let Some(page) = options.page {
+        table.put(&page);
+    }
+}
