@@ -77,7 +77,8 @@ int gpuos_ckpt_restored(gpuos_ckpt *ckpt, uint32_t *number, char *folder, size_t
  * and tells the others the number, for example with MPI_Bcast. `number` and `reason` may be NULL. */
 int gpuos_ckpt_wanted(gpuos_ckpt *ckpt, uint32_t *number, int *reason);
 
-/* The folder into which this rank writes its files. Waits 60 s at most where another rank has seen the request first. 0 or an error. */
+/* The folder into which this rank writes its files. Waits 60 s at most where another rank has seen the request first. 0 or an error;
+ * after GPUOS_CKPT_TIMEOUT this checkpoint is not wanted of this rank again. */
 int gpuos_ckpt_folder(gpuos_ckpt *ckpt, uint32_t number, char *folder, size_t size);
 
 /* This rank's files are complete, and it leaves them alone from now on. 0 or an error. */

@@ -130,8 +130,8 @@ gpuos_checkpoint_wanted() {
     gpuos_checkpoint_number=$_gpuos_word gpuos_checkpoint_reason=$_gpuos_rest
 }
 
-# gpuos_checkpoint_folder NUMBER: waits, 60 s at most, for the folder of this rank and puts it into gpuos_checkpoint_into. 1: the
-# checkpoint was given up, and the program goes on.
+# gpuos_checkpoint_folder NUMBER [SECONDS]: waits, 60 s at most, for the folder of this rank and puts it into gpuos_checkpoint_into. 1: the
+# checkpoint was given up or the limit was over, it is not wanted again, and the program goes on.
 gpuos_checkpoint_folder() {
     gpuos_checkpoint_into=''
     [ -n "$_gpuos_joined" ] || { _gpuos_fails 'this job makes no checkpoints'; return; }
@@ -143,7 +143,7 @@ gpuos_checkpoint_folder() {
             [ "$gpuos_checkpoint_outcome" = failed ] || gpuos_checkpoint_why='a newer checkpoint exists'
             return 1
         fi
-        _gpuos_pause "the folder for checkpoint $1" 60 || return
+        _gpuos_pause "the folder for checkpoint $1" "${2:-60}" || { _gpuos_done=$1; return 1; }
     done
     gpuos_checkpoint_into=$_gpuos_folder
 }

@@ -193,9 +193,10 @@ class Checkpoints:
         number = _number(word)
         return Request(number, reason) if number is not None and number > self._done else None
 
-    def folder(self, number: int) -> Path:
-        """The folder for this rank's files of a checkpoint; waits 60 s at most where another rank has seen the request first.
-        GivenUp: the checkpoint has ended, and the program goes on."""
+    def folder(self, number: int, limit: float = _FOLDER_LIMIT) -> Path:
+        """The folder for this rank's files of a checkpoint; waits `limit` seconds at most where another rank has seen the request
+        first. GivenUp: the checkpoint has ended, and the program goes on. TimeoutError: the same, and this checkpoint is not
+        wanted of this rank again, as each look would wait as long."""
         path = self._root() / f"{number}/files/rank-{self.rank}-of-{self.size}"
 
         def look() -> Optional[Path]:
@@ -206,7 +207,11 @@ class Checkpoints:
                 raise self._over(number, outcome)
             return None
 
-        return self._wait(look, f"the folder for checkpoint {number} of rank {self.rank} of {self.size}", _FOLDER_LIMIT)
+        try:
+            return self._wait(look, f"the folder for checkpoint {number} of rank {self.rank} of {self.size}", limit)
+        except _TimedOut:
+            self._done = max(self._done, number)
+            raise
 
     def ready(self, number: int) -> None:
         """This rank's files are complete, and it leaves them alone from now on. GivenUp: the checkpoint has ended."""

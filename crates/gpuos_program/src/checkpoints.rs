@@ -141,8 +141,18 @@ impl Checkpoints {
     ///
     /// # Errors
     ///
-    /// [`Error::Over`]: the checkpoint was given up, and the program goes on; [`Error::TimedOut`], [`Error::NoCheckpoints`], [`Error::Files`].
+    /// As [`folder_within`](Checkpoints::folder_within).
     pub fn folder(&mut self, number: u32) -> Result<PathBuf, Error> {
+        self.folder_within(number, FOLDER_LIMIT)
+    }
+
+    /// The same, with another limit.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Over`]: the checkpoint was given up, and the program goes on; [`Error::TimedOut`]: the same, and this checkpoint is not wanted of this rank
+    /// again, as each look would wait as long; [`Error::NoCheckpoints`], [`Error::Files`].
+    pub fn folder_within(&mut self, number: u32, limit: Duration) -> Result<PathBuf, Error> {
         let folder = self.folder.clone().ok_or(Error::NoCheckpoints)?;
         let rank = self.rank;
         let waited_for = format!("the folder for checkpoint {number} of {rank}");
@@ -152,11 +162,19 @@ impl Checkpoints {
             }
             Ok(folder.end(number)?.map(Err))
         };
-        match wait(&folder, Some(FOLDER_LIMIT), &waited_for, look)? {
+        match wait(&folder, Some(limit), &waited_for, look)? {
             Some(Ok(path)) => Ok(path),
             Some(Err(end)) => Err(self.over(number, end)),
-            None => Err(Error::TimedOut(waited_for)),
+            None => {
+                self.pass_over(number);
+                Err(Error::TimedOut(waited_for))
+            }
         }
+    }
+
+    /// This rank does not save this checkpoint, and is not asked for it again: another rank of the program cannot.
+    pub fn pass_over(&mut self, number: u32) {
+        self.done = self.done.max(number);
     }
 
     /// Says that this rank's files of a checkpoint are complete. From then on it leaves them alone; the mover reads, syncs and removes them.
@@ -171,7 +189,7 @@ impl Checkpoints {
             let unknown = || End::Failed("its folder is gone".into());
             return Err(self.over(number, end.unwrap_or_else(unknown)));
         }
-        self.done = self.done.max(number);
+        self.pass_over(number);
         Ok(())
     }
 
@@ -211,7 +229,7 @@ impl Checkpoints {
 
     /// The error of a checkpoint that has ended without this rank.
     fn over(&mut self, number: u32, end: End) -> Error {
-        self.done = self.done.max(number);
+        self.pass_over(number);
         let why = match end {
             End::Committed => "a newer one exists".into(),
             End::Failed(why) => why,
