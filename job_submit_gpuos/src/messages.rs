@@ -82,6 +82,10 @@ pub mod refused {
         /// The scheme is for more nodes than the job asks for at least.
         pub fn scheme_misfits(why) on "--gpuos-checkpoint" =
             "{why}", write "--nodes=N with enough of them, or another scheme";
+        /// A component of a heterogeneous job that is not its first.
+        pub fn further_component() on "--gpuos-checkpoint" =
+            "this is not the first component of its heterogeneous job, and checkpoints of two components would not be of the same moment",
+            write "it for the first component alone, whose program saves, and nothing or --gpuos-checkpoint=off for the others";
         /// A text of the job, such as its name, would move the cursor or end a line wherever it is shown.
         pub fn control_character(option, code) on option =
             "has the control character U+{code}, which gpuos refuses in texts of jobs", write "one line of printable characters";

@@ -146,6 +146,7 @@ fn take(
         Some(config) => checkpoint::check(config, &options()?, &shape),
         None => Ok(()),
     })?;
+    checkpoint::component(&options()?, known.offsets.component(description))?;
     let unnamed = |targets: &[Target<'_>]| {
         let names = known.names.as_ref()?;
         // SAFETY: slurmctld calls job_submit under its job read lock, in every release.
