@@ -18,7 +18,7 @@ use gpuos_core::job::JobId;
 use gpuos_link::session::Place;
 use gpuos_workload::WorkloadManager;
 use gpuos_workload::action::Outcome;
-use gpuos_workload::job::Job;
+use gpuos_workload::job::{Job, JobState};
 
 use crate::clock::seconds;
 use crate::domains::FailureDomains;
@@ -211,6 +211,10 @@ impl Registrar {
         }
         self.in_vain.retain(|_, at| at.elapsed() < AGAIN);
         let record = self.record(job).and_then(|record| {
+            // While the nodes of a requeued job are cleaned up it has the number of its next run, and what is left of its last nodes.
+            if record.state == JobState::Ending {
+                return Err(format!("job {job} ends on this node"));
+            }
             self.allowed(&record, "")?;
             Ok(record)
         });
