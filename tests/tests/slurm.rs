@@ -4,6 +4,7 @@
 mod accounting;
 mod checkpoint;
 mod checkpoint_ends;
+mod checkpoint_kinds;
 mod checkpoint_matrix;
 mod claims;
 mod discover;

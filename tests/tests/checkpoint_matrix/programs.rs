@@ -8,6 +8,7 @@ use std::process::{Command, Stdio};
 use gpuos_tests::{Cluster, plugins, skip};
 
 use super::LIMIT;
+use super::victims::Victim;
 
 /// A program and how its ranks are started.
 pub(crate) struct Program {
@@ -19,6 +20,10 @@ pub(crate) struct Program {
     pub(crate) srun: &'static str,
     /// A line with which each rank of an undisturbed run ends.
     pub(crate) result: Option<String>,
+    /// It takes long until its loop begins.
+    pub(crate) is_slow: bool,
+    /// What it does not come through, with checkpoints or without.
+    pub(crate) not: Option<Victim>,
 }
 
 impl Program {
@@ -29,6 +34,8 @@ impl Program {
             ranks: 3,
             srun: "",
             result: None,
+            is_slow: false,
+            not: None,
         }
     }
 }
@@ -184,6 +191,9 @@ impl Place {
         Some(Program {
             ranks: 4,
             srun: "--mpi=pmix",
+            is_slow: true,
+            // The rank ends with it, of which Slurm hears nothing, and the others wait for it for ever.
+            not: Some(Victim::Slurmstepd),
             ..Program::of_three(
                 "Open MPI with SCR",
                 format!("./open-mpi/counter {LIMIT} 25"),
@@ -210,6 +220,7 @@ impl Place {
         let program = Program::of_three("PyTorch", format!("{command} 0.025"));
         Some(Program {
             result: Some(self.undisturbed(&command, program.ranks)),
+            is_slow: true,
             ..program
         })
     }
