@@ -29,12 +29,18 @@ fn each_task_of_an_array_and_the_first_component_have_checkpoints(suite: &Suite)
 /// One task of an array is requeued, and goes on from a checkpoint of its own; the other runs on.
 fn array(cluster: &Cluster) {
     let script = format!("exec >>$SLURM_JOB_ID.out; {} 100000 0.02", counter());
-    let options = ["--requeue", "--array=1-2", "-N1", "--gpuos-checkpoint=1s"];
+    let options = [
+        "--requeue",
+        "--open-mode=append",
+        "--array=1-2",
+        "-N1",
+        "--gpuos-checkpoint=1s",
+    ];
     let array = cluster.sbatch(&options, &script);
     let ids = |task: u32| {
         let name = format!("{array}_{task}");
-        let id = cluster.run("squeue", &["-h", "-o", "%A", "-j", &name]);
-        id.trim().parse::<u32>().ok()
+        let running = ["-h", "-t", "RUNNING", "-o", "%A", "-j", &name];
+        cluster.run("squeue", &running).trim().parse::<u32>().ok()
     };
     let [one, other] = [1, 2].map(|task| until(cluster, "the task has a number", || ids(task)));
     assert_ne!(one, other);
@@ -54,7 +60,7 @@ fn array(cluster: &Cluster) {
 
 /// Another component than the first is refused, and the job goes on from the checkpoints of the first.
 fn heterogeneous(cluster: &Cluster) {
-    let script = format!("exec >>$SLURM_JOB_ID.out; srun {} 100000 0.02", counter());
+    let script = format!("srun {} 100000 0.02", counter());
     let both = [
         "-N2",
         "--gpuos-checkpoint=1s",
@@ -71,6 +77,7 @@ fn heterogeneous(cluster: &Cluster) {
     );
     let first = [
         "--requeue",
+        "--open-mode=append",
         "-N2",
         "--ntasks-per-node=1",
         "--gpuos-checkpoint=1s",
