@@ -132,6 +132,21 @@ class Protocol(unittest.TestCase):
             mover.write("request", "8 interval")
             self.assertEqual(client.wanted().number, 8)
 
+    def test_of_two_programs_at_once_the_later_one_alone_saves(self):
+        with Mover() as mover:
+            first, second = checkpoint.Checkpoints(0, 1), checkpoint.Checkpoints(0, 1)
+            first.join()
+            second.join()
+            number = mover.ask("interval")
+            with quiet() as told:
+                self.assertIsNone(first.wanted())
+                self.assertIsNone(first.wanted())
+            self.assertEqual(told.getvalue().count("one program at a time"), 1)
+            for call in (first.folder, first.ready):
+                with self.assertRaisesRegex(checkpoint.GivenUp, "one program at a time"):
+                    call(number)
+            self.assertEqual(second.wanted().number, number)
+
     def test_starts_that_fail_say_why(self):
         with Mover() as mover, mock.patch.object(mover, "_answer") as answer:
             def told(line):

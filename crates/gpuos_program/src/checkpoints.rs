@@ -1,6 +1,7 @@
 //! The client: joins, looks for requests, saves, and waits for the outcome.
 
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -55,7 +56,10 @@ pub enum Outcome {
 pub struct Checkpoints {
     folder: Option<Folder>,
     rank: Rank,
-    joined: bool,
+    /// By which it has joined, and was answered.
+    nonce: Option<u64>,
+    /// Whether it was told that another process has joined in its place.
+    told: AtomicBool,
     /// The newest checkpoint for which nothing is left to do here.
     done: u32,
 }
@@ -81,7 +85,8 @@ impl Checkpoints {
         Checkpoints {
             folder: folder.map(Folder::at),
             rank,
-            joined: false,
+            nonce: None,
+            told: AtomicBool::new(false),
             done: 0,
         }
     }
@@ -108,7 +113,7 @@ impl Checkpoints {
         let Some(folder) = self.folder.clone() else {
             return Ok(Start::New);
         };
-        self.joined = false;
+        self.nonce = None;
         let rank = self.rank;
         let nonce = folder.join(rank)?;
         let waited_for = format!("gpuos_mover's answer to {rank}");
@@ -121,7 +126,7 @@ impl Checkpoints {
             },
             Answer::Failed(why) => return Ok(Start::Failed(why)),
         };
-        self.joined = true;
+        self.nonce = Some(nonce);
         Ok(start)
     }
 
@@ -129,11 +134,35 @@ impl Checkpoints {
     /// enough for each iteration.
     ///
     /// In a program of several ranks one rank looks and tells the others the number, so that all save the same state.
+    ///
+    /// None is wanted of a process in whose place another one has joined, which standard error says: a later start of the program, or a second
+    /// program of the job. Both would write into one folder.
     pub fn wanted(&self) -> Option<Request> {
-        let folder = self.folder.as_ref().filter(|_| self.joined)?;
-        folder
-            .request()
-            .filter(|request| request.number > self.done)
+        let folder = self.folder.as_ref().filter(|_| self.nonce.is_some())?;
+        let request = folder.request()?;
+        if request.number <= self.done {
+            return None;
+        }
+        let replaced = self.replaced(folder);
+        if replaced && !self.told.swap(true, Ordering::Relaxed) {
+            eprintln!(
+                "gpuos: {}, so no checkpoint is made here",
+                self.replacement()
+            );
+        }
+        (!replaced).then_some(request)
+    }
+
+    fn replaced(&self, folder: &Folder) -> bool {
+        self.nonce
+            .is_some_and(|nonce| !folder.is_joined(self.rank, nonce))
+    }
+
+    fn replacement(&self) -> String {
+        format!(
+            "another process of this job has joined as {} after this one: a job makes checkpoints of one program at a time",
+            self.rank
+        )
     }
 
     /// The folder for this rank's files of a checkpoint. Where another rank has seen the request it can take a moment until the folder is here:
@@ -154,6 +183,9 @@ impl Checkpoints {
     /// again, as each look would wait as long; [`Error::NoCheckpoints`], [`Error::Files`].
     pub fn folder_within(&mut self, number: u32, limit: Duration) -> Result<PathBuf, Error> {
         let folder = self.folder.clone().ok_or(Error::NoCheckpoints)?;
+        if self.replaced(&folder) {
+            return Err(self.over(number, End::Failed(self.replacement())));
+        }
         let rank = self.rank;
         let waited_for = format!("the folder for checkpoint {number} of {rank}");
         let look = || {
@@ -184,6 +216,9 @@ impl Checkpoints {
     /// [`Error::Over`]: the checkpoint was given up, and the program goes on; [`Error::NoCheckpoints`], [`Error::Files`].
     pub fn ready(&mut self, number: u32) -> Result<(), Error> {
         let folder = self.folder.clone().ok_or(Error::NoCheckpoints)?;
+        if self.replaced(&folder) {
+            return Err(self.over(number, End::Failed(self.replacement())));
+        }
         if !folder.ready(number, self.rank)? {
             let end = folder.end(number)?;
             let unknown = || End::Failed("its folder is gone".into());

@@ -98,6 +98,23 @@ fn a_checkpoint_whose_folder_does_not_come_is_not_wanted_again() {
 }
 
 #[test]
+fn of_two_programs_at_once_the_later_one_alone_saves() {
+    let mover = Mover::start();
+    let (mut first, _) = joined(&mover, Rank::ALONE);
+    let (mut second, _) = joined(&mover, Rank::ALONE);
+    let number = mover.ask("interval");
+    assert_eq!(first.wanted(), None);
+    for done in [first.folder(number).map(drop), first.ready(number)] {
+        let why = done.expect_err("refused").to_string();
+        assert!(why.contains("one program at a time"), "{why}");
+    }
+    assert_eq!(second.wanted().expect("wanted").number, number);
+    second.folder(number).expect("its folder");
+    second.ready(number).expect("ready");
+    mover.ended(number).expect("committed");
+}
+
+#[test]
 fn ranks_are_answered_when_all_have_joined() {
     let mover = Mover::start();
     let ranks: Vec<_> = (0..4)

@@ -157,8 +157,8 @@ impl Session {
         };
         let opened = open(&mut self.client, request.number, name);
         // It is not tried again: that can take a minute where a node's mover has ended.
-        let folder = together(&self.world, opened)
-            .inspect_err(|_| self.client.pass_over(request.number))?;
+        let folder =
+            together(&self.world, opened).inspect_err(|_| self.client.pass_over(request.number))?;
         let output = (flags & OUTPUT != 0).then(BTreeMap::new);
         self.phase = Phase::Saving(Saving {
             request,

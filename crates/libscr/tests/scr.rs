@@ -213,6 +213,9 @@ fn four_ranks_agree_by_mpich() {
 /// By whatever is called `mpicc` here, where names are not Debian's.
 #[test]
 fn four_ranks_agree_by_the_mpi_that_is_installed() {
+    if ["mpicc.openmpi", "mpicc.mpich"].into_iter().any(here) {
+        return;
+    }
     four_ranks_by_mpi("mpicc", "mpirun");
 }
 
