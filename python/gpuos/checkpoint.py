@@ -204,7 +204,15 @@ class Checkpoints:
 
     def _replaced(self) -> bool:
         """A later start of a rank removes the file by which it has joined."""
-        return self._joined is not None and not self._joined.exists()
+        if self._joined is None:
+            return False
+        try:
+            self._joined.stat()
+        except FileNotFoundError:
+            return True
+        except OSError:
+            pass
+        return False
 
     def _replacement(self) -> str:
         return (

@@ -63,7 +63,8 @@ impl Folder {
     /// Whether the file by which a rank joined is there: a later start of the rank removes it.
     pub(crate) fn is_joined(&self, rank: Rank, nonce: u64) -> bool {
         let name = format!("{}.{}.{nonce}", rank.rank(), rank.size());
-        self.0.join("ranks").join(name).exists()
+        let there = self.0.join("ranks").join(name).try_exists();
+        there.unwrap_or(true)
     }
 
     /// The answer to a rank that joined, once it is there.
