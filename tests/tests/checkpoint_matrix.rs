@@ -322,6 +322,12 @@ fn judge(
             ));
         }
     }
+    if committed.is_none() {
+        return Err(
+            "no checkpoint was made before anything ended: the job's standard error may say why"
+                .into(),
+        );
+    }
     if newest <= *committed {
         return Err(format!("no checkpoint was made after {committed:?}"));
     }
