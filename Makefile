@@ -58,7 +58,7 @@ help:
 	@echo 'make forms      all forms of request by states of a cluster: how many jobs gpuos places (half an hour for each release)'
 	@echo 'make soak       5,000 random requests and failures against an independent ledger; 2,000 with slurmctld killed beside them'
 	@echo 'make matrix     first jobs under each wrong layout table, on each release'
-	@echo 'make ckpt-matrix programs with checkpoints, and what ends beneath them at random moments (MOMENTS=, GPUOS_CKPT_MATRIX_VICTIMS=)'
+	@echo 'make ckpt-matrix programs with checkpoints, and what ends beneath them at random moments (MOMENTS=, GPUOS_CKPT_MATRIX_VICTIMS=, …_PROGRAMS=)'
 	@echo 'make random     property tests and simulators with cases of their own in each run, and all seeds'
 	@echo 'make upgrade    jobs that run while gpuos itself is upgraded (FROM=REVISION)'
 	@echo 'make hostile    what two ordinary users may try against others, nodes and root: all attempts (SECURITY.md)'
@@ -97,7 +97,7 @@ test: export GPUOS_COSTS ?= $(abspath $(TARGET))/costs.tsv
 BUILT ?= --lib --bins --tests
 test:
 	@mkdir -p $(TARGET) && rm -f $$GPUOS_COSTS
-	@scripts/timed.sh packages scripts/needs.sh build lab layout count accounting metrics
+	@scripts/timed.sh packages scripts/needs.sh build lab layout count accounting metrics mpi
 	scripts/timed.sh build $(CARGO) build --workspace --locked $(BUILT)
 	@scripts/timed.sh 'instruction counts' scripts/instructions.sh
 	@status=0; \
@@ -172,7 +172,7 @@ matrix:
 # Programs with checkpoints and all that can end beneath them, so many times each; docs/results/ckpt-matrix has what came of it.
 MOMENTS ?= 3
 ckpt-matrix:
-	@scripts/needs.sh build lab
+	@scripts/needs.sh build lab mpi torch
 	GPUOS_TEST_SUITES=native GPUOS_CKPT_MATRIX=$(MOMENTS) GPUOS_WRITE=1 \
 	  $(CARGO) test --workspace --locked $(AS_ROOT) --test slurm -- --nocapture checkpoint_matrix::
 

@@ -79,10 +79,12 @@ int gpuos_ckpt_restored(gpuos_ckpt *ckpt, uint32_t *number, char *folder, size_t
 int gpuos_ckpt_refuse(gpuos_ckpt *ckpt, const char *why);
 
 /* 1: a checkpoint is wanted that this rank has not saved, and which and why; 0: none. Cheap enough for each step. Of several ranks one looks
- * and tells the others the number, for example with MPI_Bcast. `number` and `reason` may be NULL. */
+ * and tells the others the number, for example with MPI_Bcast. `number` and `reason` may be NULL. None is wanted of a process in whose place
+ * another one has joined, which standard error says: a job makes checkpoints of one program at a time. */
 int gpuos_ckpt_wanted(gpuos_ckpt *ckpt, uint32_t *number, int *reason);
 
-/* The folder into which this rank writes its files. Waits 60 s at most where another rank has seen the request first. 0 or an error. */
+/* The folder into which this rank writes its files. Waits 60 s at most where another rank has seen the request first. 0 or an error;
+ * after GPUOS_CKPT_TIMEOUT this checkpoint is not wanted of this rank again. */
 int gpuos_ckpt_folder(gpuos_ckpt *ckpt, uint32_t number, char *folder, size_t size);
 
 /* This rank's files are complete, and it leaves them alone from now on. 0 or an error. */

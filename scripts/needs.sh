@@ -1,6 +1,6 @@
 #!/bin/sh
 # Installs, with Debian's apt-get, what the named parts need and this machine lacks.
-# Usage: scripts/needs.sh PART...   PART: build, lint, lab, layout, count, accounting, metrics, vm, vm-arm64, cross
+# Usage: scripts/needs.sh PART...   PART: build, lint, lab, layout, count, accounting, metrics, mpi, torch, vm, vm-arm64, cross
 # A part whose programs are all there needs neither apt-get nor root.
 set -eu
 
@@ -73,12 +73,23 @@ for part in "$@"; do
         # Prometheus scrapes gpuosd in a test; the package has promtool too.
         want prometheus prometheus
         ;;
+    mpi)
+        # Programs with checkpoints run under both, by the names that Debian gives them.
+        want mpicc.openmpi openmpi-bin libopenmpi-dev
+        want mpirun.openmpi openmpi-bin
+        want mpicc.mpich mpich libmpich-dev
+        ;;
+    torch)
+        # 150 MB. Debian's goes with Debian's Python, which need not be the first in PATH.
+        python3 -c 'import torch' 2>/dev/null || /usr/bin/python3 -c 'import torch' 2>/dev/null ||
+            packages="$packages python3-torch"
+        ;;
     cross)
         # The compilers come with the Debian that scripts/cross-arm64.sh makes.
         want debootstrap debootstrap
         ;;
     *)
-        echo "scripts/needs.sh: unknown part '$part': give build, lint, lab, layout, count, accounting, metrics, vm, vm-arm64 or cross" >&2
+        echo "scripts/needs.sh: unknown part '$part': give build, lint, lab, layout, count, accounting, metrics, mpi, torch, vm, vm-arm64 or cross" >&2
         exit 2
         ;;
     esac

@@ -24,7 +24,7 @@ gpuos_checkpoint_number=''   # the checkpoint that is wanted
 gpuos_checkpoint_reason=''   # why: interval, asked, end
 gpuos_checkpoint_into=''     # the folder for its files
 gpuos_checkpoint_why=''      # why the last function failed
-_gpuos_joined='' _gpuos_done=0 _gpuos_rank=0 _gpuos_size=1
+_gpuos_joined='' _gpuos_told='' _gpuos_done=0 _gpuos_rank=0 _gpuos_size=1
 
 # A decimal number without sign and leading zeros, of at most ten digits?
 _gpuos_number() {
@@ -138,20 +138,32 @@ gpuos_checkpoint_refuse() {
     gpuos_checkpoint_restored='' gpuos_checkpoint_from='' _gpuos_joined=''
 }
 
+# Has no other process joined in the place of this one? It would have removed the file by which this one has joined, and both would write into
+# one folder.
+_gpuos_own() {
+    [ -e "$_gpuos_mine" ] || _gpuos_fails "another process of this job has joined as rank $_gpuos_rank of $_gpuos_size after this one: a job makes checkpoints of one program at a time"
+}
+
 # 0: a checkpoint is wanted that this rank has not saved: gpuos_checkpoint_number, gpuos_checkpoint_reason. Cheap. Of several ranks one looks
 # and tells the others the number.
 gpuos_checkpoint_wanted() {
     [ -n "$_gpuos_joined" ] || return 1
     _gpuos_read "$GPUOS_CHECKPOINT_DIR/request" && _gpuos_number "$_gpuos_word" || return 1
     [ "$_gpuos_word" -gt "$_gpuos_done" ] || return 1
+    if ! _gpuos_own; then
+        [ "$_gpuos_told" = yes ] || echo "gpuos: $gpuos_checkpoint_why, so no checkpoint is made here" >&2
+        _gpuos_told=yes
+        return 1
+    fi
     gpuos_checkpoint_number=$_gpuos_word gpuos_checkpoint_reason=$_gpuos_rest
 }
 
-# gpuos_checkpoint_folder NUMBER: waits, 60 s at most, for the folder of this rank and puts it into gpuos_checkpoint_into. 1: the
-# checkpoint was given up, and the program goes on.
+# gpuos_checkpoint_folder NUMBER [SECONDS]: waits, 60 s at most, for the folder of this rank and puts it into gpuos_checkpoint_into. 1: the
+# checkpoint was given up or the limit was over, it is not wanted again, and the program goes on.
 gpuos_checkpoint_folder() {
     gpuos_checkpoint_into=''
     [ -n "$_gpuos_joined" ] || { _gpuos_fails 'this job makes no checkpoints'; return; }
+    _gpuos_own || { _gpuos_done=$1; return 1; }
     _gpuos_folder=$GPUOS_CHECKPOINT_DIR/$1/files/rank-$_gpuos_rank-of-$_gpuos_size
     _gpuos_pauses=0
     until [ -d "$_gpuos_folder" ]; do
@@ -160,7 +172,7 @@ gpuos_checkpoint_folder() {
             [ "$gpuos_checkpoint_outcome" = failed ] || gpuos_checkpoint_why='a newer checkpoint exists'
             return 1
         fi
-        _gpuos_pause "the folder for checkpoint $1" 60 || return
+        _gpuos_pause "the folder for checkpoint $1" "${2:-60}" || { _gpuos_done=$1; return 1; }
     done
     gpuos_checkpoint_into=$_gpuos_folder
 }
@@ -169,6 +181,7 @@ gpuos_checkpoint_folder() {
 gpuos_checkpoint_ready() {
     [ -n "$_gpuos_joined" ] || { _gpuos_fails 'this job makes no checkpoints'; return; }
     _gpuos_done=$1
+    _gpuos_own || return
     { printf '' >>"$GPUOS_CHECKPOINT_DIR/$1/ready.$_gpuos_rank"; } 2>/dev/null ||
         _gpuos_fails "checkpoint $1 is not wanted any more"
 }

@@ -30,6 +30,17 @@ pub fn check(
     }
 }
 
+/// Checks which component of a heterogeneous job a new one is, if it is one.
+///
+/// # Errors
+/// It is not the first. Each component makes checkpoints by itself, so those of two would not be of the same moment.
+pub fn component(options: &JobOptions, component: Option<u32>) -> Result<(), Refusal> {
+    match (options.checkpoint, component) {
+        (Some(asked), Some(1..)) => Err(refused::further_component(asked).into()),
+        _ => Ok(()),
+    }
+}
+
 /// Checks the nodes of a new job, or of one that is changed. A range of nodes is judged by its smallest.
 ///
 /// # Errors
@@ -132,6 +143,30 @@ mod tests {
         assert_eq!(check(&without, &options("10m,l3=off"), &on(1)), Ok(()));
         let with = site("enabled = true\nshared = \"/scratch/c\"");
         assert_eq!(check(&with, &options("10m,l3=every:2"), &on(1)), Ok(()));
+    }
+
+    #[test]
+    fn the_first_component_of_a_heterogeneous_job_alone_makes_checkpoints() {
+        for (value, of, taken) in [
+            ("10m", None, true),
+            ("10m", Some(0), true),
+            ("off", Some(1), true),
+            ("10m", Some(1), false),
+            ("auto", Some(127), false),
+        ] {
+            assert_eq!(
+                component(&options(value), of).is_ok(),
+                taken,
+                "{value} {of:?}"
+            );
+        }
+        let why = component(&options("10m"), Some(1)).unwrap_err();
+        assert_eq!(
+            why.sentence,
+            "--gpuos-checkpoint=10m: this is not the first component of its heterogeneous job, and checkpoints of two components \
+             would not be of the same moment; write it for the first component alone, whose program saves, and nothing or \
+             --gpuos-checkpoint=off for the others"
+        );
     }
 
     #[test]

@@ -107,6 +107,10 @@ pub mod refused {
         /// The layout table does not say where the job's numbers are.
         pub fn spares_unknown() on "--gpuos-spares" =
             "gpuos does not know how this release of Slurm has it", write "--nodes=N with the spares counted in, --no-kill, and gpuos run --nodes=N in the script";
+        /// A component of a heterogeneous job that is not its first.
+        pub fn further_component() on "--gpuos-checkpoint" =
+            "this is not the first component of its heterogeneous job, and checkpoints of two components would not be of the same moment",
+            write "it for the first component alone, whose program saves, and nothing or --gpuos-checkpoint=off for the others";
         /// A text of the job, such as its name, would move the cursor or end a line wherever it is shown.
         pub fn control_character(option, code) on option =
             "has the control character U+{code}, which gpuos refuses in texts of jobs", write "one line of printable characters";

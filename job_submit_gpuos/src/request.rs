@@ -45,6 +45,8 @@ pub struct Offsets {
     shared: usize,
     /// Whether a job is requeued, in its description and in slurmctld's configuration; absent where the table does not say.
     requeue: Option<[usize; 2]>,
+    /// Which component of a heterogeneous job a description is of; absent where the table does not say.
+    component: Option<usize>,
     record: Strings,
     record_details: usize,
     record_counts: Counts,
@@ -87,6 +89,7 @@ impl Offsets {
                 .offset("job_descriptor", "requeue")
                 .and_then(|own| Ok([own, fields.offset("slurm_conf", "job_requeue")?]))
                 .ok(),
+            component: fields.offset("job_descriptor", "het_job_offset").ok(),
             record: Strings::of(fields, "job_record")?,
             record_details: fields.offset("job_record", "details")?,
             record_counts: Counts::of(fields, "job_details")?,
@@ -138,6 +141,12 @@ impl Offsets {
             value if u32::from(value) == NO_VAL & 0xffff => flag(conf()?.checked_add(usual)?),
             value => as_flag(value),
         }
+    }
+
+    /// Which component of a heterogeneous job a `job_desc_msg_t` is of, from 0; `None`: another kind of job, or not known.
+    pub fn component(&self, description: *mut c_void) -> Option<u32> {
+        let component = read((description as usize).checked_add(self.component?)?)?;
+        Some(component).filter(|component| *component != NO_VAL)
     }
 
     /// What a `job_record_t` asks for.
@@ -255,6 +264,7 @@ mod tests {
             let fields = Fields::of(release, None).unwrap();
             let offsets = Offsets::of(&fields).unwrap_or_else(|e| panic!("{release}: {e}"));
             assert!(offsets.requeue.is_some(), "{release}");
+            assert!(offsets.component.is_some(), "{release}");
         }
     }
 
@@ -351,6 +361,18 @@ mod tests {
             assert_eq!(fake.offsets.requeues(pointer), means, "{word}");
         }
         assert_eq!(fake.offsets.requeues(std::ptr::null_mut()), None);
+    }
+
+    #[test]
+    fn a_component_of_a_heterogeneous_job_is_told_from_other_jobs() {
+        let mut fake = Fake::new();
+        let at = fake.offsets.component.unwrap();
+        for (word, means) in [(NO_VAL, None), (0, Some(0)), (2, Some(2))] {
+            fake.put(at, &word.to_ne_bytes());
+            let pointer = fake.pointer();
+            assert_eq!(fake.offsets.component(pointer), means, "{word}");
+        }
+        assert_eq!(fake.offsets.component(std::ptr::null_mut()), None);
     }
 
     #[test]

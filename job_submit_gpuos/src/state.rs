@@ -155,6 +155,7 @@ fn take(
         Some(config) => checkpoint::check(config, &options()?, &shape),
         None => Ok(()),
     })?;
+    checkpoint::component(&options()?, known.offsets.component(description))?;
     let Some(raised) = spares::raise(&options()?, sources, &shape)? else {
         return place(known, (env, sources), (description, shape), rewrite);
     };

@@ -127,7 +127,8 @@ class Checkpoints:
         folder = folder or os.environ.get(_VARIABLE)
         self.rank, self.size = rank, size
         self._folder = Path(folder) if folder else None
-        self._joined = False
+        self._joined: Optional[Path] = None
+        self._told = False
         # The join by which it was given a checkpoint.
         self._given: Optional[int] = None
         # The newest checkpoint for which nothing is left to do here.
@@ -149,7 +150,7 @@ class Checkpoints:
         cannot be loaded as things are, or the time is over (then it is a TimeoutError too)."""
         if self._folder is None:
             return None
-        self._joined, self._given = False, None
+        self._joined = self._given = None
         nonce = self._announce()
         path = self._folder / f"start.{self.rank}.{nonce}"
         line = self._wait(lambda: _line(path), f"gpuos_mover's answer to rank {self.rank} of {self.size}", limit)
@@ -159,7 +160,7 @@ class Checkpoints:
         number = _number(rest)
         if word not in ("new", "restore") or (word == "restore") == (number is None):
             raise CheckpointError(f"{path} says {line!r}, which this version of gpuos does not know")
-        self._joined = True
+        self._joined = self._folder / f"ranks/{self.rank}.{self.size}.{nonce}"
         self._given = None if number is None else nonce
         return None if number is None else Restored(number, self._folder / f"restore.{self.rank}.{nonce}")
 
@@ -173,7 +174,7 @@ class Checkpoints:
         unfinished = ranks / f".{name}"
         unfinished.write_text((why.splitlines() or [""])[0] + "\n", encoding="utf-8", errors="replace")
         unfinished.rename(ranks / name)
-        self._joined, self._given = False, None
+        self._joined = self._given = None
 
     def _announce(self) -> int:
         ranks = self._root() / "ranks"
@@ -198,20 +199,49 @@ class Checkpoints:
 
     def wanted(self) -> Optional[Request]:
         """The checkpoint that is wanted now and that this rank has not saved yet. One look for a file that mostly is not
-        there. Of several ranks one looks and tells the others, so that all save the same state."""
-        if not self._joined:
+        there. Of several ranks one looks and tells the others, so that all save the same state. None is wanted of a process in
+        whose place another one has joined, which standard error says: both would write into one folder."""
+        if self._joined is None:
             return None
         try:
             word, reason = _words(_line(self._root() / "request"))
         except OSError:
             return None
         number = _number(word)
-        return Request(number, reason) if number is not None and number > self._done else None
+        if number is None or number <= self._done:
+            return None
+        if self._replaced():
+            if not self._told:
+                _say(f"{self._replacement()}, so no checkpoint is made here")
+            self._told = True
+            return None
+        return Request(number, reason)
 
-    def folder(self, number: int) -> Path:
-        """The folder for this rank's files of a checkpoint; waits 60 s at most where another rank has seen the request first.
-        GivenUp: the checkpoint has ended, and the program goes on."""
+    def _replaced(self) -> bool:
+        """A later start of a rank removes the file by which it has joined."""
+        if self._joined is None:
+            return False
+        try:
+            self._joined.stat()
+        except FileNotFoundError:
+            return True
+        except OSError:
+            pass
+        return False
+
+    def _replacement(self) -> str:
+        return (
+            f"another process of this job has joined as rank {self.rank} of {self.size} after this one: "
+            "a job makes checkpoints of one program at a time"
+        )
+
+    def folder(self, number: int, limit: float = _FOLDER_LIMIT) -> Path:
+        """The folder for this rank's files of a checkpoint; waits `limit` seconds at most where another rank has seen the request
+        first. GivenUp: the checkpoint has ended, and the program goes on. TimeoutError: the same, and this checkpoint is not
+        wanted of this rank again, as each look would wait as long."""
         path = self._root() / f"{number}/files/rank-{self.rank}-of-{self.size}"
+        if self._replaced():
+            raise self._over(number, Outcome("failed", self._replacement()))
 
         def look() -> Optional[Path]:
             if path.is_dir():
@@ -221,10 +251,16 @@ class Checkpoints:
                 raise self._over(number, outcome)
             return None
 
-        return self._wait(look, f"the folder for checkpoint {number} of rank {self.rank} of {self.size}", _FOLDER_LIMIT)
+        try:
+            return self._wait(look, f"the folder for checkpoint {number} of rank {self.rank} of {self.size}", limit)
+        except _TimedOut:
+            self._done = max(self._done, number)
+            raise
 
     def ready(self, number: int) -> None:
         """This rank's files are complete, and it leaves them alone from now on. GivenUp: the checkpoint has ended."""
+        if self._replaced():
+            raise self._over(number, Outcome("failed", self._replacement()))
         try:
             os.close(os.open(self._root() / f"{number}/ready.{self.rank}", os.O_WRONLY | os.O_CREAT, 0o600))
         except FileNotFoundError:

@@ -120,6 +120,33 @@ class Protocol(unittest.TestCase):
             self.assertEqual(client.outcome(third).state, "committed")
             self.assertEqual(client.outcome(third + 1).state, "pending")
 
+    def test_a_checkpoint_whose_folder_does_not_come_is_not_wanted_again(self):
+        with Mover() as mover:
+            client = checkpoint.Checkpoints(0, 1)
+            client.join()
+            mover.write("request", "7 interval")
+            self.assertEqual(client.wanted().number, 7)
+            with self.assertRaises(TimeoutError):
+                client.folder(7, limit=0)
+            self.assertIsNone(client.wanted())
+            mover.write("request", "8 interval")
+            self.assertEqual(client.wanted().number, 8)
+
+    def test_of_two_programs_at_once_the_later_one_alone_saves(self):
+        with Mover() as mover:
+            first, second = checkpoint.Checkpoints(0, 1), checkpoint.Checkpoints(0, 1)
+            first.join()
+            second.join()
+            number = mover.ask("interval")
+            with quiet() as told:
+                self.assertIsNone(first.wanted())
+                self.assertIsNone(first.wanted())
+            self.assertEqual(told.getvalue().count("one program at a time"), 1)
+            for call in (first.folder, first.ready):
+                with self.assertRaisesRegex(checkpoint.GivenUp, "one program at a time"):
+                    call(number)
+            self.assertEqual(second.wanted().number, number)
+
     def test_starts_that_fail_say_why(self):
         with Mover() as mover, mock.patch.object(mover, "_answer") as answer:
             def told(line):

@@ -1,24 +1,26 @@
-//! Programs in four languages, each with three ranks, and what can end beneath them, at random moments: each has to end as if nothing had happened.
+//! Programs in several languages, under MPI and with torch, and what can end beneath them, at random moments: each has to end as if nothing had happened.
 //!
-//! `GPUOS_CKPT_MATRIX=N` tries each N times; without it nothing is done. `GPUOS_CKPT_MATRIX_SEED` repeats a run, `GPUOS_CKPT_MATRIX_VICTIMS=node,mover` has
-//! these alone, and with `GPUOS_WRITE=1` the table is written to docs/results.
+//! `GPUOS_CKPT_MATRIX=N` tries each N times; without it nothing is done. `GPUOS_CKPT_MATRIX_SEED` repeats a run, `GPUOS_CKPT_MATRIX_VICTIMS=node,mover` and
+//! `GPUOS_CKPT_MATRIX_PROGRAMS=C,PyTorch` have these alone, and with `GPUOS_WRITE=1` the table is written to docs/results.
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::rc::Rc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use gpuos_lab::Suite;
 use gpuos_tests::{Cluster, Setup, counted, per_suite, plugins};
 
+#[path = "checkpoint_matrix/programs.rs"]
+mod programs;
 #[path = "checkpoint_matrix/table.rs"]
 mod table;
 #[path = "checkpoint_matrix/victims.rs"]
 pub(crate) mod victims;
 
 use crate::checkpoint::committed;
+use programs::Program;
 use table::{Cell, Table};
 use victims::{Struck, VICTIMS, Victim};
 pub(crate) use victims::{end_all_of, kill, programs as programs_of};
@@ -26,47 +28,23 @@ pub(crate) use victims::{end_all_of, kill, programs as programs_of};
 per_suite!(each_program_survives_each_victim);
 
 /// To what all programs count, a step each 25 ms.
-const LIMIT: u64 = 600;
-const RANKS: u32 = 3;
+const LIMIT: u64 = 800;
 const NODES: [&str; 4] = ["n1", "n2", "n3", "n4"];
 /// The last of them, which takes over from a lost one.
 const SPARE: &str = "n4";
 
 /// How long a job may take in all: far more than it does on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(100);
-
-/// A loop in Python whose ranks look for themselves, as those in sh and C do.
-const LOOP: &str = "
-import sys, time
-from gpuos import checkpoint
-ckpt, limit, count = checkpoint.Checkpoints(), int(sys.argv[1]), 0
-start = ckpt.join()
-if start:
-    count = int((start.folder / 'count').read_text())
-    print(f'restored checkpoint {start.number} at {count}', flush=True)
-else:
-    print('new', flush=True)
-while count < limit:
-    count += 1
-    time.sleep(0.025)
-    wanted = ckpt.wanted()
-    if wanted:
-        try:
-            (ckpt.folder(wanted.number) / 'count').write_text(str(count))
-            ckpt.ready(wanted.number)
-            print(f'saved {wanted.number} at {count}', flush=True)
-        except checkpoint.GivenUp as why:
-            print(why, flush=True)
-print(f'done at {count}', flush=True)
-";
+const PATIENCE: Duration = Duration::from_secs(200);
 
 /// Starts the program again when it fails. srun waits for ever for a rank whose slurmstepd has ended, if `--wait` does not say otherwise. Each rank of each start writes a file of its own, as what Slurm carries can be lost with a node.
+/// Ranks of Open MPI that wait for each other leave the cores to others.
 const SCRIPT: &str = r#"
 start=0
 while [ $start -lt 8 ]; do
     start=$((start + 1))
     export LOG=$PWD/$SLURM_JOB_ID.${SLURM_RESTART_COUNT:-0}.$start
-    FAKE_MPI=$LOG.mpi srun --kill-on-bad-exit=1 --wait=5 sh ./rank.sh PROGRAM && exit 0
+    export FAKE_MPI=$LOG.mpi INIT_METHOD=file://$LOG.store OMPI_MCA_mpi_yield_when_idle=1
+    srun --kill-on-bad-exit=1 --wait=5 OPTIONS sh ./rank.sh PROGRAM && exit 0
     sleep 0.2
 done
 exit 1
@@ -76,13 +54,13 @@ GPUOS_MATRIX_RANK=$SLURM_PROCID exec "$@""#;
 
 /// A job of the matrix.
 struct Job {
-    program: &'static str,
+    program: Rc<Program>,
     id: u32,
 }
 
 struct Matrix {
     cluster: Cluster,
-    programs: Vec<(&'static str, String)>,
+    programs: Vec<Rc<Program>>,
     random: Random,
     table: Table,
 }
@@ -95,22 +73,35 @@ fn each_program_survives_each_victim(suite: &Suite) {
     }
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     let seed = number("GPUOS_CKPT_MATRIX_SEED").unwrap_or(since.unwrap_or_default().as_secs());
-    let only = std::env::var("GPUOS_CKPT_MATRIX_VICTIMS").unwrap_or_default();
+    let only = |what: &str, name: &str| {
+        let only = std::env::var(format!("GPUOS_CKPT_MATRIX_{what}")).unwrap_or_default();
+        only.is_empty() || only.split(',').any(|one| one == name)
+    };
     let mut setup = Setup::simulated("ckpt-matrix", suite, NODES.len());
     setup.spec.movers = Some(plugins::daemons().to_path_buf());
+    // PMIx makes a folder for each step there, and all nodes are one machine.
+    let temporary = tempfile::tempdir().expect("a folder");
+    for node in NODES {
+        fs::create_dir(temporary.path().join(node)).expect("a folder");
+    }
+    let of_node = format!("TmpFS={}/%n", temporary.path().display());
+    setup.spec.slurm_conf_extra.push(of_node);
     let Some(cluster) = setup.steered() else {
         return;
     };
     eprintln!("GPUOS_CKPT_MATRIX_SEED={seed}");
-    let programs = programs(&cluster);
+    fs::write(cluster.lab.dir().join("work/rank.sh"), RANK).expect("written");
+    let mut programs = programs::programs(&cluster);
+    programs.retain(|program| only("PROGRAMS", program.name));
+    let names = programs.iter().map(|program| program.name).collect();
     let mut matrix = Matrix {
         cluster,
-        programs,
+        programs: programs.into_iter().map(Rc::new).collect(),
         random: Random(seed | 1),
-        table: Table::new(seed, moments),
+        table: Table::new(seed, moments, names),
     };
     for victim in VICTIMS {
-        if only.is_empty() || only.split(',').any(|name| name == victim.name()) {
+        if only("VICTIMS", victim.name()) {
             for _ in 0..moments {
                 matrix.round(victim);
             }
@@ -129,85 +120,27 @@ pub(crate) fn root() -> PathBuf {
     root.canonicalize().expect("the project")
 }
 
-/// Compiles in `work` what is in C, and gives how each program is started.
-fn programs(cluster: &Cluster) -> Vec<(&'static str, String)> {
-    let (root, work) = (root(), cluster.lab.dir().join("work"));
-    let built = plugins::programs();
-    for (name, names) in [
-        ("libgpuos.so", ["libgpuos.so.0", "libgpuos.so"]),
-        ("libscr.so", ["libscr-gpuos.so.0", "libscr.so"]),
-    ] {
-        for other in names {
-            symlink(built.join(name), work.join(other)).expect("a link");
-        }
-    }
-    let compile = |to: &str, arguments: &[&str]| {
-        let mut cc = Command::new("cc");
-        cc.current_dir(&work).args(["-D_DEFAULT_SOURCE", "-o", to]);
-        cc.args([
-            &format!("-I{}/include", root.display()),
-            "-L.",
-            "-Wl,-rpath,$ORIGIN",
-        ]);
-        let out = cc.args(arguments).output().expect("cc runs");
-        assert!(
-            out.status.success(),
-            "{}",
-            String::from_utf8_lossy(&out.stderr)
-        );
-    };
-    let examples = root.join("examples/checkpoint");
-    let file = |path: &Path| path.display().to_string();
-    compile("counter", &[&file(&examples.join("counter.c")), "-lgpuos"]);
-    let mpi = root.join("crates/libscr/tests/mpi");
-    compile(
-        "libmpi.so",
-        &["-shared", "-fPIC", &file(&mpi.join("mpi.c"))],
-    );
-    let header = format!("-I{}", mpi.display());
-    let scr = file(&examples.join("counter-scr.c"));
-    compile(
-        "counter-scr",
-        &["-DWITH_MPI", &header, &scr, "-lscr", "-lmpi"],
-    );
-    fs::write(work.join("loop.py"), LOOP).expect("written");
-    fs::write(work.join("rank.sh"), RANK).expect("written");
-    let (share, python) = (root.join("share"), root.join("python"));
-    vec![
-        (
-            "sh",
-            format!(
-                "env GPUOS_HELPERS={} sh {} {LIMIT} 0.025",
-                share.display(),
-                file(&examples.join("counter.sh"))
-            ),
-        ),
-        ("C", format!("./counter {LIMIT} 25")),
-        (
-            "Python",
-            format!(
-                "env PYTHONPATH={} python3 loop.py {LIMIT}",
-                python.display()
-            ),
-        ),
-        ("C with SCR", format!("./counter-scr {LIMIT} 25")),
-    ]
-}
-
 impl Matrix {
     /// All programs at once, and what ends beneath them.
     fn round(&mut self, victim: Victim) {
         self.cluster.ready();
         self.cluster.set_node(SPARE, "DRAIN");
-        let jobs: Vec<Job> = self
-            .programs
-            .iter()
-            .map(|(program, command)| self.submit(program, command))
-            .collect();
         let begun = Instant::now();
-        let early = |job: &&Job| self.committed(job.id).is_none();
-        while jobs.iter().any(|job| early(&job)) && begun.elapsed() < PATIENCE {
-            std::thread::sleep(Duration::from_millis(50));
+        let mut jobs = Vec::new();
+        // Those that begin late come first, or the others would be near their ends.
+        for slow in [true, false] {
+            let those =
+                |program: &&Rc<Program>| program.is_slow == slow && program.not != Some(victim);
+            jobs.extend(
+                self.programs
+                    .iter()
+                    .filter(those)
+                    .map(|program| self.submit(program)),
+            );
+            let early = |job: &Job| self.committed(job.id).is_none();
+            while jobs.iter().any(early) && begun.elapsed() < PATIENCE {
+                std::thread::sleep(Duration::from_millis(50));
+            }
         }
         let moment = Duration::from_millis(self.random.below(2500));
         std::thread::sleep(moment);
@@ -219,11 +152,11 @@ impl Matrix {
         let after = self.follow(&jobs, &struck);
         for ((job, before), (state, newest)) in jobs.iter().zip(before).zip(after) {
             let starts = self.starts(job.id);
-            let judged = judge(&state, &starts, &before, newest, victim);
+            let judged = judge(&job.program, &state, &starts, &before, newest, victim);
             if let Err(why) = &judged {
                 eprintln!(
                     "{victim:?}, {}, job {} after {} ms on {}: {why}",
-                    job.program,
+                    job.program.name,
                     job.id,
                     moment.as_millis(),
                     struck.node
@@ -232,7 +165,7 @@ impl Matrix {
             }
             let again = again(&starts, &before.1);
             self.table.add(
-                job.program,
+                job.program.name,
                 victim.name(),
                 Cell {
                     held: judged.is_ok(),
@@ -245,18 +178,20 @@ impl Matrix {
         self.clean(&jobs, &struck);
     }
 
-    fn submit(&self, program: &'static str, command: &str) -> Job {
+    fn submit(&self, program: &Rc<Program>) -> Job {
         let options = [
             "--requeue",
             "-N3",
-            "--ntasks-per-node=1",
+            &format!("--ntasks={}", program.ranks),
             "--open-mode=append",
             "--gpuos-checkpoint=1s,l2=xor:3",
         ];
-        let id = self
-            .cluster
-            .sbatch(&options, &SCRIPT.replace("PROGRAM", command));
-        Job { program, id }
+        let script = SCRIPT.replace("OPTIONS", program.srun);
+        let script = script.replace("PROGRAM", &program.command);
+        Job {
+            program: program.clone(),
+            id: self.cluster.sbatch(&options, &script),
+        }
     }
 
     fn starts(&self, job: u32) -> Vec<counted::Start> {
@@ -337,6 +272,7 @@ impl Matrix {
 
 /// Whether a job has come through.
 fn judge(
+    program: &Program,
     state: &str,
     starts: &[counted::Start],
     (committed, before): &(Option<u32>, Vec<counted::Start>),
@@ -346,7 +282,16 @@ fn judge(
     if state != "COMPLETED" {
         return Err(format!("the job is {state}"));
     }
-    counted::check(starts, RANKS, LIMIT)?;
+    counted::check(starts, program.ranks, LIMIT)?;
+    if let (Some(result), Some(last)) = (&program.result, starts.last()) {
+        let other = last.iter().find(|(_, said)| !said.other.contains(result));
+        if let Some((rank, said)) = other {
+            return Err(format!(
+                "rank {rank} has not ended with {result}: {:?}",
+                said.other
+            ));
+        }
+    }
     let later = starts.get(before.len()).and_then(|start| start.get(&0));
     if victim.ends_programs() && later.is_none() {
         return Err("the program was not started again".into());
@@ -377,6 +322,12 @@ fn judge(
                 "more than an interval was done again: {second:?} was saved, and it went on at {count}"
             ));
         }
+    }
+    if committed.is_none() {
+        return Err(
+            "no checkpoint was made before anything ended: the job's standard error may say why"
+                .into(),
+        );
     }
     if newest <= *committed {
         return Err(format!("no checkpoint was made after {committed:?}"));

@@ -4,6 +4,7 @@
 mod accounting;
 mod checkpoint;
 mod checkpoint_ends;
+mod checkpoint_kinds;
 mod checkpoint_losses;
 mod checkpoint_matrix;
 mod checkpoint_outside;

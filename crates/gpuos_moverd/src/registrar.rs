@@ -216,6 +216,10 @@ impl Registrar {
         }
         self.in_vain.retain(|_, at| at.elapsed() < AGAIN);
         let record = self.record(job).and_then(|record| {
+            // While the nodes of a requeued job are cleaned up it has the number of its next run, and what is left of its last nodes.
+            if record.state == JobState::Ending {
+                return Err(format!("job {job} ends on this node"));
+            }
             self.allowed(&record, "")?;
             Ok(record)
         });

@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 use gpuos_config::access::{Forbid, Forbidden};
 use gpuos_config::gpuos_toml::CheckpointConfig;
 use gpuos_core::wire::{CheckpointPhase, CheckpointRequest, Code, Peer, Reply};
+use gpuos_moverd::registrar::Ask;
+use gpuos_workload::job::{Job, JobState};
 use tempfile::TempDir;
 
 use crate::one::*;
@@ -260,6 +262,29 @@ fn nobody_is_told_of_others_jobs_and_a_long_tale_fits() {
     let reply = Reply::Checkpoints { jobs: all };
     assert!(gpuos_core::wire::encode(&reply, gpuos_core::wire::MAX_REPLY).is_ok());
     assert_eq!(list(4321).len(), 0);
+}
+
+#[test]
+fn a_job_that_ends_is_not_taken_for_its_next_run() {
+    let base = Base::new();
+    let mover = base.mover(config(), Forbidden::default());
+    let job = |nodes: &[&str], state| Job {
+        restarts: 1,
+        nodes: nodes.iter().map(|node| node.to_string()).collect(),
+        state,
+        ..record(7, uid())
+    };
+    // A node of three is lost, and the job requeued; another mover has not heard of that yet and names it.
+    mover.runs(job(&[NODE, "n2"], JobState::Ending));
+    let named = Ask::Named(7.into());
+    mover.handler.registrar.send(named).unwrap();
+    let refused = mover.step(8, uid(), "10m");
+    assert!(refused.is_err(), "nobody knows that job: {refused:?}");
+    assert!(mover.handler.jobs.get(&7.into()).is_none());
+    mover.runs(job(&[NODE, "n2", "n4"], JobState::Running));
+    let _ = mover.step(7, uid(), "10m");
+    let served = mover.handler.jobs.get(&7.into()).expect("it is served");
+    assert_eq!((served.run, served.place.nodes), (1, 3));
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! The client: joins, looks for requests, saves, and waits for the outcome.
 
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -55,7 +56,10 @@ pub enum Outcome {
 pub struct Checkpoints {
     folder: Option<Folder>,
     rank: Rank,
-    joined: bool,
+    /// By which it has joined, and was answered.
+    nonce: Option<u64>,
+    /// Whether it was told that another process has joined in its place.
+    told: AtomicBool,
     /// The join by which it was given a checkpoint.
     given: Option<u64>,
     /// The newest checkpoint for which nothing is left to do here.
@@ -83,7 +87,8 @@ impl Checkpoints {
         Checkpoints {
             folder: folder.map(Folder::at),
             rank,
-            joined: false,
+            nonce: None,
+            told: AtomicBool::new(false),
             given: None,
             done: 0,
         }
@@ -111,7 +116,7 @@ impl Checkpoints {
         let Some(folder) = self.folder.clone() else {
             return Ok(Start::New);
         };
-        self.joined = false;
+        self.nonce = None;
         self.given = None;
         let rank = self.rank;
         let nonce = folder.join(rank)?;
@@ -128,7 +133,7 @@ impl Checkpoints {
             }
             Answer::Failed(why) => return Ok(Start::Failed(why)),
         };
-        self.joined = true;
+        self.nonce = Some(nonce);
         Ok(start)
     }
 
@@ -146,7 +151,7 @@ impl Checkpoints {
             return Err(Error::NothingGiven);
         };
         folder.refuse(self.rank, nonce, said)?;
-        self.joined = false;
+        self.nonce = None;
         self.given = None;
         Ok(())
     }
@@ -155,11 +160,35 @@ impl Checkpoints {
     /// enough for each iteration.
     ///
     /// In a program of several ranks one rank looks and tells the others the number, so that all save the same state.
+    ///
+    /// None is wanted of a process in whose place another one has joined, which standard error says: a later start of the program, or a second
+    /// program of the job. Both would write into one folder.
     pub fn wanted(&self) -> Option<Request> {
-        let folder = self.folder.as_ref().filter(|_| self.joined)?;
-        folder
-            .request()
-            .filter(|request| request.number > self.done)
+        let folder = self.folder.as_ref().filter(|_| self.nonce.is_some())?;
+        let request = folder.request()?;
+        if request.number <= self.done {
+            return None;
+        }
+        let replaced = self.replaced(folder);
+        if replaced && !self.told.swap(true, Ordering::Relaxed) {
+            eprintln!(
+                "gpuos: {}, so no checkpoint is made here",
+                self.replacement()
+            );
+        }
+        (!replaced).then_some(request)
+    }
+
+    fn replaced(&self, folder: &Folder) -> bool {
+        self.nonce
+            .is_some_and(|nonce| !folder.is_joined(self.rank, nonce))
+    }
+
+    fn replacement(&self) -> String {
+        format!(
+            "another process of this job has joined as {} after this one: a job makes checkpoints of one program at a time",
+            self.rank
+        )
     }
 
     /// The folder for this rank's files of a checkpoint. Where another rank has seen the request it can take a moment until the folder is here:
@@ -167,9 +196,22 @@ impl Checkpoints {
     ///
     /// # Errors
     ///
-    /// [`Error::Over`]: the checkpoint was given up, and the program goes on; [`Error::TimedOut`], [`Error::NoCheckpoints`], [`Error::Files`].
+    /// As [`folder_within`](Checkpoints::folder_within).
     pub fn folder(&mut self, number: u32) -> Result<PathBuf, Error> {
+        self.folder_within(number, FOLDER_LIMIT)
+    }
+
+    /// The same, with another limit.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Over`]: the checkpoint was given up, and the program goes on; [`Error::TimedOut`]: the same, and this checkpoint is not wanted of this rank
+    /// again, as each look would wait as long; [`Error::NoCheckpoints`], [`Error::Files`].
+    pub fn folder_within(&mut self, number: u32, limit: Duration) -> Result<PathBuf, Error> {
         let folder = self.folder.clone().ok_or(Error::NoCheckpoints)?;
+        if self.replaced(&folder) {
+            return Err(self.over(number, End::Failed(self.replacement())));
+        }
         let rank = self.rank;
         let waited_for = format!("the folder for checkpoint {number} of {rank}");
         let look = || {
@@ -178,11 +220,19 @@ impl Checkpoints {
             }
             Ok(folder.end(number)?.map(Err))
         };
-        match wait(&folder, Some(FOLDER_LIMIT), &waited_for, look)? {
+        match wait(&folder, Some(limit), &waited_for, look)? {
             Some(Ok(path)) => Ok(path),
             Some(Err(end)) => Err(self.over(number, end)),
-            None => Err(Error::TimedOut(waited_for)),
+            None => {
+                self.pass_over(number);
+                Err(Error::TimedOut(waited_for))
+            }
         }
+    }
+
+    /// This rank does not save this checkpoint, and is not asked for it again: another rank of the program cannot.
+    pub fn pass_over(&mut self, number: u32) {
+        self.done = self.done.max(number);
     }
 
     /// Says that this rank's files of a checkpoint are complete. From then on it leaves them alone; the mover reads, syncs and removes them.
@@ -192,12 +242,15 @@ impl Checkpoints {
     /// [`Error::Over`]: the checkpoint was given up, and the program goes on; [`Error::NoCheckpoints`], [`Error::Files`].
     pub fn ready(&mut self, number: u32) -> Result<(), Error> {
         let folder = self.folder.clone().ok_or(Error::NoCheckpoints)?;
+        if self.replaced(&folder) {
+            return Err(self.over(number, End::Failed(self.replacement())));
+        }
         if !folder.ready(number, self.rank)? {
             let end = folder.end(number)?;
             let unknown = || End::Failed("its folder is gone".into());
             return Err(self.over(number, end.unwrap_or_else(unknown)));
         }
-        self.done = self.done.max(number);
+        self.pass_over(number);
         Ok(())
     }
 
@@ -237,7 +290,7 @@ impl Checkpoints {
 
     /// The error of a checkpoint that has ended without this rank.
     fn over(&mut self, number: u32, end: End) -> Error {
-        self.done = self.done.max(number);
+        self.pass_over(number);
         let why = match end {
             End::Committed => "a newer one exists".into(),
             End::Failed(why) => why,

@@ -60,6 +60,13 @@ impl Folder {
         Ok(nonce)
     }
 
+    /// Whether the file by which a rank joined is there: a later start of the rank removes it.
+    pub(crate) fn is_joined(&self, rank: Rank, nonce: u64) -> bool {
+        let name = format!("{}.{}.{nonce}", rank.rank(), rank.size());
+        let there = self.0.join("ranks").join(name).try_exists();
+        there.unwrap_or(true)
+    }
+
     /// The answer to a rank that joined, once it is there.
     pub(crate) fn answer(&self, rank: Rank, nonce: u64) -> Result<Option<Answer>, Error> {
         let path = self.0.join(format!("start.{}.{nonce}", rank.rank()));

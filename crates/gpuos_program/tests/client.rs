@@ -81,6 +81,40 @@ fn what_was_saved_is_there_at_the_next_start() {
 }
 
 #[test]
+fn a_checkpoint_whose_folder_does_not_come_is_not_wanted_again() {
+    let mover = Mover::start();
+    let (mut client, _) = joined(&mover, Rank::ALONE);
+    let number = mover.ask("interval");
+    assert_eq!(client.wanted().expect("wanted").number, number);
+    fs::remove_dir_all(mover.path().join(format!("{number}/files"))).expect("it was there");
+    let waited = client.folder_within(number, Duration::from_millis(20));
+    assert!(matches!(waited, Err(Error::TimedOut(_))), "{waited:?}");
+    assert_eq!(client.wanted(), None);
+    mover.give_up("of the test");
+    let next = mover.ask("interval");
+    assert_eq!(client.wanted().expect("wanted").number, next);
+    client.pass_over(next);
+    assert_eq!(client.wanted(), None);
+}
+
+#[test]
+fn of_two_programs_at_once_the_later_one_alone_saves() {
+    let mover = Mover::start();
+    let (mut first, _) = joined(&mover, Rank::ALONE);
+    let (mut second, _) = joined(&mover, Rank::ALONE);
+    let number = mover.ask("interval");
+    assert_eq!(first.wanted(), None);
+    for done in [first.folder(number).map(drop), first.ready(number)] {
+        let why = done.expect_err("refused").to_string();
+        assert!(why.contains("one program at a time"), "{why}");
+    }
+    assert_eq!(second.wanted().expect("wanted").number, number);
+    second.folder(number).expect("its folder");
+    second.ready(number).expect("ready");
+    mover.ended(number).expect("committed");
+}
+
+#[test]
 fn ranks_are_answered_when_all_have_joined() {
     let mover = Mover::start();
     let ranks: Vec<_> = (0..4)

@@ -1,6 +1,7 @@
 //! The Python package.
 
-use std::process::Command;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
 
 use crate::support::{Mover, count, root, run_counter};
 
@@ -84,4 +85,100 @@ with checkpoint.session(broadcast=lambda value: ({told} or value[0], 2)) as ckpt
         assert!(rank.wait().expect("ends").success());
     }
     assert_eq!(count(&mover, 1), Some(0));
+}
+
+/// The training loop of the examples, with so many ranks, each up to its end or until the caller ends it.
+fn train(
+    command: impl Fn() -> Command,
+    ranks: u16,
+    mover: Option<&Mover>,
+    meet: &Path,
+) -> Vec<Child> {
+    let start = |rank: u16| {
+        let mut command = command();
+        command
+            .arg(root().join("examples/checkpoint/train.py"))
+            .args(["100", "0.02"])
+            .env("INIT_METHOD", format!("file://{}", meet.display()))
+            .env("RANK", rank.to_string())
+            .env("WORLD_SIZE", ranks.to_string())
+            .stdout(Stdio::piped());
+        for name in ["TORCHELASTIC_RUN_ID", "OMPI_COMM_WORLD_RANK", "PMI_RANK"] {
+            command.env_remove(name);
+        }
+        match mover {
+            Some(mover) => command.env("GPUOS_CHECKPOINT_DIR", mover.path()),
+            None => command.env_remove("GPUOS_CHECKPOINT_DIR"),
+        };
+        command.spawn().expect("starts")
+    };
+    (0..ranks).map(start).collect()
+}
+
+/// Ends a program in the midst, after a checkpoint, and holds the parameters of its second start against those of a run that nothing disturbed.
+fn ends_with_the_same_parameters(command: impl Fn() -> Command, ranks: u16) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let ended = |programs: Vec<Child>| -> Vec<String> {
+        let out = programs.into_iter().map(|program| {
+            let out = program.wait_with_output().expect("ends");
+            assert!(out.status.success(), "{out:?}");
+            String::from_utf8_lossy(&out.stdout).into_owned()
+        });
+        out.collect()
+    };
+    let parameters = |out: &[String]| -> Vec<String> {
+        let of = |out: &String| {
+            let line = out.lines().find(|line| line.starts_with("parameters "));
+            line.unwrap_or_else(|| panic!("{out}")).to_string()
+        };
+        out.iter().map(of).collect()
+    };
+    let meet = |name: &str| folder.path().join(name);
+    let undisturbed = ended(train(&command, ranks, None, &meet("undisturbed")));
+    let mover = Mover::start();
+    let mut programs = train(&command, ranks, Some(&mover), &meet("first"));
+    mover.ended(mover.ask("interval")).expect("committed");
+    for program in &mut programs {
+        program.kill().expect("it ran");
+        program.wait().expect("ends");
+    }
+    mover.restart();
+    let again = ended(train(&command, ranks, Some(&mover), &meet("again")));
+    for out in &again {
+        assert!(out.starts_with("restored checkpoint 1 at "), "{out}");
+    }
+    assert_eq!(parameters(&again), parameters(&undisturbed));
+}
+
+#[test]
+fn a_training_loop_ends_with_the_same_parameters() {
+    if python().is_some() {
+        ends_with_the_same_parameters(|| python().expect("is here"), 1);
+    }
+}
+
+#[test]
+fn ranks_of_torch_end_with_the_same_parameters() {
+    if std::env::var_os("GPUOS_LONG").is_none() {
+        eprintln!("skipped: it takes long to load torch, so make random has this");
+        return;
+    }
+    // Debian's goes with its own Python, which need not be the first in PATH.
+    let has_torch = |python: &&str| {
+        let mut command = Command::new(python);
+        let out = command.args(["-c", "import torch.distributed"]).output();
+        out.is_ok_and(|out| out.status.success())
+    };
+    let Some(python) = ["python3", "/usr/bin/python3"].into_iter().find(has_torch) else {
+        eprintln!("skipped: there is no torch here");
+        return;
+    };
+    let command = || {
+        let mut command = Command::new(python);
+        command
+            .env("PYTHONPATH", root().join("python"))
+            .env("PYTHONDONTWRITEBYTECODE", "1");
+        command
+    };
+    ends_with_the_same_parameters(command, 3);
 }

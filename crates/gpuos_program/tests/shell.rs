@@ -183,6 +183,46 @@ fn a_start_that_fails_says_why() {
 }
 
 #[test]
+fn a_checkpoint_whose_folder_does_not_come_is_not_wanted_again() {
+    // The request is there and no folder: the test makes it, as the mover would not.
+    let text = "gpuos_checkpoint_start
+        echo '7 interval' >\"$GPUOS_CHECKPOINT_DIR/request\"
+        gpuos_checkpoint_wanted
+        ! gpuos_checkpoint_folder 7 0
+        echo \"$gpuos_checkpoint_why\"
+        ! gpuos_checkpoint_wanted
+        echo '8 interval' >\"$GPUOS_CHECKPOINT_DIR/request\"
+        gpuos_checkpoint_wanted
+        echo \"$gpuos_checkpoint_number\"";
+    for shell in shells() {
+        let mover = Mover::start();
+        let said = output(&mut script(shell, Some(mover.path()), text));
+        let expected = "the folder for checkpoint 7 did not come within 0 s\n8\n";
+        assert_eq!(said.as_deref(), Ok(expected), "{shell}");
+    }
+}
+
+#[test]
+fn of_two_programs_at_once_the_later_one_alone_saves() {
+    // The test removes the file by which the script has joined, as another process would.
+    let text = "gpuos_checkpoint_start
+        rm \"$GPUOS_CHECKPOINT_DIR\"/ranks/*
+        echo '7 interval' >\"$GPUOS_CHECKPOINT_DIR/request\"
+        ! gpuos_checkpoint_wanted 2>>\"$GPUOS_CHECKPOINT_DIR/told\"
+        ! gpuos_checkpoint_wanted 2>>\"$GPUOS_CHECKPOINT_DIR/told\"
+        grep -c 'one program at a time' \"$GPUOS_CHECKPOINT_DIR/told\"
+        ! gpuos_checkpoint_folder 7
+        ! gpuos_checkpoint_ready 7
+        echo \"$gpuos_checkpoint_why\"";
+    for shell in shells() {
+        let mover = Mover::start();
+        let said = output(&mut script(shell, Some(mover.path()), text));
+        let expected = "1\nanother process of this job has joined as rank 0 of 1 after this one: a job makes checkpoints of one program at a time\n";
+        assert_eq!(said.as_deref(), Ok(expected), "{shell}");
+    }
+}
+
+#[test]
 fn outcomes_are_told_apart() {
     // The script saves whatever is wanted until it is told to stop, and says how each ended.
     let text = "gpuos_checkpoint_start

@@ -34,8 +34,6 @@ pub(crate) struct Session {
     phase: Phase,
     /// What `SCR_Need_checkpoint` has said last, on all ranks.
     wanted: Option<Request>,
-    /// The newest checkpoint that could not be begun: it is not tried again, as that can take a minute where a node's mover has ended.
-    passed: u32,
     ends: bool,
 }
 
@@ -89,7 +87,6 @@ impl Session {
             lost: None,
             phase: Phase::Idle,
             wanted: None,
-            passed: 0,
             ends: false,
         })
     }
@@ -103,10 +100,7 @@ impl Session {
 
     fn look(&mut self) -> Result<(), Problem> {
         let own = match self.world.rank().rank() {
-            0 => self
-                .client
-                .wanted()
-                .filter(|request| request.number > self.passed),
+            0 => self.client.wanted(),
             _ => None,
         };
         let words = own.and_then(|request| {
@@ -151,7 +145,9 @@ impl Session {
             return Ok(());
         };
         let opened = open(&mut self.client, request.number, name);
-        let folder = together(&self.world, opened).inspect_err(|_| self.passed = request.number)?;
+        // It is not tried again: that can take a minute where a node's mover has ended.
+        let folder =
+            together(&self.world, opened).inspect_err(|_| self.client.pass_over(request.number))?;
         let output = (flags & OUTPUT != 0).then(BTreeMap::new);
         self.phase = Phase::Saving(Saving {
             request,

@@ -1,4 +1,4 @@
-//! libscr.so as C programs see it: one rank without MPI, and four by a stand-in with the ABI of Open MPI, by one with MPICH's, and by an MPI that is installed.
+//! libscr.so as C programs see it: one rank without MPI, and four by a stand-in with the ABI of Open MPI, by one with MPICH's, and by each MPI that is installed.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -201,13 +201,32 @@ fn four_ranks_agree_where_handles_are_numbers() {
 }
 
 #[test]
+fn four_ranks_agree_by_open_mpi() {
+    four_ranks_by_mpi("mpicc.openmpi", "mpirun.openmpi");
+}
+
+#[test]
+fn four_ranks_agree_by_mpich() {
+    four_ranks_by_mpi("mpicc.mpich", "mpirun.mpich");
+}
+
+/// By whatever is called `mpicc` here, where names are not Debian's.
+#[test]
 fn four_ranks_agree_by_the_mpi_that_is_installed() {
-    if !here("mpicc") || !here("mpirun") {
+    if ["mpicc.openmpi", "mpicc.mpich"].into_iter().any(here) {
+        return;
+    }
+    four_ranks_by_mpi("mpicc", "mpirun");
+}
+
+/// Under an MPI itself, with its own compiler and launcher.
+fn four_ranks_by_mpi(compiler: &str, launcher: &str) {
+    if !here(compiler) || !here(launcher) {
         return;
     }
     let folder = library();
     let program = compile(
-        "mpicc",
+        compiler,
         folder.path(),
         &["-DWITH_MPI"],
         &[source("each.c")],
@@ -215,7 +234,7 @@ fn four_ranks_agree_by_the_mpi_that_is_installed() {
     );
     each(4, |part, mover, work| {
         let one = process(&program, part, mover, work);
-        let mut command = Command::new("mpirun");
+        let mut command = Command::new(launcher);
         command
             .args(["-n", "4"])
             .current_dir(work)

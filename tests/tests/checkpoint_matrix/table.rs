@@ -23,21 +23,19 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    pub(crate) fn new(seed: u64, moments: u64) -> Table {
+    pub(crate) fn new(seed: u64, moments: u64, programs: Vec<&'static str>) -> Table {
         Table {
             seed,
             moments,
-            programs: Vec::new(),
+            programs,
             victims: Vec::new(),
             cells: BTreeMap::new(),
         }
     }
 
     pub(crate) fn add(&mut self, program: &'static str, victim: &'static str, cell: Cell) {
-        for (list, name) in [(&mut self.programs, program), (&mut self.victims, victim)] {
-            if !list.contains(&name) {
-                list.push(name);
-            }
+        if !self.victims.contains(&victim) {
+            self.victims.push(victim);
         }
         self.cells.entry((program, victim)).or_default().push(cell);
     }
@@ -61,6 +59,9 @@ impl Table {
         for victim in &self.victims {
             for program in &self.programs {
                 let (held, all, again) = self.summary(program, victim);
+                if all == 0 {
+                    continue;
+                }
                 csv += &format!("{date},{program},{victim},{all},{held},{again}\n");
             }
         }
@@ -100,6 +101,7 @@ impl fmt::Display for Table {
             write!(f, "| {victim} |")?;
             for program in &self.programs {
                 match self.summary(program, victim) {
+                    (_, 0, _) => write!(f, " - |")?,
                     (held, all, 0) => write!(f, " {held} of {all} |")?,
                     (held, all, again) => write!(f, " {held} of {all}, {again} |")?,
                 }

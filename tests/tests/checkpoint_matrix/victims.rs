@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use gpuos_tests::Cluster;
 
-use super::{Job, Matrix, NODES, RANKS, SPARE};
+use super::{Job, Matrix, NODES, SPARE};
 
 /// What ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -76,7 +76,8 @@ pub(crate) struct Process {
 pub(crate) fn strike(matrix: &mut Matrix, victim: Victim, jobs: &[Job]) -> Struck {
     let away = Duration::from_millis(200 + matrix.random.below(1500));
     let node = NODES[matrix.random.below(3) as usize];
-    let rank = matrix.random.below(RANKS.into()) as u32;
+    // All programs have as many.
+    let rank = matrix.random.below(3) as u32;
     let cluster = &matrix.cluster;
     let mut struck = Struck {
         node,

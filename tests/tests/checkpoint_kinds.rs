@@ -1,0 +1,137 @@
+//! Checkpoints of jobs that are several: each task of an array has its own, and of a heterogeneous job the first component.
+
+use gpuos_lab::Suite;
+use gpuos_tests::suites::left_to_soak;
+use gpuos_tests::{Cluster, Setup, per_suite, plugins};
+
+use crate::checkpoint::{committed, counter, output, until};
+
+per_suite!(each_task_of_an_array_and_the_first_component_have_checkpoints);
+
+const NODES: [&str; 3] = ["n1", "n2", "n3"];
+
+/// Both in one lab, for most of the time is the lab's.
+fn each_task_of_an_array_and_the_first_component_have_checkpoints(suite: &Suite) {
+    if left_to_soak("checkpoints of arrays and heterogeneous jobs", suite) {
+        return;
+    }
+    let mut setup = Setup::new("ckpt-kinds", suite);
+    setup.spec.nodes = NODES.len().into();
+    setup.spec.job_submit = true;
+    setup.spec.movers = Some(plugins::daemons().to_path_buf());
+    let Some(cluster) = setup.steered() else {
+        return;
+    };
+    array(&cluster);
+    heterogeneous(&cluster);
+}
+
+/// One task of an array is requeued, and goes on from a checkpoint of its own; the other runs on.
+fn array(cluster: &Cluster) {
+    let script = format!("exec >>$SLURM_JOB_ID.out; {} 100000 0.02", counter());
+    let options = [
+        "--requeue",
+        "--open-mode=append",
+        "--array=1-2",
+        "-N1",
+        "--gpuos-checkpoint=1s",
+    ];
+    let array = cluster.sbatch(&options, &script);
+    let ids = |task: u32| {
+        let name = format!("{array}_{task}");
+        let running = ["-h", "-t", "RUNNING", "-o", "%A", "-j", &name];
+        cluster.run("squeue", &running).trim().parse::<u32>().ok()
+    };
+    let [one, other] = [1, 2].map(|task| until(cluster, "the task has a number", || ids(task)));
+    assert_ne!(one, other);
+    for job in [one, other] {
+        until(cluster, "two checkpoints", || {
+            newest(cluster, job).filter(|number| *number >= 2)
+        });
+    }
+    requeue(cluster, &format!("{array}_1"), one);
+    goes_on(cluster, one);
+    assert!(
+        !output(cluster, other).contains("restored"),
+        "it was not touched"
+    );
+    cluster.cancel(&[array]);
+}
+
+/// Another component than the first is refused, and the job goes on from the checkpoints of the first.
+fn heterogeneous(cluster: &Cluster) {
+    let script = format!("srun {} 100000 0.02", counter());
+    let both = [
+        "-N2",
+        "--gpuos-checkpoint=1s",
+        ":",
+        "-N1",
+        "--gpuos-checkpoint=2s",
+    ];
+    let refused = cluster.try_sbatch(&both, &script).expect_err("refused");
+    assert!(
+        refused.contains(
+            "--gpuos-checkpoint=2s: this is not the first component of its heterogeneous job"
+        ),
+        "{refused}"
+    );
+    let first = [
+        "--requeue",
+        "--open-mode=append",
+        "-N2",
+        "--ntasks-per-node=1",
+        "--gpuos-checkpoint=1s",
+        ":",
+        "-N1",
+        "--requeue",
+        "--gpuos-checkpoint=off",
+    ];
+    let job = cluster.sbatch(&first, &script);
+    until(cluster, "two checkpoints", || {
+        newest(cluster, job).filter(|number| *number >= 2)
+    });
+    requeue(cluster, &job.to_string(), job);
+    goes_on(cluster, job);
+    cluster.cancel(&[job]);
+}
+
+/// The newest checkpoint of a job that any node knows of.
+fn newest(cluster: &Cluster, job: u32) -> Option<u32> {
+    let of = |node: &&str| committed(cluster, node, job);
+    NODES.iter().filter_map(of).max()
+}
+
+/// Slurm holds a requeued job back for two minutes; not in the second in which its credential was revoked, though.
+fn requeue(cluster: &Cluster, name: &str, job: u32) {
+    cluster.run("scontrol", &["requeue", name]);
+    until(cluster, "the job is requeued", || {
+        let state = cluster.lab.job_state(job).ok();
+        state.filter(|state| state == "PENDING")
+    });
+    cluster.update(&[&format!("JobId={name}"), "StartTime=now+3"]);
+    cluster.wait(job, &["RUNNING"]);
+}
+
+/// It goes on from a checkpoint that it has made, at the count of that, and makes others.
+fn goes_on(cluster: &Cluster, job: u32) {
+    let restored = until(cluster, "it goes on", || {
+        let text = output(cluster, job);
+        let line = text
+            .lines()
+            .find_map(|line| line.strip_prefix("restored checkpoint "));
+        line.map(str::to_string)
+    });
+    let saved = output(cluster, job);
+    assert!(
+        saved.contains(&format!("saved {restored}\n")),
+        "{restored}\n{saved}"
+    );
+    let number: u32 = restored
+        .split(' ')
+        .next()
+        .and_then(|word| word.parse().ok())
+        .expect("a number");
+    until(cluster, "another checkpoint", || {
+        newest(cluster, job).filter(|newest| *newest > number + 1)
+    });
+}

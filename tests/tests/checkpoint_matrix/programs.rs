@@ -1,0 +1,254 @@
+//! The programs of the matrix, compiled in the lab's folder, and how each is started. What this machine lacks is left out, and said.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use gpuos_tests::{Cluster, plugins, skip};
+
+use super::LIMIT;
+use super::victims::Victim;
+
+/// A program and how its ranks are started.
+pub(crate) struct Program {
+    pub(crate) name: &'static str,
+    /// Behind `sh ./rank.sh`.
+    pub(crate) command: String,
+    pub(crate) ranks: u32,
+    /// Options of srun.
+    pub(crate) srun: &'static str,
+    /// A line with which each rank of an undisturbed run ends.
+    pub(crate) result: Option<String>,
+    /// It takes long until its loop begins.
+    pub(crate) is_slow: bool,
+    /// What it does not come through, with checkpoints or without.
+    pub(crate) not: Option<Victim>,
+}
+
+impl Program {
+    fn of_three(name: &'static str, command: String) -> Program {
+        Program {
+            name,
+            command,
+            ranks: 3,
+            srun: "",
+            result: None,
+            is_slow: false,
+            not: None,
+        }
+    }
+}
+
+/// A loop in Python whose ranks look for themselves, as those in sh and C do.
+const LOOP: &str = "
+import sys, time
+from gpuos import checkpoint
+ckpt, limit, count = checkpoint.Checkpoints(), int(sys.argv[1]), 0
+start = ckpt.join()
+if start:
+    count = int((start.folder / 'count').read_text())
+    print(f'restored checkpoint {start.number} at {count}', flush=True)
+else:
+    print('new', flush=True)
+while count < limit:
+    count += 1
+    time.sleep(0.025)
+    wanted = ckpt.wanted()
+    if wanted:
+        try:
+            (ckpt.folder(wanted.number) / 'count').write_text(str(count))
+            ckpt.ready(wanted.number)
+            print(f'saved {wanted.number} at {count}', flush=True)
+        except checkpoint.GivenUp as why:
+            print(why, flush=True)
+print(f'done at {count}', flush=True)
+";
+
+/// Where programs are made.
+struct Place {
+    root: PathBuf,
+    work: PathBuf,
+}
+
+/// Compiles what is in C, and gives all programs that this machine has what is needed for.
+pub(crate) fn programs(cluster: &Cluster) -> Vec<Program> {
+    let root = super::root();
+    let place = Place {
+        work: cluster.lab.dir().join("work"),
+        root,
+    };
+    let mut programs = place.by_files();
+    programs.push(place.stand_in());
+    match place.open_mpi(cluster) {
+        Some(program) => programs.push(program),
+        None => skip(
+            "Open MPI",
+            "no mpicc of it, or no srun --mpi=pmix here: scripts/needs.sh mpi",
+        ),
+    }
+    match place.torch() {
+        Some(program) => programs.push(program),
+        None => skip("PyTorch", "no Python here has it: scripts/needs.sh torch"),
+    }
+    programs
+}
+
+impl Place {
+    fn example(&self, name: &str) -> String {
+        let file = self.root.join("examples/checkpoint").join(name);
+        file.display().to_string()
+    }
+
+    /// A folder for programs, with gpuos's libraries under the names that they look for.
+    fn folder(&self, name: &str) -> PathBuf {
+        let folder = self.work.join(name);
+        fs::create_dir_all(&folder).expect("a folder");
+        let built = plugins::programs();
+        for (library, names) in [
+            ("libgpuos.so", ["libgpuos.so.0", "libgpuos.so"]),
+            ("libscr.so", ["libscr-gpuos.so.0", "libscr.so"]),
+        ] {
+            for other in names {
+                symlink(built.join(library), folder.join(other)).expect("a link");
+            }
+        }
+        folder
+    }
+
+    fn compile(&self, compiler: &str, folder: &Path, to: &str, arguments: &[&str]) {
+        let mut cc = Command::new(compiler);
+        cc.current_dir(folder)
+            .args(["-D_DEFAULT_SOURCE", "-o", to])
+            .arg(format!("-I{}/include", self.root.display()))
+            .args(["-L.", "-Wl,-rpath,$ORIGIN"]);
+        let out = cc.args(arguments).output().expect("the compiler runs");
+        assert!(
+            out.status.success(),
+            "{}",
+            String::from_utf8_lossy(&out.stderr)
+        );
+    }
+
+    /// Those whose ranks look at the files for themselves.
+    fn by_files(&self) -> Vec<Program> {
+        let folder = self.folder("files");
+        self.compile(
+            "cc",
+            &folder,
+            "counter",
+            &[&self.example("counter.c"), "-lgpuos"],
+        );
+        fs::write(self.work.join("loop.py"), LOOP).expect("written");
+        let (share, python) = (self.root.join("share"), self.root.join("python"));
+        let sh = format!(
+            "env GPUOS_HELPERS={} sh {} {LIMIT} 0.025",
+            share.display(),
+            self.example("counter.sh")
+        );
+        let python = format!(
+            "env PYTHONPATH={} python3 loop.py {LIMIT}",
+            python.display()
+        );
+        vec![
+            Program::of_three("sh", sh),
+            Program::of_three("C", format!("./files/counter {LIMIT} 25")),
+            Program::of_three("Python", python),
+        ]
+    }
+
+    /// The functions of SCR, under a stand-in for MPI.
+    fn stand_in(&self) -> Program {
+        let folder = self.folder("stand-in");
+        let mpi = self.root.join("crates/libscr/tests/mpi");
+        let source = mpi.join("mpi.c").display().to_string();
+        self.compile("cc", &folder, "libmpi.so", &["-shared", "-fPIC", &source]);
+        let header = format!("-I{}", mpi.display());
+        let counter = self.example("counter-scr.c");
+        let arguments = ["-DWITH_MPI", &header, &counter, "-lscr", "-lmpi"];
+        self.compile("cc", &folder, "counter", &arguments);
+        Program::of_three("C with SCR", format!("./stand-in/counter {LIMIT} 25"))
+    }
+
+    /// The same under Open MPI, with four ranks on three nodes.
+    fn open_mpi(&self, cluster: &Cluster) -> Option<Program> {
+        let is_open_mpi = |compiler: &&str| {
+            let out = Command::new(compiler).arg("--showme:version").output();
+            out.is_ok_and(|out| out.status.success())
+        };
+        let mut compilers = ["mpicc.openmpi", "mpicc"].into_iter();
+        let compiler = compilers.find(is_open_mpi)?;
+        let types = cluster.run("sh", &["-c", "srun --mpi=list 2>&1"]);
+        types.contains("pmix").then_some(())?;
+        let folder = self.folder("open-mpi");
+        let counter = self.example("counter-scr.c");
+        self.compile(
+            compiler,
+            &folder,
+            "counter",
+            &["-DWITH_MPI", &counter, "-lscr"],
+        );
+        Some(Program {
+            ranks: 4,
+            srun: "--mpi=pmix",
+            is_slow: true,
+            // The rank ends with it, of which Slurm hears nothing, and the others wait for it for ever.
+            not: Some(Victim::Slurmstepd),
+            ..Program::of_three(
+                "Open MPI with SCR",
+                format!("./open-mpi/counter {LIMIT} 25"),
+            )
+        })
+    }
+
+    /// The training loop of the examples, over gloo.
+    fn torch(&self) -> Option<Program> {
+        let has_torch = |python: &&str| {
+            let mut command = Command::new(python);
+            let out = command.args(["-c", "import torch.distributed"]).output();
+            out.is_ok_and(|out| out.status.success())
+        };
+        // Debian's goes with its own Python, which need not be the first in PATH.
+        let python = ["python3", "/usr/bin/python3"]
+            .into_iter()
+            .find(has_torch)?;
+        let (path, train) = (self.root.join("python"), self.example("train.py"));
+        let command = format!(
+            "env PYTHONPATH={} PYTHONDONTWRITEBYTECODE=1 {python} {train} {LIMIT}",
+            path.display()
+        );
+        let program = Program::of_three("PyTorch", format!("{command} 0.025"));
+        Some(Program {
+            result: Some(self.undisturbed(&command, program.ranks)),
+            is_slow: true,
+            ..program
+        })
+    }
+
+    /// The line with which ranks of the training loop end that nothing disturbs.
+    fn undisturbed(&self, command: &str, ranks: u32) -> String {
+        let meet = format!("file://{}", self.work.join("undisturbed.store").display());
+        let start = |rank: u32| {
+            let mut words = command.split(' ');
+            let mut command = Command::new(words.next().unwrap_or_default());
+            command
+                .args(words)
+                .arg("0")
+                .env("INIT_METHOD", &meet)
+                .env("RANK", rank.to_string())
+                .env("WORLD_SIZE", ranks.to_string())
+                .stdout(Stdio::piped());
+            command.spawn().expect("starts")
+        };
+        let programs: Vec<_> = (0..ranks).map(start).collect();
+        let mut lines = programs.into_iter().map(|program| {
+            let out = program.wait_with_output().expect("ends");
+            let out = String::from_utf8_lossy(&out.stdout).into_owned();
+            let line = out.lines().find(|line| line.starts_with("parameters "));
+            line.unwrap_or_else(|| panic!("{out}")).to_string()
+        });
+        let line = lines.next().expect("a rank");
+        assert!(lines.all(|other| other == line), "all ranks have the same");
+        line
+    }
+}
