@@ -12,7 +12,7 @@ use gpuos_config::options::{
 };
 
 /// Number of options.
-pub const COUNT: usize = 15;
+pub const COUNT: usize = 16;
 
 /// One of the plugin's options.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
