@@ -11,7 +11,7 @@ use std::process::Command;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use gpuos_lab::Suite;
-use gpuos_tests::{Cluster, Setup, counted, per_suite, plugins};
+use gpuos_tests::{Cluster, Setup, counted, per_suite, plugins, results};
 
 #[path = "checkpoint_matrix/table.rs"]
 mod table;
@@ -118,8 +118,8 @@ fn each_program_survives_each_victim(suite: &Suite) {
     }
     let text = matrix.table.to_string();
     eprintln!("{text}");
-    if std::env::var_os("GPUOS_WRITE").is_some() {
-        matrix.table.write(&root().join("docs/results"));
+    if results::wanted() {
+        matrix.table.write();
     }
     matrix.table.assert_all_held();
 }

@@ -18,7 +18,7 @@ use gpuos_core::job::JobId;
 use gpuos_link::session::Place;
 use gpuos_workload::WorkloadManager;
 use gpuos_workload::action::Outcome;
-use gpuos_workload::job::Job;
+use gpuos_workload::job::{Job, JobState};
 
 use crate::clock::seconds;
 use crate::domains::FailureDomains;
@@ -263,7 +263,9 @@ impl Registrar {
             .iter()
             .position(|node| *node == self.shared.node);
         let own = own.and_then(|seat| u16::try_from(seat).ok());
-        let (Some(own), true) = (own, record.is_running()) else {
+        // One that is requeued for a lost node counts its next run already while the other nodes clean up, and has these alone.
+        let runs = record.is_running() && record.state != JobState::Ending;
+        let (Some(own), true) = (own, runs) else {
             return Err(format!("job {job} does not run on this node"));
         };
         let nodes = u16::try_from(record.nodes.len())
