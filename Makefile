@@ -44,7 +44,7 @@ STRIPPED = STRIP=$(STRIP) scripts/install-stripped.sh
 VERSION  = $(shell sed -n '/^\[workspace.package\]/,/^version/s/^version = "\(.*\)"/\1/p' Cargo.toml)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check style random reference bench bench-checkpoint replay results soak matrix ckpt-matrix upgrade hostile lint licences build release install uninstall clean sentences forms vm-build vm-from vm-test vm-sh vm-table arm-test
+.PHONY: help demo test check style random reference bench bench-checkpoint replay results soak matrix ckpt-matrix ckpt-rto ckpt-losses ckpt-flips ckpt-scale upgrade hostile lint licences build release install uninstall clean sentences forms vm-build vm-from vm-test vm-sh vm-table arm-test
 
 help:
 	@echo 'make demo       real Slurm clusters on this machine, stock and gpuos side by side (root or sudo)'
@@ -59,6 +59,10 @@ help:
 	@echo 'make soak       5,000 random requests and failures against an independent ledger; 2,000 with slurmctld killed beside them'
 	@echo 'make matrix     first jobs under each wrong layout table, on each release'
 	@echo 'make ckpt-matrix programs with checkpoints, and what ends beneath them at random moments (MOMENTS=, GPUOS_CKPT_MATRIX_VICTIMS=, …_PROGRAMS=)'
+	@echo 'make ckpt-rto   a node dies: seconds until the program does its next step, by parts (RUNS=, MIB=, MODES=requeue,spare)'
+	@echo 'make ckpt-losses any two of eight stores lost at any moment, and three (SEEDS=)'
+	@echo 'make ckpt-flips flips, cuts and swaps in what is stored and drained: none is loaded (FLIPS=)'
+	@echo 'make ckpt-scale messages, bytes and modelled time of checkpoint, restart and loss of a rack with 1,250 nodes'
 	@echo 'make random     property tests and simulators with cases of their own in each run, and all seeds'
 	@echo 'make upgrade    jobs that run while gpuos itself is upgraded (FROM=REVISION)'
 	@echo 'make hostile    what two ordinary users may try against others, nodes and root: all attempts (SECURITY.md)'
@@ -175,6 +179,30 @@ ckpt-matrix:
 	@scripts/needs.sh build lab mpi torch
 	GPUOS_TEST_SUITES=native GPUOS_CKPT_MATRIX=$(MOMENTS) GPUOS_WRITE=1 \
 	  $(CARGO) test --workspace --locked $(AS_ROOT) --test slurm -- --nocapture checkpoint_matrix::
+
+# A node dies, its store with it, so many times: until the program goes on, by parts; docs/results/ckpt-rto has what came of it. For the figures on a machine with
+# nothing else to do: fifty runs take an hour and a half, mostly until gpuosds that were started anew have a say.
+RUNS ?= 50
+ckpt-rto:
+	@scripts/needs.sh build lab
+	GPUOS_CKPT_RTO=$(RUNS) $(if $(MIB),GPUOS_CKPT_RTO_MIB=$(MIB)) $(if $(MODES),GPUOS_CKPT_RTO_MODES=$(MODES)) GPUOS_WRITE=1 \
+	  $(CARGO) test --workspace --locked $(AS_ROOT) --test slurm -- --nocapture checkpoint_rto::
+
+# A job of eight nodes for each seed, and stores that are lost at random moments of five kinds.
+SEEDS ?= 10
+ckpt-losses:
+	@scripts/needs.sh build lab
+	GPUOS_CKPT_LOSSES=$(SEEDS) GPUOS_WRITE=1 $(CARGO) test --workspace --locked $(AS_ROOT) --test slurm -- --nocapture checkpoint_losses::
+
+FLIPS ?= 10000
+ckpt-flips:
+	@scripts/needs.sh build
+	GPUOS_CKPT_FLIPS=$(FLIPS) GPUOS_CKPT_FLIPS_SEED=$$(date +%s) $(CARGO) test --locked -p gpuos_store --test store -- --nocapture damage
+
+# Thousands of nodes in memory; docs/results/checkpoint-scale has what came of it.
+ckpt-scale:
+	@scripts/needs.sh build
+	GPUOS_CKPT_SCALE=1 GPUOS_WRITE=1 $(CARGO) test --release --locked -p gpuos_mover --test mover -- --nocapture scale::
 
 # Jobs that run while gpuos itself is upgraded, from a revision of this repository.
 upgrade:

@@ -32,7 +32,7 @@ const SOCKET: &str = "/run/gpuos/gpuos_mover.sock";
 /// UnkillableStepTimeout together.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// How long it waits before it asks a mover again that has much to do.
+/// How long it waits before it asks a mover again that has much to do, or is not there.
 const AGAIN: Duration = Duration::from_millis(250);
 
 /// The options that Slurm handed to this slurmstepd: checkpoints, and spare nodes.
@@ -160,7 +160,8 @@ impl Told {
     }
 }
 
-/// Asks the mover. One that says that it has much to do is asked again, as long as there is time.
+/// Asks the mover. One that says that it has much to do, or does not answer, is asked again, as long as there is time: one that is
+/// started anew is back in a moment, and a rank without it would begin from the start.
 fn ask(path: &str, what: CheckpointRequest, patience: Duration) -> Told {
     let deadline = Instant::now() + patience;
     let request = Request::Checkpoint { what };
@@ -189,6 +190,10 @@ fn ask(path: &str, what: CheckpointRequest, patience: Duration) -> Told {
             }
             Some(Answer::Refused(_, why)) => Told::note(messages::no_checkpoints(why)),
             Some(Answer::Unknown) => Told::note(messages::no_folder()),
+            None if Instant::now() + AGAIN < deadline => {
+                std::thread::sleep(AGAIN);
+                continue;
+            }
             None => Told::note(messages::no_mover()),
         };
     }

@@ -175,15 +175,37 @@ fn a_mover_that_has_much_to_do_is_asked_again() {
 }
 
 #[test]
+fn a_mover_that_is_started_anew_is_waited_for() {
+    let place = Place::new("anew");
+    let socket = place.socket();
+    let starts = std::thread::spawn(move || {
+        std::thread::sleep(AGAIN);
+        let listener = UnixListener::bind(socket).unwrap();
+        let (mut client, _) = asked_by(&listener);
+        let reply = prepared(&[(CHECKPOINT_VARIABLE, "/jobs/7")], &[], None);
+        client
+            .write_all(&encode(&reply, MAX_REPLY).unwrap())
+            .unwrap();
+    });
+    let told = ask(&place.socket(), step(), LONG);
+    starts.join().unwrap();
+    assert_eq!(
+        (told.folder.as_deref(), told.notes.len()),
+        (Some("/jobs/7"), 0)
+    );
+}
+
+#[test]
 fn without_an_answer_the_step_runs_on() {
     let said = "checkpoints are not made: no gpuos_mover answers on this node";
     let place = Place::new("none");
-    assert_eq!(ask(&place.socket(), step(), LONG).notes, [said]);
+    let short = 2 * AGAIN;
+    assert_eq!(ask(&place.socket(), step(), short).notes, [said]);
     // One that goes away, and one that says nothing.
     let listener = UnixListener::bind(place.socket()).unwrap();
     let answering = listener.try_clone().unwrap();
     let goes = std::thread::spawn(move || drop(asked_by(&answering)));
-    assert_eq!(ask(&place.socket(), step(), LONG).notes, [said]);
+    assert_eq!(ask(&place.socket(), step(), short).notes, [said]);
     goes.join().unwrap();
     assert_eq!(ask(&place.socket(), step(), Duration::ZERO).notes, [said]);
 }

@@ -3,7 +3,7 @@
 //! The library is what the tests share: the releases to test on ([`suites`]), the plugins, built
 //! by [`plugins::built`], a lab with gpuos in it ([`Cluster`]), what it shows of its jobs
 //! ([`show`]), slices of its GPUs ([`slices`]), programs that tests write ([`program()`], [`mps`]), the gpuos.toml of sites that
-//! several tests use ([`sites`]), who holds which GPU ([`ledger`]), calls that the kernel forbids ([`filter`]), and what
+//! several tests use ([`sites`]), pages of results that long ones write ([`results`]), who holds which GPU ([`ledger`]), calls that the kernel forbids ([`filter`]), and what
 //! each test costs ([`costs`]).
 
 pub mod cluster;
@@ -14,6 +14,7 @@ pub mod ledger;
 pub mod mps;
 pub mod plugins;
 pub mod program;
+pub mod results;
 pub mod show;
 pub mod sites;
 pub mod slices;

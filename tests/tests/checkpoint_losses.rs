@@ -5,7 +5,7 @@
 //! them. A mover is killed, its store removed, and it is started again with an empty one. Whether files are what was saved is seen by the ranks, which can make them
 //! again from their number and their count.
 
-use std::fmt;
+use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -15,9 +15,9 @@ use gpuos_core::wire::{CheckpointRequest, Reply, Request};
 use gpuos_host::socket::Client;
 use gpuos_lab::Suite;
 use gpuos_tests::counted::{Start, starts};
-use gpuos_tests::{Cluster, Setup, measured_runs, plugins};
+use gpuos_tests::{Cluster, Setup, measured_runs, plugins, results};
 
-use crate::checkpoint::{committed, drained, until};
+use crate::checkpoint::{committed, drained, logs, until};
 use crate::checkpoint_matrix::{Random, kill, programs_of, root};
 
 const NODES: usize = 8;
@@ -91,15 +91,15 @@ const LOSSES: [Loss; 5] = [
     Loss::Three,
 ];
 
-impl fmt::Display for Loss {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
+impl Loss {
+    fn name(self) -> &'static str {
+        match self {
             Loss::Prepare => "two while one is prepared",
             Loss::Commit => "two while one is committed",
             Loss::Drain => "two while one is drained",
             Loss::Rebuild => "one, and another while it is rebuilt",
             Loss::Three => "three",
-        })
+        }
     }
 }
 
@@ -135,9 +135,34 @@ fn stores_are_lost() {
     let work = cluster.lab.dir().join("work");
     fs::write(work.join("losses.py"), PROGRAM).expect("written");
     fs::write(work.join("losses-rank.sh"), RANK).expect("written");
+    let mut done = Done::default();
     for seed in (first..).take(seeds) {
         eprintln!("GPUOS_CKPT_LOSSES_SEED={seed}");
-        cluster = begin(cluster, shared.path(), seed).lose_all();
+        cluster = begin(cluster, shared.path(), seed).lose_all(&mut done);
+    }
+    if results::wanted() {
+        done.write(seeds, first);
+    }
+}
+
+/// Seconds from each loss until all ranks went on, by kind.
+#[derive(Default)]
+struct Done(BTreeMap<&'static str, Vec<u64>>);
+
+impl Done {
+    /// A loss that did not hold has ended the test.
+    fn write(&self, seeds: usize, first: u64) {
+        let date = results::today();
+        let mut csv = String::from("date,lost,tries,held,longest_s\n");
+        let mut made = format!(
+            "{date}, {seeds} jobs, seeds from {first}.\n\n| lost | held | longest until all ranks went on, s |\n| --- | ---: | ---: |\n"
+        );
+        for (name, took) in &self.0 {
+            let (tries, longest) = (took.len(), took.iter().max().unwrap_or(&0));
+            csv += &format!("{date},{name:?},{tries},{tries},{longest}\n");
+            made += &format!("| {name} | {tries} of {tries} | {longest} |\n");
+        }
+        results::write("ckpt-losses", &csv, &made);
     }
 }
 
@@ -161,11 +186,12 @@ fn begin(cluster: Cluster, shared: &Path, seed: u64) -> Job {
 }
 
 impl Job {
-    fn lose_all(mut self) -> Cluster {
+    fn lose_all(mut self, done: &mut Done) -> Cluster {
         for loss in LOSSES {
-            let begun = Instant::now();
-            let said = self.lose(loss);
-            eprintln!("{loss}: {said}, {} s", begun.elapsed().as_secs());
+            let (said, took) = self.lose(loss);
+            let (name, seconds) = (loss.name(), took.as_secs());
+            eprintln!("{name}: {said}, {seconds} s");
+            done.0.entry(name).or_default().push(seconds);
         }
         self.cluster.cancel(&[self.id]);
         for process in programs_of(&self.cluster) {
@@ -242,13 +268,21 @@ impl Job {
                 until(&self.cluster, "one is drained", || begun().then_some(()));
                 self.pause(150);
             }
-            // Half of the time the newest is not the one that was drained last.
-            Loss::Commit | Loss::Rebuild | Loss::Three => {
+            Loss::Commit | Loss::Rebuild => {
                 let newest = self.newest();
                 until(&self.cluster, "a commit", || {
                     (self.newest() > newest).then_some(())
                 });
                 self.pause(if loss == Loss::Commit { 60 } else { 1000 });
+            }
+            // So that there is something newer than what is drained.
+            Loss::Three => {
+                let newest = self.newest();
+                until(&self.cluster, "a commit that is not drained", || {
+                    let now = self.newest();
+                    (now > newest && now > self.drained()).then_some(())
+                });
+                self.pause(300);
             }
         }
     }
@@ -284,8 +318,8 @@ impl Job {
         }
     }
 
-    /// Stores are lost, the program ends, and goes on. What it went on from.
-    fn lose(&mut self, loss: Loss) -> String {
+    /// Stores are lost, the program ends, and goes on. What it went on from, and how long that took.
+    fn lose(&mut self, loss: Loss) -> (String, Duration) {
         let before = self.newest();
         until(&self.cluster, "checkpoints", || {
             let newest = self.newest();
@@ -299,6 +333,7 @@ impl Job {
         if loss == Loss::Rebuild {
             (together, later) = nodes.split_at(1);
         }
+        let begun = Instant::now();
         self.lose_stores(together);
         let (newest, drained) = (self.newest(), self.drained());
         let ends_first = self.random.below(2) == 0;
@@ -322,20 +357,22 @@ impl Job {
             let last = all.get(starts..)?.last()?;
             let bad = last.values().flat_map(|said| &said.other);
             let bad: Vec<&String> = bad.filter(|line| line.contains("OTHER")).collect();
-            assert!(bad.is_empty(), "{loss}: {nodes:?}: {bad:?}");
+            assert!(bad.is_empty(), "{loss:?}: {nodes:?}: {bad:?}");
             assert!(
                 !last.values().any(|said| said.new),
-                "{loss}: {nodes:?}: it began anew"
+                "{loss:?}: {nodes:?}: it began anew: {last:?}\n{}",
+                logs(cluster)
             );
             let from = (0..NODES as u32).map(|rank| last.get(&rank)?.restored.clone());
             let from: Option<Vec<(String, u64)>> = from.collect();
             from
         });
+        let took = begun.elapsed();
         let numbers: Vec<u32> = from.iter().filter_map(|own| own.0.parse().ok()).collect();
         let from = numbers[0];
         assert!(
             numbers.iter().all(|number| *number == from) && numbers.len() == NODES,
-            "{loss}: {nodes:?}: they go on from several: {numbers:?}"
+            "{loss:?}: {nodes:?}: they go on from several: {numbers:?}"
         );
         let said = format!(
             "{nodes:?} lost, {newest} was the newest, {drained} drained, it goes on from {from}"
@@ -357,6 +394,6 @@ impl Job {
         until(cluster, "another checkpoint", || {
             (self.newest() > goes_on.max(from)).then_some(())
         });
-        said
+        (said, took)
     }
 }

@@ -10,7 +10,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use gpuos_lab::Suite;
-use gpuos_tests::{Cluster, Setup, counted, per_suite, plugins};
+use gpuos_tests::{Cluster, Setup, counted, per_suite, plugins, results};
 
 #[path = "checkpoint_matrix/programs.rs"]
 mod programs;
@@ -109,8 +109,8 @@ fn each_program_survives_each_victim(suite: &Suite) {
     }
     let text = matrix.table.to_string();
     eprintln!("{text}");
-    if std::env::var_os("GPUOS_WRITE").is_some() {
-        matrix.table.write(&root().join("docs/results"));
+    if results::wanted() {
+        matrix.table.write();
     }
     matrix.table.assert_all_held();
 }

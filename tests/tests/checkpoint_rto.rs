@@ -4,7 +4,7 @@
 //! removed; slurmctld is told nothing: the gpuosds of the job's other nodes find it. `GPUOS_CKPT_RTO_MIB` is what each rank saves, `GPUOS_CKPT_RTO_MODES` which of
 //! `requeue` and `spare` are measured, `GPUOS_CKPT_RTO_SEED` repeats the choice of nodes and moments, and with `GPUOS_WRITE=1` the table is written to docs/results.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use gpuos_core::peers::HOLD_MS;
 use gpuos_lab::Suite;
 use gpuos_tests::cluster::LIMIT;
-use gpuos_tests::{Cluster, Setup, measured_runs, plugins, skip};
+use gpuos_tests::{Cluster, Setup, measured_runs, plugins, results, skip};
 
 #[path = "checkpoint_rto/table.rs"]
 mod table;
@@ -100,8 +100,11 @@ fn node_loss_to_next_step() {
     let mut setup = Setup::simulated("ckpt-rto", &Suite::Native, NODES);
     setup.spec.movers = Some(plugins::daemons().to_path_buf());
     setup.spec.gpuos_toml = Some("[heartbeat]\nact = \"down\"\n".into());
-    // As slow as slurmctld is by its own defaults.
-    setup.spec.slurm_conf_extra.clear();
+    // As slow as Slurm is by its own defaults: labs have a slurmctld that looks for work every few seconds.
+    setup.spec.slurm_conf_extra = vec![
+        "SchedulerParameters=batch_sched_delay=3,sched_interval=60,bf_interval=30".into(),
+        "KillWait=30".into(),
+    ];
     let Some(cluster) = setup.steered() else {
         return;
     };
@@ -135,8 +138,8 @@ fn node_loss_to_next_step() {
         }
     }
     eprintln!("{table}");
-    if std::env::var_os("GPUOS_WRITE").is_some() {
-        table.write(&root().join("docs/results"));
+    if results::wanted() {
+        table.write();
     }
     table.assert_goals();
 }
@@ -195,6 +198,17 @@ impl Measure {
         all?.into_iter().max()
     }
 
+    /// The spare one has none.
+    fn has_rank(&self, node: &str, job: u32) -> bool {
+        let jobs = self
+            .cluster
+            .lab
+            .checkpoints_dir(node)
+            .with_file_name("jobs");
+        let ranks = fs::read_dir(jobs.join(format!("{job}/ranks")));
+        ranks.is_ok_and(|mut ranks| ranks.next().is_some())
+    }
+
     fn newest(&self, job: u32) -> u32 {
         let of = |node: &String| committed(&self.cluster, node, job);
         self.up.keys().filter_map(of).max().unwrap_or(0)
@@ -237,9 +251,11 @@ impl Measure {
             (self.newest(job) > before + 1).then_some(())
         });
         std::thread::sleep(Duration::from_millis(self.random.below(1000)));
-        // The spare one has no rank.
-        let ranks: BTreeSet<&String> = nodes.iter().take(RANKS as usize).collect();
-        let victim = nodes[self.random.below(ranks.len() as u64) as usize].clone();
+        let ranks: Vec<&String> = nodes
+            .iter()
+            .filter(|node| self.has_rank(node, job))
+            .collect();
+        let victim = ranks[self.random.below(ranks.len() as u64) as usize].clone();
         let newest = self.newest(job);
 
         let killed = now_ms();

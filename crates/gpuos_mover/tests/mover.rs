@@ -9,3 +9,4 @@ mod hostile;
 mod program;
 mod retention;
 mod roster;
+mod scale;

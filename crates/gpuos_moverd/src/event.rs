@@ -109,6 +109,8 @@ pub enum DrainDone {
         /// A sentence why not.
         result: Result<(), String>,
     },
+    /// Whether all parts of this checkpoint are seen there by the node that leads.
+    Seen(CheckpointId, Result<(), String>),
     /// Older ones are removed.
     Pruned(Result<(), String>),
 }

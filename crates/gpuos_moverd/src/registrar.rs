@@ -310,7 +310,9 @@ impl Registrar {
         let program = self.nodes(job, launch, record)?;
         let own = program.iter().position(|node| *node == self.shared.node);
         let own = own.and_then(|seat| u16::try_from(seat).ok());
-        let (Some(own), true) = (own, record.is_running()) else {
+        // One that is requeued for a lost node counts its next run already while the other nodes clean up, and has these alone.
+        let runs = record.is_running() && record.state != JobState::Ending;
+        let (Some(own), true) = (own, runs) else {
             return Err(format!("job {job} does not run on this node"));
         };
         let nodes = u16::try_from(program.len())

@@ -314,3 +314,28 @@ fn a_job_whose_thread_is_busy_keeps_nobody() {
         mover.handler.jobs.get(&1.into()).is_none().then_some(())
     });
 }
+
+/// Requeued for a lost node, a job counts its next run already while the nodes that are left clean up after it, and has these alone.
+#[test]
+fn a_job_that_is_ending_is_not_taken_for_its_next_run() {
+    let base = Base::new();
+    let mover = base.mover(config(), Forbidden::default());
+    let mut next = record(1, uid());
+    next.restarts = 1;
+    next.state = JobState::Ending;
+    next.state_word = "COMPLETING".into();
+    mover.runs(next.clone());
+    let why = mover.step(1, uid(), "1s").unwrap_err();
+    assert!(why.contains("does not run on this node"), "{why}");
+    // With another node than it had then, in the same run.
+    next.state = JobState::Running;
+    next.state_word = "RUNNING".into();
+    next.nodes.push("n2".into());
+    mover.runs(next);
+    mover.step(1, uid(), "1s").unwrap();
+    let nodes = until("the job is served", || {
+        let nodes = mover.shown(1).nodes;
+        (!nodes.is_empty()).then_some(nodes)
+    });
+    assert_eq!(nodes.len(), 2, "{nodes:?}");
+}

@@ -2,9 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::fs;
-use std::path::Path;
-use std::process::Command;
+
+use gpuos_tests::results;
 
 /// One try of a program and a victim.
 pub(crate) struct Cell {
@@ -52,9 +51,8 @@ impl Table {
     }
 
     /// Writes `ckpt-matrix.csv` and the table of `ckpt-matrix.md`.
-    pub(crate) fn write(&self, folder: &Path) {
-        let date = Command::new("date").arg("+%F").output().expect("date runs");
-        let date = String::from_utf8_lossy(&date.stdout).trim().to_string();
+    pub(crate) fn write(&self) {
+        let date = results::today();
         let mut csv = String::from("date,program,victim,moments,held,most_steps_again\n");
         for victim in &self.victims {
             for program in &self.programs {
@@ -65,17 +63,8 @@ impl Table {
                 csv += &format!("{date},{program},{victim},{all},{held},{again}\n");
             }
         }
-        fs::write(folder.join("ckpt-matrix.csv"), csv).expect("written");
-        let page = folder.join("ckpt-matrix.md");
-        let text = fs::read_to_string(&page).expect("the page is there");
-        let (begin, end) = ("<!-- made: ckpt-matrix -->\n", "<!-- end -->");
-        let (head, rest) = text.split_once(begin).expect("a place for the table");
-        let (_, tail) = rest.split_once(end).expect("its end");
-        let made = format!(
-            "{head}{begin}{date}, seed {}.\n\n{self}{end}{tail}",
-            self.seed
-        );
-        fs::write(page, made).expect("written");
+        let made = format!("{date}, seed {}.\n\n{self}", self.seed);
+        results::write("ckpt-matrix", &csv, &made);
     }
 
     pub(crate) fn assert_all_held(&self) {

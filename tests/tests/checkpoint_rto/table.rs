@@ -1,9 +1,8 @@
 //! What came of the runs: parts beside each other, percentiles below each other.
 
 use std::fmt;
-use std::fs;
-use std::path::Path;
-use std::process::Command;
+
+use gpuos_tests::results;
 
 use super::Mode;
 
@@ -92,9 +91,8 @@ impl Table {
     }
 
     /// Writes `ckpt-rto.csv` and the table of `ckpt-rto.md`.
-    pub(crate) fn write(&self, folder: &Path) {
-        let date = Command::new("date").arg("+%F").output().expect("date runs");
-        let date = String::from_utf8_lossy(&date.stdout).trim().to_string();
+    pub(crate) fn write(&self) {
+        let date = results::today();
         let mut csv = String::from(
             "date,mode,found_ms,requeued_ms,script_ms,begun_ms,answered_ms,step_ms,had_script\n",
         );
@@ -107,17 +105,9 @@ impl Table {
             let (mode, points) = (mode.name(), points.join(","));
             csv += &format!("{date},{mode},{points},{}\n", run.first_node);
         }
-        fs::write(folder.join("ckpt-rto.csv"), csv).expect("written");
-        let page = folder.join("ckpt-rto.md");
-        let text = fs::read_to_string(&page).expect("the page is there");
-        let (begin, end) = ("<!-- made: ckpt-rto -->\n", "<!-- end -->");
-        let (head, rest) = text.split_once(begin).expect("a place for the table");
-        let (_, tail) = rest.split_once(end).expect("its end");
         let (slurm, mib, seed) = (&self.slurm, self.mib, self.seed);
-        let made = format!(
-            "{head}{begin}{date}, Slurm {slurm}, {mib} MiB a rank, seed {seed}.\n\n{self}{end}{tail}"
-        );
-        fs::write(page, made).expect("written");
+        let made = format!("{date}, Slurm {slurm}, {mib} MiB a rank, seed {seed}.\n\n{self}");
+        results::write("ckpt-rto", &csv, &made);
     }
 
     /// Fails where the 95th percentile is not below the goal.

@@ -2,8 +2,8 @@
 //! thread, and when all have, older ones are removed there.
 //!
 //! ```text
-//!  leads:   Idle ─► Beginning ─► Copying: Drain to all, Drained of all ─► Idle, while older ones are removed
-//!                       └───────────┴── one cannot: tried again with the newest ──┘
+//!  leads:   Idle ─► Beginning ─► Copying: Drain to all, Drained of all ─► Looking ─► Idle, while older ones are removed
+//!                       └───────────┴── one cannot, or a part is not seen: tried again with the newest
 //! ```
 
 use std::collections::BTreeSet;
@@ -29,6 +29,8 @@ const TELL: Duration = Duration::from_secs(3);
 const AGAIN: Duration = Duration::from_secs(60);
 /// So many nodes are named that are waited for.
 const NAMED: usize = 4;
+/// So many complete ones are looked through for the one that was copied, as one of an attempt before may be newer.
+const MOST: usize = 4;
 
 enum Stage {
     Idle,
@@ -40,6 +42,8 @@ enum Stage {
         told: Option<Instant>,
         since: Instant,
     },
+    /// All have copied. That counts where it is one folder that they have copied to: an empty one lies beneath each mount point.
+    Looking(CheckpointId, Instant),
 }
 
 /// How far this node's own part is.
@@ -248,6 +252,19 @@ impl Drain {
                 let failed = result.err();
                 Some(Body::Drained { id, round, failed })
             }
+            Done::Seen(id, result) => {
+                let waits = matches!(self.stage, Stage::Looking(own, _) if own == id);
+                match result {
+                    _ if !waits => {}
+                    Ok(()) => self.seen(id),
+                    Err(why) => {
+                        // Parts are copied once more.
+                        self.own = Own::Idle;
+                        self.failed(why);
+                    }
+                }
+                None
+            }
             Done::Pruned(result) => {
                 self.is_pruning = false;
                 // What is left goes after the next one.
@@ -277,6 +294,16 @@ impl Drain {
         if !open.is_empty() {
             return;
         }
+        self.stage = Stage::Looking(id, Instant::now());
+        if let Some(level3) = self.level3.clone() {
+            let job = self.job.clone();
+            let work = move |level3: &Level3| is_seen(level3, &job, id);
+            self.spawn(&level3, work, move |result| Done::Seen(id, said(result)));
+        }
+    }
+
+    /// It is there. Older ones can go.
+    fn seen(&mut self, id: CheckpointId) {
         let again = self.why.take().is_some();
         if again || self.drained.is_none() {
             self.notes
@@ -346,7 +373,7 @@ impl Drain {
             every => format!("one checkpoint of {every} is drained"),
         };
         let mut text = format!("{which} to {}", level3.path());
-        if let Stage::Beginning(id, since) = &self.stage {
+        if let Stage::Beginning(id, since) | Stage::Looking(id, since) = &self.stage {
             let seconds = since.elapsed().as_secs();
             text += &format!("; {} has been wanted for {seconds} s", id.number);
         }
@@ -365,6 +392,20 @@ impl Drain {
         }
         (drained, text)
     }
+}
+
+/// Whether this node sees all parts of a checkpoint.
+fn is_seen(level3: &Level3, job: &JobId, id: CheckpointId) -> Stored<()> {
+    let store = level3.open()?;
+    let complete = store.existing(job)?.map(|drained| drained.complete(MOST));
+    let complete = complete.transpose()?.unwrap_or_default();
+    if complete.iter().any(|it| it.id == id) {
+        return Ok(());
+    }
+    let tried = format!("find checkpoint {id} of job {job} in {}", level3.path());
+    let why = "this node does not see the parts that the others have copied";
+    let next = "see whether all nodes of the job have the same file system mounted, this one too";
+    Err(Error::refused(tried, why, next))
 }
 
 fn said(result: Stored<()>) -> Result<(), String> {

@@ -175,6 +175,7 @@ fn until_quiet(nodes: &mut [Node; 2]) {
     assert_eq!(nodes[0].drain.done(done), None);
     let said = nodes[0].drain.tick();
     assert_eq!(said.len(), 2);
+    let mut all = true;
     for (seat, body) in said {
         let Body::Drain { id, round } = body else {
             panic!("{body:?}");
@@ -186,8 +187,15 @@ fn until_quiet(nodes: &mut [Node; 2]) {
             _ => None,
         });
         if let Some(Body::Drained { id, round, failed }) = answer {
+            all &= failed.is_none();
             nodes[0].drain.answered(seat, (id, round), failed);
         }
+    }
+    if all {
+        let Event::Drain(done) = nodes[0].event() else {
+            panic!("it has not looked");
+        };
+        assert_eq!(nodes[0].drain.done(done), None);
     }
 }
 
@@ -399,6 +407,67 @@ fn a_node_that_cannot_is_told_of_once_and_the_drained_one_stays() {
     assert!(nodes[0].drain.tick().is_empty());
     let mut other = place.node("n3", 0);
     assert_eq!(other.fetch(1), Ok(()));
+}
+
+/// On one node the file system is not mounted, and it copies to the folder beneath.
+#[test]
+fn what_was_copied_to_several_places_is_not_called_drained() {
+    let place = Place::new();
+    let mut nodes = two(&place, Some(Asked::Every(1)));
+    nodes.iter().for_each(|node| node.take(1));
+    nodes[0].drain.committed(id(1), false);
+    until_quiet(&mut nodes);
+    pruned(&mut nodes[0]);
+    nodes.iter().for_each(|node| node.take(2));
+    nodes[0].drain.committed(id(2), false);
+    assert!(nodes[0].drain.tick().is_empty());
+    let Event::Drain(done) = nodes[0].event() else {
+        panic!("it has not begun");
+    };
+    nodes[0].drain.done(done);
+    let (mounted, beneath) = (place.0.path().join("away"), place.shared());
+    for (seat, body) in nodes[0].drain.tick() {
+        let Body::Drain { id, round } = body else {
+            panic!("{body:?}");
+        };
+        let node = &mut nodes[usize::from(seat)];
+        assert_eq!(node.drain.asked(id, round, node.index), None);
+        let Event::Drain(done) = node.event() else {
+            panic!("it has not drained");
+        };
+        let said = node.drain.done(done);
+        assert_eq!(
+            said,
+            Some(Body::Drained {
+                id,
+                round,
+                failed: None
+            })
+        );
+        if seat == 1 {
+            // What node 0 sees from now on.
+            fs::rename(&beneath, &mounted).unwrap();
+            private(&beneath);
+        }
+        nodes[0].drain.answered(seat, (id, round), None);
+    }
+    let Event::Drain(done) = nodes[0].event() else {
+        panic!("it has not looked");
+    };
+    nodes[0].drain.done(done);
+    let (newest, text) = nodes[0].drain.told(&[]);
+    assert_eq!(newest, Some(1));
+    assert!(
+        text.contains("does not see the parts") && text.contains("mounted"),
+        "{text}"
+    );
+    assert!(
+        nodes[0]
+            .drain
+            .notes()
+            .concat()
+            .contains("does not see the parts")
+    );
 }
 
 #[test]
