@@ -112,11 +112,11 @@ fn a_store_that_is_full() {
         let (failed, outcome) = rank.checkpoint(&[7; 4096]);
         let why = outcome.unwrap_err();
         assert!(failed > number && why.contains("free"), "{why}");
-        let shown = mover.shown(1);
-        assert!(
-            shown.failures.iter().any(|text| text.contains(&why[..30])),
-            "{shown:?}"
-        );
+        let shown = until("the failure is shown", || {
+            let shown = mover.shown(1);
+            let told = shown.failures.iter().any(|text| text.contains(&why[..30]));
+            told.then_some(shown)
+        });
         assert!(
             shown
                 .checkpoints

@@ -243,8 +243,13 @@ impl Rank {
     /// Waits for a request; its number.
     pub fn asked(&self) -> u32 {
         until("a request", || {
-            let text = line(self.folder.join("request"))?;
-            text.split(' ').next()?.parse().ok()
+            let number = |name: &str| -> Option<u32> {
+                let text = line(self.folder.join(name))?;
+                text.split(' ').next()?.parse().ok()
+            };
+            // A request can still be there when what it asked for has ended.
+            let ended = number("failed").max(number("commit"));
+            number("request").filter(|asked| Some(*asked) > ended)
         })
     }
 

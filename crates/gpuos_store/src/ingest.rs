@@ -61,8 +61,10 @@ impl Default for Limits {
 /// Bytes of memory in which extents are at once, at most, while a folder is stored: those whose digests are made, those that are on their way to the disk,
 /// one that is read and one for what is short, and the room in which short ones are gathered. What a manifest takes comes to it.
 pub const fn memory(limits: &Limits) -> u64 {
-    let extents = digests::MOST_WAITING + IN_FLIGHT + 2;
-    extents as u64 * limits.extent as u64 + 2 * append::STEP as u64
+    let buffers = digests::MOST_WAITING + IN_FLIGHT + 4;
+    let extent = limits.extent as u64;
+    let gathered = append::STEP as u64;
+    buffers as u64 * if extent > gathered { extent } else { gathered }
 }
 
 /// What was read.
@@ -414,7 +416,7 @@ mod tests {
         fs::set_permissions(place.path(), private).unwrap();
         fs::create_dir(place.path().join("program")).unwrap();
         // Long extents and short ones by turns.
-        for nth in 0..60_u32 {
+        for nth in 0..90_u32 {
             let length = if nth % 3 == 0 { 10_000 } else { 3 << 20 };
             let bytes: Vec<u8> = (0..length).map(|at| (at ^ nth) as u8 | 1).collect();
             fs::write(place.path().join(format!("program/{nth}")), bytes).unwrap();
