@@ -5,6 +5,7 @@
 //! path is taken.
 
 use std::ffi::{CStr, CString, c_char, c_int};
+use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -13,6 +14,7 @@ use gpuos_core::step::StepId;
 use gpuos_core::wire::{CHECKPOINT_VARIABLE, CheckpointRequest, Code, Request};
 use slurm_ffi::spank::Spank;
 
+use crate::ahead::{Ahead, was_here};
 use crate::daemon::{self, Answer};
 use crate::{limits, messages};
 
@@ -27,6 +29,15 @@ const RUN_START: &CStr = c"GPUOS_RUN_START";
 
 /// gpuos_mover's socket, unless plugstack.conf names another: `spank_gpuos.so mover=PATH`, with `%n` for the name of the node.
 const SOCKET: &str = "/run/gpuos/gpuos_mover.sock";
+
+/// Where the mover makes the folders of jobs, unless plugstack.conf names another place: `jobs=PATH`, in the same way.
+const JOBS: &str = "/var/lib/gpuos/jobs";
+
+/// How often Slurm has started the job again; it is not there before it has.
+const RESTARTS: &CStr = c"SLURM_RESTART_COUNT";
+
+/// How long a step waits for a mover that is not there: one that is started anew is back by then.
+const COMES_BACK: Duration = Duration::from_secs(2);
 
 /// How long a step waits for the answer. It comes after what gpuosd is waited for, and both stay below slurmd's
 /// UnkillableStepTimeout together.
@@ -52,14 +63,18 @@ fn noted(which: usize) -> MutexGuard<'static, Option<String>> {
     NOTED[which].lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The socket that the plugin's arguments name.
+/// The socket, and the folder of all jobs, that the plugin's arguments name.
 ///
 /// # Safety
 /// As [`daemon::argument`].
-pub unsafe fn socket(argc: c_int, argv: *const *mut c_char) -> String {
+pub unsafe fn places(argc: c_int, argv: *const *mut c_char) -> (String, String) {
     // SAFETY: promised by the caller.
-    let named = unsafe { daemon::argument(argc, argv, "mover") };
-    named.unwrap_or_else(|| SOCKET.to_owned())
+    let [socket, jobs] =
+        ["mover", "jobs"].map(|name| unsafe { daemon::argument(argc, argv, name) });
+    (
+        socket.unwrap_or_else(|| SOCKET.to_owned()),
+        jobs.unwrap_or_else(|| JOBS.to_owned()),
+    )
 }
 
 /// What the step's job asked for, as it was given; `whole_job` is the step of a batch script or of salloc's shell.
@@ -95,7 +110,7 @@ fn start(handed: Option<String>, whole_job: bool) -> Option<u32> {
 }
 
 /// Has the folder prepared, and lets the step's tasks find it.
-pub fn prepare(spank: Spank<'_>, socket: &str, whole_job: bool) {
+pub fn prepare(spank: Spank<'_>, (socket, jobs): (&str, &str), whole_job: bool) {
     let start = start(spank.getenv(RUN_START), whole_job);
     // Steps that the program starts are not the program.
     spank.unsetenv(RUN_START);
@@ -123,6 +138,13 @@ pub fn prepare(spank: Spank<'_>, socket: &str, whole_job: bool) {
         spank.unsetenv(&CString::new(CHECKPOINT_VARIABLE).unwrap_or_default());
         return;
     }
+    let restarts = spank.getenv(RESTARTS).and_then(|text| text.parse().ok());
+    let ahead = Ahead {
+        job,
+        owner: (uid, gid),
+        run: restarts.unwrap_or(0),
+        asked: &asked.clone(),
+    };
     let what = CheckpointRequest::Step {
         id,
         uid,
@@ -130,7 +152,12 @@ pub fn prepare(spank: Spank<'_>, socket: &str, whole_job: bool) {
         asked,
         start,
     };
-    let told = ask(socket, what, PATIENCE);
+    let jobs = Path::new(jobs);
+    // On which nodes a start of the program is, the mover has to find out first.
+    let told = match was_here(jobs) && start.is_none() {
+        true => ask_or_go_ahead(socket, &what, || ahead.make(jobs)),
+        false => ask(socket, what, PATIENCE),
+    };
     for note in told.notes {
         limits::keep_note(&note);
     }
@@ -158,6 +185,39 @@ impl Told {
             folder: None,
         }
     }
+}
+
+/// Asks the mover. While it is away for a moment `make` makes the folder, in which it answers when it is back.
+fn ask_or_go_ahead(
+    socket: &str,
+    what: &CheckpointRequest,
+    make: impl FnOnce() -> Option<String>,
+) -> Told {
+    if !comes_back(socket)
+        && let Some(folder) = make()
+    {
+        // It may have come back just before, and looked for such folders then.
+        return match daemon::listens(socket) {
+            true => ask(socket, what.clone(), PATIENCE),
+            false => Told {
+                notes: vec![messages::mover_is_away().into()],
+                folder: Some(folder),
+            },
+        };
+    }
+    ask(socket, what.clone(), PATIENCE)
+}
+
+/// Whether somebody listens there within a moment.
+fn comes_back(socket: &str) -> bool {
+    let deadline = Instant::now() + COMES_BACK;
+    while !daemon::listens(socket) {
+        if Instant::now() + AGAIN > deadline {
+            return false;
+        }
+        std::thread::sleep(AGAIN);
+    }
+    true
 }
 
 /// Asks the mover. One that says that it has much to do, or does not answer, is asked again, as long as there is time: one that is

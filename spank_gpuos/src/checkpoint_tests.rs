@@ -269,11 +269,62 @@ fn a_step_is_the_program_by_a_number_and_a_batch_script_never() {
 }
 
 #[test]
-fn arguments_name_the_socket() {
-    let words = [c"socket=/x/%n", c"mover=/y", c"mover=/z/%n", c"moverX=/no"];
+fn arguments_name_the_socket_and_the_folder_of_jobs() {
+    let words = [c"jobs=/x/%n", c"mover=/y", c"mover=/z/%n", c"moverX=/no"];
     let mut argv: Vec<*mut c_char> = words.iter().map(|word| word.as_ptr().cast_mut()).collect();
     // SAFETY: four C strings.
-    assert_eq!(unsafe { socket(4, argv.as_mut_ptr()) }, "/z/%n");
+    let named = unsafe { places(4, argv.as_mut_ptr()) };
+    assert_eq!(named, ("/z/%n".to_owned(), "/x/%n".to_owned()));
     // SAFETY: none at all.
-    assert_eq!(unsafe { socket(0, std::ptr::null()) }, SOCKET);
+    let usual = unsafe { places(0, std::ptr::null()) };
+    assert_eq!(usual, (SOCKET.to_owned(), JOBS.to_owned()));
+}
+
+#[test]
+fn a_mover_that_is_away_is_waited_for_a_moment_and_then_the_folder_is_made() {
+    let place = Place::new("away");
+    let begun = Instant::now();
+    let told = ask_or_go_ahead(&place.socket(), &step(), || Some("/jobs/7".into()));
+    assert_eq!(told.folder.as_deref(), Some("/jobs/7"));
+    assert!(
+        told.notes[0].contains("the program waits for it"),
+        "{told:?}"
+    );
+    assert!(begun.elapsed() >= COMES_BACK - 2 * AGAIN);
+    // Where none can be made it runs without.
+    let told = ask_or_go_ahead(&place.socket(), &step(), || None);
+    assert!(told.notes[0].contains("no gpuos_mover answers"), "{told:?}");
+    assert_eq!(told.folder, None);
+    // One that is there again just then is asked.
+    let socket = place.socket();
+    let listener = std::sync::Arc::new(Mutex::new(None));
+    let made = listener.clone();
+    let answers = std::thread::spawn({
+        let listener = listener.clone();
+        move || {
+            let listener = loop {
+                if let Some(listener) = listener.lock().unwrap().take() {
+                    break listener;
+                }
+                std::thread::yield_now();
+            };
+            let listener: UnixListener = listener;
+            // The first connection looks whether it is there.
+            drop(listener.accept().unwrap());
+            let (mut client, _) = asked_by(&listener);
+            let reply = prepared(&[(CHECKPOINT_VARIABLE, "/jobs/8")], &[], None);
+            client
+                .write_all(&encode(&reply, MAX_REPLY).unwrap())
+                .unwrap();
+        }
+    });
+    let told = ask_or_go_ahead(&socket, &step(), || {
+        *made.lock().unwrap() = Some(UnixListener::bind(&socket).unwrap());
+        Some("/jobs/7".into())
+    });
+    answers.join().unwrap();
+    assert_eq!(
+        (told.folder.as_deref(), told.notes.len()),
+        (Some("/jobs/8"), 0)
+    );
 }

@@ -136,6 +136,13 @@ pub fn send(path: &str, request: &Request) -> Option<OwnedFd> {
     (usize::try_from(sent) == Ok(text.len())).then_some(socket)
 }
 
+/// Whether a daemon listens there.
+pub fn listens(path: &str) -> bool {
+    connect(&root_socket(path))
+        .or_else(|| connect(path))
+        .is_some()
+}
+
 /// Connects at once or not at all: std's connect would wait for a daemon whose queue is full.
 fn connect(path: &str) -> Option<OwnedFd> {
     let kind = libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;

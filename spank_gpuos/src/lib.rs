@@ -8,8 +8,9 @@
 //! - `client`: in the commands; `options`: which value counts, and where it came from; `handed`: what a job hands to its steps,
 //! - `node`: on the nodes; `job_env` and `ranks`: variables and rank file; `limits` and `mig`: power, clocks and MPS, and slices, of a step
 //!   and its tasks,
-//! - `report`: what gpuosd is told, and answers; `checkpoint`: the same of gpuos_mover; `daemon`: the way to both.
+//! - `report`: what gpuosd is told, and answers; `checkpoint`: the same of gpuos_mover, and `ahead`: while that is away; `daemon`: the way to both.
 
+mod ahead;
 mod checkpoint;
 mod client;
 mod daemon;
@@ -86,8 +87,8 @@ pub unsafe extern "C" fn slurm_spank_init_post_opt(
                     let socket = unsafe { report::socket(argc, argv) };
                     node::report(spank, &socket);
                     // SAFETY: the same.
-                    let mover = unsafe { checkpoint::socket(argc, argv) };
-                    node::prepare_checkpoints(spank, &mover);
+                    let (mover, jobs) = unsafe { checkpoint::places(argc, argv) };
+                    node::prepare_checkpoints(spank, &mover, &jobs);
                     0
                 }
                 Context::Other => 0,

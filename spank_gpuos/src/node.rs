@@ -140,10 +140,10 @@ pub fn report(spank: Spank<'_>, socket: &str) {
 }
 
 /// Has gpuos_mover of this node prepare what a step needs for checkpoints, if its job has asked for them.
-pub fn prepare_checkpoints(spank: Spank<'_>, socket: &str) {
-    let path = socket.replace("%n", &name_in(spank, socket));
+pub fn prepare_checkpoints(spank: Spank<'_>, socket: &str, jobs: &str) {
+    let [path, jobs] = [socket, jobs].map(|path| path.replace("%n", &name_in(spank, path)));
     let whole_job = spank.step_id().is_some_and(has_whole_job);
-    checkpoint::prepare(spank, &path, whole_job);
+    checkpoint::prepare(spank, (&path, &jobs), whole_job);
 }
 
 /// The name of this node, where a path asks for it.

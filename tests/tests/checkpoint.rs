@@ -14,6 +14,8 @@ per_suite!(
     a_job_of_one_node_goes_on_from_what_was_drained,
     a_job_that_has_lost_all_its_nodes_goes_on_from_what_was_drained,
     checkpoints_go_on_after_movers_were_killed,
+    a_program_that_starts_while_the_mover_is_away_joins_when_it_is_back,
+    a_program_that_refuses_goes_back_over_a_requeue,
 );
 
 /// Nodes with a mover each, and no gpuosd.
@@ -316,4 +318,105 @@ fn checkpoints_go_on_after_movers_were_killed(suite: &Suite) {
         println!("killed before its answer: {}", !told);
         kill_and_start(&cluster, &["n3"]);
     });
+}
+
+fn a_program_that_starts_while_the_mover_is_away_joins_when_it_is_back(suite: &Suite) {
+    let Some(cluster) = movers("ckpt-away", suite, 1) else {
+        return;
+    };
+    let killed = cluster.lab.kill_mover("n1", libc::SIGKILL);
+    assert!(killed.expect("it can be killed"), "n1 had one");
+    let script = format!("{} 100000 0.02", counter());
+    let options = ["--requeue", "-N1", "--gpuos-checkpoint=1s"];
+    let job = cluster.sbatch(&options, &script);
+    let folder = cluster.lab.checkpoints_dir("n1").with_file_name("jobs");
+    let ranks = folder.join(job.to_string()).join("ranks");
+    until(&cluster, "its rank has joined", || {
+        let mut names = fs::read_dir(&ranks).ok()?;
+        names.next().map(|_| ())
+    });
+    let text = output(&cluster, job);
+    assert!(text.contains("the program waits for it"), "{text}");
+    assert!(!text.contains("new"), "{text}");
+    cluster.lab.start_mover("n1").expect("it starts");
+    until(&cluster, "a checkpoint", || committed(&cluster, "n1", job));
+}
+
+/// A program in sh that saves a count, and cannot load one that is above 1.
+const FUSSY: &str = r#"
+set -u
+. "$GPUOS_HELPERS/gpuos-checkpoint.sh"
+gpuos_checkpoint_start || exit 1
+until [ -z "$gpuos_checkpoint_from" ] || [ "$(cat "$gpuos_checkpoint_from/count")" -le 1 ]; do
+    echo "refused $gpuos_checkpoint_restored"
+    gpuos_checkpoint_refuse "the count is $(cat "$gpuos_checkpoint_from/count")"
+    gpuos_checkpoint_start || exit 1
+done
+count=0
+[ -z "$gpuos_checkpoint_from" ] || count=$(cat "$gpuos_checkpoint_from/count")
+echo "goes on at $count from ${gpuos_checkpoint_restored:-none}"
+while :; do
+    sleep 0.05
+    gpuos_checkpoint_wanted && gpuos_checkpoint_folder "$gpuos_checkpoint_number" || continue
+    count=$((count + 1))
+    echo "$count" >"$gpuos_checkpoint_into/count"
+    gpuos_checkpoint_ready "$gpuos_checkpoint_number" && gpuos_checkpoint_wait "$gpuos_checkpoint_number" && echo "saved $count"
+done
+"#;
+
+fn a_program_that_refuses_goes_back_over_a_requeue(suite: &Suite) {
+    let Some(cluster) = movers("ckpt-refuse", suite, 2) else {
+        return;
+    };
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let share = root.canonicalize().expect("the project").join("share");
+    let script = format!("export GPUOS_HELPERS={}\n{FUSSY}", share.display());
+    let options = [
+        "--requeue",
+        "-N2",
+        "--open-mode=append",
+        "--gpuos-checkpoint=1h,l2=partner",
+    ];
+    let job = cluster.sbatch(&options, &script);
+    let says = |what: &str, times: usize| {
+        until(&cluster, what, || {
+            let text = output(&cluster, job);
+            (text.matches(what).count() >= times).then_some(())
+        });
+    };
+    says("goes on at 0 from none", 1);
+    let gpuos = |words: &str| {
+        let program = plugins::programs().join("gpuos");
+        let sockets = format!("{}/gpuosd.%n", cluster.lab.dir().display());
+        let words = words.split(' ').chain(["--runtime-dir", &sockets]);
+        let words: Vec<&str> = words.collect();
+        cluster.run(&program.display().to_string(), &words)
+    };
+    let now = || gpuos(&format!("ckpt now {job}"));
+    for count in 1..=2 {
+        let made = now();
+        says(&format!("saved {count}"), 1);
+        println!("{made}");
+    }
+    let requeue = || {
+        cluster.run("scontrol", &["requeue", &job.to_string()]);
+        until(&cluster, "it is requeued", || {
+            let shown = cluster.run("scontrol", &["show", "job", &job.to_string()]);
+            shown.contains("JobState=PENDING").then_some(())
+        });
+        cluster.update(&[&format!("JobId={job}"), "StartTime=now"]);
+    };
+    // The second is refused, and the mark holds in the runs after that one.
+    requeue();
+    says("refused 2", 1);
+    says("goes on at 1 from 1", 1);
+    let shown = gpuos(&format!("ckpt show {job}"));
+    assert!(
+        shown.contains("checkpoint 2 is refused by rank 0 on n1: the count is 2"),
+        "{shown}"
+    );
+    println!("{shown}");
+    requeue();
+    says("goes on at 1 from 1", 2);
+    assert_eq!(output(&cluster, job).matches("refused 2").count(), 1);
 }

@@ -199,8 +199,9 @@ impl Lab {
             };
             let mover = match record.spec.movers {
                 Some(_) => format!(
-                    " mover={}/gpuos_mover.sock",
-                    self.gpuosd_runtime_dir("%n").display()
+                    " mover={}/gpuos_mover.sock jobs={}",
+                    self.gpuosd_runtime_dir("%n").display(),
+                    movers::jobs_dir(record, "%n").display()
                 ),
                 None => String::new(),
             };

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::SyncSender;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use gpuos_checkpoint::ids::NodeIndex;
 use gpuos_link::bucket::Bucket;
@@ -28,6 +28,9 @@ const ABOVE: u16 = 1000;
 
 /// How long the thread that takes links waits before it looks at what failed.
 const LOOK: Duration = Duration::from_secs(5);
+
+/// Connections that come to nothing are told if they do for longer than this.
+const PERSISTS: Duration = Duration::from_secs(30);
 
 /// A port that somebody else has is tried again so often.
 pub const TAKEN: Duration = Duration::from_secs(10);
@@ -161,14 +164,17 @@ impl Network {
     ) -> std::io::Result<()> {
         let network = self.clone();
         let take = move || {
+            let mut vain = Vain::default();
             loop {
                 let link = listener.accept(LOOK);
                 let failures = listener.failures();
                 if let Some((from, error)) = failures.last.back() {
-                    let count = failures.count;
-                    tracing::warn!(
-                        "{count} connections came to nothing, the last from {from}: {error}"
-                    );
+                    tracing::debug!("a connection from {from} came to nothing: {error}");
+                    if let Some(count) = vain.failed(failures.count as u64, Instant::now()) {
+                        tracing::warn!(
+                            "{count} connections came to nothing, the last from {from}: {error}"
+                        );
+                    }
                 }
                 let Some(link) = link else { continue };
                 if link.peer.job == service() {
@@ -216,4 +222,46 @@ fn bind(address: SocketAddr) -> std::io::Result<TcpListener> {
         ErrorKind::AddrNotAvailable => TcpListener::bind((any, address.port())),
         _ => Err(e),
     })
+}
+
+/// Connections that came to nothing. Some do when a job starts, as its nodes hear of it one after another.
+#[derive(Default)]
+struct Vain {
+    since: Option<Instant>,
+    last: Option<Instant>,
+    count: u64,
+}
+
+impl Vain {
+    /// So many more; how many there were, if they go on for longer than any start of a job.
+    fn failed(&mut self, count: u64, now: Instant) -> Option<u64> {
+        let quiet = |at: Instant| now.saturating_duration_since(at) > PERSISTS;
+        if self.last.is_none_or(quiet) {
+            *self = Vain::default();
+        }
+        self.last = Some(now);
+        self.count = self.count.saturating_add(count);
+        let since = *self.since.get_or_insert(now);
+        quiet(since).then(|| {
+            self.since = Some(now);
+            std::mem::take(&mut self.count)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_in_vain_are_told_if_they_go_on() {
+        let now = Instant::now();
+        let mut vain = Vain::default();
+        let mut at = |seconds| vain.failed(1, now + Duration::from_secs(seconds));
+        let first: Vec<Option<u64>> = (0..8).map(|step| at(5 * step)).collect();
+        assert_eq!(first, [None, None, None, None, None, None, None, Some(8)]);
+        assert_eq!((at(40), at(60)), (None, None));
+        // A start of a job some minutes later.
+        assert_eq!((at(300), at(310)), (None, None));
+    }
 }

@@ -16,6 +16,7 @@ use gpuos_config::access::Standing;
 use gpuos_config::options::parse_checkpoint;
 use gpuos_core::job::JobId;
 use gpuos_core::step::StepId;
+use gpuos_core::wire::MOVER_ALIVE;
 use gpuos_link::session::Place;
 use gpuos_workload::WorkloadManager;
 use gpuos_workload::action::{Action, Outcome};
@@ -110,6 +111,7 @@ impl Registrar {
     fn run(mut self, from: &Receiver<Ask>) {
         let mut due = Instant::now() + LOOK;
         let mut sweep = Instant::now();
+        self.alive();
         self.take_up();
         loop {
             match from.recv_timeout(due.saturating_duration_since(Instant::now())) {
@@ -127,6 +129,7 @@ impl Registrar {
                 Err(RecvTimeoutError::Disconnected) => return,
             }
             if Instant::now() >= due {
+                self.alive();
                 self.take_up();
                 self.look();
                 due = Instant::now() + LOOK;
@@ -173,6 +176,13 @@ impl Registrar {
         let _ = served.to.try_send(event);
     }
 
+    /// By this steps that start while the mover is away see that it was here.
+    fn alive(&self) {
+        let file = std::fs::File::create(self.shared.folders.join(MOVER_ALIVE));
+        // A disk that is full or read-only is told of by whoever needs it.
+        let _ = file.and_then(|file| file.set_modified(std::time::SystemTime::now()));
+    }
+
     /// Serves the jobs that an earlier mover has served, as far as the workload manager tells of them.
     fn take_up(&mut self) {
         if self.left.is_empty() {
@@ -185,7 +195,8 @@ impl Registrar {
             .decide(&*self.manager, &self.shared.node, is_served);
         for Goes { record, kept } in go {
             let job = record.id.clone();
-            let served = self.serve(&job, kept.launch, &record);
+            let allowed = self.allowed(&record, &kept.asked);
+            let served = allowed.and_then(|()| self.serve(&job, kept.launch, &record));
             let event = Event::Step {
                 gid: kept.gid,
                 asked: kept.asked,

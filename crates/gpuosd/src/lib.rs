@@ -15,6 +15,7 @@
 //! - [`socket_handler`]: answers clients,
 //! - [`peers`]: the other nodes of this node's jobs,
 //! - [`metrics`]: tells Prometheus, and exporters that know no jobs ([`metrics::job_mapping`]),
+//! - `suspicion`: asks gpuos_mover for checkpoints of jobs whose GPUs get worse,
 //! - [`traces`]: tells an OpenTelemetry collector, in builds that have it.
 //!
 //! Between them: [`numbering`] (which GPUs Slurm counts, and how), [`jobs`] (which of them hold which GPUs), [`known`] (whose jobs they are, for [`socket_handler`]), [`status`] (the state as
@@ -47,6 +48,7 @@ pub mod slices;
 pub mod socket_handler;
 pub mod status;
 pub mod store;
+mod suspicion;
 pub mod switchable_file;
 pub mod traces;
 

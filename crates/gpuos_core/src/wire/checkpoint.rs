@@ -7,6 +7,9 @@ use crate::step::StepId;
 /// Variable by which a program finds the folder of its job for checkpoints; docs/user/checkpoint.md has what lies there.
 pub const CHECKPOINT_VARIABLE: &str = "GPUOS_CHECKPOINT_DIR";
 
+/// The file in the folder of all jobs by whose time a step sees when gpuos_mover was there last.
+pub const MOVER_ALIVE: &str = ".alive";
+
 /// What gpuos_mover is asked.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(tag = "do", rename_all = "kebab-case", deny_unknown_fields)]

@@ -107,6 +107,16 @@ impl EventLoop {
         let any = !said.is_empty();
         let fx = health::effects(said, &self.node.gpus);
         self.carry_out(fx);
+        for (gpu, job) in self.suspicions.look(self.node.health.node(), now.at) {
+            let audit = Audit {
+                at_ms: now.wall_ms,
+                gpu: Some(gpu),
+                text: format!("job {job} is asked to save: GPU {gpu} is degraded"),
+                job: Some(job),
+                ..Audit::default()
+            };
+            self.log(&audit, Quota::Job, |_| {});
+        }
         any
     }
 

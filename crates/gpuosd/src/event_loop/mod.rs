@@ -82,6 +82,7 @@ use crate::peers::{Peers, Report};
 use crate::queue::{Release, Task, Why};
 use crate::socket_handler::refused;
 use crate::store::Saved;
+use crate::suspicion::Suspicions;
 
 /// The rules are told the jobs so often: what they asked for and is still there, they ask for again.
 const JOBS_EVERY: Duration = Duration::from_secs(5);
@@ -155,6 +156,7 @@ pub struct EventLoop {
     peers: Vec<PeerView>,
     journal: Journal,
     telemetry: Telemetry,
+    suspicions: Suspicions,
     times: Times,
     ports: Ports,
 }
@@ -181,6 +183,7 @@ impl EventLoop {
         if rebooted {
             saved.jobs = Default::default();
         }
+        let suspicions = Suspicions::new(start.polls.1.clone(), &saved.health);
         let switchable = saved.mig.switchable.keys().copied().collect();
         ports.numbering.remembered(saved.mig.pool, switchable);
         let mut all = EventLoop {
@@ -192,6 +195,7 @@ impl EventLoop {
             peers: Vec::new(),
             journal: Journal::new(&start.node),
             telemetry: Telemetry::new(&start.node, ports.manager.clone(), start.polls.clone()),
+            suspicions,
             times: Times {
                 began: now,
                 started_ms: (ports.wall)(),
@@ -506,6 +510,7 @@ impl EventLoop {
         numbering.configured(&self.node.name, Some(&config.mig));
         self.node.health.set(config.health.clone());
         self.telemetry.set(&config);
+        self.suspicions.set(config.checkpoint.enabled);
         self.ports.peers.configure(config.heartbeat);
         self.node.troubles.set("config", None);
         tracing::info!("gpuos.toml is read");
