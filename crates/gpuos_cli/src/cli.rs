@@ -20,7 +20,8 @@ use gpuos_placement::mig::MigRequest;
 use gpuos_placement::plan::{Placement, TopologyRequest};
 
 pub use ckpt::{
-    CkptArgs, CkptCommand, CkptJobArgs, CkptListArgs, CkptNowArgs, CkptPruneArgs, MoverReach,
+    CkptArgs, CkptCommand, CkptDrillArgs, CkptJobArgs, CkptListArgs, CkptNowArgs, CkptPruneArgs,
+    CkptRestartArgs, MoverReach,
 };
 pub use mig::{MigArgs, MigAssertArgs, MigCommand, MigPlanArgs, Reach};
 pub use sim::{Protocol, SimArgs};

@@ -42,7 +42,16 @@ pub enum Body {
         of: Option<JobId>,
     },
     /// This.
-    Claim(Option<Claim>),
+    Claim {
+        /// By its newest manifest.
+        claim: Option<Claim>,
+        /// A run, and the checkpoint that the job's user has chosen for it.
+        chosen: Option<(u32, u32)>,
+    },
+    /// Note that the next run begins from this checkpoint; 0: that nothing is chosen.
+    Choose(u32),
+    /// It is noted.
+    ChoiceNoted(u32),
     /// Of seat 0: so the job goes on.
     Roster(JobRoster),
     /// It is taken.
@@ -107,6 +116,8 @@ pub struct JobRoster {
     pub asked: String,
     /// Who has which index, and the sets.
     pub roster: Roster,
+    /// The run goes on from the checkpoint of this number and no other.
+    pub only: Option<u32>,
     /// What is on the parallel file system.
     pub drained: FromShared,
     /// What nodes hold that the job does not have any more.
@@ -168,7 +179,9 @@ impl Carried {
                 let seats = told.roster.index_of_seat.len();
                 seats == usize::from(nodes) && told.asked.len() <= MAX_ASKED
             }
-            Body::Claim(Some(claim)) => claim.set.len() <= usize::from(u8::MAX),
+            Body::Claim {
+                claim: Some(claim), ..
+            } => claim.set.len() <= usize::from(u8::MAX),
             Body::SegmentAsk { offset, length, .. } => {
                 *length <= PIECE && offset.checked_add((*length).into()).is_some()
             }

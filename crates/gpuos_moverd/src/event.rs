@@ -81,6 +81,13 @@ pub enum Event {
     Donors(Found),
     /// A checkpoint is wanted.
     Want(Reason),
+    /// The next run is to begin from this checkpoint.
+    Choose {
+        /// Its number.
+        number: u32,
+        /// Whether all nodes have noted it, or a sentence why not.
+        reply: SyncSender<Result<(), String>>,
+    },
     /// What the workload manager says of the job's end, to the node that leads.
     Ends {
         /// In so many seconds; `None`: there is none.

@@ -53,6 +53,7 @@ fn carried() -> Vec<Vec<u8>> {
             unread: Some("the file system does not answer".into()),
         },
         donors: Default::default(),
+        only: None,
         of: None,
         base: None,
     };
@@ -60,7 +61,12 @@ fn carried() -> Vec<Vec<u8>> {
     let bodies = [
         Body::Hello { incarnation: 5 },
         Body::ClaimAsk { of: None },
-        Body::Claim(None),
+        Body::Claim {
+            claim: None,
+            chosen: Some((1, 2)),
+        },
+        Body::Choose(3),
+        Body::ChoiceNoted(3),
         Body::Roster(roster),
         Body::NoRoster("no".into()),
         Body::Word(Bytes(vec![1; 20])),

@@ -18,6 +18,7 @@
 #![forbid(unsafe_code)]
 
 mod buffer;
+pub mod choice;
 pub mod disk;
 pub mod drained;
 pub mod erasure;

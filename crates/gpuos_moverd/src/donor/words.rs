@@ -99,6 +99,8 @@ pub struct Holding {
     pub copies: Vec<(CheckpointId, u16)>,
     /// Parity of other nodes.
     pub shards: Vec<Shard>,
+    /// A run, and the checkpoint that the job's user has chosen for it.
+    pub chosen: Option<(u32, u32)>,
 }
 
 impl Ask {

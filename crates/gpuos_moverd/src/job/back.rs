@@ -47,6 +47,8 @@ pub struct Back {
     /// What the next roster has the nodes copy in.
     fetch: Option<CheckpointId>,
     failed: BTreeSet<CheckpointId>,
+    /// Nothing but this one is wanted.
+    only: Option<u32>,
     /// Ends a copy that nobody waits for any more.
     ended: Arc<AtomicBool>,
 }
@@ -72,6 +74,7 @@ impl Back {
             look: Look::Not,
             fetch: None,
             failed: BTreeSet::new(),
+            only: None,
             ended: Arc::default(),
         }
     }
@@ -130,9 +133,10 @@ impl Back {
             Look::Known(known) => known,
             _ => &[],
         };
-        known
-            .iter()
-            .filter(move |it| it.sets.len() == usize::from(nodes) && !self.failed.contains(&it.id))
+        known.iter().filter(move |it| {
+            let wanted = self.only.is_none_or(|only| only == it.id.number);
+            wanted && it.sets.len() == usize::from(nodes) && !self.failed.contains(&it.id)
+        })
     }
 
     /// Claims of nodes that are lost, by what they drained, for nodes that have none.
@@ -149,6 +153,11 @@ impl Back {
             newest: complete.id,
         };
         sets.map(claim).collect()
+    }
+
+    /// Seat 0: nothing but the checkpoint of this number is wanted, if there is one.
+    pub fn want(&mut self, only: Option<u32>) {
+        self.only = only;
     }
 
     /// Seat 0: whether the next roster has the nodes copy something in.

@@ -38,7 +38,7 @@ pub(super) fn running(worker: &mut Worker, roster: JobRoster) -> Result<Running,
         roster.roster.sets.clone(),
     );
     settings.keep = config.keep;
-    settings.only = roster.of.as_ref().and_then(|of| of.number);
+    settings.only = roster.only;
     if config.max_gib > 0 {
         settings.limits.bytes = u64::from(config.max_gib) << 30;
     }

@@ -50,6 +50,8 @@ pub struct Found {
     pub donors: Vec<Donor>,
     /// Why others that should, or the workload manager, do not tell: clauses.
     pub silent: Vec<String>,
+    /// Runs, and the checkpoints that the job's user has chosen for them.
+    pub chosen: Vec<(u32, u32)>,
     /// Why the job must not begin from the other one's checkpoint: a sentence.
     pub refused: Option<String>,
 }
@@ -163,6 +165,14 @@ impl Donors {
         match &self.look {
             Look::Known(found) => found.refused.clone(),
             _ => None,
+        }
+    }
+
+    /// Seat 0: what nodes outside the job know to be chosen.
+    pub fn chosen(&self) -> Vec<(u32, u32)> {
+        match &self.look {
+            Look::Known(found) => found.chosen.clone(),
+            _ => Vec::new(),
         }
     }
 
@@ -309,7 +319,10 @@ fn find(around: &Around, wanted: &Wanted, own: &BTreeSet<String>, found: &Mutex<
             let answer = donor(around, wanted, node);
             let mut found = locked(found);
             match answer {
-                Ok(donor) => found.donors.extend(donor),
+                Ok((donor, chosen)) => {
+                    found.donors.extend(donor);
+                    found.chosen.extend(chosen);
+                }
                 Err(why) => found.silent.push(why),
             }
         }
@@ -323,14 +336,20 @@ fn find(around: &Around, wanted: &Wanted, own: &BTreeSet<String>, found: &Mutex<
     locked(found).donors.sort_by(|a, b| a.node.cmp(&b.node));
 }
 
-/// What a node holds. `None`: nothing.
-fn donor(around: &Around, wanted: &Wanted, node: &str) -> Result<Option<Donor>, String> {
+/// What a node holds, if it holds anything, and what the job's user has chosen.
+#[allow(clippy::type_complexity)]
+fn donor(
+    around: &Around,
+    wanted: &Wanted,
+    node: &str,
+) -> Result<(Option<Donor>, Option<(u32, u32)>), String> {
     let (_, holding) = Client::open(&around.network, node, wanted)?;
-    Ok(holding.claim.map(|claim| Donor {
+    let donor = holding.claim.map(|claim| Donor {
         node: node.into(),
         claim,
         parts: holding.parts,
-    }))
+    });
+    Ok((donor, holding.chosen))
 }
 
 fn taken(

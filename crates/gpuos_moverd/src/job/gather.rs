@@ -19,6 +19,7 @@ const OTHERS: Duration = Duration::from_secs(30);
 pub struct Gather {
     begun: Instant,
     claims: BTreeMap<u16, Option<Claim>>,
+    chosen: Vec<(u32, u32)>,
 }
 
 impl Gather {
@@ -27,11 +28,13 @@ impl Gather {
         Gather {
             begun: Instant::now(),
             claims: BTreeMap::new(),
+            chosen: Vec::new(),
         }
     }
 
-    /// A seat has this, or nothing.
-    pub fn claim(&mut self, seat: u16, claim: Option<Claim>) {
+    /// A seat has this, or nothing, and knows of this choice for a run.
+    pub fn claim(&mut self, seat: u16, claim: Option<Claim>, chosen: Option<(u32, u32)>) {
+        self.chosen.extend(chosen);
         self.claims.entry(seat).or_insert(claim);
     }
 
@@ -57,6 +60,12 @@ impl Gather {
         open.reverse();
         let empty = self.claims.values_mut().filter(|claim| claim.is_none());
         empty.for_each(|claim| *claim = open.pop());
+    }
+
+    /// What was chosen for a run, as seats know, or `others`.
+    pub fn chosen(&self, run: u32, others: &[(u32, u32)]) -> Option<u32> {
+        let mut all = self.chosen.iter().chain(others);
+        all.find(|chosen| chosen.0 == run).map(|chosen| chosen.1)
     }
 
     /// What the seats that have answered have, in their order.

@@ -19,6 +19,7 @@
 
 mod back;
 mod begin;
+mod choice;
 pub(crate) mod donors;
 mod drain;
 mod ends;
@@ -158,6 +159,8 @@ pub struct Worker {
     other: Option<Other>,
     /// What that came to.
     base: Option<Base>,
+    /// What the job's user has chosen for the next run, until all nodes have noted it.
+    choosing: Option<choice::Choosing>,
     /// Where this node's part came from in this run, for clients.
     came: Vec<String>,
     phase: Phase,
@@ -214,6 +217,7 @@ impl Worker {
             donors,
             other: None,
             base: None,
+            choosing: None,
             came: Vec::new(),
             phase: Phase::Gathering(Gather::new()),
             ends: Ends::default(),

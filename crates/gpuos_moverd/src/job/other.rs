@@ -32,7 +32,7 @@ pub fn next(roster: &JobRoster, asked: Restart, has_saved: bool, ready: &mut Rea
         return Next::Gathered(ready.clone());
     }
     match (asked, &roster.base) {
-        (Restart::No, _) if !has_saved => {
+        (Restart::No, _) if !has_saved && roster.only.is_none() => {
             if let Some(id) = ready.restore.take() {
                 let text = format!(
                     "checkpoint {} is left, as the job asks for with --gpuos-restart=no",
@@ -88,10 +88,6 @@ impl Worker {
         };
         let job = other.job;
         self.turn_to(None);
-        self.came.push(format!(
-            "the job begins from checkpoint {} of job {job}",
-            id.number
-        ));
         self.base = Some(Base { job, id });
         Ok(())
     }
@@ -138,6 +134,7 @@ mod tests {
             },
             drained: FromShared::default(),
             donors: Default::default(),
+            only: None,
             of,
             base,
         }

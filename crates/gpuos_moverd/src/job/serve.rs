@@ -14,7 +14,7 @@ use super::gather::Gather;
 use super::running::{Around, Held, Running};
 use super::unwritten::Tell;
 use super::{Phase, Wish, Worker, begin, new_session};
-use crate::carried::{Body, Carried, JobRoster};
+use crate::carried::{Base, Body, Carried, JobRoster};
 use crate::event::{BackDone, Event};
 use crate::folder::{JobFolder, Kept};
 
@@ -72,6 +72,7 @@ impl Worker {
             Event::Back(BackDone::Fetched { session, result }) => self.fetched(session, result),
             Event::Back(BackDone::Taken { session, result }) => self.taken(session, result),
             Event::Donors(found) => self.donors.found(found),
+            Event::Choose { number, reply } => self.choose(number, reply),
             Event::Want(reason) => {
                 self.wanted = self.wanted.max(Some(reason));
                 self.pass_wish_on();
@@ -106,7 +107,7 @@ impl Worker {
         }
     }
 
-    fn say(&self, seat: u16, body: Body) {
+    pub(super) fn say(&self, seat: u16, body: Body) {
         self.links.say(seat, self.session, body);
     }
 
@@ -161,11 +162,12 @@ impl Worker {
                     self.gather_anew(session);
                 }
                 let claim = self.claim(of.as_ref());
-                self.say(seat, Body::Claim(claim));
+                let chosen = self.chosen();
+                self.say(seat, Body::Claim { claim, chosen });
             }
-            Body::Claim(claim) if self.is_first() && session == self.session => {
+            Body::Claim { claim, chosen } if self.is_first() && session == self.session => {
                 if let Phase::Gathering(gather) = &mut self.phase {
-                    gather.claim(seat, claim);
+                    gather.claim(seat, claim, chosen);
                 }
             }
             Body::Roster(roster) if seat == 0 => {
@@ -189,6 +191,8 @@ impl Worker {
                 }
             }
             Body::Drained { id, round, failed } => self.drain.answered(seat, (id, round), failed),
+            Body::Choose(number) => self.note_choice(seat, number),
+            Body::ChoiceNoted(number) => self.choice_noted(seat, number),
             Body::NotGiven(node) if self.is_first() => self.donors.failed(node),
             Body::NoRoster(why) if seat == 0 => self.fail(why),
             body => self.with(|running, around| running.came(around, seat, body)),
@@ -248,6 +252,7 @@ impl Worker {
             self.gather();
         }
         self.keep_links();
+        self.look_at_choice();
         self.with(|running, around| running.look(around));
         self.look_at_end();
         let notes = match &mut self.phase {
@@ -350,11 +355,12 @@ impl Worker {
 
     fn gather(&mut self) {
         let own = self.claim_once();
+        let chosen = self.chosen();
         let Phase::Gathering(gather) = &mut self.phase else {
             return;
         };
         if let Some(own) = own {
-            gather.claim(0, own);
+            gather.claim(0, own, chosen);
         }
         let late = gather.is_late(self.start.run, self.start.place.own.0 == 0);
         if self.start.place.own.0 != 0 {
@@ -418,7 +424,17 @@ impl Worker {
         if let Some(why) = self.donors.refused() {
             return self.fail(why);
         }
-        let only = self.other.as_ref().and_then(|other| other.number);
+        // What was made in this run goes before what was chosen for its begin.
+        let has_saved = self
+            .folder
+            .as_ref()
+            .is_some_and(|folder| folder.has_committed());
+        let only = match &self.other {
+            Some(other) => other.number,
+            None if has_saved => None,
+            None => gather.chosen(run, &self.donors.chosen()),
+        };
+        self.back.want(only);
         let (donors, claims) = match self.back.is_fetching() {
             false => self.donors.decide(&gather.claims(), only),
             true => Default::default(),
@@ -445,6 +461,7 @@ impl Worker {
                     asked: wish.asked.clone(),
                     drained: self.back.parts(nodes, run),
                     donors,
+                    only,
                     of: self.other.clone(),
                     base: self.base.clone(),
                     roster,
@@ -550,6 +567,12 @@ impl Worker {
     }
 
     fn run_with(&mut self, roster: JobRoster) {
+        if let Some(Base { job, id }) = &roster.base {
+            let told = format!("the job begins from checkpoint {} of job {job}", id.number);
+            if !self.came.contains(&told) {
+                self.came.push(told);
+            }
+        }
         let begun = self
             .wish(roster.gid, &roster.asked)
             .and_then(|()| begin::running(self, roster));

@@ -54,6 +54,7 @@ impl Worker {
             if let Some(ready) = &running.ready {
                 told.restored = ready.restore.map(|id| id.number);
                 told.passed_over = ready.passed_over.clone();
+                told.came = self.came.clone();
             }
         }
         *locked(&self.status) = told;
