@@ -105,10 +105,7 @@ impl Two {
         let network = Network::new(manager.addresses().unwrap(), Arc::new(Plain), 0, 0);
         let network = Arc::new(network);
         let jobs = Arc::new(Jobs::new(sync_channel(1).0));
-        let giver = Arc::new(Giver::new(
-            old,
-            Arc::new(manager.clone()),
-        ));
+        let giver = Arc::new(Giver::new(old, Arc::new(manager.clone())));
         let listener = network.listen(OLD, jobs.clone()).unwrap();
         network.take(listener, jobs, giver).unwrap();
         Two {

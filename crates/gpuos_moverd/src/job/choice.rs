@@ -22,87 +22,85 @@ pub struct Choosing {
     reply: SyncSender<Result<(), String>>,
 }
 
-impl Worker {
-    /// What this node knows to be chosen.
-    pub(super) fn chosen(&self) -> Option<(u32, u32)> {
-        let store = self.shared.store.job(&self.start.job, self.start.uid);
-        chosen(&store.ok()?)
-    }
+/// What this node knows to be chosen.
+pub(super) fn known(worker: &Worker) -> Option<(u32, u32)> {
+    let store = worker.shared.store.job(&worker.start.job, worker.start.uid);
+    chosen(&store.ok()?)
+}
 
-    /// Has all nodes note it.
-    pub(super) fn choose(&mut self, number: u32, reply: SyncSender<Result<(), String>>) {
-        if let Err(why) = self.write_choice(number) {
-            let _ = reply.try_send(Err(why));
-            return;
+/// Has all nodes note it.
+pub(super) fn choose(worker: &mut Worker, number: u32, reply: SyncSender<Result<(), String>>) {
+    if let Err(why) = write(worker, number) {
+        let _ = reply.try_send(Err(why));
+        return;
+    }
+    let own = worker.own_seat();
+    let left = (0..worker.start.place.nodes).filter(|seat| *seat != own);
+    worker.choosing = Some(Choosing {
+        number,
+        begun: Instant::now(),
+        left: left.collect(),
+        reply,
+    });
+    look(worker);
+}
+
+/// Says it to those that have not noted it, and what came of it to who has asked.
+pub(super) fn look(worker: &mut Worker) {
+    let Some(choosing) = worker.choosing.take() else {
+        return;
+    };
+    if choosing.left.is_empty() {
+        let _ = choosing.reply.try_send(Ok(()));
+        return;
+    }
+    if choosing.begun.elapsed() > PATIENCE {
+        let whys: Vec<String> = choosing
+            .left
+            .iter()
+            .take(3)
+            .map(|seat| worker.links.why(*seat))
+            .collect();
+        // Half a choice would be one for who requeues the job for another reason.
+        let taken_back = write(worker, 0);
+        for seat in 0..worker.start.place.nodes {
+            worker.say(seat, Body::Choose(0));
         }
-        let own = self.own_seat();
-        let left = (0..self.start.place.nodes).filter(|seat| *seat != own);
-        self.choosing = Some(Choosing {
-            number,
-            begun: Instant::now(),
-            left: left.collect(),
-            reply,
-        });
-        self.look_at_choice();
-    }
-
-    /// Says it to those that have not noted it, and what came of it to who has asked.
-    pub(super) fn look_at_choice(&mut self) {
-        let Some(choosing) = self.choosing.take() else {
-            return;
+        let why = match taken_back {
+            Ok(()) => whys.join("; "),
+            Err(error) => format!("{}; {error}", whys.join("; ")),
         };
-        if choosing.left.is_empty() {
-            let _ = choosing.reply.try_send(Ok(()));
-            return;
-        }
-        if choosing.begun.elapsed() > PATIENCE {
-            let whys: Vec<String> = choosing
-                .left
-                .iter()
-                .take(3)
-                .map(|seat| self.links.why(*seat))
-                .collect();
-            // Half a choice would be one for who requeues the job for another reason.
-            let taken_back = self.write_choice(0);
-            for seat in 0..self.start.place.nodes {
-                self.say(seat, Body::Choose(0));
-            }
-            let why = match taken_back {
-                Ok(()) => whys.join("; "),
-                Err(error) => format!("{}; {error}", whys.join("; ")),
-            };
-            let _ = choosing.reply.try_send(Err(why));
-            return;
-        }
-        for seat in &choosing.left {
-            self.links.want(*seat);
-            self.say(*seat, Body::Choose(choosing.number));
-        }
-        self.choosing = Some(choosing);
+        let _ = choosing.reply.try_send(Err(why));
+        return;
     }
+    for seat in &choosing.left {
+        worker.links.want(*seat);
+        worker.say(*seat, Body::Choose(choosing.number));
+    }
+    worker.choosing = Some(choosing);
+}
 
-    /// Another node's user has chosen.
-    pub(super) fn note_choice(&mut self, seat: u16, number: u32) {
-        match self.write_choice(number) {
-            Ok(()) => self.say(seat, Body::ChoiceNoted(number)),
-            Err(why) => self.note(&why),
-        }
+/// Another node's user has chosen.
+pub(super) fn note(worker: &mut Worker, seat: u16, number: u32) {
+    match write(worker, number) {
+        Ok(()) => worker.say(seat, Body::ChoiceNoted(number)),
+        Err(why) => worker.note(&why),
     }
+}
 
-    /// A node has noted it.
-    pub(super) fn choice_noted(&mut self, seat: u16, number: u32) {
-        if let Some(choosing) = &mut self.choosing
-            && choosing.number == number
-        {
-            choosing.left.remove(&seat);
-        }
+/// A node has noted it.
+pub(super) fn noted(worker: &mut Worker, seat: u16, number: u32) {
+    if let Some(choosing) = &mut worker.choosing
+        && choosing.number == number
+    {
+        choosing.left.remove(&seat);
     }
+}
 
-    fn write_choice(&self, number: u32) -> Result<(), String> {
-        let store = self.shared.store.job(&self.start.job, self.start.uid);
-        let run = self.start.run.saturating_add(1);
-        let chosen = (number > 0).then_some(Chosen { run, number });
-        let noted = store.and_then(|store| store.choose(chosen));
-        noted.map_err(|error| error.to_string())
-    }
+fn write(worker: &Worker, number: u32) -> Result<(), String> {
+    let store = worker.shared.store.job(&worker.start.job, worker.start.uid);
+    let run = worker.start.run.saturating_add(1);
+    let chosen = (number > 0).then_some(Chosen { run, number });
+    let noted = store.and_then(|store| store.choose(chosen));
+    noted.map_err(|error| error.to_string())
 }

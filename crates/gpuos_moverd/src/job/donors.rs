@@ -23,6 +23,8 @@ use gpuos_store::store::Store;
 use gpuos_workload::WorkloadManager;
 use serde::{Deserialize, Serialize};
 
+use super::{Phase, Worker};
+use crate::carried::{Body, JobRoster};
 use crate::donor::client::{Client, Wanted, take};
 use crate::event::{BackDone, Event};
 use crate::jobs::locked;
@@ -370,6 +372,45 @@ fn taken(
         false => Ok(()),
     };
     take(&mut client, &holding, taking, (&to, index), &mut pace)
+}
+
+/// The part of a node of the job is taken from a node that the job does not have.
+pub(super) fn take_from(worker: &mut Worker, node: &str, own: NodeIndex, roster: JobRoster) {
+    worker.note(&format!(
+        "this node takes the part of node {own} from node {node}, which the job does not have now"
+    ));
+    let taking = roster.donors.taking.clone();
+    worker.phase = Phase::Fetching(roster);
+    let session = worker.session;
+    if let Err(why) = worker.donors.take(node, own, &taking, session) {
+        taken_in(worker, session, Err(why));
+    }
+}
+
+/// It was taken, or not.
+pub(super) fn taken_in(worker: &mut Worker, session: u32, result: Result<String, String>) {
+    if session == worker.session {
+        let (Ok(told) | Err(told)) = &result;
+        worker.came.push(told.clone());
+        if result.is_err() {
+            not_taken(worker);
+        }
+    }
+    let result = result.map(|told| worker.note(&told));
+    worker.fetched(session, result);
+}
+
+/// Seat 0 has to know who could not give what it has.
+fn not_taken(worker: &mut Worker) {
+    let Phase::Fetching(roster) = &worker.phase else {
+        return;
+    };
+    let own = roster.roster.index_of_seat[usize::from(worker.own_seat())];
+    match roster.donors.taking.from.get(&own.0).cloned() {
+        Some(node) if worker.is_first() => worker.donors.failed(node),
+        Some(node) => worker.say(0, Body::NotGiven(node)),
+        None => {}
+    }
 }
 
 /// Whether a run goes on with what its nodes have, after some of it came from others. Otherwise another roster follows, by which it

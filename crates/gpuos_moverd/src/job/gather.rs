@@ -20,6 +20,8 @@ pub struct Gather {
     begun: Instant,
     claims: BTreeMap<u16, Option<Claim>>,
     chosen: Vec<(u32, u32)>,
+    /// What was there before this run is looked for, also in a first run.
+    is_long: bool,
 }
 
 impl Gather {
@@ -29,6 +31,7 @@ impl Gather {
             begun: Instant::now(),
             claims: BTreeMap::new(),
             chosen: Vec::new(),
+            is_long: false,
         }
     }
 
@@ -73,9 +76,18 @@ impl Gather {
         self.claims.values().cloned().collect()
     }
 
+    /// The checkpoints of another job are gathered, which nodes outside may have to be asked for.
+    pub fn take_longer(&mut self) {
+        self.is_long = true;
+    }
+
     /// Whether it has taken too long, in run `run` of the job. `leads`: this is seat 0.
     pub fn is_late(&self, run: u32, leads: bool) -> bool {
-        let limit = if run == 0 { FIRST } else { AGAIN };
+        let limit = if run == 0 && !self.is_long {
+            FIRST
+        } else {
+            AGAIN
+        };
         let more = if leads { Duration::ZERO } else { OTHERS };
         self.begun.elapsed() > limit + more
     }

@@ -13,7 +13,7 @@ use super::ends::Next;
 use super::gather::Gather;
 use super::running::{Around, Held, Running};
 use super::unwritten::Tell;
-use super::{Phase, Wish, Worker, begin, new_session};
+use super::{Phase, Wish, Worker, begin, choice, donors, new_session, other};
 use crate::carried::{Base, Body, Carried, JobRoster};
 use crate::event::{BackDone, Event};
 use crate::folder::{JobFolder, Kept};
@@ -70,9 +70,11 @@ impl Worker {
             }
             Event::Back(BackDone::Looked(found)) => self.back.looked(found),
             Event::Back(BackDone::Fetched { session, result }) => self.fetched(session, result),
-            Event::Back(BackDone::Taken { session, result }) => self.taken(session, result),
+            Event::Back(BackDone::Taken { session, result }) => {
+                donors::taken_in(self, session, result)
+            }
             Event::Donors(found) => self.donors.found(found),
-            Event::Choose { number, reply } => self.choose(number, reply),
+            Event::Choose { number, reply } => choice::choose(self, number, reply),
             Event::Want(reason) => {
                 self.wanted = self.wanted.max(Some(reason));
                 self.pass_wish_on();
@@ -161,8 +163,11 @@ impl Worker {
                 if session != self.session {
                     self.gather_anew(session);
                 }
+                if let (Some(_), Phase::Gathering(gather)) = (&of, &mut self.phase) {
+                    gather.take_longer();
+                }
                 let claim = self.claim(of.as_ref());
-                let chosen = self.chosen();
+                let chosen = choice::known(self);
                 self.say(seat, Body::Claim { claim, chosen });
             }
             Body::Claim { claim, chosen } if self.is_first() && session == self.session => {
@@ -191,8 +196,8 @@ impl Worker {
                 }
             }
             Body::Drained { id, round, failed } => self.drain.answered(seat, (id, round), failed),
-            Body::Choose(number) => self.note_choice(seat, number),
-            Body::ChoiceNoted(number) => self.choice_noted(seat, number),
+            Body::Choose(number) => choice::note(self, seat, number),
+            Body::ChoiceNoted(number) => choice::noted(self, seat, number),
             Body::NotGiven(node) if self.is_first() => self.donors.failed(node),
             Body::NoRoster(why) if seat == 0 => self.fail(why),
             body => self.with(|running, around| running.came(around, seat, body)),
@@ -252,7 +257,7 @@ impl Worker {
             self.gather();
         }
         self.keep_links();
-        self.look_at_choice();
+        choice::look(self);
         self.with(|running, around| running.look(around));
         self.look_at_end();
         let notes = match &mut self.phase {
@@ -308,9 +313,9 @@ impl Worker {
                 match held.clone() {
                     Held::Outside => self.donors.again(),
                     Held::Drained => self.back.again(&running.roster.drained),
-                    Held::Other(other) => self.turn_to(Some(other)),
+                    Held::Other(other) => other::turn_to(self, Some(other)),
                     Held::Gathered(ready) => {
-                        if let Err(why) = self.gathered(&ready) {
+                        if let Err(why) = other::gathered(self, &ready) {
                             return self.fail(why);
                         }
                     }
@@ -355,12 +360,15 @@ impl Worker {
 
     fn gather(&mut self) {
         let own = self.claim_once();
-        let chosen = self.chosen();
+        let chosen = choice::known(self);
         let Phase::Gathering(gather) = &mut self.phase else {
             return;
         };
         if let Some(own) = own {
             gather.claim(0, own, chosen);
+        }
+        if self.other.is_some() {
+            gather.take_longer();
         }
         let late = gather.is_late(self.start.run, self.start.place.own.0 == 0);
         if self.start.place.own.0 != 0 {
@@ -451,7 +459,7 @@ impl Worker {
         if let Some(other) = &self.other
             && gather.claims().iter().all(Option::is_none)
         {
-            let why = self.none_of(other, &donors.silent);
+            let why = other::none_of(other, &donors.silent);
             return self.fail(why);
         }
         match gather.draw(scheme, &self.start.domains, levels) {
@@ -500,12 +508,12 @@ impl Worker {
         if !matches!(self.phase, Phase::Gathering(_)) {
             return;
         }
-        self.turn_to(roster.of.clone());
+        other::turn_to(self, roster.of.clone());
         let own = roster.roster.index_of_seat[usize::from(self.own_seat())];
         let donor = roster.donors.taking.from.get(&own.0).cloned();
         let Some(id) = roster.drained.fetch else {
             return match donor {
-                Some(node) => self.take_from(&node, own, roster),
+                Some(node) => donors::take_from(self, &node, own, roster),
                 None => self.run_with(roster),
             };
         };
@@ -520,49 +528,12 @@ impl Worker {
     }
 
     /// This node's part was copied in, or not. Where it was not, the job goes on with what else there is.
-    fn fetched(&mut self, session: u32, result: Result<(), String>) {
+    pub(super) fn fetched(&mut self, session: u32, result: Result<(), String>) {
         if let Err(why) = &result {
             self.note(why);
         }
         if let (Phase::Fetching(roster), true) = (&self.phase, session == self.session) {
             self.run_with(roster.clone());
-        }
-    }
-
-    /// This node's part is taken from a node that the job does not have.
-    fn take_from(&mut self, node: &str, own: NodeIndex, roster: JobRoster) {
-        self.note(&format!(
-            "this node takes the part of node {own} from node {node}, which the job does not have now"
-        ));
-        let taking = roster.donors.taking.clone();
-        self.phase = Phase::Fetching(roster);
-        if let Err(why) = self.donors.take(node, own, &taking, self.session) {
-            self.taken(self.session, Err(why));
-        }
-    }
-
-    /// It was taken, or not.
-    fn taken(&mut self, session: u32, result: Result<String, String>) {
-        if session == self.session {
-            let (Ok(told) | Err(told)) = &result;
-            self.came.push(told.clone());
-            if result.is_err() {
-                self.not_taken();
-            }
-        }
-        self.fetched(session, result.map(|told| self.note(&told)));
-    }
-
-    /// Seat 0 has to know who could not give what it has.
-    fn not_taken(&mut self) {
-        let Phase::Fetching(roster) = &self.phase else {
-            return;
-        };
-        let own = roster.roster.index_of_seat[usize::from(self.own_seat())];
-        match roster.donors.taking.from.get(&own.0).cloned() {
-            Some(node) if self.is_first() => self.donors.failed(node),
-            Some(node) => self.say(0, Body::NotGiven(node)),
-            None => {}
         }
     }
 
@@ -640,7 +611,7 @@ impl Worker {
         }
         let known = folder.known();
         let first = self.start.run == 0 && (known.epoch, known.highest) == (0, 0);
-        let first = first && !self.wants_other();
+        let first = first && !other::is_wanted(self);
         let line = match first && self.claim(None).is_none() {
             true => "new".to_string(),
             false => format!("failed {why}"),
