@@ -39,7 +39,7 @@ pub enum Body {
     /// Of seat 0: what do you have of the job?
     ClaimAsk {
         /// Of this one, if it is not the job itself.
-        of: Option<JobId>,
+        of: Option<Other>,
     },
     /// This.
     Claim {
@@ -132,6 +132,7 @@ pub struct JobRoster {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Other {
     /// The job.
+    #[serde(with = "job_text")]
     pub job: JobId,
     /// The number of the checkpoint; `None`: the newest.
     pub number: Option<u32>,
@@ -141,6 +142,7 @@ pub struct Other {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Base {
     /// The job.
+    #[serde(with = "job_text")]
     pub job: JobId,
     /// The checkpoint.
     pub id: CheckpointId,
@@ -159,6 +161,29 @@ pub struct FromShared {
     pub failed: Vec<u32>,
     /// Why what is there is not known, although there may be something.
     pub unread: Option<String>,
+}
+
+/// Ids of jobs as text: in their own form the reader has to see whether a number or a word comes, which these messages do not say.
+pub mod job_text {
+    use gpuos_core::job::JobId;
+    use serde::de::{Deserialize, Deserializer, Error};
+    use serde::ser::Serializer;
+
+    /// Writes it.
+    ///
+    /// # Errors
+    /// Those of the writer.
+    pub fn serialize<S: Serializer>(job: &JobId, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(job)
+    }
+
+    /// Reads it.
+    ///
+    /// # Errors
+    /// It is no id.
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<JobId, D::Error> {
+        String::deserialize(from)?.parse().map_err(D::Error::custom)
+    }
 }
 
 impl Carried {

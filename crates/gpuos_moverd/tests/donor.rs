@@ -33,7 +33,7 @@ use tempfile::TempDir;
 
 const OLD: &str = "n1";
 const NEW: &str = "n4";
-const CHUNK: u64 = 5000;
+const CHUNK: u64 = 40 << 12;
 
 struct Plain;
 

@@ -8,7 +8,7 @@ use gpuos_mover::message::Bytes;
 use gpuos_mover::roster::Claim;
 use serde::{Deserialize, Serialize};
 
-use crate::carried::{MAX_CARRIED, PIECE};
+use crate::carried::{MAX_CARRIED, PIECE, job_text};
 
 /// Checkpoints, copies and shards that an answer names at most; own choice, far above what retention keeps.
 const MAX_NAMED: usize = 1 << 16;
@@ -35,8 +35,10 @@ pub enum Ask {
     /// The first one: what do you hold?
     Open {
         /// Of this job.
+        #[serde(with = "job_text")]
         of: JobId,
         /// For this job, which runs on the node that asks, and is the same or another one of the same user.
+        #[serde(with = "job_text")]
         wanted_by: JobId,
         /// The node that asks.
         node: String,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use gpuos_checkpoint::ids::{LEADER, NodeIndex};
+use gpuos_checkpoint::ids::LEADER;
 use gpuos_config::options::parse_checkpoint;
 use gpuos_core::job::JobId;
 use gpuos_core::wire::CheckpointPhase;
@@ -166,7 +166,7 @@ impl Worker {
                 if let (Some(_), Phase::Gathering(gather)) = (&of, &mut self.phase) {
                     gather.take_longer();
                 }
-                let claim = self.claim(of.as_ref());
+                let claim = self.claim(of.as_ref().map(|of| &of.job));
                 let chosen = choice::known(self);
                 self.say(seat, Body::Claim { claim, chosen });
             }
@@ -384,7 +384,7 @@ impl Worker {
             .collect();
         for seat in &lacking {
             self.links.want(*seat);
-            let of = self.other.as_ref().map(|other| other.job.clone());
+            let of = self.other.clone();
             self.links.say(*seat, self.session, Body::ClaimAsk { of });
         }
         // Where all have answered, nothing but what is drained is waited for, which has a limit of its own.
