@@ -3,9 +3,10 @@
 //! A link knows nodes by their seats, which are their places in the workload manager's list of the job's nodes; what is inside of
 //! [`Body::Store`] and [`Body::Word`] goes by their indices in checkpoints, which the roster gives.
 
-use crate::job::donors::FromDonors;
-use gpuos_checkpoint::ids::CheckpointId;
+use gpuos_checkpoint::ids::{CheckpointId, NodeIndex};
 use gpuos_core::job::JobId;
+use gpuos_link::session::Place;
+use gpuos_mover::donors::Taking;
 use gpuos_mover::message::{Bytes, MAX_MESSAGE};
 use gpuos_mover::roster::{Claim, Roster};
 use serde::{Deserialize, Serialize};
@@ -183,6 +184,31 @@ pub mod job_text {
     /// It is no id.
     pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<JobId, D::Error> {
         String::deserialize(from)?.parse().map_err(D::Error::custom)
+    }
+}
+
+/// What the roster says of nodes that hold parts and that the job does not have.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct FromDonors {
+    /// Who takes what from which node.
+    pub taking: Taking,
+    /// Why what other nodes have is not known: clauses.
+    pub silent: Vec<String>,
+    /// No other roster follows if it is not enough.
+    pub last: bool,
+}
+
+/// In the place of a job when a link is made over which parts are given: no workload manager has a job of this id.
+pub fn service() -> JobId {
+    "gpuos.parts".parse().unwrap_or_default()
+}
+
+/// The ends of such a link: 0 holds parts, 1 wants them.
+pub fn place(own: u16) -> Place {
+    Place {
+        job: service(),
+        own: NodeIndex(own),
+        nodes: 2,
     }
 }
 

@@ -107,7 +107,9 @@ impl Two {
         let jobs = Arc::new(Jobs::new(sync_channel(1).0));
         let giver = Arc::new(Giver::new(old, Arc::new(manager.clone())));
         let listener = network.listen(OLD, jobs.clone()).unwrap();
-        network.take(listener, jobs, giver).unwrap();
+        network
+            .take(listener, jobs, move |link| giver.take(link))
+            .unwrap();
         Two {
             place,
             old,

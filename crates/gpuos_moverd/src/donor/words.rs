@@ -1,8 +1,7 @@
 //! What two movers say about parts of a job that one of them has no node in: a question, and an answer to each.
 
-use gpuos_checkpoint::ids::{CheckpointId, NodeIndex};
+use gpuos_checkpoint::ids::CheckpointId;
 use gpuos_core::job::JobId;
-use gpuos_link::session::Place;
 use gpuos_mover::donors::HeldPart;
 use gpuos_mover::message::Bytes;
 use gpuos_mover::roster::Claim;
@@ -14,20 +13,6 @@ use crate::carried::{MAX_CARRIED, PIECE, job_text};
 const MAX_NAMED: usize = 1 << 16;
 /// The longest name of a node.
 const MAX_NODE: usize = 256;
-
-/// In the place of a job when a link is made: no workload manager has a job of this id.
-pub fn service() -> JobId {
-    "gpuos.parts".parse().unwrap_or_default()
-}
-
-/// The ends of such a link: 0 holds parts, 1 wants them.
-pub fn place(own: u16) -> Place {
-    Place {
-        job: service(),
-        own: NodeIndex(own),
-        nodes: 2,
-    }
-}
 
 /// A question.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]

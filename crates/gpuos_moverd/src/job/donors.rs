@@ -21,12 +21,11 @@ use gpuos_store::error::Error;
 use gpuos_store::room::size;
 use gpuos_store::store::Store;
 use gpuos_workload::WorkloadManager;
-use serde::{Deserialize, Serialize};
 
 use super::{Phase, Worker};
-use crate::carried::{Body, JobRoster};
+use crate::carried::{Body, FromDonors, JobRoster};
 use crate::donor::client::{Client, Wanted, take};
-use crate::event::{BackDone, Event};
+use crate::event::{BackDone, Event, Found};
 use crate::jobs::locked;
 use crate::network::Network;
 
@@ -44,30 +43,6 @@ const MOST: usize = 4096;
 const ROUNDS: u32 = 2;
 /// Sentences about nodes that do not answer, for users.
 const FEW: usize = 3;
-
-/// What was found outside the job.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Found {
-    /// Nodes that hold parts.
-    pub donors: Vec<Donor>,
-    /// Why others that should, or the workload manager, do not tell: clauses.
-    pub silent: Vec<String>,
-    /// Runs, and the checkpoints that the job's user has chosen for them.
-    pub chosen: Vec<(u32, u32)>,
-    /// Why the job must not begin from the other one's checkpoint: a sentence.
-    pub refused: Option<String>,
-}
-
-/// What the roster says of it to all nodes.
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct FromDonors {
-    /// Who takes what from which node.
-    pub taking: Taking,
-    /// Why what other nodes have is not known: clauses.
-    pub silent: Vec<String>,
-    /// No other roster follows if it is not enough.
-    pub last: bool,
-}
 
 enum Look {
     Not,

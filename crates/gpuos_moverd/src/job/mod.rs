@@ -20,7 +20,7 @@
 mod back;
 mod begin;
 mod choice;
-pub(crate) mod donors;
+mod donors;
 mod drain;
 mod ends;
 mod gather;
