@@ -22,7 +22,8 @@ use gpuos_placement::mig::MigRequest;
 use gpuos_placement::plan::{Placement, TopologyRequest};
 
 pub use ckpt::{
-    CkptArgs, CkptCommand, CkptJobArgs, CkptListArgs, CkptNowArgs, CkptPruneArgs, MoverReach,
+    CkptArgs, CkptCommand, CkptDrillArgs, CkptJobArgs, CkptListArgs, CkptNowArgs, CkptPruneArgs,
+    CkptRestartArgs, MoverReach,
 };
 pub use mem::{MemArgs, MemCommand, MemSimArgs, Room};
 pub use mig::{MigArgs, MigAssertArgs, MigCommand, MigPlanArgs, Reach};

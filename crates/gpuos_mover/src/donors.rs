@@ -46,7 +46,7 @@ pub struct Taking {
     pub ids: Vec<CheckpointId>,
     /// With parity and with manifests of others, also of these earlier ones: a part that nobody has is made again of them.
     pub whole: Option<Vec<CheckpointId>>,
-    /// The newest checkpoint of which a donor knows that all nodes had it; 0: there is none.
+    /// The newest wanted checkpoint of which a donor knows that all nodes had it; 0: there is none.
     pub committed: u32,
     /// The highest number that a donor has something of; 0: there is none.
     pub highest: u32,
@@ -62,7 +62,7 @@ pub fn decide(
     let wanted = |id: CheckpointId| only.is_none_or(|only| only == id.number);
     let parts = || donors.iter().flat_map(|donor| &donor.parts);
     let committed = parts().filter(|part| part.committed).map(|part| part.id);
-    let newest = committed.clone().filter(|id| wanted(*id)).max();
+    let newest = committed.filter(|id| wanted(*id)).max();
     let ids: BTreeSet<CheckpointId> = parts()
         .map(|part| part.id)
         .filter(|id| wanted(*id) && newest.is_none_or(|newest| *id >= newest))
@@ -71,7 +71,7 @@ pub fn decide(
     let ids: BTreeSet<CheckpointId> = ids.into_iter().rev().take(MOST - 1).chain(newest).collect();
     let ids: Vec<CheckpointId> = ids.into_iter().rev().collect();
     let mut taking = Taking {
-        committed: committed.map(|id| id.number).max().unwrap_or(0),
+        committed: newest.map_or(0, |id| id.number),
         highest: parts().map(|part| part.id.number).max().unwrap_or(0),
         ..Taking::default()
     };
@@ -231,7 +231,7 @@ mod tests {
         let donors = [donor("n1", 0, &[2, 3, 4], 4)];
         let (taking, _) = decide(&[None], &donors, Some(3));
         assert_eq!(taking.ids, [id(3)]);
-        assert_eq!((taking.committed, taking.highest), (4, 4));
+        assert_eq!((taking.committed, taking.highest), (3, 4));
         let (none, claims) = decide(&[None], &donors, Some(9));
         assert!(none.from.is_empty() && claims.is_empty());
     }

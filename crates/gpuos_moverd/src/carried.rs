@@ -3,9 +3,10 @@
 //! A link knows nodes by their seats, which are their places in the workload manager's list of the job's nodes; what is inside of
 //! [`Body::Store`] and [`Body::Word`] goes by their indices in checkpoints, which the roster gives.
 
-use crate::job::donors::FromDonors;
-use gpuos_checkpoint::ids::CheckpointId;
+use gpuos_checkpoint::ids::{CheckpointId, NodeIndex};
 use gpuos_core::job::JobId;
+use gpuos_link::session::Place;
+use gpuos_mover::donors::Taking;
 use gpuos_mover::message::{Bytes, MAX_MESSAGE};
 use gpuos_mover::roster::{Claim, Roster};
 use serde::{Deserialize, Serialize};
@@ -39,10 +40,19 @@ pub enum Body {
     /// Of seat 0: what do you have of the job?
     ClaimAsk {
         /// Of this one, if it is not the job itself.
-        of: Option<JobId>,
+        of: Option<Other>,
     },
     /// This.
-    Claim(Option<Claim>),
+    Claim {
+        /// By its newest manifest.
+        claim: Option<Claim>,
+        /// A run, and the checkpoint that the job's user has chosen for it.
+        chosen: Option<(u32, u32)>,
+    },
+    /// Note that the next run begins from this checkpoint; 0: that nothing is chosen.
+    Choose(u32),
+    /// It is noted.
+    ChoiceNoted(u32),
     /// Of seat 0: so the job goes on.
     Roster(JobRoster),
     /// It is taken.
@@ -107,6 +117,8 @@ pub struct JobRoster {
     pub asked: String,
     /// Who has which index, and the sets.
     pub roster: Roster,
+    /// The run goes on from the checkpoint of this number and no other.
+    pub only: Option<u32>,
     /// What is on the parallel file system.
     pub drained: FromShared,
     /// What nodes hold that the job does not have any more.
@@ -121,6 +133,7 @@ pub struct JobRoster {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Other {
     /// The job.
+    #[serde(with = "job_text")]
     pub job: JobId,
     /// The number of the checkpoint; `None`: the newest.
     pub number: Option<u32>,
@@ -130,6 +143,7 @@ pub struct Other {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Base {
     /// The job.
+    #[serde(with = "job_text")]
     pub job: JobId,
     /// The checkpoint.
     pub id: CheckpointId,
@@ -152,6 +166,55 @@ pub struct FromShared {
     pub unread: Option<String>,
 }
 
+/// Ids of jobs as text: in their own form the reader has to see whether a number or a word comes, which these messages do not say.
+pub mod job_text {
+    use gpuos_core::job::JobId;
+    use serde::de::{Deserialize, Deserializer, Error};
+    use serde::ser::Serializer;
+
+    /// Writes it.
+    ///
+    /// # Errors
+    /// Those of the writer.
+    pub fn serialize<S: Serializer>(job: &JobId, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(job)
+    }
+
+    /// Reads it.
+    ///
+    /// # Errors
+    /// It is no id.
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<JobId, D::Error> {
+        String::deserialize(from)?.parse().map_err(D::Error::custom)
+    }
+}
+
+/// What the roster says of nodes that hold parts and that the job does not have.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct FromDonors {
+    /// Who takes what from which node.
+    pub taking: Taking,
+    /// Why what other nodes have is not known: clauses.
+    pub silent: Vec<String>,
+    /// No other roster follows if it is not enough.
+    pub last: bool,
+}
+
+/// In the place of a job when a link is made over which parts are given: no workload manager has a job of this id.
+pub fn service() -> JobId {
+    "gpuos.parts".parse().unwrap_or_default()
+}
+
+/// The ends of such a link: 0 holds parts, 1 wants them.
+pub fn place(own: u16) -> Place {
+    Place {
+        job: service(),
+        list: 0,
+        own: NodeIndex(own),
+        nodes: 2,
+    }
+}
+
 impl Carried {
     /// The bytes of a message. `None`: it is too long for who is to read it.
     pub fn encode(&self) -> Option<Vec<u8>> {
@@ -170,7 +233,9 @@ impl Carried {
                 let seats = told.roster.index_of_seat.len();
                 seats == usize::from(nodes) && told.asked.len() <= MAX_ASKED
             }
-            Body::Claim(Some(claim)) => claim.set.len() <= usize::from(u8::MAX),
+            Body::Claim {
+                claim: Some(claim), ..
+            } => claim.set.len() <= usize::from(u8::MAX),
             Body::SegmentAsk { offset, length, .. } => {
                 *length <= PIECE && offset.checked_add((*length).into()).is_some()
             }

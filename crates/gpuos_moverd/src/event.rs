@@ -5,12 +5,12 @@ use std::sync::mpsc::SyncSender;
 
 use gpuos_checkpoint::ids::CheckpointId;
 use gpuos_link::tcp::Sender;
+use gpuos_mover::donors::Donor;
 use gpuos_mover::program::{Join, Reason};
 
 use gpuos_store::drained::Complete;
 
 use crate::carried::Body;
-use crate::job::donors::Found;
 
 /// Something that the thread of a job is told.
 pub enum Event {
@@ -81,6 +81,13 @@ pub enum Event {
     Donors(Found),
     /// A checkpoint is wanted.
     Want(Reason),
+    /// The next run is to begin from this checkpoint.
+    Choose {
+        /// Its number.
+        number: u32,
+        /// Whether all nodes have noted it, or a sentence why not.
+        reply: SyncSender<Result<(), String>>,
+    },
     /// What the workload manager says of the job's end, to the node that leads.
     Ends {
         /// In so many seconds; `None`: there is none.
@@ -94,6 +101,19 @@ pub enum Event {
     End,
     /// The mover ends, and the job runs on: the thread ends.
     Stop,
+}
+
+/// What nodes outside a job hold of it.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Found {
+    /// Nodes that hold parts.
+    pub donors: Vec<Donor>,
+    /// Why others that should, or the workload manager, do not tell: clauses.
+    pub silent: Vec<String>,
+    /// Runs, and the checkpoints that the job's user has chosen for them.
+    pub chosen: Vec<(u32, u32)>,
+    /// Why the job must not begin from the other one's checkpoint: a sentence.
+    pub refused: Option<String>,
 }
 
 /// What a thread that drains has done.

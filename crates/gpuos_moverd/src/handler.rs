@@ -87,6 +87,9 @@ impl RequestHandler for Handler {
             CheckpointRequest::List { job } => self.list(peer, job.as_ref()),
             CheckpointRequest::Figures => self.figures(),
             CheckpointRequest::Now { job } => audited("now", peer, &job, self.now(&job)),
+            CheckpointRequest::Choose { job, number } => {
+                audited("restart", peer, &job, self.choose(&job, number))
+            }
             CheckpointRequest::Verify { job } => {
                 audited("verify", peer, &job, self.verify(peer, &job))
             }
@@ -230,6 +233,48 @@ impl Handler {
         }
     }
 
+    /// Has the next run of a job begin from a checkpoint that is kept here.
+    fn choose(&self, job: &JobId, number: u32) -> Reply {
+        let Some(served) = self.jobs.get(job) else {
+            let why = format!(
+                "job {job} does not run here with checkpoints: ask on one of its nodes, or submit it with --gpuos-checkpoint"
+            );
+            return refused(Code::Failed, why);
+        };
+        let kept = self
+            .shared
+            .store
+            .existing(job)
+            .and_then(|store| store.kept());
+        let kept: Vec<u32> = match kept {
+            Ok(kept) => kept.iter().map(|part| part.id.number).collect(),
+            Err(error) => return refused(Code::Failed, error.to_string()),
+        };
+        if !kept.contains(&number) {
+            let kept: Vec<String> = kept.iter().map(u32::to_string).collect();
+            let why = format!(
+                "checkpoint {number} of job {job} is not kept here; these are: {}",
+                kept.join(", ")
+            );
+            return refused(Code::Failed, why);
+        }
+        let (reply, answer) = sync_channel(1);
+        if served.to.try_send(Event::Choose { number, reply }).is_err() {
+            let why = "gpuos_mover has much to do for this job: ask again in a moment";
+            return refused(Code::Busy, why.into());
+        }
+        match answer.recv_timeout(PATIENCE) {
+            Ok(Ok(())) => Reply::Done {
+                message: format!("the next run of job {job} begins from checkpoint {number}"),
+            },
+            Ok(Err(why)) => refused(Code::Failed, format!("nothing is chosen: {why}")),
+            Err(_) => refused(
+                Code::Busy,
+                "the job's other nodes have not answered: ask again in a moment".into(),
+            ),
+        }
+    }
+
     /// Reads all that is kept of a job, for which a user has to wait his turn: the disk is everybody's.
     fn verify(&self, peer: Peer, job: &JobId) -> Reply {
         let Some(_turn) = Turn::take(&self.verifying, peer.uid) else {
@@ -321,6 +366,8 @@ fn kept(store: &JobStore<'_, LinuxDisk>) -> Stored<Vec<CheckpointKept>> {
     let kept = store.kept()?.into_iter();
     let told = kept.map(|part| CheckpointKept {
         number: part.id.number,
+        nodes: Some(part.nodes.into()),
+        ranks: part.ranks.map(u32::from),
         attempt: format!("{:016x}", part.id.attempt),
         committed: part.committed,
         time: part.time,

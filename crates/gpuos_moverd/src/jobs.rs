@@ -11,7 +11,7 @@ use gpuos_link::session::{Place, Places};
 use gpuos_workload::WorkloadManager;
 use gpuos_workload::job::JobState;
 
-use crate::donor;
+use crate::carried::{place, service};
 use crate::event::Event;
 use crate::launch::Launch;
 
@@ -97,8 +97,8 @@ impl Jobs {
 impl Places for Jobs {
     /// Asked only when the other side's credential was opened: it is root's. It comes again if it is refused.
     fn of(&self, job: &JobId, list: u32) -> Option<Place> {
-        if *job == donor::service() {
-            return Some(donor::place(0));
+        if *job == service() {
+            return Some(place(0));
         }
         let place = self.lock().get(job).map(|served| served.place.clone());
         // Which nodes a step has is told when it starts here.

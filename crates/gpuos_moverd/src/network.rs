@@ -13,12 +13,9 @@ use gpuos_link::bucket::Bucket;
 use gpuos_link::munge::Munge;
 use gpuos_link::session::{Place, Places, Settings};
 use gpuos_link::tcp::{self, Link, Listener, Options, Pace, Receiver};
-use gpuos_store::disk::LinuxDisk;
 use gpuos_workload::Addresses;
 
 use crate::carried::MAX_CARRIED;
-use crate::donor::serve::Giver;
-use crate::donor::service;
 use crate::event::Event;
 use crate::jobs::Jobs;
 
@@ -152,7 +149,7 @@ impl Network {
         }
     }
 
-    /// Takes links, and hands each to its job, or to who gives parts, until the process ends.
+    /// Takes links, and hands each to its job, those of none of them to `others`, until the process ends.
     ///
     /// # Errors
     /// The thread cannot be made.
@@ -160,7 +157,7 @@ impl Network {
         self: &Arc<Network>,
         listener: Listener,
         jobs: Arc<Jobs>,
-        giver: Arc<Giver<LinuxDisk>>,
+        others: impl Fn(Link) + Send + 'static,
     ) -> std::io::Result<()> {
         let network = self.clone();
         let take = move || {
@@ -177,11 +174,8 @@ impl Network {
                     }
                 }
                 let Some(link) = link else { continue };
-                if link.peer.job == service() {
-                    giver.take(link);
-                    continue;
-                }
                 let Some(to) = jobs.sender(&link.peer.job) else {
+                    others(link);
                     continue;
                 };
                 let network = network.clone();

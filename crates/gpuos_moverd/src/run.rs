@@ -11,11 +11,13 @@ use gpuos_host::munge::Munge;
 use gpuos_host::slurm::Slurm;
 use gpuos_host::socket::{BindError, MOVER, RequestHandler};
 use gpuos_host::{Machine, ThisMachine, config_file};
+use gpuos_link::tcp::{Link, Listener};
 use gpuos_store::disk::LinuxDisk;
 use gpuos_workload::WorkloadManager;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
+use crate::carried::service;
 use crate::domains::FailureDomains;
 use crate::donor::serve::Giver;
 use crate::ends::Ends;
@@ -172,7 +174,7 @@ fn listen(node: &str, network: &Arc<Network>, jobs: &Arc<Jobs>, giver: &Arc<Give
         match network.listen(node, jobs.clone()) {
             Ok(listener) => {
                 tracing::info!("other nodes are heard at TCP {}", listener.address());
-                if network.take(listener, jobs.clone(), giver.clone()).is_ok() {
+                if take(network, listener, jobs, giver).is_ok() {
                     return;
                 }
             }
@@ -184,6 +186,22 @@ fn listen(node: &str, network: &Arc<Network>, jobs: &Arc<Jobs>, giver: &Arc<Give
         }
         thread::sleep(TAKEN);
     }
+}
+
+/// Links that are of no job are of those who want parts of one.
+fn take(
+    network: &Arc<Network>,
+    listener: Listener,
+    jobs: &Arc<Jobs>,
+    giver: &Arc<Giver<LinuxDisk>>,
+) -> std::io::Result<()> {
+    let giver = giver.clone();
+    let give = move |link: Link| {
+        if link.peer.job == service() {
+            giver.take(link);
+        }
+    };
+    network.take(listener, jobs.clone(), give)
 }
 
 fn wait(door: &mut Door, handler: &Arc<dyn RequestHandler>) -> Result<()> {

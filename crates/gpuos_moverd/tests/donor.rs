@@ -33,7 +33,7 @@ use tempfile::TempDir;
 
 const OLD: &str = "n1";
 const NEW: &str = "n4";
-const CHUNK: u64 = 5000;
+const CHUNK: u64 = 40 << 12;
 
 struct Plain;
 
@@ -105,12 +105,11 @@ impl Two {
         let network = Network::new(manager.addresses().unwrap(), Arc::new(Plain), 0, 0);
         let network = Arc::new(network);
         let jobs = Arc::new(Jobs::new(sync_channel(1).0));
-        let giver = Arc::new(Giver::new(
-            old,
-            Arc::new(manager.clone()) as Arc<dyn WorkloadManager>,
-        ));
+        let giver = Arc::new(Giver::new(old, Arc::new(manager.clone())));
         let listener = network.listen(OLD, jobs.clone()).unwrap();
-        network.take(listener, jobs, giver).unwrap();
+        network
+            .take(listener, jobs, move |link| giver.take(link))
+            .unwrap();
         Two {
             place,
             old,

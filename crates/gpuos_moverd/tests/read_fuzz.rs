@@ -12,7 +12,7 @@ use gpuos_link::session::{Handshake, NONCE, Place};
 use gpuos_mover::message::{Body as Said, Bytes, Message};
 use gpuos_mover::program::{Conductor, Every, Input, Output, Settings};
 use gpuos_mover::roster::Roster;
-use gpuos_moverd::carried::{Body, Carried, FromShared, JobRoster};
+use gpuos_moverd::carried::{Base, Body, Carried, FromShared, JobRoster, Other};
 use gpuos_store::disk::LinuxDisk;
 use gpuos_store::ingest::Limits;
 use gpuos_store::job::New;
@@ -54,14 +54,32 @@ fn carried() -> Vec<Vec<u8>> {
             unread: Some("the file system does not answer".into()),
         },
         donors: Default::default(),
-        of: None,
-        base: None,
+        only: None,
+        of: Some(Other {
+            job: 12.into(),
+            number: Some(3),
+        }),
+        base: Some(Base {
+            job: "12[3].server".parse().unwrap(),
+            id: id(),
+        }),
     };
     let (ticket, id) = (9, id());
     let bodies = [
         Body::Hello { incarnation: 5 },
         Body::ClaimAsk { of: None },
-        Body::Claim(None),
+        Body::ClaimAsk {
+            of: Some(Other {
+                job: 12.into(),
+                number: None,
+            }),
+        },
+        Body::Claim {
+            claim: None,
+            chosen: Some((1, 2)),
+        },
+        Body::Choose(3),
+        Body::ChoiceNoted(3),
         Body::Roster(roster),
         Body::NoRoster("no".into()),
         Body::Word(Bytes(vec![1; 20])),

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use gpuos_checkpoint::ids::{CheckpointId, NodeIndex};
-use gpuos_checkpoint::manifest::{Counts, Manifest, NodeSet};
+use gpuos_checkpoint::manifest::{Counts, Manifest, NodeSet, ranks};
 use gpuos_checkpoint::refusal::Refusal;
 
 use crate::disk::Disk;
@@ -47,6 +47,10 @@ pub struct Held {
 pub struct Kept {
     /// Which.
     pub id: CheckpointId,
+    /// Nodes that it was made on.
+    pub nodes: u16,
+    /// Ranks of the program, as the folders of files on this node say. `None`: there are none.
+    pub ranks: Option<u16>,
     /// It was committed.
     pub committed: bool,
     /// When it was taken, in seconds since 1970, UTC.
@@ -151,6 +155,8 @@ impl<D: Disk> JobStore<'_, D> {
             }
             kept.push(Kept {
                 id,
+                nodes: manifest.nodes,
+                ranks: ranks(&manifest).first().map(|(_, size)| *size),
                 committed: committed.contains(&id),
                 time: manifest.time,
                 files: manifest.counts.files,

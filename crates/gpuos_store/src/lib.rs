@@ -21,6 +21,7 @@
 mod append;
 pub mod buffer;
 mod digests;
+pub mod choice;
 pub mod disk;
 pub mod drained;
 pub mod erasure;

@@ -8,6 +8,8 @@ pub(crate) const SEGMENT: &[u8] = b"segment";
 pub(crate) const MANIFEST: &[u8] = b"manifest";
 /// Which checkpoints of a job are committed.
 pub(crate) const CURRENT: &[u8] = b"CURRENT";
+/// From which checkpoint the next run begins.
+pub(crate) const CHOSEN: &[u8] = b"chosen";
 /// Whose job it is.
 pub(crate) const OWNER: &[u8] = b"owner";
 /// A program could not load it.

@@ -2,7 +2,7 @@
 //!
 //! - [`mover`]: one gpuos_mover, here or on another node,
 //! - [`find`]: which of them have something of a job,
-//! - [`list`], [`show`], [`now`], [`keep`]: the subcommands,
+//! - [`list`], [`show`], [`now`], [`restart`], [`drill`], [`keep`]: the subcommands,
 //! - [`before`]: checkpoints of jobs that an administrator is about to end,
 //! - [`brief`]: what `gpuos why` says of them,
 //! - [`wait`]: what becomes of a checkpoint that was asked for,
@@ -10,11 +10,13 @@
 
 pub mod before;
 pub mod brief;
+mod drill;
 mod find;
 mod keep;
 mod list;
 mod mover;
 mod now;
+mod restart;
 mod show;
 mod wait;
 mod words;
@@ -30,6 +32,8 @@ pub fn run(machine: &dyn Machine, args: &CkptArgs) -> Result<Reply> {
         CkptCommand::List(args) => list::run(machine, args),
         CkptCommand::Show(args) => show::run(machine, args),
         CkptCommand::Now(args) => now::run(machine, args),
+        CkptCommand::Restart(args) => restart::run(machine, args),
+        CkptCommand::Drill(args) => drill::run(machine, args),
         CkptCommand::Verify(args) => keep::verify(machine, args),
         CkptCommand::Prune(args) => keep::prune(machine, args),
     }

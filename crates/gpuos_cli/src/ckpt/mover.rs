@@ -132,6 +132,18 @@ impl<'a> Mover<'a> {
         self.done(CheckpointRequest::Now { job: job.clone() }, "now --no-wait")
     }
 
+    /// Has the next run of a job begin from a checkpoint; its answer, a sentence.
+    ///
+    /// # Errors
+    /// As [`Mover::now`].
+    pub fn choose(&self, job: &JobId, number: u32) -> Result<String> {
+        let what = CheckpointRequest::Choose {
+            job: job.clone(),
+            number,
+        };
+        self.done(what, "restart --no-requeue")
+    }
+
     /// Has it remove what it keeps of a job; its answer, a sentence.
     ///
     /// # Errors
@@ -152,7 +164,7 @@ impl<'a> Mover<'a> {
             }
             Place::Far(node) => node,
         };
-        let answer = self.there(node, verb, what.job(), limit)?;
+        let answer = self.there(node, verb, (what.job(), None), limit)?;
         let all: Vec<Told> = serde_json::from_value(answer["told"].clone())
             .with_context(|| format!("gpuos of {node} gave another answer: {answer}"))?;
         let first = all.into_iter().next();
@@ -172,7 +184,11 @@ impl<'a> Mover<'a> {
                 }
             }
             Place::Far(node) => {
-                let answer = self.there(node, verb, what.job(), PATIENCE * 9)?;
+                let number = match &what {
+                    CheckpointRequest::Choose { number, .. } => Some(*number),
+                    _ => None,
+                };
+                let answer = self.there(node, verb, (what.job(), number), PATIENCE * 9)?;
                 let message = answer["message"].as_str().map(str::to_string);
                 message.with_context(|| format!("gpuos of {node} gave another answer: {answer}"))
             }
@@ -180,10 +196,19 @@ impl<'a> Mover<'a> {
     }
 
     /// The answer of the same command on another node.
-    fn there(&self, node: &str, verb: &str, job: Option<&JobId>, limit: Duration) -> Result<Value> {
+    fn there(
+        &self,
+        node: &str,
+        verb: &str,
+        (job, number): (Option<&JobId>, Option<u32>),
+        limit: Duration,
+    ) -> Result<Value> {
         let mut line = format!("gpuos --json ckpt {verb} --local");
         if let Some(job) = job {
             line += &format!(" {}", remote::quoted(&job.to_string()));
+        }
+        if let Some(number) = number {
+            line += &format!(" {number}");
         }
         line += &remote::runtime_dir(&self.reach.runtime_dir);
         let limit = limit.max(PATIENCE * 9);

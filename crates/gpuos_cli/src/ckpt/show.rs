@@ -64,6 +64,9 @@ fn head(node: &str, job: &CheckpointJob, user: &str) -> String {
     for passed in &job.passed_over {
         text += &format!("  passed over: {}\n", line(passed));
     }
+    for came in &job.came {
+        text += &format!("  {}\n", line(came));
+    }
     text += &match (job.interval_s, &*line(&job.interval_why)) {
         (_, why) if why.starts_with("every ") => format!("  {why}\n"),
         (Some(seconds), "") => format!("  every {}\n", span(seconds)),

@@ -24,6 +24,10 @@ pub enum CkptCommand {
     Show(CkptJobArgs),
     /// Have a job make a checkpoint, and wait for it; exit 1 when it comes to nothing.
     Now(CkptNowArgs),
+    /// Requeue a job, so that it goes on from its newest checkpoint or from the one that is named; exit 1 when there is none.
+    Restart(CkptRestartArgs),
+    /// Prove that a job's checkpoint can be restored on other nodes, by a short job of one's own there; exit 1 when it cannot.
+    Drill(CkptDrillArgs),
     /// Read all that is kept of a job and hold it against its digests; exit 1 when something does not hold.
     Verify(CkptJobArgs),
     /// Remove the checkpoints of a job that has ended.
@@ -37,6 +41,8 @@ impl CkptCommand {
             CkptCommand::List(_) => "ckpt list",
             CkptCommand::Show(_) => "ckpt show",
             CkptCommand::Now(_) => "ckpt now",
+            CkptCommand::Restart(_) => "ckpt restart",
+            CkptCommand::Drill(_) => "ckpt drill",
             CkptCommand::Verify(_) => "ckpt verify",
             CkptCommand::Prune(_) => "ckpt prune",
         }
@@ -74,6 +80,46 @@ pub struct CkptNowArgs {
     /// Only ask for it, and do not wait until it exists.
     #[arg(long)]
     pub no_wait: bool,
+    /// How gpuos_mover is reached.
+    #[command(flatten)]
+    pub reach: MoverReach,
+}
+
+/// `gpuos ckpt restart`.
+#[derive(Args)]
+pub struct CkptRestartArgs {
+    /// Job, task of an array or component of a heterogeneous job that runs: 17, 4_1 or 19+1.
+    #[arg(value_name = "JOBID", value_parser = job_id)]
+    pub job: String,
+    /// The checkpoint from which it goes on; without one the newest.
+    #[arg(value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub number: Option<u32>,
+    /// Only have the job's nodes note which checkpoint its next run begins from; it is not requeued.
+    #[arg(long, requires = "number")]
+    pub no_requeue: bool,
+    /// How gpuos_mover is reached.
+    #[command(flatten)]
+    pub reach: MoverReach,
+}
+
+/// `gpuos ckpt drill`.
+#[derive(Args)]
+pub struct CkptDrillArgs {
+    /// Job whose checkpoint is restored, by its own number; it may run meanwhile.
+    #[arg(value_name = "JOBID", value_parser = job_id)]
+    pub job: String,
+    /// The checkpoint; without one the newest.
+    #[arg(value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub number: Option<u32>,
+    /// Partition in which the drill runs; without one Slurm's default.
+    #[arg(long, value_name = "NAME")]
+    pub partition: Option<String>,
+    /// Minutes that the drill may take.
+    #[arg(long, value_name = "MINUTES", default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=1440))]
+    pub minutes: u32,
+    /// Also on nodes that the job has: without this they are left out.
+    #[arg(long)]
+    pub any_node: bool,
     /// How gpuos_mover is reached.
     #[command(flatten)]
     pub reach: MoverReach,

@@ -98,6 +98,9 @@ impl RequestHandler for Mover {
                 jobs[0].faults = part.faults.clone();
                 Reply::Checkpoints { jobs }
             }
+            CheckpointRequest::Choose { job, number } => message(format!(
+                "the next run of job {job} begins from checkpoint {number}"
+            )),
             CheckpointRequest::Prune { job } => message(format!(
                 "{}: 2 checkpoints of job {job} are removed",
                 self.node
@@ -151,6 +154,8 @@ pub fn kept(number: u32, committed: bool, days: u64) -> CheckpointKept {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     CheckpointKept {
         number,
+        nodes: Some(2),
+        ranks: Some(2),
         attempt: "00112233445566ff".into(),
         committed,
         time: now.as_secs() - days * 86_400 - 43_200,

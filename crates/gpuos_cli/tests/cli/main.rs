@@ -2,6 +2,7 @@
 //! answers of real slurmctld daemons.
 
 mod ckpt;
+mod ckpt_again;
 mod ckpt_bed;
 mod ckpt_far;
 mod defrag;

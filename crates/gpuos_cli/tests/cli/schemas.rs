@@ -120,6 +120,13 @@ fn the_json_has_the_agreed_form() {
     let args = ["ckpt", "now", "17", &run];
     agreed(&saved, "ckpt-now", &args, "gpuos.ckpt-now/1");
     let saved = Site::new("24.11.5");
+    let run = crate::ckpt_again::restores(&saved);
+    let args = ["ckpt", "drill", "17", &run];
+    agreed(&saved, "ckpt-drill", &args, "gpuos.ckpt-drill/1");
+    saved.program("scontrol", "#!/bin/sh\n");
+    let args = ["ckpt", "restart", "17", &run];
+    agreed(&saved, "ckpt-restart", &args, "gpuos.ckpt-restart/1");
+    let saved = Site::new("24.11.5");
     let run = crate::ckpt_bed::failing(&saved);
     let args = ["ckpt", "now", "17", &run];
     agreed(&saved, "ckpt-now-failed", &args, "gpuos.ckpt-now/1");

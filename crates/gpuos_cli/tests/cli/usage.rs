@@ -150,6 +150,8 @@ fn pages_come_from_the_flag_table() {
         "gpuos-mig-assert",
         "gpuos-ckpt",
         "gpuos-ckpt-now",
+        "gpuos-ckpt-restart",
+        "gpuos-ckpt-drill",
         "gpuos-lab",
         "gpuos-lab-up",
         "gpuos-layout",

@@ -51,6 +51,14 @@ pub enum CheckpointRequest {
         /// The job.
         job: JobId,
     },
+    /// Have the next run of a job begin from this checkpoint and no other. Answered with [`super::Reply::Done`] when all of its nodes
+    /// have noted it; the job is to be requeued then.
+    Choose {
+        /// The job.
+        job: JobId,
+        /// The number of the checkpoint.
+        number: u32,
+    },
     /// Remove the checkpoints of a job that does not run any more from this node.
     Prune {
         /// The job.
@@ -66,6 +74,7 @@ impl CheckpointRequest {
             CheckpointRequest::List { job } => job.as_ref(),
             CheckpointRequest::Figures => None,
             CheckpointRequest::Now { job }
+            | CheckpointRequest::Choose { job, .. }
             | CheckpointRequest::Verify { job }
             | CheckpointRequest::Prune { job } => Some(job),
         }
@@ -143,6 +152,9 @@ pub struct CheckpointJob {
     /// Newer checkpoints that could not be restored, each with the reason.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub passed_over: Vec<String>,
+    /// Where parts of it came from in this run that were not on this node's disk: sentences.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub came: Vec<String>,
     /// Seconds since a checkpoint of this run was committed, or since the run came to this gpuos_mover: what a lost node would cost. On the
     /// node that leads.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -218,6 +230,12 @@ pub struct CheckpointMaking {
 pub struct CheckpointKept {
     /// Its number.
     pub number: u32,
+    /// Nodes that it was made on; absent where the gpuos_mover does not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nodes: Option<u32>,
+    /// Ranks of the program; absent where no rank's files lie on this node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ranks: Option<u32>,
     /// The attempt at it, 16 hexadecimal digits.
     pub attempt: String,
     /// It exists on all nodes of the job, by the record of this node.

@@ -32,6 +32,7 @@ pub fn needs(request: &Request) -> Right {
             CheckpointRequest::List { .. } => Right::Everybody,
             CheckpointRequest::Step { .. } | CheckpointRequest::Figures => Right::Root,
             CheckpointRequest::Now { job }
+            | CheckpointRequest::Choose { job, .. }
             | CheckpointRequest::Verify { job }
             | CheckpointRequest::Prune { job } => Right::Owner(job.clone()),
         },

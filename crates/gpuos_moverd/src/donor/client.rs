@@ -17,8 +17,8 @@ use gpuos_store::shard::{PIECE as SHARD_PIECE, ShardReader, ShardWriter};
 use gpuos_store::source::Source;
 use gpuos_store::transfer::{PartSource, Trust, take_part};
 
-use super::words::{Answer, Ask, Holding, Shard, place};
-use crate::carried::PIECE;
+use super::words::{Answer, Ask, Holding, Shard};
+use crate::carried::{PIECE, place};
 use crate::network::Network;
 
 /// How long an answer is waited for. The other side may have to ask its workload manager, and to read a disk.

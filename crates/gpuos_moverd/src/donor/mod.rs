@@ -9,4 +9,4 @@ pub mod client;
 pub mod serve;
 mod words;
 
-pub use words::{Answer, Ask, Holding, Shard, place, service};
+pub use words::{Answer, Ask, Holding, Shard};

@@ -17,6 +17,7 @@ use gpuos_store::error::Result as Stored;
 use gpuos_store::inventory::{Held, Part};
 use gpuos_store::job::JobStore;
 use gpuos_store::shard::ShardReader;
+use gpuos_store::source::{LocalSource, Source};
 use gpuos_store::store::Store;
 use gpuos_workload::WorkloadManager;
 
@@ -26,6 +27,8 @@ use super::words::{Answer, Ask, Holding, Shard};
 const MOST: usize = 16;
 /// How long an answer waits until the other side takes it.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// To what is none of the questions.
+const NO_QUESTION: &str = "the question is none: have the same release of gpuos on all nodes";
 /// Stack of a thread that serves.
 const STACK: usize = 1 << 20;
 
@@ -63,48 +66,37 @@ where
     }
 
     fn serve(&self, mut link: Link, busy: bool) {
-        let mut open: Option<JobStore<'static, D>> = None;
-        while let Ok(Some(bytes)) = link.receiver.recv() {
-            let answer = match (Ask::decode(&bytes), &open) {
-                (None, _) => Answer::No(
-                    "the question is none: have the same release of gpuos on all nodes".into(),
-                ),
-                (Some(_), _) if busy => {
-                    Answer::No("gpuos_mover gives parts to many others just now".into())
-                }
-                (
-                    Some(Ask::Open {
-                        of,
-                        wanted_by,
-                        node,
-                    }),
-                    _,
-                ) => match self.open(&of, &wanted_by, &node) {
-                    Ok((store, holding)) => {
-                        open = store;
-                        Answer::Holds(holding)
-                    }
-                    Err(why) => {
-                        tracing::warn!(
-                            "parts of job {of} are not given to node {node} for job {wanted_by}: {why}"
-                        );
-                        Answer::No(why)
-                    }
-                },
-                (Some(_), None) => Answer::No("no job was named before".into()),
-                (Some(ask), Some(store)) => match give(store, &ask) {
-                    Ok(bytes) => Answer::Bytes(Bytes(bytes)),
-                    Err(error) => Answer::No(error.to_string()),
-                },
-            };
-            let bytes = answer
-                .encode()
-                .or_else(|| Answer::No("it is longer than a message can be".into()).encode());
-            let sent = bytes.is_some_and(|bytes| link.sender.send(bytes, PATIENCE).is_ok());
-            if !sent {
-                return;
+        let Ok(Some(bytes)) = link.receiver.recv() else {
+            return;
+        };
+        let (store, answer) = match Ask::decode(&bytes) {
+            _ if busy => {
+                let why = "gpuos_mover gives parts to many others just now";
+                (None, Answer::No(why.into()))
             }
+            Some(Ask::Open {
+                of,
+                wanted_by,
+                node,
+            }) => match self.open(&of, &wanted_by, &node) {
+                Ok((store, holding)) => (store, Answer::Holds(holding)),
+                Err(why) => {
+                    tracing::warn!(
+                        "parts of job {of} are not given to node {node} for job {wanted_by}: {why}"
+                    );
+                    (None, Answer::No(why))
+                }
+            },
+            _ => (None, Answer::No(NO_QUESTION.into())),
+        };
+        if say(&link, &answer)
+            && let Some(store) = store
+        {
+            give_all(&store, &mut link);
         }
+        // What was said is to arrive before the link ends.
+        let _ = link.sender.close(PATIENCE);
+        while let Ok(Some(_)) = link.receiver.recv() {}
     }
 
     /// Looks whether parts of a job may go to a node, and what there is.
@@ -143,6 +135,12 @@ where
     }
 }
 
+/// What the user of a job has chosen for a run, as far as that can be read.
+pub fn chosen<D: Disk>(store: &JobStore<'_, D>) -> Option<(u32, u32)> {
+    let chosen = store.chosen().ok().flatten();
+    chosen.map(|chosen| (chosen.run, chosen.number))
+}
+
 /// What a store has of a job.
 ///
 /// # Errors
@@ -157,6 +155,7 @@ pub fn holding<D: Disk>(store: &JobStore<'_, D>) -> Stored<Holding> {
             parity: set.parity,
             newest,
         }),
+        chosen: chosen(store),
         ..Holding::default()
     };
     let Some(own) = holding.claim.as_ref().map(|claim| claim.index) else {
@@ -202,13 +201,39 @@ fn described<D: Disk>(store: &JobStore<'_, D>, held: &Held) -> (Option<u64>, Vec
     (chunk, needs)
 }
 
+/// Answers questions about one job, until nothing more is asked. Segments are kept open from the first question about them: the job may run,
+/// and remove what a newer checkpoint makes needless.
+fn give_all<D: Disk>(store: &JobStore<'_, D>, link: &mut Link) {
+    let mut source = LocalSource::new(store);
+    while let Ok(Some(bytes)) = link.receiver.recv() {
+        let answer = match Ask::decode(&bytes).map(|ask| give(store, &mut source, &ask)) {
+            Some(Ok(bytes)) => Answer::Bytes(Bytes(bytes)),
+            Some(Err(error)) => Answer::No(error.to_string()),
+            None => Answer::No(NO_QUESTION.into()),
+        };
+        if !say(link, &answer) {
+            return;
+        }
+    }
+}
+
+fn say(link: &Link, answer: &Answer) -> bool {
+    let too_long = || Answer::No("it is longer than a message can be".into()).encode();
+    let bytes = answer.encode().or_else(too_long);
+    bytes.is_some_and(|bytes| link.sender.send(bytes, PATIENCE).is_ok())
+}
+
 /// What a question asks for.
-fn give<D: Disk>(store: &JobStore<'_, D>, ask: &Ask) -> Stored<Vec<u8>> {
+fn give<D: Disk>(
+    store: &JobStore<'_, D>,
+    source: &mut LocalSource<'_, D>,
+    ask: &Ask,
+) -> Stored<Vec<u8>> {
     match ask {
         Ask::Manifest { id, of } => store.manifest_bytes(*id, of.map(NodeIndex)),
         Ask::Segment { id, offset, length } => {
             let mut bytes = vec![0; *length as usize];
-            store.segment_bytes(*id, *offset, &mut bytes)?;
+            source.read(*id, *offset, &mut bytes)?;
             Ok(bytes)
         }
         Ask::Shard { shard, piece } => {

@@ -1,34 +1,18 @@
 //! What two movers say about parts of a job that one of them has no node in: a question, and an answer to each.
 
-use gpuos_checkpoint::ids::{CheckpointId, NodeIndex};
+use gpuos_checkpoint::ids::CheckpointId;
 use gpuos_core::job::JobId;
-use gpuos_link::session::Place;
 use gpuos_mover::donors::HeldPart;
 use gpuos_mover::message::Bytes;
 use gpuos_mover::roster::Claim;
 use serde::{Deserialize, Serialize};
 
-use crate::carried::{MAX_CARRIED, PIECE};
+use crate::carried::{MAX_CARRIED, PIECE, job_text};
 
 /// Checkpoints, copies and shards that an answer names at most; own choice, far above what retention keeps.
 const MAX_NAMED: usize = 1 << 16;
 /// The longest name of a node.
 const MAX_NODE: usize = 256;
-
-/// In the place of a job when a link is made: no workload manager has a job of this id.
-pub fn service() -> JobId {
-    "gpuos.parts".parse().unwrap_or_default()
-}
-
-/// The ends of such a link: 0 holds parts, 1 wants them.
-pub fn place(own: u16) -> Place {
-    Place {
-        job: service(),
-        list: 0,
-        own: NodeIndex(own),
-        nodes: 2,
-    }
-}
 
 /// A question.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -36,8 +20,10 @@ pub enum Ask {
     /// The first one: what do you hold?
     Open {
         /// Of this job.
+        #[serde(with = "job_text")]
         of: JobId,
         /// For this job, which runs on the node that asks, and is the same or another one of the same user.
+        #[serde(with = "job_text")]
         wanted_by: JobId,
         /// The node that asks.
         node: String,
@@ -100,6 +86,8 @@ pub struct Holding {
     pub copies: Vec<(CheckpointId, u16)>,
     /// Parity of other nodes.
     pub shards: Vec<Shard>,
+    /// A run, and the checkpoint that the job's user has chosen for it.
+    pub chosen: Option<(u32, u32)>,
 }
 
 impl Ask {

@@ -55,6 +55,8 @@ pub struct Back {
     refused: BTreeSet<CheckpointId>,
     /// This node's parts there are being marked.
     is_marking: Arc<AtomicBool>,
+    /// Nothing but this one is wanted.
+    only: Option<u32>,
     /// Ends a copy that nobody waits for any more.
     ended: Arc<AtomicBool>,
 }
@@ -83,6 +85,7 @@ impl Back {
             failed: BTreeSet::new(),
             refused: BTreeSet::new(),
             is_marking: Arc::default(),
+            only: None,
             ended: Arc::default(),
         }
     }
@@ -149,10 +152,12 @@ impl Back {
             Look::Known(known) => known,
             _ => &[],
         };
-        known
-            .iter()
-            .filter(move |it| it.sets.len() == usize::from(nodes) && !self.failed.contains(&it.id))
-            .filter(|it| it.refused.is_none() && !self.refused.contains(&it.id))
+        known.iter().filter(move |it| {
+            let wanted = self.only.is_none_or(|only| only == it.id.number);
+            let refused = it.refused.is_some() || self.refused.contains(&it.id);
+            let whole = it.sets.len() == usize::from(nodes) && !self.failed.contains(&it.id);
+            wanted && whole && !refused
+        })
     }
 
     /// Claims of nodes that are lost, by what they drained, for nodes that have none.
@@ -169,6 +174,11 @@ impl Back {
             newest: complete.id,
         };
         sets.map(claim).collect()
+    }
+
+    /// Seat 0: nothing but the checkpoint of this number is wanted, if there is one.
+    pub fn want(&mut self, only: Option<u32>) {
+        self.only = only;
     }
 
     /// Seat 0: whether the next roster has the nodes copy something in.

@@ -10,10 +10,10 @@ use gpuos_mover::settings::Settings;
 use gpuos_store::disk::LinuxDisk;
 use gpuos_store::error::Error;
 
-use super::Worker;
 use super::quota::Quota;
 use super::restoring::{Place, Restorer};
 use super::running::Running;
+use super::{Worker, other};
 use crate::carried::JobRoster;
 
 /// Begins them, with what the job wants and the site allows.
@@ -24,7 +24,7 @@ pub(super) fn running(worker: &mut Worker, roster: JobRoster) -> Result<Running,
     let (Some(wish), Some(folder)) = (&worker.wish, &worker.folder) else {
         return Err("the folder for checkpoints is not there".into());
     };
-    let (job, uid) = (worker.of(), worker.start.uid);
+    let (job, uid) = (other::of(worker), worker.start.uid);
     let own = roster.roster.index_of_seat[usize::from(worker.own_seat())];
     let nodes = worker.start.place.nodes;
     let store = worker.shared.store;
@@ -38,7 +38,7 @@ pub(super) fn running(worker: &mut Worker, roster: JobRoster) -> Result<Running,
         roster.roster.sets.clone(),
     );
     settings.keep = config.keep;
-    settings.only = roster.of.as_ref().and_then(|of| of.number);
+    settings.only = roster.only;
     if config.max_gib > 0 {
         settings.limits.bytes = u64::from(config.max_gib) << 30;
     }

@@ -21,10 +21,11 @@ use gpuos_store::error::Error;
 use gpuos_store::room::size;
 use gpuos_store::store::Store;
 use gpuos_workload::WorkloadManager;
-use serde::{Deserialize, Serialize};
 
+use super::{Phase, Worker};
+use crate::carried::{Body, FromDonors, JobRoster};
 use crate::donor::client::{Client, Wanted, take};
-use crate::event::{BackDone, Event};
+use crate::event::{BackDone, Event, Found};
 use crate::jobs::locked;
 use crate::network::Network;
 
@@ -42,28 +43,6 @@ const MOST: usize = 4096;
 const ROUNDS: u32 = 2;
 /// Sentences about nodes that do not answer, for users.
 const FEW: usize = 3;
-
-/// What was found outside the job.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Found {
-    /// Nodes that hold parts.
-    pub donors: Vec<Donor>,
-    /// Why others that should, or the workload manager, do not tell: clauses.
-    pub silent: Vec<String>,
-    /// Why the job must not begin from the other one's checkpoint: a sentence.
-    pub refused: Option<String>,
-}
-
-/// What the roster says of it to all nodes.
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct FromDonors {
-    /// Who takes what from which node.
-    pub taking: Taking,
-    /// Why what other nodes have is not known: clauses.
-    pub silent: Vec<String>,
-    /// No other roster follows if it is not enough.
-    pub last: bool,
-}
 
 enum Look {
     Not,
@@ -163,6 +142,14 @@ impl Donors {
         match &self.look {
             Look::Known(found) => found.refused.clone(),
             _ => None,
+        }
+    }
+
+    /// Seat 0: what nodes outside the job know to be chosen.
+    pub fn chosen(&self) -> Vec<(u32, u32)> {
+        match &self.look {
+            Look::Known(found) => found.chosen.clone(),
+            _ => Vec::new(),
         }
     }
 
@@ -309,7 +296,10 @@ fn find(around: &Around, wanted: &Wanted, own: &BTreeSet<String>, found: &Mutex<
             let answer = donor(around, wanted, node);
             let mut found = locked(found);
             match answer {
-                Ok(donor) => found.donors.extend(donor),
+                Ok((donor, chosen)) => {
+                    found.donors.extend(donor);
+                    found.chosen.extend(chosen);
+                }
                 Err(why) => found.silent.push(why),
             }
         }
@@ -323,14 +313,20 @@ fn find(around: &Around, wanted: &Wanted, own: &BTreeSet<String>, found: &Mutex<
     locked(found).donors.sort_by(|a, b| a.node.cmp(&b.node));
 }
 
-/// What a node holds. `None`: nothing.
-fn donor(around: &Around, wanted: &Wanted, node: &str) -> Result<Option<Donor>, String> {
+/// What a node holds, if it holds anything, and what the job's user has chosen.
+#[allow(clippy::type_complexity)]
+fn donor(
+    around: &Around,
+    wanted: &Wanted,
+    node: &str,
+) -> Result<(Option<Donor>, Option<(u32, u32)>), String> {
     let (_, holding) = Client::open(&around.network, node, wanted)?;
-    Ok(holding.claim.map(|claim| Donor {
+    let donor = holding.claim.map(|claim| Donor {
         node: node.into(),
         claim,
         parts: holding.parts,
-    }))
+    });
+    Ok((donor, holding.chosen))
 }
 
 fn taken(
@@ -351,6 +347,45 @@ fn taken(
         false => Ok(()),
     };
     take(&mut client, &holding, taking, (&to, index), &mut pace)
+}
+
+/// The part of a node of the job is taken from a node that the job does not have.
+pub(super) fn take_from(worker: &mut Worker, node: &str, own: NodeIndex, roster: JobRoster) {
+    worker.note(&format!(
+        "this node takes the part of node {own} from node {node}, which the job does not have now"
+    ));
+    let taking = roster.donors.taking.clone();
+    worker.phase = Phase::Fetching(roster);
+    let session = worker.session;
+    if let Err(why) = worker.donors.take(node, own, &taking, session) {
+        taken_in(worker, session, Err(why));
+    }
+}
+
+/// It was taken, or not.
+pub(super) fn taken_in(worker: &mut Worker, session: u32, result: Result<String, String>) {
+    if session == worker.session {
+        let (Ok(told) | Err(told)) = &result;
+        worker.came.push(told.clone());
+        if result.is_err() {
+            not_taken(worker);
+        }
+    }
+    let result = result.map(|told| worker.note(&told));
+    worker.fetched(session, result);
+}
+
+/// Seat 0 has to know who could not give what it has.
+fn not_taken(worker: &mut Worker) {
+    let Phase::Fetching(roster) = &worker.phase else {
+        return;
+    };
+    let own = roster.roster.index_of_seat[usize::from(worker.own_seat())];
+    match roster.donors.taking.from.get(&own.0).cloned() {
+        Some(node) if worker.is_first() => worker.donors.failed(node),
+        Some(node) => worker.say(0, Body::NotGiven(node)),
+        None => {}
+    }
 }
 
 /// Whether a run goes on with what its nodes have, after some of it came from others. Otherwise another roster follows, by which it

@@ -20,6 +20,9 @@ const OTHERS: Duration = Duration::from_secs(30);
 pub struct Gather {
     begun: Instant,
     claims: BTreeMap<u16, Option<Claim>>,
+    chosen: Vec<(u32, u32)>,
+    /// What was there before this run is looked for, also in a first run.
+    is_long: bool,
 }
 
 impl Gather {
@@ -28,11 +31,14 @@ impl Gather {
         Gather {
             begun: Instant::now(),
             claims: BTreeMap::new(),
+            chosen: Vec::new(),
+            is_long: false,
         }
     }
 
-    /// A seat has this, or nothing.
-    pub fn claim(&mut self, seat: u16, claim: Option<Claim>) {
+    /// A seat has this, or nothing, and knows of this choice for a run.
+    pub fn claim(&mut self, seat: u16, claim: Option<Claim>, chosen: Option<(u32, u32)>) {
+        self.chosen.extend(chosen);
         self.claims.entry(seat).or_insert(claim);
     }
 
@@ -60,6 +66,12 @@ impl Gather {
         empty.for_each(|claim| *claim = open.pop());
     }
 
+    /// What was chosen for a run, as seats know, or `others`.
+    pub fn chosen(&self, run: u32, others: &[(u32, u32)]) -> Option<u32> {
+        let mut all = self.chosen.iter().chain(others);
+        all.find(|chosen| chosen.0 == run).map(|chosen| chosen.1)
+    }
+
     /// What the seats that have answered have, in their order.
     pub fn claims(&self) -> Vec<Option<Claim>> {
         self.claims.values().cloned().collect()
@@ -84,9 +96,18 @@ impl Gather {
             && (0..nodes).map(NodeIndex).all(is_covered)
     }
 
+    /// The checkpoints of another job are gathered, which nodes outside may have to be asked for.
+    pub fn take_longer(&mut self) {
+        self.is_long = true;
+    }
+
     /// Whether it has taken too long, in run `run` of the job. `leads`: this is seat 0.
     pub fn is_late(&self, run: u32, leads: bool) -> bool {
-        let limit = if run == 0 { FIRST } else { AGAIN };
+        let limit = if run == 0 && !self.is_long {
+            FIRST
+        } else {
+            AGAIN
+        };
         let more = if leads { Duration::ZERO } else { OTHERS };
         self.begun.elapsed() > limit + more
     }

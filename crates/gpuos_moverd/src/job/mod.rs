@@ -19,7 +19,8 @@
 
 mod back;
 mod begin;
-pub(crate) mod donors;
+mod choice;
+mod donors;
 mod drain;
 mod ends;
 mod gather;
@@ -172,6 +173,8 @@ pub struct Worker {
     other: Option<Other>,
     /// What that came to.
     base: Option<Base>,
+    /// What the job's user has chosen for the next run, until all nodes have noted it.
+    choosing: Option<choice::Choosing>,
     /// Where this node's part came from in this run, for clients.
     came: Vec<String>,
     phase: Phase,
@@ -230,6 +233,7 @@ impl Worker {
             donors,
             other: None,
             base: None,
+            choosing: None,
             came: Vec::new(),
             phase: Phase::Gathering(Gather::new()),
             ends: Ends::default(),

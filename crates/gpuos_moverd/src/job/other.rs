@@ -32,7 +32,7 @@ pub fn next(roster: &JobRoster, asked: Restart, has_saved: bool, ready: &mut Rea
         return Next::Gathered(ready.clone());
     }
     match (asked, &roster.base) {
-        (Restart::No, _) if !has_saved => {
+        (Restart::No, _) if !has_saved && roster.only.is_none() => {
             if let Some(id) = ready.restore.take() {
                 let text = format!(
                     "checkpoint {} is left, as the job asks for with --gpuos-restart=no",
@@ -57,66 +57,60 @@ pub fn next(roster: &JobRoster, asked: Restart, has_saved: bool, ready: &mut Rea
     Next::GoOn
 }
 
-impl Worker {
-    /// Whose checkpoints the movers gather.
-    pub(super) fn of(&self) -> &JobId {
-        let other = self.other.as_ref();
-        other.map_or(&self.start.job, |other| &other.job)
-    }
+/// Whose checkpoints the movers gather.
+pub(super) fn of(worker: &Worker) -> &JobId {
+    let other = worker.other.as_ref();
+    other.map_or(&worker.start.job, |other| &other.job)
+}
 
-    /// The movers gather the checkpoints of this job from now on; `None`: its own.
-    pub(super) fn turn_to(&mut self, other: Option<Other>) {
-        if self.other == other {
-            return;
-        }
-        self.donors = donors(&self.shared, &self.start, &self.to, other.as_ref());
-        self.other = other;
-        let of = (self.of().clone(), self.start.uid);
-        self.back = Back::new(self.shared.level3.clone(), of, self.to.clone());
+/// The movers gather the checkpoints of this job from now on; `None`: its own.
+pub(super) fn turn_to(worker: &mut Worker, other: Option<Other>) {
+    if worker.other == other {
+        return;
     }
+    worker.donors = donors(&worker.shared, &worker.start, &worker.to, other.as_ref());
+    worker.other = other;
+    let of = (of(worker).clone(), worker.start.uid);
+    worker.back = Back::new(worker.shared.level3.clone(), of, worker.to.clone());
+}
 
-    /// Seat 0: what there is of the other job is known, and is whole on all nodes if it can be restored.
-    ///
-    /// # Errors
-    /// It cannot: a sentence.
-    pub(super) fn gathered(&mut self, ready: &Ready) -> Result<(), String> {
-        let Some(other) = self.other.clone() else {
-            return Ok(());
-        };
-        let Some(id) = ready.restore else {
-            return Err(self.none_of(&other, &ready.passed_over));
-        };
-        let job = other.job;
-        self.turn_to(None);
-        self.came.push(format!(
-            "the job begins from checkpoint {} of job {job}",
-            id.number
-        ));
-        self.base = Some(Base { job, id });
-        Ok(())
-    }
+/// Seat 0: what there is of the other job is known, and is whole on all nodes if it can be restored.
+///
+/// # Errors
+/// It cannot: a sentence.
+pub(super) fn gathered(worker: &mut Worker, ready: &Ready) -> Result<(), String> {
+    let Some(other) = worker.other.clone() else {
+        return Ok(());
+    };
+    let Some(id) = ready.restore else {
+        return Err(none_of(&other, &ready.passed_over));
+    };
+    let job = other.job;
+    turn_to(worker, None);
+    worker.base = Some(Base { job, id });
+    Ok(())
+}
 
-    /// Why a job cannot begin from another one's checkpoint.
-    pub(super) fn none_of(&self, other: &Other, more: &[String]) -> String {
-        let what = match other.number {
-            Some(number) => format!("checkpoint {number} of job {}", other.job),
-            None => format!("a checkpoint of job {}", other.job),
-        };
-        let more = match more.is_empty() {
-            true => "nothing of it is on the job's nodes, on nodes that say that they hold something of it, or on the parallel file system"
-                .to_string(),
-            false => more.join("; "),
-        };
-        format!(
-            "cannot begin from {what}: {more}; see `gpuos ckpt list` on nodes that it had, or leave --gpuos-restart out to begin from the start"
-        )
-    }
+/// Why a job cannot begin from another one's checkpoint.
+pub(super) fn none_of(other: &Other, more: &[String]) -> String {
+    let what = match other.number {
+        Some(number) => format!("checkpoint {number} of job {}", other.job),
+        None => format!("a checkpoint of job {}", other.job),
+    };
+    let more = match more.is_empty() {
+        true => "nothing of it is on the job's nodes, on nodes that say that they hold something of it, or on the parallel file system"
+            .to_string(),
+        false => more.join("; "),
+    };
+    format!(
+        "cannot begin from {what}: {more}; see `gpuos ckpt list` on nodes that it had, or leave --gpuos-restart out to begin from the start"
+    )
+}
 
-    /// Whether the job asks for the checkpoint of another one.
-    pub(super) fn wants_other(&self) -> bool {
-        let asked = self.wish.as_ref().map(|wish| wish.option.restart);
-        matches!(asked, Some(Restart::From { .. }))
-    }
+/// Whether the job asks for the checkpoint of another one.
+pub(super) fn is_wanted(worker: &Worker) -> bool {
+    let asked = worker.wish.as_ref().map(|wish| wish.option.restart);
+    matches!(asked, Some(Restart::From { .. }))
 }
 
 #[cfg(test)]
@@ -138,6 +132,7 @@ mod tests {
             },
             drained: FromShared::default(),
             donors: Default::default(),
+            only: None,
             of,
             base,
         }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use gpuos_checkpoint::ids::{LEADER, NodeIndex};
+use gpuos_checkpoint::ids::LEADER;
 use gpuos_config::options::parse_checkpoint;
 use gpuos_core::job::JobId;
 use gpuos_core::wire::CheckpointPhase;
@@ -13,8 +13,8 @@ use super::ends::Next;
 use super::gather::Gather;
 use super::running::{Around, Held, Running};
 use super::unwritten::Tell;
-use super::{Phase, Wish, Worker, begin, new_session};
-use crate::carried::{Body, Carried, JobRoster};
+use super::{Phase, Wish, Worker, begin, choice, donors, new_session, other};
+use crate::carried::{Base, Body, Carried, JobRoster};
 use crate::event::{BackDone, Event};
 use crate::folder::{JobFolder, Kept};
 
@@ -70,8 +70,11 @@ impl Worker {
             }
             Event::Back(BackDone::Looked { round, found }) => self.back.looked(round, found),
             Event::Back(BackDone::Fetched { session, result }) => self.fetched(session, result),
-            Event::Back(BackDone::Taken { session, result }) => self.taken(session, result),
+            Event::Back(BackDone::Taken { session, result }) => {
+                donors::taken_in(self, session, result)
+            }
             Event::Donors(found) => self.donors.found(found),
+            Event::Choose { number, reply } => choice::choose(self, number, reply),
             Event::Want(reason) => {
                 self.wanted = self.wanted.max(Some(reason));
                 self.pass_wish_on();
@@ -106,7 +109,7 @@ impl Worker {
         }
     }
 
-    fn say(&self, seat: u16, body: Body) {
+    pub(super) fn say(&self, seat: u16, body: Body) {
         self.links.say(seat, self.session, body);
     }
 
@@ -161,12 +164,16 @@ impl Worker {
                 if session != self.session {
                     self.gather_anew(session);
                 }
-                let claim = self.claim(of.as_ref());
-                self.say(seat, Body::Claim(claim));
+                if let (Some(_), Phase::Gathering(gather)) = (&of, &mut self.phase) {
+                    gather.take_longer();
+                }
+                let claim = self.claim(of.as_ref().map(|of| &of.job));
+                let chosen = choice::known(self);
+                self.say(seat, Body::Claim { claim, chosen });
             }
-            Body::Claim(claim) if self.is_first() && session == self.session => {
+            Body::Claim { claim, chosen } if self.is_first() && session == self.session => {
                 if let Phase::Gathering(gather) = &mut self.phase {
-                    gather.claim(seat, claim);
+                    gather.claim(seat, claim, chosen);
                 }
             }
             Body::Roster(roster) if seat == 0 => {
@@ -190,6 +197,8 @@ impl Worker {
                 }
             }
             Body::Drained { id, round, failed } => self.drain.answered(seat, (id, round), failed),
+            Body::Choose(number) => choice::note(self, seat, number),
+            Body::ChoiceNoted(number) => choice::noted(self, seat, number),
             Body::NotGiven(node) if self.is_first() => self.donors.failed(node),
             Body::NoRoster(why) if seat == 0 => self.fail(why),
             body => self.with(|running, around| running.came(around, seat, body)),
@@ -250,6 +259,7 @@ impl Worker {
             self.gather();
         }
         self.keep_links();
+        choice::look(self);
         self.with(|running, around| running.look(around));
         self.look_at_end();
         self.look_at_refusal();
@@ -325,9 +335,9 @@ impl Worker {
                         let refused = running.refused.iter().map(|(id, _)| *id);
                         self.back.again(&running.roster.drained, refused);
                     }
-                    Held::Other(other) => self.turn_to(Some(other)),
+                    Held::Other(other) => other::turn_to(self, Some(other)),
                     Held::Gathered(ready) => {
-                        if let Err(why) = self.gathered(&ready) {
+                        if let Err(why) = other::gathered(self, &ready) {
                             return self.fail(why);
                         }
                     }
@@ -377,11 +387,15 @@ impl Worker {
 
     fn gather(&mut self) {
         let own = self.claim_once();
+        let chosen = choice::known(self);
         let Phase::Gathering(gather) = &mut self.phase else {
             return;
         };
         if let Some(own) = own {
-            gather.claim(0, own);
+            gather.claim(0, own, chosen);
+        }
+        if self.other.is_some() {
+            gather.take_longer();
         }
         let late = gather.is_late(self.start.earlier(), self.start.place.own.0 == 0);
         if self.start.place.own.0 != 0 {
@@ -397,7 +411,7 @@ impl Worker {
             .collect();
         for seat in &lacking {
             self.links.want(*seat);
-            let of = self.other.as_ref().map(|other| other.job.clone());
+            let of = self.other.clone();
             self.links.say(*seat, self.session, Body::ClaimAsk { of });
         }
         // Where all have answered, nothing but what is drained is waited for, which has a limit of its own.
@@ -448,7 +462,17 @@ impl Worker {
         if let Some(why) = self.donors.refused() {
             return self.fail(why);
         }
-        let only = self.other.as_ref().and_then(|other| other.number);
+        // What was made in this run goes before what was chosen for its begin.
+        let has_saved = self
+            .folder
+            .as_ref()
+            .is_some_and(|folder| folder.has_committed());
+        let only = match &self.other {
+            Some(other) => other.number,
+            None if has_saved => None,
+            None => gather.chosen(run, &self.donors.chosen()),
+        };
+        self.back.want(only);
         let (donors, claims) = match self.back.is_fetching() {
             false => self.donors.decide(&gather.claims(), only),
             true => Default::default(),
@@ -465,7 +489,7 @@ impl Worker {
         if let Some(other) = &self.other
             && gather.claims().iter().all(Option::is_none)
         {
-            let why = self.none_of(other, &donors.silent);
+            let why = other::none_of(other, &donors.silent);
             return self.fail(why);
         }
         match gather.draw(scheme, &self.start.domains, levels) {
@@ -475,6 +499,7 @@ impl Worker {
                     asked: wish.asked.clone(),
                     drained: self.back.parts(nodes, run),
                     donors,
+                    only,
                     of: self.other.clone(),
                     base: self.base.clone(),
                     roster,
@@ -513,12 +538,12 @@ impl Worker {
         if !matches!(self.phase, Phase::Gathering(_)) {
             return;
         }
-        self.turn_to(roster.of.clone());
+        other::turn_to(self, roster.of.clone());
         let own = roster.roster.index_of_seat[usize::from(self.own_seat())];
         let donor = roster.donors.taking.from.get(&own.0).cloned();
         let Some(id) = roster.drained.fetch else {
             return match donor {
-                Some(node) => self.take_from(&node, own, roster),
+                Some(node) => donors::take_from(self, &node, own, roster),
                 None => self.run_with(roster),
             };
         };
@@ -533,7 +558,7 @@ impl Worker {
     }
 
     /// This node's part was copied in, or not. Where it was not, the job goes on with what else there is.
-    fn fetched(&mut self, session: u32, result: Result<(), String>) {
+    pub(super) fn fetched(&mut self, session: u32, result: Result<(), String>) {
         if let Err(why) = &result {
             self.note(why);
         }
@@ -542,44 +567,13 @@ impl Worker {
         }
     }
 
-    /// This node's part is taken from a node that the job does not have.
-    fn take_from(&mut self, node: &str, own: NodeIndex, roster: JobRoster) {
-        self.note(&format!(
-            "this node takes the part of node {own} from node {node}, which the job does not have now"
-        ));
-        let taking = roster.donors.taking.clone();
-        self.phase = Phase::Fetching(roster);
-        if let Err(why) = self.donors.take(node, own, &taking, self.session) {
-            self.taken(self.session, Err(why));
-        }
-    }
-
-    /// It was taken, or not.
-    fn taken(&mut self, session: u32, result: Result<String, String>) {
-        if session == self.session {
-            let (Ok(told) | Err(told)) = &result;
-            self.came.push(told.clone());
-            if result.is_err() {
-                self.not_taken();
+    fn run_with(&mut self, roster: JobRoster) {
+        if let Some(Base { job, id }) = &roster.base {
+            let told = format!("the job begins from checkpoint {} of job {job}", id.number);
+            if !self.came.contains(&told) {
+                self.came.push(told);
             }
         }
-        self.fetched(session, result.map(|told| self.note(&told)));
-    }
-
-    /// Seat 0 has to know who could not give what it has.
-    fn not_taken(&mut self) {
-        let Phase::Fetching(roster) = &self.phase else {
-            return;
-        };
-        let own = roster.roster.index_of_seat[usize::from(self.own_seat())];
-        match roster.donors.taking.from.get(&own.0).cloned() {
-            Some(node) if self.is_first() => self.donors.failed(node),
-            Some(node) => self.say(0, Body::NotGiven(node)),
-            None => {}
-        }
-    }
-
-    fn run_with(&mut self, roster: JobRoster) {
         let begun = self
             .wish(roster.gid, &roster.asked)
             .and_then(|()| begin::running(self, roster));
@@ -647,7 +641,7 @@ impl Worker {
         }
         let known = folder.known();
         let first = self.start.earlier() == 0 && (known.epoch, known.highest) == (0, 0);
-        let first = first && !self.wants_other();
+        let first = first && !other::is_wanted(self);
         let line = match first && self.claim(None).is_none() {
             true => "new".to_string(),
             false => format!("failed {why}"),

@@ -56,6 +56,7 @@ impl Worker {
             told.restored = view.restored;
             if let Some(ready) = &running.ready {
                 told.passed_over = ready.passed_over.clone();
+                told.came = self.came.clone();
             }
         }
         *locked(&self.status) = told;

@@ -1,0 +1,295 @@
+//! `gpuos ckpt drill`: proves that a job's checkpoint can be restored on other nodes.
+//!
+//! It is a job of the same user that begins from the checkpoint (`--gpuos-restart`), whose program reads what it is given and ends. What is
+//! restored is held against its keyed digests by gpuos_mover, as at every restart.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail};
+use gpuos_core::wire::{CheckpointJob, CheckpointKept};
+use gpuos_host::Machine;
+use gpuos_model::hostlist::compress;
+use gpuos_model::screen::line;
+use serde_json::{Value, json};
+
+use super::find;
+use super::now::spinner;
+use super::words::{self, size, span, span_ms};
+use crate::cli::CkptDrillArgs;
+use crate::reply::Reply;
+use crate::table::count;
+
+/// What each rank runs.
+const RANK: &str = include_str!("drill.sh");
+
+/// What a rank has said.
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Said {
+    Restored {
+        number: u32,
+        files: u64,
+        bytes: u64,
+        ms: u64,
+        node: String,
+        came: Vec<String>,
+    },
+    Failed(String),
+}
+
+pub fn run(machine: &dyn Machine, args: &CkptDrillArgs) -> Result<Reply> {
+    let found = find::find(machine, &args.reach, &args.job, find::For::Kept)?;
+    let (_, _, job) = found.leading().context("nobody has the job")?;
+    let Some(kept) = chosen(job, args.number) else {
+        let which = args
+            .number
+            .map_or("checkpoint".into(), |number| format!("checkpoint {number}"));
+        let text = format!("no {which} of job {} is kept\n", found.id);
+        return Ok(reply(json!({ "job": found.id }), text, false));
+    };
+    let (Some(nodes), Some(ranks)) = (kept.nodes, kept.ranks) else {
+        bail!(
+            "the gpuos_mover that was asked does not say for how many nodes and ranks checkpoint {} is: have it of the same release as this command",
+            kept.number
+        );
+    };
+    let age = words::clock().saturating_sub(kept.time);
+    let begun = Instant::now();
+    let text = submitted(machine, args, (job, kept), (nodes, ranks))?;
+    let took = begun.elapsed();
+    let said = read(&text);
+    let failed: Vec<&String> = said
+        .values()
+        .filter_map(|said| match said {
+            Said::Failed(why) => Some(why),
+            Said::Restored { .. } => None,
+        })
+        .collect();
+    let restored: Vec<&Said> = said
+        .values()
+        .filter(|said| matches!(said, Said::Restored { .. }))
+        .collect();
+    let yes = failed.is_empty() && restored.len() == ranks as usize;
+    let (mut files, mut bytes, mut ms, mut number) = (0, 0, 0, kept.number);
+    let (mut on, mut came) = (Vec::new(), Vec::<String>::new());
+    for said in &restored {
+        if let Said::Restored {
+            number: of,
+            files: more,
+            bytes: read,
+            ms: took,
+            node,
+            came: told,
+        } = said
+        {
+            number = *of;
+            files += more;
+            bytes += read;
+            ms = ms.max(*took);
+            on.push(node.as_str());
+            for told in told {
+                if !came.contains(told) {
+                    came.push(told.clone());
+                }
+            }
+        }
+    }
+    on.sort_unstable();
+    on.dedup();
+    let fields = json!({
+        "job": found.id,
+        "number": number,
+        "well": yes,
+        "nodes": on,
+        "ranks": restored.len(),
+        "files": files,
+        "bytes": bytes,
+        "restore_ms": ms,
+        "drill_ms": u64::try_from(took.as_millis()).unwrap_or(u64::MAX),
+        "age_s": age,
+        "came": came,
+        "failed": failed,
+    });
+    let mut text = match yes {
+        true => format!(
+            "checkpoint {number} of job {} was restored on {}: {} of {}, {}, each byte held against its digest\n  restored in {}, with the queue in {}; the \
+             checkpoint was {} old when the drill began\n",
+            found.id,
+            compress(on.iter().copied()),
+            count(usize::try_from(files).unwrap_or(usize::MAX), "file"),
+            count(restored.len(), "rank"),
+            size(bytes),
+            span_ms(ms),
+            span(took.as_secs()),
+            span(age),
+        ),
+        false => {
+            let why = match failed.first() {
+                Some(why) => line(why).into_owned(),
+                None => format!(
+                    "{} of {} said that they were restored; the drill's job said: {}",
+                    restored.len(),
+                    count(ranks as usize, "rank"),
+                    line(text.trim())
+                ),
+            };
+            format!(
+                "checkpoint {number} of job {} could not be restored: {why}\n",
+                found.id
+            )
+        }
+    };
+    for told in &came {
+        text += &format!("  {}\n", line(told));
+    }
+    Ok(reply(fields, text, yes))
+}
+
+fn reply(json: Value, text: String, yes: bool) -> Reply {
+    Reply {
+        schema: "gpuos.ckpt-drill/1",
+        json,
+        text,
+        yes,
+    }
+}
+
+/// The checkpoint that is meant: of those that exist on all nodes the newest.
+fn chosen(job: &CheckpointJob, number: Option<u32>) -> Option<&CheckpointKept> {
+    let mut kept = job.checkpoints.iter().rev();
+    match number {
+        Some(number) => kept.find(|kept| kept.number == number),
+        None => kept.find(|kept| kept.committed),
+    }
+}
+
+/// Runs the drill's job and waits for it; what it has printed.
+fn submitted(
+    machine: &dyn Machine,
+    args: &CkptDrillArgs,
+    (job, kept): (&CheckpointJob, &CheckpointKept),
+    (nodes, ranks): (u32, u32),
+) -> Result<String> {
+    // Inside of another job srun would make a step of that one.
+    let apart = ["-u", "SLURM_JOB_ID", "-u", "SLURM_JOBID", "srun"];
+    let fixed = [
+        "--job-name=gpuos-drill",
+        "--kill-on-bad-exit=0",
+        "--gpuos-checkpoint=7d,l2=single,l3=off",
+    ];
+    let mut words: Vec<String> = apart.into_iter().chain(fixed).map(String::from).collect();
+    words.push(format!("--gpuos-restart={}/{}", job.job, kept.number));
+    words.push(format!("--nodes={nodes}"));
+    words.push(format!("--ntasks={ranks}"));
+    words.push(format!("--time={}", args.minutes));
+    words.extend(
+        args.partition
+            .iter()
+            .map(|name| format!("--partition={name}")),
+    );
+    if !args.any_node && !job.nodes.is_empty() {
+        words.push(format!(
+            "--exclude={}",
+            compress(job.nodes.iter().map(String::as_str))
+        ));
+    }
+    words.extend(["sh", "-c", RANK].map(String::from));
+    let bar = spinner();
+    bar.set_message(format!(
+        "restoring checkpoint {} of job {} elsewhere",
+        kept.number, job.job
+    ));
+    bar.tick();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let output = machine.run("env", &words);
+    bar.finish_and_clear();
+    let output = output.context("srun, which runs the drill")?;
+    match output.stdout.contains("gpuos-drill ") {
+        true => Ok(output.stdout),
+        false => bail!(
+            "the drill did not run: {}",
+            output
+                .stderr
+                .trim()
+                .lines()
+                .next_back()
+                .unwrap_or("srun said nothing")
+        ),
+    }
+}
+
+/// What ranks have said, by rank.
+fn read(text: &str) -> BTreeMap<u32, Said> {
+    let said = text.lines().filter_map(|line| {
+        let rest = line.strip_prefix("gpuos-drill ")?;
+        let (rank, rest) = rest.split_once(' ')?;
+        let (word, rest) = rest.split_once(' ')?;
+        let said = match word {
+            "restored" => restored(rest)?,
+            _ => Said::Failed(rest.to_string()),
+        };
+        Some((rank.parse().ok()?, said))
+    });
+    said.collect()
+}
+
+fn restored(text: &str) -> Option<Said> {
+    let mut words = text.splitn(6, ' ');
+    let number = words.next()?.parse().ok()?;
+    let files = words.next()?.parse().ok()?;
+    let bytes = words.next()?.parse().ok()?;
+    let ms = words.next()?.parse().ok()?;
+    let node = words.next()?.to_string();
+    let came = words
+        .next()
+        .and_then(|text| serde_json::from_str::<Value>(text).ok());
+    let came = came
+        .as_ref()
+        .and_then(|told| told["told"][0]["jobs"][0]["came"].as_array());
+    let came = came
+        .into_iter()
+        .flatten()
+        .filter_map(|told| Some(told.as_str()?.to_string()));
+    Some(Said::Restored {
+        number,
+        files,
+        bytes,
+        ms,
+        node,
+        came: came.collect(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_ranks_say_is_read_and_all_else_is_not() {
+        let text = "hello\ngpuos-drill 0 restored 5 2 4096 1500 n4 {\"told\":[{\"jobs\":[{\"came\":[\"node n1 gave it\"]}]}]}\n\
+                    gpuos-drill 1 failed cannot begin from checkpoint 5\ngpuos-drill x restored 5\ngpuos-drill 2 restored 5 1 7 9 n5 \n";
+        let said = read(text);
+        let Said::Restored {
+            number,
+            files,
+            bytes,
+            ms,
+            node,
+            came,
+        } = &said[&0]
+        else {
+            panic!("{said:?}");
+        };
+        assert_eq!(
+            (*number, *files, *bytes, *ms, node.as_str()),
+            (5, 2, 4096, 1500, "n4")
+        );
+        assert_eq!(came, &["node n1 gave it"]);
+        assert_eq!(
+            said[&1],
+            Said::Failed("cannot begin from checkpoint 5".into())
+        );
+        assert!(matches!(&said[&2], Said::Restored { came, .. } if came.is_empty()));
+        assert_eq!(said.len(), 3);
+    }
+}

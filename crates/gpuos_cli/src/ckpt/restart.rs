@@ -1,0 +1,76 @@
+//! `gpuos ckpt restart`: requeues a job, so that it goes on from its newest checkpoint or from one that is named.
+
+use anyhow::{Context, Result};
+use gpuos_core::wire::CheckpointJob;
+use gpuos_host::{Machine, slurm};
+use gpuos_model::screen::line;
+use serde_json::json;
+
+use super::find;
+use super::words::{self, span};
+use crate::cli::CkptRestartArgs;
+use crate::reply::Reply;
+
+pub fn run(machine: &dyn Machine, args: &CkptRestartArgs) -> Result<Reply> {
+    let found = find::find(machine, &args.reach, &args.job, find::For::Running)?;
+    let (mover, _, job) = found.leading().context("nobody has the job")?;
+    let newest = newest(job);
+    let mut fields = json!({ "job": found.id, "newest": newest, "requeued": false });
+    let Some(from) = args.number.or(newest) else {
+        let text = format!(
+            "job {} has no checkpoint yet, and would begin anew: it is not requeued; `gpuos ckpt now {}` makes one\n",
+            found.id, found.id
+        );
+        return Ok(reply(fields, text, false));
+    };
+    fields["from"] = from.into();
+    if let Some(number) = args.number {
+        let message = mover.choose(&found.id, number)?;
+        fields["message"] = message.as_str().into();
+        if args.no_requeue {
+            return Ok(reply(fields, format!("{}\n", line(&message)), true));
+        }
+    }
+    // By the user's own right: whether the job may be requeued, and by whom, is slurmctld's word.
+    let requeued = slurm::scontrol(machine, &["requeue", &found.id.to_string()]);
+    requeued.with_context(|| match args.number {
+        Some(number) => format!(
+            "job {} is not requeued (its next run begins from checkpoint {number} all the same)",
+            found.id
+        ),
+        None => format!("job {} is not requeued", found.id),
+    })?;
+    fields["requeued"] = true.into();
+    Ok(reply(fields, told(job, from, words::clock()) + "\n", true))
+}
+
+fn reply(json: serde_json::Value, text: String, yes: bool) -> Reply {
+    Reply {
+        schema: "gpuos.ckpt-restart/1",
+        json,
+        text,
+        yes,
+    }
+}
+
+/// The newest checkpoint that exists on all nodes.
+fn newest(job: &CheckpointJob) -> Option<u32> {
+    let committed = job.checkpoints.iter().filter(|kept| kept.committed);
+    committed.map(|kept| kept.number).max()
+}
+
+/// What becomes of the job, and what of its work is done again.
+fn told(job: &CheckpointJob, from: u32, now: u64) -> String {
+    let taken = job.checkpoints.iter().find(|kept| kept.number == from);
+    let lost = taken.map(|kept| {
+        format!(
+            "; what it has done in the {} since then is done again",
+            span(now.saturating_sub(kept.time))
+        )
+    });
+    format!(
+        "job {} is requeued and goes on from checkpoint {from}{}; Slurm starts a requeued job after about two minutes",
+        job.job,
+        lost.unwrap_or_default()
+    )
+}

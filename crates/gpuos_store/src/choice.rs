@@ -1,0 +1,103 @@
+//! From which checkpoint the next run of a job is to begin, as its user has chosen.
+//!
+//! It holds for one run: what comes after it begins from the newest again.
+
+use crate::disk::Disk;
+use crate::error::{Error, Result, Tried};
+use crate::job::JobStore;
+use crate::key::same;
+use crate::names::CHOSEN;
+use crate::small::{read_whole, remove_if_there, replace};
+
+/// Apart from what else is signed with the key.
+const PURPOSE: &[u8] = b"chosen";
+/// Two numbers and a code.
+const BYTES: usize = 8 + 32;
+
+/// A choice.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Chosen {
+    /// For this run, by the workload manager's count of restarts.
+    pub run: u32,
+    /// The number of the checkpoint.
+    pub number: u32,
+}
+
+impl<D: Disk> JobStore<'_, D> {
+    /// Notes a choice in place of an earlier one; `None`: there is none any more.
+    ///
+    /// # Errors
+    /// The disk fails.
+    pub fn choose(&self, chosen: Option<Chosen>) -> Result<()> {
+        let tried = || format!("note from which checkpoint job {} goes on", self.job);
+        let Some(chosen) = chosen else {
+            return remove_if_there(self.disk, &self.folder, CHOSEN).tried(tried);
+        };
+        let note = [chosen.run.to_le_bytes(), chosen.number.to_le_bytes()].concat();
+        let code = self.keys.state_code(&[PURPOSE, &note].concat());
+        let bytes = [&note[..], &code].concat();
+        replace(self.disk, &self.folder, CHOSEN, &bytes).tried(tried)
+    }
+
+    /// What was chosen.
+    ///
+    /// # Errors
+    /// The note cannot be read or does not hold.
+    pub fn chosen(&self) -> Result<Option<Chosen>> {
+        let tried = || format!("read from which checkpoint job {} goes on", self.job);
+        let bytes = match read_whole(self.disk, &self.folder, CHOSEN, BYTES) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            bytes => bytes.tried(tried)?,
+        };
+        let parts = bytes.split_last_chunk().and_then(|(note, code)| {
+            let (run, number) = note.split_first_chunk()?;
+            let chosen = Chosen {
+                run: u32::from_le_bytes(*run),
+                number: u32::from_le_bytes(number.try_into().ok()?),
+            };
+            let holds = same(self.keys.state_code(&[PURPOSE, note].concat()), code);
+            holds.then_some(chosen)
+        });
+        let damaged = || Error::damaged(tried(), "the note does not hold");
+        parts.map(Some).ok_or_else(damaged)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+
+    use gpuos_core::job::JobId;
+
+    use super::*;
+    use crate::disk::{Disk, LinuxDisk};
+    use crate::key::SiteKey;
+    use crate::store::Store;
+
+    #[test]
+    fn a_choice_is_kept_replaced_and_signed() {
+        let place = tempfile::TempDir::new().unwrap();
+        let private = fs::Permissions::from_mode(0o700);
+        fs::set_permissions(place.path(), private).unwrap();
+        let root = LinuxDisk::folder(place.path()).unwrap();
+        let key = SiteKey::derive(b"a key of tests that is long enough");
+        let (store, _) = Store::open(LinuxDisk, root, key).unwrap();
+        let job = store.job(&JobId::from(7), LinuxDisk.user()).unwrap();
+        assert_eq!(job.chosen(), Ok(None));
+        let some = |number| Some(Chosen { run: 2, number });
+        job.choose(some(5)).unwrap();
+        job.choose(some(4)).unwrap();
+        assert_eq!(job.chosen(), Ok(some(4)));
+        let path = place.path().join("7/chosen");
+        let mut bytes = fs::read(&path).unwrap();
+        bytes[4] = 6;
+        fs::write(&path, &bytes).unwrap();
+        assert!(job.chosen().is_err());
+        fs::write(&path, b"").unwrap();
+        assert!(job.chosen().is_err());
+        job.choose(None).unwrap();
+        job.choose(None).unwrap();
+        assert_eq!(job.chosen(), Ok(None));
+    }
+}
