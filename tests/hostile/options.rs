@@ -30,6 +30,7 @@ const OPTIONS: [(&str, &str); gpuos_config::options::OPTIONS.len()] = [
     ("mig", "1g.10gb"),
     ("share", "timeslice"),
     ("checkpoint", "10m"),
+    ("spares", "1"),
 ];
 
 /// The attempts.

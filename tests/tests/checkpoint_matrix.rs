@@ -16,7 +16,9 @@ use gpuos_tests::{Cluster, Setup, counted, per_suite, plugins};
 #[path = "checkpoint_matrix/table.rs"]
 mod table;
 #[path = "checkpoint_matrix/victims.rs"]
-pub(crate) mod victims;
+mod victims;
+
+pub(crate) use victims::{kill, slurmstepd};
 
 use crate::checkpoint::committed;
 use table::{Cell, Table};

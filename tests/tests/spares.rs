@@ -3,16 +3,25 @@
 use std::fs;
 
 use gpuos_lab::Suite;
-use gpuos_tests::{Cluster, per_suite, plugins};
+use gpuos_tests::{Cluster, Setup, per_suite, plugins};
 
-use super::checkpoint::{committed, counter, lose, movers, output, said, until};
-use super::checkpoint_matrix::victims::{kill, slurmstepd};
+use super::checkpoint::{committed, counter, lose, output, said, until};
+use super::checkpoint_matrix::{kill, slurmstepd};
 
 per_suite!(
     a_program_goes_on_on_spare_nodes,
     without_a_spare_left_the_job_is_requeued,
     what_is_said_of_spares_is_what_happens,
 );
+
+/// Nodes with a mover each, and checks at submission.
+fn movers(name: &str, suite: &Suite, nodes: usize) -> Option<Cluster> {
+    let mut setup = Setup::new(name, suite);
+    setup.spec.nodes = nodes.into();
+    setup.spec.movers = Some(plugins::daemons().to_path_buf());
+    setup.spec.job_submit = true;
+    setup.steered()
+}
 
 /// A job of so many nodes and spares, whose program counts and saves every second.
 fn count(cluster: &Cluster, nodes: usize, spares: usize, more: &[&str]) -> u32 {
