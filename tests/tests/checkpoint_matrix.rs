@@ -307,7 +307,7 @@ impl Matrix {
             let _ = self.cluster.try_run("scancel", &[&job.id.to_string()]);
         }
         for process in victims::programs(self) {
-            victims::kill(process.pid);
+            kill(process.pid);
         }
         victims::mend(self, struck);
         self.cluster.until("all jobs have ended", || {
