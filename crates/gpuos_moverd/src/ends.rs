@@ -161,6 +161,7 @@ mod tests {
 
     use super::*;
     use crate::jobs::Served;
+    use crate::launch::Launch;
 
     fn running(id: u32) -> Job {
         Job {
