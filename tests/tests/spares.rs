@@ -63,7 +63,9 @@ fn end_programs(cluster: &Cluster, node: &str) {
                 .split('\0')
                 .any(|entry| entry.starts_with(&variable))
         {
-            slurmstepd(pid).map(kill);
+            if let Some(above) = slurmstepd(pid) {
+                kill(above);
+            }
             kill(pid);
         }
     }
@@ -82,11 +84,11 @@ fn nodes(cluster: &Cluster, job: u32) -> String {
             "%i %N",
         ],
     );
-    let steps = text
+    let mut steps = text
         .lines()
         .filter(|line| !line.contains(".batch") && !line.contains(".extern"));
     steps
-        .last()
+        .next_back()
         .and_then(|line| line.split_whitespace().nth(1))
         .unwrap_or_default()
         .into()
