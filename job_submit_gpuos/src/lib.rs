@@ -174,20 +174,17 @@ unsafe fn set_string(place: *mut *mut c_char, text: &str) -> bool {
 /// read there just before: [`state::submit`] asks for it after that only.
 fn put(description: *mut c_void, changes: &[spares::Change]) {
     for change in changes {
-        // SAFETY: see above. slurmctld made the description of a message of its own, which no other thread has.
         match *change {
-            spares::Change::Wide(at, number) => unsafe {
-                description
-                    .wrapping_byte_add(at)
-                    .cast::<u32>()
-                    .write_unaligned(number);
-            },
-            spares::Change::Narrow(at, number) => unsafe {
-                description
-                    .wrapping_byte_add(at)
-                    .cast::<u16>()
-                    .write_unaligned(number);
-            },
+            spares::Change::Wide(at, number) => {
+                let place = description.wrapping_byte_add(at).cast::<u32>();
+                // SAFETY: see above. slurmctld made the description of a message of its own, which no other thread has.
+                unsafe { place.write_unaligned(number) };
+            }
+            spares::Change::Narrow(at, number) => {
+                let place = description.wrapping_byte_add(at).cast::<u16>();
+                // SAFETY: as above.
+                unsafe { place.write_unaligned(number) };
+            }
         }
     }
 }

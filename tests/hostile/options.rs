@@ -31,6 +31,7 @@ const OPTIONS: [(&str, &str); gpuos_config::options::OPTIONS.len()] = [
     ("share", "timeslice"),
     ("checkpoint", "10m"),
     ("restart", "1234/7"),
+    ("spares", "1"),
 ];
 
 /// The attempts.

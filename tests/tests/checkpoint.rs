@@ -19,7 +19,7 @@ per_suite!(
 );
 
 /// Nodes with a mover each, and no gpuosd.
-pub(crate) fn movers(name: &str, suite: &Suite, nodes: usize) -> Option<Cluster> {
+fn movers(name: &str, suite: &Suite, nodes: usize) -> Option<Cluster> {
     let mut setup = Setup::new(name, suite);
     setup.spec.nodes = nodes.into();
     setup.spec.movers = Some(plugins::daemons().to_path_buf());

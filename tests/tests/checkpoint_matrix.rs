@@ -17,13 +17,13 @@ mod programs;
 #[path = "checkpoint_matrix/table.rs"]
 mod table;
 #[path = "checkpoint_matrix/victims.rs"]
-pub(crate) mod victims;
+mod victims;
 
 use crate::checkpoint::committed;
 use programs::Program;
 use table::{Cell, Table};
 use victims::{Struck, VICTIMS, Victim};
-pub(crate) use victims::{end_all_of, kill, programs as programs_of};
+pub(crate) use victims::{end_all_of, kill, programs as programs_of, slurmstepd};
 
 per_suite!(each_program_survives_each_victim);
 

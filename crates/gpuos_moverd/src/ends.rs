@@ -162,6 +162,7 @@ mod tests {
     use super::*;
     use crate::launch::Launch;
     use crate::jobs::Served;
+    use crate::launch::Launch;
 
     fn running(id: u32) -> Job {
         Job {

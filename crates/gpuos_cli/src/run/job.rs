@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use gpuos_core::job::JobId;
 use gpuos_core::peers::ManagerAnswer;
 use gpuos_host::Machine;
-use gpuos_host::slurm::{NodeRecord, Slurm, scontrol};
+use gpuos_host::slurm::{NodeRecord, Record, Slurm, scontrol};
 use gpuos_model::hostlist::{compress, expand};
 use gpuos_workload::{Addresses, WorkloadManager};
 
@@ -33,6 +33,16 @@ const DOWN: &[&str] = &[
 /// States of a node that is to get nothing new.
 const DRAINS: &[&str] = &["DRAIN", "DRAINED", "DRAINING", "FAILING", "MAINT", "REBOOT"];
 
+/// What the job has said of tasks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct Tasks {
+    of_node: Option<usize>,
+    /// As the script has it: releases have the number there that was asked for, or that of all nodes.
+    of_script: Option<usize>,
+    /// As slurmctld has it, of all nodes.
+    of_all: Option<usize>,
+}
+
 /// The job.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Job {
@@ -44,6 +54,7 @@ pub struct Job {
     pub size: usize,
     /// Those that are spares among them.
     pub spares: usize,
+    tasks: Tasks,
     /// How often Slurm has requeued it.
     pub restarts: u32,
 }
@@ -62,14 +73,46 @@ impl Job {
             (Some(array), Some(task)) => format!("{array}_{task}"),
             _ => id.to_string(),
         };
+        let count = |name| number(name).map(|number| number as usize);
+        let args = ["show", "job", &id.to_string()];
+        let records = scontrol(machine, &args).map(|text| Record::parse_all(&text, "JobId"));
+        let records = records.unwrap_or_default();
+        let tasks = Tasks {
+            of_node: count("SLURM_NTASKS_PER_NODE"),
+            of_script: count("SLURM_NTASKS"),
+            of_all: records
+                .iter()
+                .find(|record| record.number("JobId") == Some(id.into()))
+                .and_then(|record| usize::try_from(record.number("NumTasks")?).ok()),
+        };
         let size = number("SLURM_JOB_NUM_NODES").or(number("SLURM_NNODES"));
         Ok(Job {
             id,
             label,
             size: size.unwrap_or(1) as usize,
             spares: number("GPUOS_JOB_SPARES").unwrap_or(0) as usize,
+            tasks,
             restarts: number("SLURM_RESTART_COUNT").unwrap_or(0),
         })
+    }
+
+    /// Tasks of a program on so many nodes; `None`: nothing was said of them.
+    pub fn tasks(&self, nodes: usize) -> Option<usize> {
+        let Tasks {
+            of_node,
+            of_script,
+            of_all,
+        } = self.tasks;
+        if let Some(each) = of_node {
+            return each.checked_mul(nodes);
+        }
+        let tasks = of_script?;
+        let of = match Some(tasks) == of_all {
+            true => self.size,
+            false => self.size.saturating_sub(self.spares),
+        };
+        let product = tasks.checked_mul(nodes)?;
+        (of > 0 && product.is_multiple_of(of)).then_some(product / of)
     }
 
     /// How checkpoints name it.
@@ -217,6 +260,32 @@ fn answers(manager: &Slurm, addresses: &dyn Addresses, name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_program_has_its_share_of_the_tasks() {
+        let tasks = |of_node, of_script, of_all, nodes| {
+            let job = Job {
+                id: 1,
+                label: "1".into(),
+                size: 5,
+                spares: 1,
+                restarts: 0,
+                tasks: Tasks {
+                    of_node,
+                    of_script,
+                    of_all,
+                },
+            };
+            job.tasks(nodes)
+        };
+        assert_eq!(tasks(Some(2), Some(8), Some(5), 4), Some(8));
+        // As they were asked for, and with those of the spares.
+        assert_eq!(tasks(None, Some(20), Some(25), 4), Some(20));
+        assert_eq!(tasks(None, Some(20), Some(20), 4), Some(16));
+        assert_eq!(tasks(None, Some(20), Some(25), 2), Some(10));
+        assert_eq!(tasks(None, Some(7), Some(25), 3), None);
+        assert_eq!(tasks(None, None, Some(5), 4), None);
+    }
 
     #[test]
     fn the_job_is_found_among_the_tasks_of_its_array() {

@@ -66,10 +66,7 @@ impl<'a> Step<'a> {
         for name in ["SLURM_NNODES", "SLURM_NPROCS", "SLURM_NTASKS"] {
             srun.env_remove(name);
         }
-        let tasks = machine
-            .env("SLURM_NTASKS")
-            .and_then(|text| text.parse().ok());
-        if let Some(tasks) = tasks.and_then(|tasks| share(tasks, nodes.len(), job.size)) {
+        if let Some(tasks) = job.tasks(nodes.len()) {
             srun.env("SLURM_NTASKS", tasks.to_string());
         }
         match start {
@@ -132,12 +129,6 @@ impl<'a> Step<'a> {
     }
 }
 
-/// What of the job's tasks is the program's, which has `nodes` of its `all` nodes.
-fn share(tasks: usize, nodes: usize, all: usize) -> Option<usize> {
-    let product = tasks.checked_mul(nodes)?;
-    (all > 0 && product.is_multiple_of(all)).then_some(product / all)
-}
-
 /// As a shell has it.
 fn code(status: ExitStatus) -> u8 {
     let code = status.code();
@@ -148,15 +139,6 @@ fn code(status: ExitStatus) -> u8 {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_program_has_its_share_of_the_tasks() {
-        assert_eq!(share(10, 4, 5), Some(8));
-        assert_eq!(share(5, 4, 5), Some(4));
-        assert_eq!(share(8, 4, 5), None);
-        assert_eq!(share(1, 1, 1), Some(1));
-        assert_eq!(share(3, 1, 0), None);
-    }
 
     #[test]
     fn codes_are_those_of_a_shell() {

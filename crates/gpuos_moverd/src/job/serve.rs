@@ -470,7 +470,7 @@ impl Worker {
         let only = match &self.other {
             Some(other) => other.number,
             None if has_saved => None,
-            None => gather.chosen(run, &self.donors.chosen()),
+            None => gather.chosen(self.start.run, &self.donors.chosen()),
         };
         self.back.want(only);
         let (donors, claims) = match self.back.is_fetching() {
