@@ -106,10 +106,11 @@ impl Engine {
             return;
         };
         let decision = pending.decision();
-        let slices = matches!(decision, Decision::Slices(_));
-        let asked = source.one_type(job);
+        // Neither of these is about GPUs that the job asked for; one that takes whole nodes has them all the same.
+        let apart = matches!(decision, Decision::Slices(_) | Decision::Held(_));
+        let asked = source.one_type(job).filter(|_| !apart);
         // Looked at again after cons_tres wrote its selection.
-        if !slices && asked.is_some() && !self.trusts_selection(source, job) {
+        if asked.is_some() && !self.trusts_selection(source, job) {
             return;
         }
         let mut noting = Noting {

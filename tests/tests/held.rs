@@ -37,11 +37,17 @@ fn publish(cluster: &Cluster, on: &[&str], extra: &str) {
 
 /// Starts a job anew, and gives its nodes.
 fn again(cluster: &Cluster, job: u32) -> Vec<String> {
+    again_without(cluster, job, "")
+}
+
+/// The same, where it may not have some nodes.
+fn again_without(cluster: &Cluster, job: u32, nodes_out: &str) -> Vec<String> {
     let id = job.to_string();
     cluster.run("scontrol", &["requeuehold", &id]);
     cluster.wait(job, &["PENDING"]);
     // A slurmd refuses a start in the second in which it ended the one before ("Job credential revoked").
-    cluster.update(&[&format!("JobId={id}"), "StartTime=now+2"]);
+    let excluded = format!("ExcNodeList={nodes_out}");
+    cluster.update(&[&format!("JobId={id}"), "StartTime=now+2", &excluded]);
     cluster.run("scontrol", &["release", &id]);
     cluster.wait(job, &["RUNNING"]);
     nodes(cluster, job)
@@ -130,8 +136,7 @@ fn no_job_waits_for_it(cluster: &Cluster) {
         let now = again(cluster, job);
         assert_eq!(now.len(), before, "{form:?}: {now:?}");
         cluster.cancel(&[busy]);
-        cluster.update(&[&format!("JobId={job}"), "ExcNodeList=n5,n6"]);
-        let now: BTreeSet<String> = again(cluster, job).into_iter().collect();
+        let now: BTreeSet<String> = again_without(cluster, job, "n5,n6").into_iter().collect();
         assert!(
             !now.contains("n5") && !now.contains("n6"),
             "{form:?}: {now:?}"

@@ -303,7 +303,7 @@ impl Site {
             }
         }
         // Checkpoints of jobs come and go on every third node.
-        if at % 3 == 0 && second % 600 < QUIET {
+        if at.is_multiple_of(3) && second % 600 < QUIET {
             let job = 1 + (second / 600) as u32;
             self.tell(at, Event::Held([(job, 1)].into()));
         }
@@ -371,7 +371,7 @@ fn a_thousand_faults_on_a_thousand_nodes() {
             node.publications
         );
         assert_eq!(node.part, health.part(), "node {at}");
-        let changes = if at % 3 == 0 {
+        let changes = if at.is_multiple_of(3) {
             END.div_ceil(600) as u32
         } else {
             0

@@ -86,10 +86,12 @@ pub fn explain(site: &Site, jobs: &[Job], job: &Job) -> Answer {
             format!("{said}{worth}{held}{tried}")
         }
         _ => format!(
-            "{} on {} ({on}){}. gpuos left no note: Slurm chose the place.",
+            "{} on {} ({on}){}. {}",
             count(gpus as usize, "GPU"),
             count(job.nodes.len(), "node"),
-            place_words(&here, site)
+            place_words(&here, site),
+            // Whole nodes, of which no GPUs were asked for.
+            held.unwrap_or_else(|| "gpuos left no note: Slurm chose the place.".into())
         ),
     };
     let best = wanted
