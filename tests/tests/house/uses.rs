@@ -12,7 +12,7 @@ pub const THINKING: [&str; 6] = [
 ];
 
 /// For each crate, the crates of this workspace that it may use. None may use a plugin.
-pub const MAY_USE: [(&str, &[&str]); 29] = [
+pub const MAY_USE: [(&str, &[&str]); 30] = [
     ("gpuos_model", &[]),
     ("gpuos_placement", &["gpuos_model"]),
     ("gpuos_core", &["gpuos_model"]),
@@ -117,6 +117,7 @@ pub const MAY_USE: [(&str, &[&str]); 29] = [
         "gpuos_nvml",
         &["gpuos_model", "gpuos_core", "gpuos_config", "gpuos_host"],
     ),
+    ("gpuos_cuda", &["gpuos_nvml"]),
     (
         "gpuosd",
         &[
