@@ -57,7 +57,7 @@ pub fn form(name: &str, wanted: u32, driver: u32) -> Result<Form, Missing> {
     if known.peek().is_none() {
         return Err(Missing::Name);
     }
-    let found = known.filter(|form| form.since <= wanted).last();
+    let found = known.rfind(|form| form.since <= wanted);
     found.copied().ok_or(Missing::Version)
 }
 

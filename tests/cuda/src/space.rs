@@ -111,7 +111,7 @@ impl Space {
         let mut inner = self.inner.write().unwrap_or_else(PoisonError::into_inner);
         let end = self.base + self.size;
         let fits = |at: u64| self.holds(at) && at.checked_add(length).is_some_and(|e| e <= end);
-        if hint % align == 0 && fits(hint) && inner.blocker(hint, length).is_none() {
+        if hint.is_multiple_of(align) && fits(hint) && inner.blocker(hint, length).is_none() {
             inner.reserved.insert(hint, length);
             return Ok(hint);
         }

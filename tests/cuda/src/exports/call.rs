@@ -65,9 +65,12 @@ pub(crate) fn stream_of(handle: u64) -> Answer<(Arc<Context>, Arc<Stream>)> {
     }
 }
 
+/// Work that a stream was given, with the context whose error tells how it went.
+type Ticket = (Arc<Context>, Arc<Stream>, u64);
+
 /// Gives a stream work, or adds it to the graph that the stream captures. Some only where there is a ticket to
 /// wait for.
-pub(crate) fn enqueue(handle: u64, work: Work) -> Answer<Option<(Arc<Context>, Arc<Stream>, u64)>> {
+pub(crate) fn enqueue(handle: u64, work: Work) -> Answer<Option<Ticket>> {
     let (context, stream) = stream_of(handle)?;
     let mut capture = stream
         .capture

@@ -138,7 +138,7 @@ pub(super) fn fill(
     element: u32,
     [width, height]: [usize; 2],
 ) -> Answer<Work> {
-    if to == 0 || to % u64::from(element) != 0 {
+    if to == 0 || !to.is_multiple_of(u64::from(element)) {
         return Err(code::INVALID);
     }
     Ok(Work::Fill(Fill {

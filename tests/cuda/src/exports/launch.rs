@@ -29,7 +29,7 @@ fn args(entry: &Entry, params: *const *const c_void, extra: *const *const c_void
     };
     if !params.is_null() {
         let pointers = pointers(params, offsets.len());
-        if pointers.iter().any(|pointer| *pointer == 0) {
+        if pointers.contains(&0) {
             return Err(code::INVALID);
         }
         let each = pointers.iter().zip(&offsets);
@@ -86,7 +86,11 @@ pub(super) fn launch(
     extra: *const *const c_void,
 ) -> Answer<Work> {
     let entry: Arc<Entry> = driver()?.functions.get(function)?;
-    if dims.contains(&0) || dims[3] * dims[4] * dims[5] > 1024 {
+    let threads: u64 = dims[3..]
+        .iter()
+        .map(|size| u64::from(*size).min(2048))
+        .product();
+    if dims.contains(&0) || threads > 1024 {
         return Err(code::INVALID);
     }
     if entry.kernel.is_none() {

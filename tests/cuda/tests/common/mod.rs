@@ -193,10 +193,10 @@ pub fn call(address: usize, a: &Call) -> u32 {
         ($( $count:literal: $($i:literal)*; )*) => {
             match a.len() {
                 $( $count => {
+                    type Function = extern "C" fn($( by_count!(@ $i) ),*) -> u32;
                     // SAFETY: a function of the library with so many arguments, which all are numbers and pointers
                     // and so go into registers and stack as words.
-                    let function: extern "C" fn($( by_count!(@ $i) ),*) -> u32 =
-                        unsafe { std::mem::transmute(address) };
+                    let function = unsafe { std::mem::transmute::<usize, Function>(address) };
                     function($( a[$i] ),*)
                 } )*
                 count => panic!("{count} arguments"),
