@@ -120,6 +120,7 @@ pub const MAY_USE: [(&str, &[&str]); 30] = [
         "gpuos_nvml",
         &["gpuos_model", "gpuos_core", "gpuos_config", "gpuos_host"],
     ),
+    ("gpuos_cuda", &["gpuos_nvml"]),
     (
         "gpuosd",
         &[

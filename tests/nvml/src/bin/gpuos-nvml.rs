@@ -357,7 +357,7 @@ fn start(shared: &Shared, run: &Run) -> anyhow::Result<()> {
         gpu_instance,
         compute_instance,
         graphics: run.graphics.into(),
-        reserved: 0,
+        started: 0,
     };
     said(shared.update(|node| {
         let board = node.model().board();

@@ -3,10 +3,12 @@
 
 mod create;
 mod physics;
+mod process;
 mod shared;
 
 pub use create::{Options, node};
 pub(crate) use create::{mig_uuid_text, uuid_text};
+pub use process::process_start;
 pub(crate) use shared::is_root;
 pub use shared::{Shared, now_us};
 
@@ -89,8 +91,9 @@ pub struct Process {
     pub compute_instance: u32,
     /// 1 for a graphics context, 0 for a compute context.
     pub graphics: u32,
-    /// Keeps the layout without holes.
-    pub reserved: u32,
+    /// Low half of the time at which it started ([`process_start`]): it is on the GPU as long as it lives.
+    /// 0 for a process that stays until it is taken away, as those of `gpuos-nvml run`.
+    pub started: u32,
 }
 
 /// Error counts, by place and kind.

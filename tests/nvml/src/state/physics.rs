@@ -12,7 +12,7 @@ const BRAKES: u32 = nvml::nvmlClocksThrottleReasonHwSlowdown;
 impl Gpu {
     /// The processes there are.
     pub fn processes(&self) -> impl Iterator<Item = &Process> {
-        self.processes.iter().filter(|process| process.pid != 0)
+        self.processes.iter().filter(|process| process.is_alive())
     }
 
     /// How busy the GPU is, in percent.
