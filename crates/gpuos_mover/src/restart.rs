@@ -192,8 +192,7 @@ impl Restart {
             }
         }
         // What a program was given was committed, whatever has become of the note of it.
-        let was =
-            |verdict: &Verdict| verdict.committed || self.refused.contains_key(&verdict.id);
+        let was = |verdict: &Verdict| verdict.committed || self.refused.contains_key(&verdict.id);
         // Who names one does not want to begin anew in its place.
         let counts = only.is_some() || verdicts.iter().any(was);
         plan.lost = chosen.is_none() && counts;

@@ -160,7 +160,6 @@ mod tests {
     use gpuos_workload::recorded::{Recorded, Table};
 
     use super::*;
-    use crate::launch::Launch;
     use crate::jobs::Served;
     use crate::launch::Launch;
 

@@ -167,7 +167,7 @@ impl Network {
                 let failures = listener.failures();
                 if let Some((from, error)) = failures.last.back() {
                     tracing::debug!("a connection from {from} came to nothing: {error}");
-                    if let Some(count) = vain.failed(failures.count as u64, Instant::now()) {
+                    if let Some(count) = vain.failed(failures.count, Instant::now()) {
                         tracing::warn!(
                             "{count} connections came to nothing, the last from {from}: {error}"
                         );

@@ -51,6 +51,7 @@ fn carried() -> Vec<Vec<u8>> {
             better: None,
             highest: 7,
             failed: vec![6],
+            refused: vec![(5, "no layer".into())],
             unread: Some("the file system does not answer".into()),
         },
         donors: Default::default(),
@@ -80,7 +81,7 @@ fn carried() -> Vec<Vec<u8>> {
         },
         Body::Choose(3),
         Body::ChoiceNoted(3),
-        Body::Roster(roster),
+        Body::Roster(Box::new(roster)),
         Body::NoRoster("no".into()),
         Body::Word(Bytes(vec![1; 20])),
         Body::ManifestAsk { ticket, id },
@@ -155,6 +156,7 @@ fn messages() -> Vec<Vec<u8>> {
 fn links() -> Vec<Vec<u8>> {
     let place = Place {
         job: 7.into(),
+        list: 0,
         own: NodeIndex(0),
         nodes: 4,
     };

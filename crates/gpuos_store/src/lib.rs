@@ -20,8 +20,8 @@
 
 mod append;
 pub mod buffer;
-mod digests;
 pub mod choice;
+mod digests;
 pub mod disk;
 pub mod drained;
 pub mod erasure;

@@ -13,7 +13,7 @@ pub const THINKING: [&str; 7] = [
 ];
 
 /// For each crate, the crates of this workspace that it may use. None may use a plugin.
-pub const MAY_USE: [(&str, &[&str]); 30] = [
+pub const MAY_USE: [(&str, &[&str]); 31] = [
     ("gpuos_model", &[]),
     ("gpuos_placement", &["gpuos_model"]),
     ("gpuos_core", &["gpuos_model"]),
