@@ -284,6 +284,10 @@ enum Way {
 /// What comes of one value, as the hooks of a command do it.
 fn settle(opt: Opt, way: Way, value: &str) -> Result<EffectiveOptions, String> {
     let mut asked = Asked::default();
+    // A default of spares is silent without checkpoints.
+    if opt == Opt::Spares {
+        asked.note(Opt::Checkpoint, flag("10m"), None);
+    }
     let mut note = |value: &str, source| {
         let given = SourcedValue {
             value: value.into(),
@@ -415,6 +419,7 @@ fn a_silenced_default_stays_silent_in_the_steps_of_the_job() {
             ("GPUOS_JOB_SHAPE", None),
             ("GPUOS_JOB_MIG", Some("off".into())),
             ("GPUOS_JOB_CHECKPOINT", None),
+            ("GPUOS_JOB_SPARES", None),
         ]
     );
     // srun's own step tells by the variable that a job asked for slices; a step of a job leaves it as it is.

@@ -95,9 +95,9 @@ fn another_version_and_another_purpose_are_told() {
     let good = payload();
     let mut newer = good.clone();
     newer[11] += 1;
-    assert_eq!(told(&newer, &ROOT), Some(Fault::Version(2)));
+    assert_eq!(told(&newer, &ROOT), Some(Fault::Version(3)));
     // What follows the version of another release is not looked at.
-    assert_eq!(told(&newer[..13], &ROOT), Some(Fault::Version(2)));
+    assert_eq!(told(&newer[..13], &ROOT), Some(Fault::Version(3)));
     assert_eq!(told(b"n1 lives", &ROOT), Some(Fault::Payload));
     for length in 0..good.len() {
         let fault = told(&good[..length], &ROOT);
@@ -155,8 +155,8 @@ fn another_job_and_other_nodes_are_told() {
     let (mut caller, hello) = Side::initiator(1, Settings::default());
     let good = ROOT.open(&hello[4..]).unwrap().payload;
     let mut to_two = good.clone();
-    // From and to stand behind context, version, role and nonce.
-    to_two[11 + 2 + 1 + 32 + 2] = 2;
+    // From and to stand behind context, version, role, nonce and list.
+    to_two[11 + 2 + 1 + 32 + 4 + 2] = 2;
     let credential = ROOT.seal(&to_two).unwrap();
     let mut bytes = (credential.len() as u32).to_le_bytes().to_vec();
     bytes.extend(credential);
