@@ -12,6 +12,7 @@ use gpuos_link::tcp::Link;
 use gpuos_mover::donors::HeldPart;
 use gpuos_mover::message::Bytes;
 use gpuos_mover::roster::Claim;
+use gpuos_store::choice;
 use gpuos_store::disk::Disk;
 use gpuos_store::error::Result as Stored;
 use gpuos_store::inventory::{Held, Part};
@@ -137,7 +138,7 @@ where
 
 /// What the user of a job has chosen for a run, as far as that can be read.
 pub fn chosen<D: Disk>(store: &JobStore<'_, D>) -> Option<(u32, u32)> {
-    let chosen = store.chosen().ok().flatten();
+    let chosen = choice::chosen(store).ok().flatten();
     chosen.map(|chosen| (chosen.run, chosen.number))
 }
 
