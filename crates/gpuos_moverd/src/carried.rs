@@ -54,7 +54,7 @@ pub enum Body {
     /// It is noted.
     ChoiceNoted(u32),
     /// Of seat 0: so the job goes on.
-    Roster(JobRoster),
+    Roster(Box<JobRoster>),
     /// It is taken.
     RosterTaken,
     /// Of no use: there are no checkpoints in this run, for a reason that the job's user is told.

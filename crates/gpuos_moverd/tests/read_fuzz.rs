@@ -79,7 +79,7 @@ fn carried() -> Vec<Vec<u8>> {
         },
         Body::Choose(3),
         Body::ChoiceNoted(3),
-        Body::Roster(roster),
+        Body::Roster(Box::new(roster)),
         Body::NoRoster("no".into()),
         Body::Word(Bytes(vec![1; 20])),
         Body::ManifestAsk { ticket, id },

@@ -33,6 +33,9 @@ const NO_QUESTION: &str = "the question is none: have the same release of gpuos 
 /// Stack of a thread that serves.
 const STACK: usize = 1 << 20;
 
+/// A job, if there is something of it, and what that is.
+type Opened<D> = (Option<JobStore<'static, D>>, Holding);
+
 /// Gives parts of the jobs in a store.
 pub struct Giver<D: Disk + 'static> {
     store: &'static Store<D>,
@@ -101,13 +104,7 @@ where
     }
 
     /// Looks whether parts of a job may go to a node, and what there is.
-    #[allow(clippy::type_complexity)]
-    fn open(
-        &self,
-        of: &JobId,
-        wanted_by: &JobId,
-        node: &str,
-    ) -> Result<(Option<JobStore<'static, D>>, Holding), String> {
+    fn open(&self, of: &JobId, wanted_by: &JobId, node: &str) -> Result<Opened<D>, String> {
         let record = match self.manager.job(wanted_by) {
             Ok(record) => record.ok_or(format!("the workload manager knows no job {wanted_by}"))?,
             Err(outcome) => {

@@ -313,13 +313,11 @@ fn find(around: &Around, wanted: &Wanted, own: &BTreeSet<String>, found: &Mutex<
     locked(found).donors.sort_by(|a, b| a.node.cmp(&b.node));
 }
 
+/// What a node holds, and the choice for a run that it knows of.
+type Holds = (Option<Donor>, Option<(u32, u32)>);
+
 /// What a node holds, if it holds anything, and what the job's user has chosen.
-#[allow(clippy::type_complexity)]
-fn donor(
-    around: &Around,
-    wanted: &Wanted,
-    node: &str,
-) -> Result<(Option<Donor>, Option<(u32, u32)>), String> {
+fn donor(around: &Around, wanted: &Wanted, node: &str) -> Result<Holds, String> {
     let (_, holding) = Client::open(&around.network, node, wanted)?;
     let donor = holding.claim.map(|claim| Donor {
         node: node.into(),
@@ -355,7 +353,7 @@ pub(super) fn take_from(worker: &mut Worker, node: &str, own: NodeIndex, roster:
         "this node takes the part of node {own} from node {node}, which the job does not have now"
     ));
     let taking = roster.donors.taking.clone();
-    worker.phase = Phase::Fetching(roster);
+    worker.phase = Phase::Fetching(Box::new(roster));
     let session = worker.session;
     if let Err(why) = worker.donors.take(node, own, &taking, session) {
         taken_in(worker, session, Err(why));

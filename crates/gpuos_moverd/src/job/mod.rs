@@ -130,7 +130,7 @@ struct Wish {
 enum Phase {
     Gathering(Gather),
     /// By this roster nodes copy their parts in, from nodes that the job does not have or from the parallel file system.
-    Fetching(JobRoster),
+    Fetching(Box<JobRoster>),
     Running(Box<Running>),
     Failed(String),
 }

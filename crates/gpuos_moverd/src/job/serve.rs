@@ -180,7 +180,7 @@ impl Worker {
                 if session != self.session {
                     self.gather_anew(session);
                 }
-                self.begin(roster);
+                self.begin(*roster);
                 self.say(seat, Body::RosterTaken);
             }
             _ if session != self.session => {}
@@ -487,7 +487,7 @@ impl Worker {
     fn keep_links(&mut self) {
         let (needed, roster) = match &self.phase {
             Phase::Running(running) => (&running.needs[..], &running.roster),
-            Phase::Fetching(roster) => (&[][..], roster),
+            Phase::Fetching(roster) => (&[][..], &**roster),
             _ => return,
         };
         let own = self.start.place.own.0;
@@ -497,7 +497,7 @@ impl Worker {
         if own == 0 {
             for seat in (1..self.start.place.nodes).filter(|seat| !self.told.contains(seat)) {
                 self.links.want(seat);
-                let body = Body::Roster(roster.clone());
+                let body = Body::Roster(Box::new(roster.clone()));
                 self.links.say(seat, self.session, body);
             }
         }
@@ -521,7 +521,7 @@ impl Worker {
             "this node's part of checkpoint {} is copied in from the parallel file system",
             id.number
         ));
-        self.phase = Phase::Fetching(roster);
+        self.phase = Phase::Fetching(Box::new(roster));
         if let Err(why) = self.back.fetch(id, own, self.session) {
             self.fetched(self.session, Err(why));
         }
@@ -533,7 +533,7 @@ impl Worker {
             self.note(why);
         }
         if let (Phase::Fetching(roster), true) = (&self.phase, session == self.session) {
-            self.run_with(roster.clone());
+            self.run_with(*roster.clone());
         }
     }
 
