@@ -23,44 +23,42 @@ pub struct Chosen {
     pub number: u32,
 }
 
-impl<D: Disk> JobStore<'_, D> {
-    /// Notes a choice in place of an earlier one; `None`: there is none any more.
-    ///
-    /// # Errors
-    /// The disk fails.
-    pub fn choose(&self, chosen: Option<Chosen>) -> Result<()> {
-        let tried = || format!("note from which checkpoint job {} goes on", self.job);
-        let Some(chosen) = chosen else {
-            return remove_if_there(self.disk, &self.folder, CHOSEN).tried(tried);
-        };
-        let note = [chosen.run.to_le_bytes(), chosen.number.to_le_bytes()].concat();
-        let code = self.keys.state_code(&[PURPOSE, &note].concat());
-        let bytes = [&note[..], &code].concat();
-        replace(self.disk, &self.folder, CHOSEN, &bytes).tried(tried)
-    }
+/// Notes a choice in place of an earlier one; `None`: there is none any more.
+///
+/// # Errors
+/// The disk fails.
+pub fn choose<D: Disk>(job: &JobStore<'_, D>, chosen: Option<Chosen>) -> Result<()> {
+    let tried = || format!("note from which checkpoint job {} goes on", job.job);
+    let Some(chosen) = chosen else {
+        return remove_if_there(job.disk, &job.folder, CHOSEN).tried(tried);
+    };
+    let note = [chosen.run.to_le_bytes(), chosen.number.to_le_bytes()].concat();
+    let code = job.keys.state_code(&[PURPOSE, &note].concat());
+    let bytes = [&note[..], &code].concat();
+    replace(job.disk, &job.folder, CHOSEN, &bytes).tried(tried)
+}
 
-    /// What was chosen.
-    ///
-    /// # Errors
-    /// The note cannot be read or does not hold.
-    pub fn chosen(&self) -> Result<Option<Chosen>> {
-        let tried = || format!("read from which checkpoint job {} goes on", self.job);
-        let bytes = match read_whole(self.disk, &self.folder, CHOSEN, BYTES) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-            bytes => bytes.tried(tried)?,
+/// What was chosen.
+///
+/// # Errors
+/// The note cannot be read or does not hold.
+pub fn chosen<D: Disk>(job: &JobStore<'_, D>) -> Result<Option<Chosen>> {
+    let tried = || format!("read from which checkpoint job {} goes on", job.job);
+    let bytes = match read_whole(job.disk, &job.folder, CHOSEN, BYTES) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        bytes => bytes.tried(tried)?,
+    };
+    let parts = bytes.split_last_chunk().and_then(|(note, code)| {
+        let (run, number) = note.split_first_chunk()?;
+        let chosen = Chosen {
+            run: u32::from_le_bytes(*run),
+            number: u32::from_le_bytes(number.try_into().ok()?),
         };
-        let parts = bytes.split_last_chunk().and_then(|(note, code)| {
-            let (run, number) = note.split_first_chunk()?;
-            let chosen = Chosen {
-                run: u32::from_le_bytes(*run),
-                number: u32::from_le_bytes(number.try_into().ok()?),
-            };
-            let holds = same(self.keys.state_code(&[PURPOSE, note].concat()), code);
-            holds.then_some(chosen)
-        });
-        let damaged = || Error::damaged(tried(), "the note does not hold");
-        parts.map(Some).ok_or_else(damaged)
-    }
+        let holds = same(job.keys.state_code(&[PURPOSE, note].concat()), code);
+        holds.then_some(chosen)
+    });
+    let damaged = || Error::damaged(tried(), "the note does not hold");
+    parts.map(Some).ok_or_else(damaged)
 }
 
 #[cfg(test)]
@@ -84,20 +82,20 @@ mod tests {
         let key = SiteKey::derive(b"a key of tests that is long enough");
         let (store, _) = Store::open(LinuxDisk, root, key).unwrap();
         let job = store.job(&JobId::from(7), LinuxDisk.user()).unwrap();
-        assert_eq!(job.chosen(), Ok(None));
+        assert_eq!(chosen(&job), Ok(None));
         let some = |number| Some(Chosen { run: 2, number });
-        job.choose(some(5)).unwrap();
-        job.choose(some(4)).unwrap();
-        assert_eq!(job.chosen(), Ok(some(4)));
+        choose(&job, some(5)).unwrap();
+        choose(&job, some(4)).unwrap();
+        assert_eq!(chosen(&job), Ok(some(4)));
         let path = place.path().join("7/chosen");
         let mut bytes = fs::read(&path).unwrap();
         bytes[4] = 6;
         fs::write(&path, &bytes).unwrap();
-        assert!(job.chosen().is_err());
+        assert!(chosen(&job).is_err());
         fs::write(&path, b"").unwrap();
-        assert!(job.chosen().is_err());
-        job.choose(None).unwrap();
-        job.choose(None).unwrap();
-        assert_eq!(job.chosen(), Ok(None));
+        assert!(chosen(&job).is_err());
+        choose(&job, None).unwrap();
+        choose(&job, None).unwrap();
+        assert_eq!(chosen(&job), Ok(None));
     }
 }

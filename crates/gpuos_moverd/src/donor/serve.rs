@@ -12,6 +12,7 @@ use gpuos_link::tcp::Link;
 use gpuos_mover::donors::HeldPart;
 use gpuos_mover::message::Bytes;
 use gpuos_mover::roster::Claim;
+use gpuos_store::choice;
 use gpuos_store::disk::Disk;
 use gpuos_store::error::Result as Stored;
 use gpuos_store::inventory::{Held, Part};
@@ -32,7 +33,7 @@ const NO_QUESTION: &str = "the question is none: have the same release of gpuos 
 /// Stack of a thread that serves.
 const STACK: usize = 1 << 20;
 
-/// A job's store here, if there is one, and what it has.
+/// A job, if there is something of it, and what that is.
 type Opened<D> = (Option<JobStore<'static, D>>, Holding);
 
 /// Gives parts of the jobs in a store.
@@ -134,7 +135,7 @@ where
 
 /// What the user of a job has chosen for a run, as far as that can be read.
 pub fn chosen<D: Disk>(store: &JobStore<'_, D>) -> Option<(u32, u32)> {
-    let chosen = store.chosen().ok().flatten();
+    let chosen = choice::chosen(store).ok().flatten();
     chosen.map(|chosen| (chosen.run, chosen.number))
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::mpsc::SyncSender;
 use std::time::{Duration, Instant};
 
-use gpuos_store::choice::Chosen;
+use gpuos_store::choice::{Chosen, choose as choose_in};
 
 use super::Worker;
 use crate::carried::Body;
@@ -101,6 +101,6 @@ fn write(worker: &Worker, number: u32) -> Result<(), String> {
     let store = worker.shared.store.job(&worker.start.job, worker.start.uid);
     let run = worker.start.run.saturating_add(1);
     let chosen = (number > 0).then_some(Chosen { run, number });
-    let noted = store.and_then(|store| store.choose(chosen));
+    let noted = store.and_then(|store| choose_in(&store, chosen));
     noted.map_err(|error| error.to_string())
 }

@@ -313,10 +313,11 @@ fn find(around: &Around, wanted: &Wanted, own: &BTreeSet<String>, found: &Mutex<
     locked(found).donors.sort_by(|a, b| a.node.cmp(&b.node));
 }
 
-/// What a node holds, if it holds anything, and a run with what the job's user has chosen for it.
-type Answered = (Option<Donor>, Option<(u32, u32)>);
+/// What a node holds, and the choice for a run that it knows of.
+type Holds = (Option<Donor>, Option<(u32, u32)>);
 
-fn donor(around: &Around, wanted: &Wanted, node: &str) -> Result<Answered, String> {
+/// What a node holds, if it holds anything, and what the job's user has chosen.
+fn donor(around: &Around, wanted: &Wanted, node: &str) -> Result<Holds, String> {
     let (_, holding) = Client::open(&around.network, node, wanted)?;
     let donor = holding.claim.map(|claim| Donor {
         node: node.into(),

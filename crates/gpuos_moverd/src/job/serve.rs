@@ -563,7 +563,7 @@ impl Worker {
             self.note(why);
         }
         if let (Phase::Fetching(roster), true) = (&self.phase, session == self.session) {
-            self.run_with((**roster).clone());
+            self.run_with(*roster.clone());
         }
     }
 
