@@ -370,7 +370,13 @@ fn a_thousand_faults_on_a_thousand_nodes() {
             "node {at}: {hits} faults, {} publications",
             node.publications
         );
-        assert_eq!(node.part, health.part(), "node {at}");
+        // What is degraded alone is told with less haste, and can be on its way at the end.
+        let part = health.part();
+        assert_eq!(
+            (&node.part.out, &node.part.held),
+            (&part.out, &part.held),
+            "node {at}"
+        );
         let changes = if at.is_multiple_of(3) {
             END.div_ceil(600) as u32
         } else {

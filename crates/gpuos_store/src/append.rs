@@ -3,8 +3,9 @@
 use std::io;
 
 use crate::buffer::Buffer;
-use crate::disk::{Disk, Stream};
-use crate::job::Pace;
+use crate::disk::Disk;
+use crate::pace::Pace;
+use crate::stream::Stream;
 
 /// What is written at a time where the caller appends less.
 pub(crate) const STEP: usize = 2 << 20;

@@ -20,8 +20,7 @@ use rustix::process::geteuid;
 
 use gpuos_checkpoint::manifest::Time;
 
-use crate::buffer::Buffer;
-use crate::stream::LinuxStream;
+use crate::stream::{LinuxStream, Stream};
 use crate::within;
 
 /// What something in a folder is.
@@ -93,21 +92,6 @@ pub struct Space {
     pub free: u64,
     /// In all.
     pub total: u64,
-}
-
-/// Writes to one file that go on while their caller does something else. They may reach the file in any order. One that is dropped
-/// without [`Stream::finish`] has written any of them, and writes nothing afterwards.
-pub trait Stream {
-    /// Begins to write the first `length` bytes of the buffer, and gives a buffer of the same length that is free. Waits while too many are on their way.
-    ///
-    /// # Errors
-    /// Those of `pwrite`, of this or an earlier write.
-    fn write(&mut self, buffer: Buffer, length: usize, offset: u64) -> io::Result<Buffer>;
-    /// Waits for all that were begun. They are not on the disk before [`Disk::sync`].
-    ///
-    /// # Errors
-    /// Those of `pwrite`, of any of them.
-    fn finish(self) -> io::Result<()>;
 }
 
 /// Files and folders beneath an open folder. Every name is one part of a path; others are refused with `EINVAL`.

@@ -12,8 +12,9 @@ use gpuos_checkpoint::manifest::Time;
 use rustix::io::Errno;
 
 use crate::buffer::Buffer;
-use crate::disk::{Disk, Dress, Facts, Form, Space, Stream, part};
+use crate::disk::{Disk, Dress, Facts, Form, Space, part};
 use crate::small::write_full;
+use crate::stream::Stream;
 
 const BLOCK: usize = 4096;
 

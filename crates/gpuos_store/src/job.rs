@@ -10,18 +10,22 @@ use gpuos_checkpoint::ids::{CheckpointId, NodeIndex};
 use gpuos_checkpoint::manifest::{
     Authentic, Counts, MAC_BYTES, MAX_MANIFEST, Manifest, NodeSet, Segment, Unsealed,
 };
+use gpuos_checkpoint::refusal::{MAX_NODE, MAX_SAID, Refusal};
 use gpuos_core::job::JobId;
 
 use crate::disk::Disk;
 use crate::error::{Error, Kind, Result, Tried};
 use crate::ingest::{self, Limits};
 use crate::key::{JobKeys, same};
-use crate::names::{self, CURRENT, MANIFEST, SEGMENT};
+use crate::names::{self, CURRENT, MANIFEST, REFUSED, SEGMENT};
+use crate::pace::Pace;
 use crate::segment::{SegmentWriter, open_segment};
 use crate::small::{make_or_open, read_whole, remove_if_there, replace};
 
 /// Committed checkpoints that are remembered at most: far more than any retention keeps; own choice.
 pub(crate) const MAX_COMMITTED: usize = 4096;
+/// Bytes of a mark at most: its texts, with their lengths, a rank and a code.
+const MAX_MARK: usize = MAX_NODE + MAX_SAID + 16 + MAC_BYTES;
 
 /// The checkpoints of one job of one user.
 pub struct JobStore<'a, D: Disk> {
@@ -32,9 +36,6 @@ pub struct JobStore<'a, D: Disk> {
     pub(crate) keys: JobKeys,
     pub(crate) pace: Option<&'a Pace>,
 }
-
-/// Is told how many bytes are about to be read from or written to the store's disk, and waits as long as the disk may not be asked for them.
-pub type Pace = dyn Fn(u64) + Send + Sync;
 
 /// A checkpoint that is to be taken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -369,6 +370,46 @@ impl<'a, D: Disk> JobStore<'a, D> {
         names
             .iter()
             .try_for_each(|name| remove_if_there(self.disk, folder, name))
+    }
+
+    /// Marks a checkpoint that has something here as one that a program could not load. The mark goes with the checkpoint. The first one
+    /// stays.
+    ///
+    /// # Errors
+    /// Nothing of the checkpoint is here, or the disk fails.
+    pub fn refuse(&self, id: CheckpointId, refusal: &Refusal) -> Result<()> {
+        if self.refusal(id).is_ok_and(|mark| mark.is_some()) {
+            return Ok(());
+        }
+        let tried = || self.tried("mark as refused", id);
+        let folder = self.folder(id).tried(tried)?;
+        let mut mark = refusal.encode();
+        let code = self.keys.refusal_code(id.to_string().as_bytes(), &mark);
+        mark.extend(code);
+        replace(self.disk, &folder, REFUSED, &mark).tried(tried)
+    }
+
+    /// Who could not load a checkpoint. `None`: nobody has said so.
+    ///
+    /// # Errors
+    /// The mark does not hold, or cannot be read.
+    pub fn refusal(&self, id: CheckpointId) -> Result<Option<Refusal>> {
+        let tried = || self.tried("read who has refused", id);
+        let folder = match self.folder(id) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            folder => folder.tried(tried)?,
+        };
+        let mark = match read_whole(self.disk, &folder, REFUSED, MAX_MARK) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            mark => mark.tried(tried)?,
+        };
+        let damaged = || Error::damaged(tried(), "the mark does not hold");
+        let (signed, code) = mark.split_last_chunk().ok_or_else(damaged)?;
+        let expected = self.keys.refusal_code(id.to_string().as_bytes(), signed);
+        if !same(expected, code) {
+            return Err(damaged());
+        }
+        Refusal::decode(signed).map(Some).ok_or_else(damaged)
     }
 }
 

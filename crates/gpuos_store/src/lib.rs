@@ -6,8 +6,7 @@
 //!   [`stream`]: writes that go on beside their caller, from a [`buffer`]; [`fake`]: one in memory that crashes and fails,
 //! - [`ingest`]: a program's folder, read as something that a hostile user owns, into a segment,
 //! - [`store`]: the folders of all jobs; [`job`]: the checkpoints of one and their commit; [`inventory`]: what is there, and removal,
-//! - `refused`: marks on checkpoints that a program could not load,
-//! - [`room`]: how much a checkpoint may add to what a user has, and to the disk,
+//! - [`pace`]: how fast it may ask its disk for bytes; [`room`]: how much a checkpoint may add to what a user has, and to the disk,
 //! - [`verify`]: everything that is kept, read and held against its digests,
 //! - [`shard`]: parity of other nodes, and [`erasure`]: how it is made,
 //! - [`rebuild`]: segments and manifests that are made again from other nodes,
@@ -32,8 +31,8 @@ pub mod inventory;
 pub mod job;
 pub mod key;
 mod names;
+pub mod pace;
 pub mod rebuild;
-mod refused;
 pub mod restore;
 pub mod room;
 mod segment;

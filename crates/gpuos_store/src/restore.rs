@@ -6,13 +6,14 @@
 use gpuos_checkpoint::manifest::{FileEntry, Kind, MAX_DEPTH, Manifest};
 
 use crate::buffer::Buffer;
-use crate::disk::{Disk, Dress, Form, Stream, part};
+use crate::disk::{Disk, Dress, Form, part};
 use crate::error::{Error, Result, Tried, shown};
 use crate::job::JobStore;
 use crate::key::JobKeys;
 use crate::segment::longest;
 use crate::small::write_full;
 use crate::source::{LocalSource, Source, extent};
+use crate::stream::Stream;
 
 /// Where files go, and whose they become.
 pub struct Target<'a, T: Disk> {

@@ -10,8 +10,8 @@ use crate::append::Appender;
 use crate::buffer::Buffer;
 use crate::digests::Looked;
 use crate::disk::Disk;
-use crate::job::Pace;
 use crate::names::SEGMENT;
+use crate::pace::Pace;
 
 /// Writes extents one after another, those only that are not there yet.
 pub(crate) struct SegmentWriter<'a, D: Disk> {

@@ -8,9 +8,10 @@ use gpuos_checkpoint::ids::CheckpointId;
 use crate::append::Appender;
 use crate::disk::Disk;
 use crate::error::{Error, Result, Tried};
-use crate::job::{JobStore, Pace};
+use crate::job::JobStore;
 use crate::key::{ShardKey, same};
 use crate::names::{self, unfinished};
+use crate::pace::Pace;
 use crate::small::{make_or_open, read_along, read_full, remove_if_there};
 
 /// Bytes of a piece; the last may be shorter. As an extent by default.

@@ -18,9 +18,10 @@ use gpuos_core::job::JobId;
 use crate::disk::{Disk, Form, Space};
 use crate::error::{Error, Kind, Result, Tried, shown};
 use crate::inventory::Found;
-use crate::job::{JobStore, Pace};
+use crate::job::JobStore;
 use crate::key::{SiteKey, same};
 use crate::names::{CURRENT, OWNER};
+use crate::pace::Pace;
 use crate::room::{Bound, Room, reserve, usable};
 use crate::small::{make_or_open, read_whole, remove_if_there, replace};
 

@@ -17,7 +17,21 @@ use rustix::fs::{CWD, Mode, OFlags, fcntl_getfl, fcntl_setfl, openat};
 use rustix::io::{Errno, pwrite};
 
 use crate::buffer::Buffer;
-use crate::disk::Stream;
+
+/// Writes to one file that go on while their caller does something else. They may reach the file in any order. One that is dropped
+/// without [`Stream::finish`] has written any of them, and writes nothing afterwards.
+pub trait Stream {
+    /// Begins to write the first `length` bytes of the buffer, and gives a buffer of the same length that is free. Waits while too many are on their way.
+    ///
+    /// # Errors
+    /// Those of `pwrite`, of this or an earlier write.
+    fn write(&mut self, buffer: Buffer, length: usize, offset: u64) -> io::Result<Buffer>;
+    /// Waits for all that were begun. They are not on the disk before [`Disk::sync`](crate::disk::Disk::sync).
+    ///
+    /// # Errors
+    /// Those of `pwrite`, of any of them.
+    fn finish(self) -> io::Result<()>;
+}
 
 /// Threads of a stream: four writes of 2 MiB at a time keep an NVMe disk busy.
 const WRITERS: usize = 4;

@@ -6,6 +6,7 @@
 //! - [`setup`]: what the environment says about devices, driver version and bandwidths,
 //! - [`ledger`]: how much memory each process uses, in the state of the simulated NVML,
 //! - `memory`: physical memory in blocks; `space`: addresses and what is mapped there,
+//! - `engine`: what refers to each other, as it does in CUDA:
 //! - `device`, `context`, `stream`, `event`, `heap`: what their names say in CUDA,
 //! - `work`: what a stream does; `kernel`: the kernels; `image`: modules; `graph`: graphs,
 //! - `driver`: the one driver of the process,
@@ -15,21 +16,12 @@
 //! It exists for tests: nothing of gpuos links it.
 
 mod abi;
-mod context;
-mod device;
-mod driver;
-mod event;
-mod exports;
-mod graph;
-mod heap;
-mod image;
-mod kernel;
+mod engine;
 pub mod ledger;
 mod memory;
 mod pointer;
-pub mod procs;
 pub mod setup;
 mod space;
-mod stream;
 mod table;
-mod work;
+
+pub use engine::procs;

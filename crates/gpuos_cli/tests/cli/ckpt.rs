@@ -92,7 +92,7 @@ fn a_checkpoint_that_was_refused_is_told_and_is_not_the_newest() {
         "{}",
         list.out
     );
-    assert!(list.out.contains("making 16   14 "), "{}", list.out);
+    assert!(list.out.contains("making 16      14 "), "{}", list.out);
     let show = site.run(&["ckpt", "show", "17", "--node=n1", &run]);
     let part = format!("\npassed over from now on:\n  {said}");
     assert!(show.out.contains(&part), "{}", show.out);

@@ -454,8 +454,10 @@ impl Worker {
         if !self.back.is_known(run) || !gather.is_full(nodes.into()) {
             return;
         }
-        // A first run has nothing anywhere.
-        let is_enough = run == 0 || (self.other.is_none() && gather.covers(nodes));
+        // A first run has nothing anywhere. Nodes on which `gpuos run` starts the program again have been at it until now; those of a
+        // requeued job may have something older than others.
+        let again = self.start.launch.start > 1 && self.other.is_none();
+        let is_enough = run == 0 || (again && gather.covers(nodes));
         if !is_enough && !self.donors.is_known(&self.start.nodes) {
             return;
         }

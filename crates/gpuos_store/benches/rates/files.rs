@@ -11,13 +11,14 @@ use gpuos_checkpoint::ids::{CheckpointId, NodeIndex};
 use gpuos_checkpoint::manifest::NodeSet;
 use gpuos_core::job::JobId;
 use gpuos_store::buffer::Buffer;
-use gpuos_store::disk::{Disk, LinuxDisk, Stream};
+use gpuos_store::disk::{Disk, LinuxDisk};
 use gpuos_store::ingest::Limits;
 use gpuos_store::job::{JobStore, New};
 use gpuos_store::key::SiteKey;
 use gpuos_store::restore::{Target, restore};
 use gpuos_store::shard::{PIECE, ShardWriter};
 use gpuos_store::store::Store;
+use gpuos_store::stream::Stream;
 use rustix::fs::{Advice, fadvise};
 
 use crate::bytes::{MIB, noise, rate};
