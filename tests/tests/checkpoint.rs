@@ -387,8 +387,9 @@ fn a_program_that_refuses_goes_back_over_a_requeue(suite: &Suite) {
     says("goes on at 0 from none", 1);
     let gpuos = |words: &str| {
         let program = plugins::programs().join("gpuos");
-        let sockets = format!("{}/gpuosd.%n", cluster.lab.dir().display());
-        let words = words.split(' ').chain(["--runtime-dir", &sockets]);
+        let sockets = cluster.lab.gpuosd_runtime_dir("n1");
+        let sockets = sockets.to_str().expect("UTF-8");
+        let words = words.split(' ').chain(["--runtime-dir", sockets]);
         let words: Vec<&str> = words.collect();
         cluster.run(&program.display().to_string(), &words)
     };
@@ -404,7 +405,8 @@ fn a_program_that_refuses_goes_back_over_a_requeue(suite: &Suite) {
             let shown = cluster.run("scontrol", &["show", "job", &job.to_string()]);
             shown.contains("JobState=PENDING").then_some(())
         });
-        cluster.update(&[&format!("JobId={job}"), "StartTime=now"]);
+        // Not in the second in which its credential was revoked.
+        cluster.update(&[&format!("JobId={job}"), "StartTime=now+3"]);
     };
     // The second is refused, and the mark holds in the runs after that one.
     requeue();
