@@ -3,12 +3,13 @@
 //! Whose a job is, where it runs and how often it was started is the workload manager's word, never that of who asks.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::fs::File;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use gpuos_checkpoint::ids::NodeIndex;
 use gpuos_checkpoint::sets::NodeDomains;
@@ -111,7 +112,6 @@ impl Registrar {
     fn run(mut self, from: &Receiver<Ask>) {
         let mut due = Instant::now() + LOOK;
         let mut sweep = Instant::now();
-        self.alive();
         self.take_up();
         loop {
             match from.recv_timeout(due.saturating_duration_since(Instant::now())) {
@@ -129,7 +129,7 @@ impl Registrar {
                 Err(RecvTimeoutError::Disconnected) => return,
             }
             if Instant::now() >= due {
-                self.alive();
+                alive(&self.shared.folders);
                 self.take_up();
                 self.look();
                 due = Instant::now() + LOOK;
@@ -174,13 +174,6 @@ impl Registrar {
         // The job's thread answers, so that other jobs do not wait for it.
         let event = Event::Step { gid, asked, reply };
         let _ = served.to.try_send(event);
-    }
-
-    /// By this steps that start while the mover is away see that it was here.
-    fn alive(&self) {
-        let file = std::fs::File::create(self.shared.folders.join(MOVER_ALIVE));
-        // A disk that is full or read-only is told of by whoever needs it.
-        let _ = file.and_then(|file| file.set_modified(std::time::SystemTime::now()));
     }
 
     /// Serves the jobs that an earlier mover has served, as far as the workload manager tells of them.
@@ -470,6 +463,13 @@ impl Registrar {
             }
         }
     }
+}
+
+/// By this steps that start while the mover is away see that it was here.
+pub fn alive(folders: &Path) {
+    let file = File::create(folders.join(MOVER_ALIVE));
+    // A disk that is full or read-only is told of by whoever needs it.
+    let _ = file.and_then(|file| file.set_modified(SystemTime::now()));
 }
 
 /// Those of some nodes that are not among these.

@@ -31,7 +31,7 @@ use crate::level3::Level3;
 use crate::network::{Network, TAKEN};
 use crate::opening;
 use crate::options::Options;
-use crate::registrar::{Ask, Registrar};
+use crate::registrar::{Ask, Registrar, alive};
 
 /// Requests that wait for the registrar; steps that come on top are told that it is busy.
 const WAITING: usize = 256;
@@ -109,6 +109,8 @@ pub fn run(options: &Options) -> Result<()> {
         registrar: registrar.clone(),
         verifying: Mutex::default(),
     });
+    // Before anybody can find it here, and it can be missed.
+    alive(&options.jobs);
     if let Err(e @ BindError::InUse) = door.open(&handler) {
         return Err(e).with_context(|| door.path().display().to_string());
     }
