@@ -1,7 +1,9 @@
 //! Modules: texts that name kernels. A module of ours is
 //!
-//!     gpuos-cubin 1
-//!     kernel saxpy
+//! ```text
+//! gpuos-cubin 1
+//! kernel saxpy
+//! ```
 //!
 //! and PTX is read for its entries and their arguments: those that are a kernel of ours by name and
 //! arguments run, others fail when they are launched.
