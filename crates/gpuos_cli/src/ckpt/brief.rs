@@ -39,10 +39,10 @@ pub fn newest_number(dir: &Path, job: &JobId) -> Option<u32> {
     newest(&mover::glance(dir, job)?).map(|(number, _)| number)
 }
 
-/// The number of the newest checkpoint, and when it was made in seconds since 1970.
-fn newest(job: &CheckpointJob) -> Option<(u32, u64)> {
-    let good = job.checkpoints.iter();
-    let kept = good.filter(|kept| kept.committed && kept.refused.is_none());
+/// The number of the newest checkpoint that a program can be given, and when it was made in seconds since 1970.
+pub(super) fn newest(job: &CheckpointJob) -> Option<(u32, u64)> {
+    let all = job.checkpoints.iter();
+    let kept = all.filter(|kept| kept.can_be_given());
     let newest = kept.max_by_key(|kept| kept.number)?;
     Some((newest.number, newest.time))
 }

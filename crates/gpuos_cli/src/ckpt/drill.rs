@@ -23,18 +23,15 @@ use crate::table::count;
 /// What each rank runs.
 const RANK: &str = include_str!("drill.sh");
 
-/// What a rank has said.
+/// What a rank has restored.
 #[derive(Clone, PartialEq, Eq, Debug)]
-enum Said {
-    Restored {
-        number: u32,
-        files: u64,
-        bytes: u64,
-        ms: u64,
-        node: String,
-        came: Vec<String>,
-    },
-    Failed(String),
+struct Restored {
+    number: u32,
+    files: u64,
+    bytes: u64,
+    ms: u64,
+    node: String,
+    came: Vec<String>,
 }
 
 pub fn run(machine: &dyn Machine, args: &CkptDrillArgs) -> Result<Reply> {
@@ -60,40 +57,24 @@ pub fn run(machine: &dyn Machine, args: &CkptDrillArgs) -> Result<Reply> {
     let said = read(&text);
     let failed: Vec<&String> = said
         .values()
-        .filter_map(|said| match said {
-            Said::Failed(why) => Some(why),
-            Said::Restored { .. } => None,
-        })
+        .filter_map(|said| said.as_ref().err())
         .collect();
-    let restored: Vec<&Said> = said
+    let restored: Vec<&Restored> = said
         .values()
-        .filter(|said| matches!(said, Said::Restored { .. }))
+        .filter_map(|said| said.as_ref().ok())
         .collect();
     let yes = failed.is_empty() && restored.len() == ranks as usize;
-    let (mut files, mut bytes, mut ms, mut number) = (0, 0, 0, kept.number);
-    let (mut on, mut came) = (Vec::new(), Vec::<String>::new());
-    for said in &restored {
-        if let Said::Restored {
-            number: of,
-            files: more,
-            bytes: read,
-            ms: took,
-            node,
-            came: told,
-        } = said
-        {
-            number = *of;
-            files += more;
-            bytes += read;
-            ms = ms.max(*took);
-            on.push(node.as_str());
-            for told in told {
-                if !came.contains(told) {
-                    came.push(told.clone());
-                }
-            }
+    let number = restored.last().map_or(kept.number, |one| one.number);
+    let files: u64 = restored.iter().map(|one| one.files).sum();
+    let bytes: u64 = restored.iter().map(|one| one.bytes).sum();
+    let ms = restored.iter().map(|one| one.ms).max().unwrap_or(0);
+    let mut came: Vec<String> = Vec::new();
+    for told in restored.iter().flat_map(|one| &one.came) {
+        if !came.contains(told) {
+            came.push(told.clone());
         }
     }
+    let mut on: Vec<&str> = restored.iter().map(|one| one.node.as_str()).collect();
     on.sort_unstable();
     on.dedup();
     let fields = json!({
@@ -154,12 +135,12 @@ fn reply(json: Value, text: String, yes: bool) -> Reply {
     }
 }
 
-/// The checkpoint that is meant: of those that exist on all nodes the newest.
+/// The checkpoint that is meant: of those that a program can be given the newest.
 fn chosen(job: &CheckpointJob, number: Option<u32>) -> Option<&CheckpointKept> {
     let mut kept = job.checkpoints.iter().rev();
     match number {
         Some(number) => kept.find(|kept| kept.number == number),
-        None => kept.find(|kept| kept.committed),
+        None => kept.find(|kept| kept.can_be_given()),
     }
 }
 
@@ -218,22 +199,22 @@ fn submitted(
     }
 }
 
-/// What ranks have said, by rank.
-fn read(text: &str) -> BTreeMap<u32, Said> {
+/// What ranks have said, by rank: what was restored, or why not.
+fn read(text: &str) -> BTreeMap<u32, Result<Restored, String>> {
     let said = text.lines().filter_map(|line| {
         let rest = line.strip_prefix("gpuos-drill ")?;
         let (rank, rest) = rest.split_once(' ')?;
         let (word, rest) = rest.split_once(' ')?;
         let said = match word {
-            "restored" => restored(rest)?,
-            _ => Said::Failed(rest.to_string()),
+            "restored" => Ok(restored(rest)?),
+            _ => Err(rest.to_string()),
         };
         Some((rank.parse().ok()?, said))
     });
     said.collect()
 }
 
-fn restored(text: &str) -> Option<Said> {
+fn restored(text: &str) -> Option<Restored> {
     let mut words = text.splitn(6, ' ');
     let number = words.next()?.parse().ok()?;
     let files = words.next()?.parse().ok()?;
@@ -250,7 +231,7 @@ fn restored(text: &str) -> Option<Said> {
         .into_iter()
         .flatten()
         .filter_map(|told| Some(told.as_str()?.to_string()));
-    Some(Said::Restored {
+    Some(Restored {
         number,
         files,
         bytes,
@@ -269,27 +250,22 @@ mod tests {
         let text = "hello\ngpuos-drill 0 restored 5 2 4096 1500 n4 {\"told\":[{\"jobs\":[{\"came\":[\"node n1 gave it\"]}]}]}\n\
                     gpuos-drill 1 failed cannot begin from checkpoint 5\ngpuos-drill x restored 5\ngpuos-drill 2 restored 5 1 7 9 n5 \n";
         let said = read(text);
-        let Said::Restored {
+        let Restored {
             number,
             files,
             bytes,
             ms,
             node,
             came,
-        } = &said[&0]
-        else {
-            panic!("{said:?}");
-        };
+        } = said[&0].as_ref().expect("it was restored");
         assert_eq!(
             (*number, *files, *bytes, *ms, node.as_str()),
             (5, 2, 4096, 1500, "n4")
         );
         assert_eq!(came, &["node n1 gave it"]);
-        assert_eq!(
-            said[&1],
-            Said::Failed("cannot begin from checkpoint 5".into())
-        );
-        assert!(matches!(&said[&2], Said::Restored { came, .. } if came.is_empty()));
+        assert_eq!(said[&1], Err("cannot begin from checkpoint 5".into()));
+        let last = said[&2].as_ref().expect("it was restored");
+        assert!(last.came.is_empty());
         assert_eq!(said.len(), 3);
     }
 }

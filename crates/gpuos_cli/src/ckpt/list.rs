@@ -94,9 +94,7 @@ impl Row<'_> {
     /// Number, time and bytes of the newest committed checkpoint.
     fn newest(&self) -> Option<(u32, u64, u64)> {
         let kept = self.all.iter().flat_map(|(_, job)| &job.checkpoints);
-        let kept: Vec<_> = kept
-            .filter(|kept| kept.committed && kept.refused.is_none())
-            .collect();
+        let kept: Vec<_> = kept.filter(|kept| kept.can_be_given()).collect();
         let number = kept.iter().map(|kept| kept.number).max()?;
         let parts = kept.iter().filter(|kept| kept.number == number);
         let time = parts.clone().map(|kept| kept.time).max()?;

@@ -6,15 +6,15 @@ use gpuos_host::{Machine, slurm};
 use gpuos_model::screen::line;
 use serde_json::json;
 
-use super::find;
 use super::words::{self, span};
+use super::{brief, find};
 use crate::cli::CkptRestartArgs;
 use crate::reply::Reply;
 
 pub fn run(machine: &dyn Machine, args: &CkptRestartArgs) -> Result<Reply> {
     let found = find::find(machine, &args.reach, &args.job, find::For::Running)?;
     let (mover, _, job) = found.leading().context("nobody has the job")?;
-    let newest = newest(job);
+    let newest = brief::newest(job).map(|(number, _)| number);
     let mut fields = json!({ "job": found.id, "newest": newest, "requeued": false });
     let Some(from) = args.number.or(newest) else {
         let text = format!(
@@ -51,12 +51,6 @@ fn reply(json: serde_json::Value, text: String, yes: bool) -> Reply {
         text,
         yes,
     }
-}
-
-/// The newest checkpoint that exists on all nodes.
-fn newest(job: &CheckpointJob) -> Option<u32> {
-    let committed = job.checkpoints.iter().filter(|kept| kept.committed);
-    committed.map(|kept| kept.number).max()
 }
 
 /// What becomes of the job, and what of its work is done again.

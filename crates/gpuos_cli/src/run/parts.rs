@@ -51,7 +51,7 @@ pub fn look(machine: &dyn Machine, job: u32, nodes: &mut [Node], runtime_dir: &P
     }
 }
 
-/// The newest committed checkpoint of each node, in what the tasks have printed, each line with the task's number before it.
+/// The newest checkpoint of each node that a program can be given, in what the tasks have printed, each line with the task's number before it.
 fn newest(text: &str) -> BTreeMap<String, u32> {
     let mut of_task: BTreeMap<&str, String> = BTreeMap::new();
     for line in text.lines() {
@@ -67,8 +67,8 @@ fn newest(text: &str) -> BTreeMap<String, u32> {
         for one in told["told"].as_array().into_iter().flatten() {
             let jobs = one["jobs"].as_array().into_iter().flatten();
             let kept = jobs.flat_map(|job| job["checkpoints"].as_array().into_iter().flatten());
-            let committed = kept.filter(|kept| kept["committed"] == true);
-            let newest = committed.filter_map(|kept| kept["number"].as_u64()).max();
+            let good = kept.filter(|kept| kept["committed"] == true && kept["refused"].is_null());
+            let newest = good.filter_map(|kept| kept["number"].as_u64()).max();
             let newest = newest.and_then(|number| u32::try_from(number).ok());
             if let (Some(node), Some(newest)) = (one["node"].as_str(), newest) {
                 found.insert(node.to_string(), newest);
@@ -86,7 +86,8 @@ mod tests {
     fn answers_of_tasks_are_told_apart_however_their_lines_come() {
         let text = "0: {\n1: {\n0:   \"told\": [{\"node\": \"n1\", \"jobs\": [{\"checkpoints\": [\n\
                     1:   \"told\": [{\"node\": \"n2\", \"jobs\": []}]\n1: }\n\
-                    0:   {\"number\": 3, \"committed\": true}, {\"number\": 4, \"committed\": false}]}]}]\n0: }\n\
+                    0:   {\"number\": 3, \"committed\": true}, {\"number\": 4, \"committed\": false},\n\
+                    0:   {\"number\": 5, \"committed\": true, \"refused\": {\"rank\": 0}}]}]}]\n0: }\n\
                     2: gpuos: no gpuos_mover answers here\n";
         let found = newest(text);
         assert_eq!(found.len(), 1);

@@ -1,5 +1,7 @@
 //! `gpuos ckpt restart` and `drill`: Slurm's commands are played.
 
+use gpuos_core::wire::CheckpointRefused;
+
 use crate::ckpt_bed::{made, mover, telling, with};
 use crate::site::Site;
 
@@ -29,6 +31,23 @@ fn a_job_is_requeued_to_its_newest_checkpoint_or_to_one_that_is_named() {
     assert_eq!((answer.code, &answer.out[..]), (0, said), "{}", answer.err);
     let done = std::fs::read_to_string(site.path("requeued")).unwrap();
     assert_eq!(done.lines().count(), 2, "not requeued");
+}
+
+#[test]
+fn what_a_rank_has_refused_is_not_the_newest() {
+    let site = Site::new("24.11.5");
+    let mut jobs = with(&[4, 5], None, &[]);
+    let newest = jobs[0].checkpoints.iter_mut().find(|kept| kept.number == 5);
+    newest.expect("it is kept").refused = Some(CheckpointRefused {
+        rank: 2,
+        node: "n3".into(),
+        said: "no layer".into(),
+    });
+    let run = mover(&site, telling(&jobs));
+    requeues(&site);
+    let answer = site.run(&["ckpt", "restart", "17", &run]);
+    let begins = "job 17 is requeued and goes on from checkpoint 4; ";
+    assert!(answer.out.starts_with(begins), "{}", answer.out);
 }
 
 #[test]

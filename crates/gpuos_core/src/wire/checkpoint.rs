@@ -256,6 +256,13 @@ pub struct CheckpointKept {
     pub refused: Option<CheckpointRefused>,
 }
 
+impl CheckpointKept {
+    /// Whether a program can be given it: it exists on all nodes, and no rank has refused it.
+    pub fn can_be_given(&self) -> bool {
+        self.committed && self.refused.is_none()
+    }
+}
+
 /// A rank of the program that could not load a checkpoint.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct CheckpointRefused {
