@@ -17,13 +17,12 @@ pub fn check(
     options: &JobOptions,
     shape: &Shape,
 ) -> Result<(), Refusal> {
-    match options.checkpoint {
-        None if options.restart.is_some() => {
-            let said = options.restart.unwrap_or_default();
-            Err(refused::restart_without(said).into())
-        }
-        Some(asked) if !config.enabled => Err(refused::no_checkpoints(asked).into()),
-        Some(asked) if config.shared.is_none() && matches!(asked.drain, Some(Drain::Every(_))) => {
+    match (options.checkpoint, options.restart) {
+        (None, Some(said)) => Err(refused::restart_without(said).into()),
+        (Some(asked), _) if !config.enabled => Err(refused::no_checkpoints(asked).into()),
+        (Some(asked), _)
+            if config.shared.is_none() && matches!(asked.drain, Some(Drain::Every(_))) =>
+        {
             Err(refused::no_shared(asked).into())
         }
         _ => nodes(config, options, shape),

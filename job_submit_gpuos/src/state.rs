@@ -151,12 +151,13 @@ fn take(
         unreadable();
         return Ok(None);
     };
+    let options = options()?;
     with_read(known, |read| match &read.checkpoint {
-        Some(config) => checkpoint::check(config, &options()?, &shape),
+        Some(config) => checkpoint::check(config, &options, &shape),
         None => Ok(()),
     })?;
-    checkpoint::component(&options()?, known.offsets.component(description))?;
-    let Some(raised) = spares::raise(&options()?, sources, &shape)? else {
+    checkpoint::component(&options, known.offsets.component(description))?;
+    let Some(raised) = spares::raise(&options, sources, &shape)? else {
         return place(known, (env, sources), (description, shape), rewrite);
     };
     let offsets = known.spares.as_ref();

@@ -42,6 +42,15 @@ fn asked_by(listener: &UnixListener) -> (UnixStream, String) {
     (client, String::from_utf8(text).unwrap())
 }
 
+/// Answers the next client with this folder.
+fn gives(listener: &UnixListener, folder: &str) {
+    let (mut client, _) = asked_by(listener);
+    let reply = prepared(&[(CHECKPOINT_VARIABLE, folder)], &[], None);
+    client
+        .write_all(&encode(&reply, MAX_REPLY).unwrap())
+        .unwrap();
+}
+
 fn step() -> CheckpointRequest {
     CheckpointRequest::Step {
         id: StepId {
@@ -181,11 +190,7 @@ fn a_mover_that_is_started_anew_is_waited_for() {
     let starts = std::thread::spawn(move || {
         std::thread::sleep(AGAIN);
         let listener = UnixListener::bind(socket).unwrap();
-        let (mut client, _) = asked_by(&listener);
-        let reply = prepared(&[(CHECKPOINT_VARIABLE, "/jobs/7")], &[], None);
-        client
-            .write_all(&encode(&reply, MAX_REPLY).unwrap())
-            .unwrap();
+        gives(&listener, "/jobs/7");
     });
     let told = ask(&place.socket(), step(), LONG);
     starts.join().unwrap();
@@ -214,13 +219,7 @@ fn without_an_answer_the_step_runs_on() {
 fn roots_own_socket_is_asked_first() {
     let place = Place::new("root");
     let listener = UnixListener::bind(root_socket(&place.socket())).unwrap();
-    let answers = std::thread::spawn(move || {
-        let (mut client, _) = asked_by(&listener);
-        let reply = prepared(&[(CHECKPOINT_VARIABLE, "/jobs/7")], &[], None);
-        client
-            .write_all(&encode(&reply, MAX_REPLY).unwrap())
-            .unwrap();
-    });
+    let answers = std::thread::spawn(move || gives(&listener, "/jobs/7"));
     let told = ask(&place.socket(), step(), LONG);
     assert_eq!(told.folder.as_deref(), Some("/jobs/7"));
     answers.join().unwrap();
@@ -311,11 +310,7 @@ fn a_mover_that_is_away_is_waited_for_a_moment_and_then_the_folder_is_made() {
             let listener: UnixListener = listener;
             // The first connection looks whether it is there.
             drop(listener.accept().unwrap());
-            let (mut client, _) = asked_by(&listener);
-            let reply = prepared(&[(CHECKPOINT_VARIABLE, "/jobs/8")], &[], None);
-            client
-                .write_all(&encode(&reply, MAX_REPLY).unwrap())
-                .unwrap();
+            gives(&listener, "/jobs/8");
         }
     });
     let told = ask_or_go_ahead(&socket, &step(), || {

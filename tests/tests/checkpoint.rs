@@ -19,7 +19,7 @@ per_suite!(
 );
 
 /// Nodes with a mover each, and no gpuosd.
-fn movers(name: &str, suite: &Suite, nodes: usize) -> Option<Cluster> {
+pub(crate) fn movers(name: &str, suite: &Suite, nodes: usize) -> Option<Cluster> {
     let mut setup = Setup::new(name, suite);
     setup.spec.nodes = nodes.into();
     setup.spec.movers = Some(plugins::daemons().to_path_buf());
@@ -71,6 +71,22 @@ pub(crate) fn until<T>(cluster: &Cluster, what: &str, mut done: impl FnMut() -> 
     }
 }
 
+/// Waits until a job is requeued, and has it start soon: slurmctld would hold it back for two minutes, for a node that comes back. Not in
+/// the second in which its credential was revoked, though.
+pub(crate) fn starts_soon(cluster: &Cluster, job: u32) {
+    until(cluster, "the job is requeued", || {
+        let state = cluster.lab.job_state(job).ok();
+        state.filter(|state| state == "PENDING")
+    });
+    cluster.update(&[&format!("JobId={job}"), "StartTime=now+3"]);
+}
+
+/// Requeues a job, which starts soon.
+pub(crate) fn requeue(cluster: &Cluster, job: u32) {
+    cluster.run("scontrol", &["requeue", &job.to_string()]);
+    starts_soon(cluster, job);
+}
+
 /// The number of the newest checkpoint that a job's programs were told of on a node.
 pub(crate) fn committed(cluster: &Cluster, node: &str, job: u32) -> Option<u32> {
     let jobs = cluster.lab.checkpoints_dir(node).with_file_name("jobs");
@@ -100,8 +116,8 @@ pub(crate) fn lose(cluster: &Cluster, node: &str, programs: impl FnOnce()) {
     cluster.update(&[&format!("NodeName={node}"), "State=DOWN", "Reason=lost"]);
 }
 
-/// A job of three ranks on three nodes, which saves every second.
-fn count(cluster: &Cluster) -> u32 {
+/// A job of three ranks on three nodes, which saves every second if `more` does not say otherwise.
+pub(crate) fn count(cluster: &Cluster, more: &[&str]) -> u32 {
     let script = format!("srun -l {} 100000 0.02", counter());
     let options = [
         "--requeue",
@@ -110,7 +126,7 @@ fn count(cluster: &Cluster) -> u32 {
         "--open-mode=append",
         "--gpuos-checkpoint=1s,l2=xor:3",
     ];
-    let job = cluster.sbatch(&options, &script);
+    let job = cluster.sbatch(&[&options, more].concat(), &script);
     cluster.wait(job, &["RUNNING"]);
     job
 }
@@ -128,16 +144,7 @@ fn more(cluster: &Cluster, job: u32, by: u32) -> u32 {
 fn goes_on_without(cluster: &Cluster, node: &str, job: u32, meanwhile: impl FnOnce()) {
     lose(cluster, node, || {});
     let newest = committed(cluster, "n1", job).expect("it had one");
-    // slurmctld holds a requeued job back for two minutes, for a node that comes back.
-    until(cluster, "the job is requeued", || {
-        cluster
-            .lab
-            .job_state(job)
-            .ok()
-            .filter(|state| state == "PENDING")
-    });
-    // Not in the second in which its credential was revoked, though.
-    cluster.update(&[&format!("JobId={job}"), "StartTime=now+3"]);
+    starts_soon(cluster, job);
     cluster.wait(job, &["RUNNING"]);
     meanwhile();
     let restored = |rank| {
@@ -232,11 +239,7 @@ fn go_on_from_what_was_drained(name: &str, suite: &Suite, nodes: usize) {
     }
     lost.iter().for_each(|node| lose(&cluster, node, || {}));
     let newest = drained().expect("it had one");
-    until(&cluster, "the job is requeued", || {
-        let state = cluster.lab.job_state(job).ok();
-        state.filter(|state| state == "PENDING")
-    });
-    cluster.update(&[&format!("JobId={job}"), "StartTime=now+3"]);
+    starts_soon(&cluster, job);
     for node in &fresh {
         cluster.set_node(node, "RESUME");
     }
@@ -264,7 +267,7 @@ fn ranks_go_on_after_their_node_is_lost(suite: &Suite) {
     let Some(cluster) = movers("ckpt-lost", suite, 4) else {
         return;
     };
-    let job = count(&cluster);
+    let job = count(&cluster, &[]);
     more(&cluster, job, 2);
     goes_on_without(&cluster, "n2", job, || {});
 }
@@ -284,7 +287,7 @@ fn checkpoints_go_on_after_movers_were_killed(suite: &Suite) {
     let Some(cluster) = movers("ckpt-killed", suite, 4) else {
         return;
     };
-    let job = count(&cluster);
+    let job = count(&cluster, &[]);
     more(&cluster, job, 1);
     let again = |nodes: &[&str]| {
         kill_and_start(&cluster, nodes);
@@ -399,17 +402,8 @@ fn a_program_that_refuses_goes_back_over_a_requeue(suite: &Suite) {
         says(&format!("saved {count}"), 1);
         println!("{made}");
     }
-    let requeue = || {
-        cluster.run("scontrol", &["requeue", &job.to_string()]);
-        until(&cluster, "it is requeued", || {
-            let shown = cluster.run("scontrol", &["show", "job", &job.to_string()]);
-            shown.contains("JobState=PENDING").then_some(())
-        });
-        // Not in the second in which its credential was revoked.
-        cluster.update(&[&format!("JobId={job}"), "StartTime=now+3"]);
-    };
     // The second is refused, and the mark holds in the runs after that one.
-    requeue();
+    requeue(&cluster, job);
     says("refused 2", 1);
     says("goes on at 1 from 1", 1);
     let shown = gpuos(&format!("ckpt show {job}"));
@@ -418,7 +412,7 @@ fn a_program_that_refuses_goes_back_over_a_requeue(suite: &Suite) {
         "{shown}"
     );
     println!("{shown}");
-    requeue();
+    requeue(&cluster, job);
     says("goes on at 1 from 1", 2);
     assert_eq!(output(&cluster, job).matches("refused 2").count(), 1);
 }

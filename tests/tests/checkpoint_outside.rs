@@ -3,37 +3,14 @@
 use std::fs;
 
 use gpuos_lab::Suite;
-use gpuos_tests::{Cluster, Setup, per_suite, plugins};
+use gpuos_tests::{Cluster, per_suite, plugins};
 
-use crate::checkpoint::{committed, counter, logs, said, until};
+use crate::checkpoint::{committed, count, logs, movers, requeue, said, starts_soon, until};
 
 per_suite!(a_job_goes_on_from_what_nodes_hold_that_it_does_not_have);
 
 const OLD: [&str; 3] = ["n1", "n2", "n3"];
 const NEW: [&str; 3] = ["n4", "n5", "n6"];
-
-/// Six nodes with a mover each, and no gpuosd.
-fn six(name: &str, suite: &Suite) -> Option<Cluster> {
-    let mut setup = Setup::new(name, suite);
-    setup.spec.nodes = 6.into();
-    setup.spec.movers = Some(plugins::daemons().to_path_buf());
-    setup.steered()
-}
-
-/// Three ranks on n1 to n3, which save every second.
-fn count(cluster: &Cluster, options: &[&str]) -> u32 {
-    let script = format!("srun -l {} 100000 0.02", counter());
-    let all = [
-        "--requeue",
-        "-N3",
-        "--ntasks-per-node=1",
-        "--open-mode=append",
-        "--gpuos-checkpoint=1s,l2=xor:3",
-    ];
-    let job = cluster.sbatch(&[&all[..], options].concat(), &script);
-    cluster.wait(job, &["RUNNING"]);
-    job
-}
 
 /// Publishes that nodes hold something of a job.
 fn publish(cluster: &Cluster, nodes: &[&str], job: u32) {
@@ -57,13 +34,7 @@ fn newest(cluster: &Cluster, nodes: &[&str], job: u32, least: u32) -> u32 {
 fn away(cluster: &Cluster, job: u32, from: &[&str], to: &[&str]) {
     from.iter().for_each(|node| cluster.set_node(node, "DRAIN"));
     to.iter().for_each(|node| cluster.set_node(node, "RESUME"));
-    cluster.run("scontrol", &["requeue", &job.to_string()]);
-    until(cluster, "the job is requeued", || {
-        let state = cluster.lab.job_state(job).ok();
-        state.filter(|state| state == "PENDING")
-    });
-    // Not in the second in which its credential was revoked.
-    cluster.update(&[&format!("JobId={job}"), "StartTime=now+3"]);
+    requeue(cluster, job);
     cluster.wait(job, &["RUNNING"]);
 }
 
@@ -90,7 +61,7 @@ fn go_on(cluster: &Cluster, job: u32, times: usize, least: u32) -> u32 {
 }
 
 fn a_job_goes_on_from_what_nodes_hold_that_it_does_not_have(suite: &Suite) {
-    let Some(cluster) = six("ckpt-outside", suite) else {
+    let Some(cluster) = movers("ckpt-outside", suite, 6) else {
         return;
     };
     NEW.iter().for_each(|node| cluster.set_node(node, "DRAIN"));
@@ -133,12 +104,7 @@ fn begins_from_another(cluster: &Cluster, job: u32) {
         assert_eq!(at, saved, "checkpoint {from} of job {job}");
     }
     let own = newest(cluster, &NEW, next, from + 1);
-    cluster.run("scontrol", &["requeue", &next.to_string()]);
-    until(cluster, "the job is requeued", || {
-        let state = cluster.lab.job_state(next).ok();
-        state.filter(|state| state == "PENDING")
-    });
-    cluster.update(&[&format!("JobId={next}"), "StartTime=now+3"]);
+    requeue(cluster, next);
     go_on(cluster, next, 2, own);
     cluster.cancel(&[next]);
     // One that there is not: no program begins anew in its place.
@@ -175,11 +141,7 @@ fn goes_back(cluster: &Cluster) {
     }
     let told = ckpt(cluster, &["restart", &id, "1"]);
     assert!(told.contains("goes on from checkpoint 1"), "{told}");
-    until(cluster, "the job is requeued", || {
-        let state = cluster.lab.job_state(job).ok();
-        state.filter(|state| state == "PENDING")
-    });
-    cluster.update(&[&format!("JobId={job}"), "StartTime=now+3"]);
+    starts_soon(cluster, job);
     cluster.wait(job, &["RUNNING"]);
     assert_eq!(go_on(cluster, job, 1, 1), 1);
     // Numbers go on above the one that was left.

@@ -5,7 +5,7 @@
 //! "Some mathematical facts about optimal cache replacement", ACM TACO 13 (4), 2016). It is the least number of fetches for
 //! extents of one size; what is written back beside them it does not minimize.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use crate::trace::{Extent, Touch, Trace};
 
@@ -13,7 +13,7 @@ use crate::trace::{Extent, Touch, Trace};
 const NEVER: usize = usize::MAX;
 
 /// For each touch the next one of the same extent, or [`usize::MAX`] if it is freed first or not touched again.
-pub fn next_uses(trace: &Trace) -> Vec<usize> {
+fn next_uses(trace: &Trace) -> Vec<usize> {
     let mut next = vec![NEVER; trace.touches.len()];
     let mut later: HashMap<Extent, usize> = HashMap::new();
     for (at, touch) in trace.touches.iter().enumerate().rev() {
@@ -32,7 +32,7 @@ pub fn fetches(trace: &Trace, capacity: usize) -> u64 {
     let mut there: HashMap<Extent, usize> = HashMap::new();
     let mut by_use: BTreeSet<(usize, Extent)> = BTreeSet::new();
     // Of all extents that the program has: their bytes exist somewhere.
-    let mut known: std::collections::HashSet<Extent> = std::collections::HashSet::new();
+    let mut known: HashSet<Extent> = HashSet::new();
     let mut fetches = 0;
     for (at, touch) in trace.touches.iter().enumerate() {
         let extent = touch.extent();

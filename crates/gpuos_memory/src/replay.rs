@@ -54,7 +54,8 @@ pub fn replay(trace: &Trace, capacity: usize, policy: &mut dyn Policy) -> Result
             Touch::Write(extent) => (extent, true),
             Touch::Free(extent) => {
                 known.remove(&extent);
-                policy.freed(extent, there.remove(&extent).is_some());
+                there.remove(&extent);
+                policy.freed(extent);
                 continue;
             }
         };

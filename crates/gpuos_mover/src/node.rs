@@ -6,24 +6,25 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use gpuos_checkpoint::commit::{Commit, Digests, Effect, Held, Input, step};
+use gpuos_checkpoint::commit::{Commit, Effect, Input, step};
 use gpuos_checkpoint::ids::{CheckpointId, Digest, LEADER, NodeIndex};
 use gpuos_store::disk::Disk;
-use gpuos_store::error::{Kind, Result as Stored};
+use gpuos_store::error::Result as Stored;
 use gpuos_store::restore::{Target, restore};
 use gpuos_store::room::Room;
 use gpuos_store::store::Store;
 
 use crate::inventory;
-use crate::keeping::Keeping;
 use crate::local::{Local, digest};
 use crate::message::{Body, Message, Plan, Question, Refused, Report, short};
-use crate::output::{Output, Ready};
+use crate::output::Output;
 use crate::part::Making;
 use crate::rebuild::{Repair, keep_copy};
 use crate::restart::Restart;
 use crate::serve;
 use crate::settings::Settings;
+
+mod resume;
 
 /// So many dropped attempts are remembered: a late manifest of a neighbour is not kept for one of them.
 const DROPPED: usize = 64;
@@ -133,7 +134,7 @@ impl<'a, D: Disk> Node<'a, D> {
         self.local.settings.limits.room = room;
     }
 
-    /// Leader: begins a checkpoint. The attempt was drawn at random; the number is above [`Ready::highest`] and all begun since.
+    /// Leader: begins a checkpoint. The attempt was drawn at random; the number is above [`Ready::highest`](crate::output::Ready::highest) and all begun since.
     pub fn begin(&mut self, id: CheckpointId, now: u64) -> Vec<Output> {
         self.at(now);
         match &self.phase {
@@ -478,138 +479,5 @@ impl<'a, D: Disk> Node<'a, D> {
             Ok(digest) => Input::StoreReady { id, digest },
             Err(why) => Input::StoreFailed { id, why },
         });
-    }
-
-    fn inventory(&mut self, from: NodeIndex) {
-        if !matches!(self.phase, Phase::Waiting) {
-            return;
-        }
-        if self.report.is_none() {
-            match inventory::report(&mut self.local) {
-                Ok(report) => self.report = Some(report),
-                // Without an answer the leader asks again.
-                Err(error) => return self.local.note(error.to_string()),
-            }
-        }
-        if let Some(report) = self.report.clone() {
-            self.deliver(vec![(from, Body::Inventory(report))]);
-        }
-    }
-
-    /// How to go on. It may come again, and a later one replaces one that could not be followed.
-    fn plan(&mut self, plan: Plan) {
-        let round = match &self.phase {
-            Phase::Waiting => 0,
-            Phase::Repairing(own) | Phase::Repaired(own, _) => own.round,
-            Phase::Running(_) => return,
-        };
-        if plan.round > round {
-            let repair = plan.repair.clone();
-            self.phase = Phase::Repairing(plan);
-            self.begin_repair(&repair);
-        } else if let Phase::Repaired(own, failed) = &self.phase
-            && own.round == plan.round
-        {
-            let failed = failed.clone();
-            self.deliver(vec![(LEADER, Body::Repaired { round, failed })]);
-        }
-    }
-
-    fn begin_repair(&mut self, ids: &[CheckpointId]) {
-        let mut repair = Repair::new(&self.local, ids);
-        let ended = repair.go_on(&mut self.local);
-        self.repair = Some(repair);
-        self.repaired(ended);
-    }
-
-    fn repaired(&mut self, ended: Option<Result<(), String>>) {
-        let Some(ended) = ended else { return };
-        self.repair = None;
-        let failed = ended.err().map(short);
-        if let Some(id) = self.wanted.take() {
-            self.local.out.push(Output::Rebuilt { id, failed });
-        } else if let Phase::Repairing(plan) = &self.phase {
-            let (plan, round) = (plan.clone(), plan.round);
-            self.phase = Phase::Repaired(plan, failed.clone());
-            self.deliver(vec![(LEADER, Body::Repaired { round, failed })]);
-        }
-    }
-
-    /// All nodes have their parts of what is restored, so that it is as good as committed: each records it, the leader first.
-    fn settle(&mut self, round: u32) {
-        if let Phase::Repaired(plan, None) = &self.phase
-            && plan.round == round
-        {
-            let plan = plan.clone();
-            self.mark(&plan);
-            let held = match self.adopt(&plan).and_then(|()| self.held(&plan)) {
-                Ok(held) => held,
-                // The leader says it again.
-                Err(error) => return self.local.note(error.to_string()),
-            };
-            self.report = None;
-            self.local.base = plan.restore;
-            self.local.keeping = Some(Keeping::of(&plan));
-            self.local.out.push(Output::Ready(Ready {
-                restore: plan.restore,
-                passed_over: plan.passed_over.clone(),
-                refused: plan.refused.clone(),
-                highest: plan.highest,
-                lost: plan.lost,
-            }));
-            self.phase = Phase::Running(plan);
-            self.run(Input::Restarted {
-                held,
-                begun: Vec::new(),
-                adopt: None,
-            });
-        }
-        if matches!(&self.phase, Phase::Running(plan) if plan.round == round) {
-            self.deliver(vec![(LEADER, Body::Settled { round })]);
-        }
-    }
-
-    fn adopt(&self, plan: &Plan) -> Stored<()> {
-        plan.restore.map_or(Ok(()), |id| self.local.job.adopt(id))
-    }
-
-    /// What other nodes have marked as refused is marked here, too: they may be lost.
-    fn mark(&mut self, plan: &Plan) {
-        for (id, refusal) in &plan.refused {
-            match self.local.job.refuse(*id, refusal) {
-                // Nothing of it is here.
-                Err(error) if error.kind == Kind::Missing => {}
-                Err(error) => self.local.note(error.to_string()),
-                Ok(()) => {}
-            }
-        }
-    }
-
-    /// The parts here, as the commit has to know them. Later ones than the restored one count as not committed. Earlier ones that it
-    /// refers to count as committed, although a node that made its part again has no record of it: nobody may drop them.
-    fn held(&mut self, plan: &Plan) -> Stored<Vec<Held>> {
-        let restored = plan.restore;
-        let mut held = Vec::new();
-        for part in inventory::list(&mut self.local)? {
-            let Ok(bytes) = self.local.job.manifest_bytes(part.id, None) else {
-                continue;
-            };
-            let earlier =
-                |other: CheckpointId| restored.is_some_and(|id| other.number <= id.number);
-            let recorded = part.committed && earlier(part.id);
-            let needed = plan.repair.contains(&part.id);
-            // Only the leader passes the digests on. Those of a part that is not whole are not known, and nobody asks for them.
-            let known = self
-                .restart
-                .as_ref()
-                .and_then(|restart| restart.digests(part.id));
-            let digests = known.unwrap_or_else(|| Digests::from(Vec::new()));
-            held.push(Held {
-                id: part.id,
-                digest: digest(&bytes),
-                committed: (recorded || needed).then_some(digests),
-            });
-        }
-        Ok(held)
     }
 }

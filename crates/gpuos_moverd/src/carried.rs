@@ -215,19 +215,30 @@ pub fn place(own: u16) -> Place {
     }
 }
 
+/// The bytes of a message. `None`: it is too long for who is to read it.
+pub(crate) fn encode<T: Serialize>(value: &T) -> Option<Vec<u8>> {
+    let bytes = postcard::to_extend(value, Vec::new()).ok()?;
+    (bytes.len() <= MAX_CARRIED).then_some(bytes)
+}
+
+/// Reads a message. `None`: it is none, or too long.
+pub(crate) fn decode<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Option<T> {
+    if bytes.len() > MAX_CARRIED {
+        return None;
+    }
+    let (value, rest) = postcard::take_from_bytes(bytes).ok()?;
+    rest.is_empty().then_some(value)
+}
+
 impl Carried {
     /// The bytes of a message. `None`: it is too long for who is to read it.
     pub fn encode(&self) -> Option<Vec<u8>> {
-        let bytes = postcard::to_extend(self, Vec::new()).ok()?;
-        (bytes.len() <= MAX_CARRIED).then_some(bytes)
+        encode(self)
     }
 
     /// Reads a message of a job of so many nodes. `None`: it is none, or outside its limits.
     pub fn decode(bytes: &[u8], nodes: u16) -> Option<Carried> {
-        if bytes.len() > MAX_CARRIED {
-            return None;
-        }
-        let (carried, rest) = postcard::take_from_bytes::<Carried>(bytes).ok()?;
+        let carried: Carried = decode(bytes)?;
         let fits = match &carried.body {
             Body::Roster(told) => {
                 let seats = told.roster.index_of_seat.len();
@@ -241,6 +252,6 @@ impl Carried {
             }
             _ => true,
         };
-        (rest.is_empty() && fits).then_some(carried)
+        fits.then_some(carried)
     }
 }

@@ -20,7 +20,7 @@ use gpuos_core::step::StepId;
 use gpuos_core::wire::MOVER_ALIVE;
 use gpuos_link::session::Place;
 use gpuos_workload::WorkloadManager;
-use gpuos_workload::action::{Action, Outcome};
+use gpuos_workload::action::Action;
 use gpuos_workload::job::{Job, JobState};
 
 use crate::clock::seconds;
@@ -289,7 +289,7 @@ impl Registrar {
             Ok(None) => Err(format!("the workload manager knows no step {job}.{step}")),
             Err(outcome) => Err(format!(
                 "the workload manager does not tell of step {job}.{step}: {}",
-                words(&outcome)
+                outcome.words()
             )),
         }
     }
@@ -434,7 +434,7 @@ impl Registrar {
             step: None,
         };
         let outcome = self.manager.act(&action);
-        tracing::warn!(%job, "job {job} may not be requeued: {}", words(&outcome));
+        tracing::warn!(%job, "job {job} may not be requeued: {}", outcome.words());
     }
 
     /// Removes what jobs have left that are over, some time after their last checkpoint.
@@ -476,14 +476,4 @@ pub fn alive(folders: &Path) {
 fn others(all: &[String], these: &[String]) -> Vec<String> {
     let others = all.iter().filter(|node| !these.contains(node));
     others.cloned().collect()
-}
-
-fn words(outcome: &Outcome) -> &str {
-    match outcome {
-        Outcome::Done(text)
-        | Outcome::Nothing(text)
-        | Outcome::NotYet(text)
-        | Outcome::NoAnswer(text)
-        | Outcome::Refused(text) => text,
-    }
 }

@@ -7,7 +7,7 @@ use crate::error::{Error, Result, Tried};
 use crate::job::JobStore;
 use crate::key::same;
 use crate::names::CHOSEN;
-use crate::small::{read_whole, remove_if_there, replace};
+use crate::small::{read_whole, remove_if_there, replace, there};
 
 /// Apart from what else is signed with the key.
 const PURPOSE: &[u8] = b"chosen";
@@ -44,9 +44,9 @@ pub fn choose<D: Disk>(job: &JobStore<'_, D>, chosen: Option<Chosen>) -> Result<
 /// The note cannot be read or does not hold.
 pub fn chosen<D: Disk>(job: &JobStore<'_, D>) -> Result<Option<Chosen>> {
     let tried = || format!("read from which checkpoint job {} goes on", job.job);
-    let bytes = match read_whole(job.disk, &job.folder, CHOSEN, BYTES) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        bytes => bytes.tried(tried)?,
+    let bytes = there(read_whole(job.disk, &job.folder, CHOSEN, BYTES));
+    let Some(bytes) = bytes.tried(tried)? else {
+        return Ok(None);
     };
     let parts = bytes.split_last_chunk().and_then(|(note, code)| {
         let (run, number) = note.split_first_chunk()?;

@@ -20,7 +20,7 @@ use crate::key::{JobKeys, same};
 use crate::names::{self, CURRENT, MANIFEST, REFUSED, SEGMENT};
 use crate::pace::Pace;
 use crate::segment::{SegmentWriter, open_segment};
-use crate::small::{make_or_open, read_whole, remove_if_there, replace};
+use crate::small::{make_or_open, read_whole, remove_if_there, replace, there};
 
 /// Committed checkpoints that are remembered at most: far more than any retention keeps; own choice.
 pub(crate) const MAX_COMMITTED: usize = 4096;
@@ -286,9 +286,9 @@ impl<'a, D: Disk> JobStore<'a, D> {
     pub(crate) fn committed(&self) -> Result<Vec<CheckpointId>> {
         let tried = || format!("read which checkpoint of job {} is current", self.job);
         let most = MAX_COMMITTED * 12 + MAC_BYTES;
-        let note = match read_whole(self.disk, &self.folder, CURRENT, most) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-            note => note.tried(tried)?,
+        let note = there(read_whole(self.disk, &self.folder, CURRENT, most));
+        let Some(note) = note.tried(tried)? else {
+            return Ok(Vec::new());
         };
         let damaged = || Error::damaged(tried(), "its note does not hold");
         let (signed, code) = note.split_last_chunk().ok_or_else(damaged)?;
@@ -395,13 +395,12 @@ impl<'a, D: Disk> JobStore<'a, D> {
     /// The mark does not hold, or cannot be read.
     pub fn refusal(&self, id: CheckpointId) -> Result<Option<Refusal>> {
         let tried = || self.tried("read who has refused", id);
-        let folder = match self.folder(id) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-            folder => folder.tried(tried)?,
+        let Some(folder) = there(self.folder(id)).tried(tried)? else {
+            return Ok(None);
         };
-        let mark = match read_whole(self.disk, &folder, REFUSED, MAX_MARK) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-            mark => mark.tried(tried)?,
+        let mark = there(read_whole(self.disk, &folder, REFUSED, MAX_MARK));
+        let Some(mark) = mark.tried(tried)? else {
+            return Ok(None);
         };
         let damaged = || Error::damaged(tried(), "the mark does not hold");
         let (signed, code) = mark.split_last_chunk().ok_or_else(damaged)?;

@@ -116,3 +116,11 @@ pub(crate) fn make_or_open<D: Disk>(
     disk.sync_folder(at)?;
     disk.open_folder(at, name)
 }
+
+/// What is not there any more is nothing.
+pub(crate) fn there<T>(found: io::Result<T>) -> io::Result<Option<T>> {
+    match found {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        found => found.map(Some),
+    }
+}

@@ -23,7 +23,7 @@ use crate::key::{SiteKey, same};
 use crate::names::{CURRENT, OWNER};
 use crate::pace::Pace;
 use crate::room::{Bound, Room, reserve, usable};
-use crate::small::{make_or_open, read_whole, remove_if_there, replace};
+use crate::small::{make_or_open, read_whole, remove_if_there, replace, there};
 
 /// Jobs in a store at most; own choice.
 const MAX_JOBS: usize = 1 << 16;
@@ -96,10 +96,6 @@ impl<D: Disk> Store<D> {
         Store { pace, ..self }
     }
 
-    fn pace(&self) -> Option<&Pace> {
-        self.pace.as_deref()
-    }
-
     pub(crate) fn disk(&self) -> &D {
         &self.disk
     }
@@ -110,15 +106,14 @@ impl<D: Disk> Store<D> {
 
     /// The same job in another folder of this store.
     pub(crate) fn within(&self, job: &JobStore<'_, D>, folder: D::Folder) -> JobStore<'_, D> {
-        let keys = self.key.of_job(&job.job, job.uid);
-        JobStore::new(
-            &self.disk,
-            folder,
-            job.job.clone(),
-            job.uid,
-            keys,
-            self.pace(),
-        )
+        self.of(job.job.clone(), job.uid, folder)
+    }
+
+    /// A user's job in an open folder.
+    fn of(&self, job: JobId, uid: u32, folder: D::Folder) -> JobStore<'_, D> {
+        let keys = self.key.of_job(&job, uid);
+        let pace = self.pace.as_deref();
+        JobStore::new(&self.disk, folder, job, uid, keys, pace)
     }
 
     /// The job of a folder. `None`: nothing was in it, and it is gone.
@@ -142,15 +137,7 @@ impl<D: Disk> Store<D> {
             return Ok(None);
         }
         let uid = self.owner(&folder, &job)?;
-        let keys = self.key.of_job(&job, uid);
-        Ok(Some(JobStore::new(
-            &self.disk,
-            folder,
-            job,
-            uid,
-            keys,
-            self.pace(),
-        )))
+        Ok(Some(self.of(job, uid, folder)))
     }
 
     /// Ids of the jobs that have a folder, in their order.
@@ -178,15 +165,7 @@ impl<D: Disk> Store<D> {
         let folder = self.disk.open_folder(&self.root, name.as_bytes());
         let folder = folder.tried(tried)?;
         let uid = self.owner(&folder, job)?;
-        let keys = self.key.of_job(job, uid);
-        Ok(JobStore::new(
-            &self.disk,
-            folder,
-            job.clone(),
-            uid,
-            keys,
-            self.pace(),
-        ))
+        Ok(self.of(job.clone(), uid, folder))
     }
 
     /// A job of a user, which gets a folder if it has none.
@@ -212,15 +191,7 @@ impl<D: Disk> Store<D> {
             }
             Err(error) => return Err(error),
         }
-        let keys = self.key.of_job(job, uid);
-        Ok(JobStore::new(
-            &self.disk,
-            folder,
-            job.clone(),
-            uid,
-            keys,
-            self.pace(),
-        ))
+        Ok(self.of(job.clone(), uid, folder))
     }
 
     fn owner(&self, folder: &D::Folder, job: &JobId) -> Result<u32> {
@@ -329,14 +300,6 @@ impl<D: Disk> Store<D> {
     pub fn space(&self) -> Result<Space> {
         let space = self.disk.space(&self.root);
         space.tried(|| "ask how much space the store of checkpoints has".into())
-    }
-}
-
-/// What is not there any more is nothing.
-fn there<T>(found: std::io::Result<T>) -> std::io::Result<Option<T>> {
-    match found {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        found => found.map(Some),
     }
 }
 

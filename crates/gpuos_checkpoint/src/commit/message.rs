@@ -9,8 +9,7 @@ use crate::ids::{CheckpointId, Digest, NodeIndex};
 const MAX_WHY: usize = 400;
 
 /// The digests of the manifests of all nodes, by their [`NodeIndex`]. Copies share the memory.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(from = "Vec<Digest>", into = "Vec<Digest>")]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Digests(Arc<[Digest]>);
 
 impl From<Vec<Digest>> for Digests {
@@ -19,18 +18,7 @@ impl From<Vec<Digest>> for Digests {
     }
 }
 
-impl From<Digests> for Vec<Digest> {
-    fn from(all: Digests) -> Vec<Digest> {
-        all.0.to_vec()
-    }
-}
-
 impl Digests {
-    /// All, in the order of the nodes.
-    pub fn all(&self) -> &[Digest] {
-        &self.0
-    }
-
     /// That of a node. `None`: they are not known.
     pub fn of(&self, node: NodeIndex) -> Option<Digest> {
         self.0.get(usize::from(node.0)).copied()

@@ -92,8 +92,7 @@ impl Program<'_> {
             self.tries.start();
             // Where the program has all nodes, its steps are the job's as any others are.
             let start = (self.count < self.job.size).then_some(self.tries.starts);
-            let (job, machine) = (self.job.clone(), self.machine);
-            let mut step = Step::start(machine, &job, &nodes, start, &self.args.command)?;
+            let mut step = Step::start(self.machine, &self.job, &nodes, start, &self.args.command)?;
             self.tell(&format!("srun is started on {}", list(&nodes)));
             let ended = step.wait(&nodes, &self.signals)?;
             let code = match ended {

@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus};
 use std::sync::atomic::Ordering;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -60,8 +60,7 @@ impl<'a> Step<'a> {
         srun.arg(format!("--nodes={}", nodes.len()))
             .arg(format!("--nodelist={}", nodes.join(",")))
             .arg("--kill-on-bad-exit=1")
-            .args(command)
-            .stdin(Stdio::inherit());
+            .args(command);
         // They speak of all nodes of the job.
         for name in ["SLURM_NNODES", "SLURM_NPROCS", "SLURM_NTASKS"] {
             srun.env_remove(name);

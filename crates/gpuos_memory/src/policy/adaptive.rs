@@ -82,7 +82,7 @@ impl Policy for Arc {
         leaves.map_or(Answer::Take, Answer::Replace)
     }
 
-    fn freed(&mut self, extent: Extent, _there: bool) {
+    fn freed(&mut self, extent: Extent) {
         for order in [
             &mut self.once,
             &mut self.again,

@@ -55,7 +55,7 @@ impl Policy for Clock {
         leaves.map_or(Answer::Take, Answer::Replace)
     }
 
-    fn freed(&mut self, extent: Extent, _there: bool) {
+    fn freed(&mut self, extent: Extent) {
         self.used.remove(&extent);
     }
 }

@@ -15,7 +15,7 @@ mod judge;
 mod tape;
 mod twin;
 
-use judge::{JUDGES, Judges};
+use judge::Judges;
 use twin::Twins;
 
 use super::{Answer, Policy};
@@ -54,11 +54,6 @@ impl Learned {
             }
         }
     }
-
-    /// The judge that decides now.
-    pub fn judge(&self) -> &'static str {
-        JUDGES[self.best].name
-    }
 }
 
 impl Policy for Learned {
@@ -80,7 +75,7 @@ impl Policy for Learned {
         self.there.miss(extent, &self.judges, self.best)
     }
 
-    fn freed(&mut self, extent: Extent, _there: bool) {
+    fn freed(&mut self, extent: Extent) {
         self.there.remove(extent);
         self.twins.freed(extent);
         self.judges.freed(extent);

@@ -30,7 +30,7 @@ impl Policy for Lru {
         leaves.map_or(Answer::Take, Answer::Replace)
     }
 
-    fn freed(&mut self, extent: Extent, _there: bool) {
+    fn freed(&mut self, extent: Extent) {
         self.order.remove(extent);
     }
 }

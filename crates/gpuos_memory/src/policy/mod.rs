@@ -29,8 +29,8 @@ pub trait Policy {
     /// The program touches one that is not. `full`: something has to leave before it can be taken in.
     fn miss(&mut self, extent: Extent, full: bool) -> Answer;
 
-    /// The program has freed an extent; `there`: it was in GPU memory.
-    fn freed(&mut self, extent: Extent, there: bool);
+    /// The program has freed an extent.
+    fn freed(&mut self, extent: Extent);
 }
 
 /// What is done with an extent that was touched outside GPU memory.

@@ -61,7 +61,7 @@ impl Policy for TwoQueues {
         leaves.map_or(Answer::Take, Answer::Replace)
     }
 
-    fn freed(&mut self, extent: Extent, _there: bool) {
+    fn freed(&mut self, extent: Extent) {
         self.new.remove(extent);
         self.left.remove(extent);
         self.hot.remove(extent);

@@ -139,20 +139,28 @@ pub fn chosen<D: Disk>(store: &JobStore<'_, D>) -> Option<(u32, u32)> {
     chosen.map(|chosen| (chosen.run, chosen.number))
 }
 
+/// What a store's newest manifest of a job says.
+///
+/// # Errors
+/// It cannot be read.
+pub fn claimed<D: Disk>(store: &JobStore<'_, D>) -> Stored<Option<Claim>> {
+    let claim = store.claim()?;
+    Ok(claim.map(|(newest, index, nodes, set)| Claim {
+        index,
+        nodes,
+        set: set.members,
+        parity: set.parity,
+        newest,
+    }))
+}
+
 /// What a store has of a job.
 ///
 /// # Errors
 /// It cannot be read.
 pub fn holding<D: Disk>(store: &JobStore<'_, D>) -> Stored<Holding> {
-    let claim = store.claim()?;
     let mut holding = Holding {
-        claim: claim.map(|(newest, index, nodes, set)| Claim {
-            index,
-            nodes,
-            set: set.members,
-            parity: set.parity,
-            newest,
-        }),
+        claim: claimed(store)?,
         chosen: chosen(store),
         ..Holding::default()
     };

@@ -7,7 +7,7 @@ use gpuos_mover::message::Bytes;
 use gpuos_mover::roster::Claim;
 use serde::{Deserialize, Serialize};
 
-use crate::carried::{MAX_CARRIED, PIECE, job_text};
+use crate::carried::{PIECE, decode, encode, job_text};
 
 /// Checkpoints, copies and shards that an answer names at most; own choice, far above what retention keeps.
 const MAX_NAMED: usize = 1 << 16;
@@ -130,17 +130,4 @@ impl Answer {
         };
         fits.then_some(answer)
     }
-}
-
-fn encode<T: Serialize>(value: &T) -> Option<Vec<u8>> {
-    let bytes = postcard::to_extend(value, Vec::new()).ok()?;
-    (bytes.len() <= MAX_CARRIED).then_some(bytes)
-}
-
-fn decode<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Option<T> {
-    if bytes.len() > MAX_CARRIED {
-        return None;
-    }
-    let (value, rest) = postcard::take_from_bytes(bytes).ok()?;
-    rest.is_empty().then_some(value)
 }

@@ -7,6 +7,8 @@ use gpuos_checkpoint::ids::NodeIndex;
 use gpuos_checkpoint::sets::{NodeDomains, Scheme};
 use gpuos_mover::roster::{Claim, Roster, draw};
 
+use super::{Phase, Worker, choice, other};
+use crate::carried::{Body, JobRoster};
 use crate::domains::satisfiable;
 
 /// How long the movers of a job that has no checkpoints are waited for. Its programs wait meanwhile.
@@ -132,5 +134,140 @@ impl Gather {
             roster.notes.extend(notes);
             roster
         }))
+    }
+}
+
+/// Time went by, and not all have been heard.
+pub(super) fn gather(worker: &mut Worker) {
+    let own = claim_once(worker).map(|own| (own, choice::known(worker)));
+    let Phase::Gathering(gather) = &mut worker.phase else {
+        return;
+    };
+    if let Some((own, chosen)) = own {
+        gather.claim(0, own, chosen);
+    }
+    if worker.other.is_some() {
+        gather.take_longer();
+    }
+    let late = gather.is_late(worker.start.earlier(), worker.start.place.own.0 == 0);
+    if worker.start.place.own.0 != 0 {
+        worker.links.want(0);
+        if late {
+            let why = worker.links.why(0);
+            worker.be_late(&why);
+        }
+        return;
+    }
+    let lacking: Vec<u16> = (1..worker.start.place.nodes)
+        .filter(|seat| gather.lacks_claim(*seat))
+        .collect();
+    for seat in &lacking {
+        worker.links.want(*seat);
+        let of = worker.other.clone();
+        worker
+            .links
+            .say(*seat, worker.session, Body::ClaimAsk { of });
+    }
+    // Where all have answered, nothing but what is drained is waited for, which has a limit of its own.
+    if late && !(lacking.is_empty() && worker.wish.is_some()) {
+        let whys: Vec<String> = lacking
+            .iter()
+            .take(3)
+            .map(|seat| worker.links.why(*seat))
+            .collect();
+        let why = match worker.wish {
+            Some(_) => whys.join("; "),
+            None => "no step of the job has started on its first node".into(),
+        };
+        return worker.be_late(&why);
+    }
+    draw_up(worker);
+}
+
+/// Seat 0's own claim, if it is not known yet.
+fn claim_once(worker: &Worker) -> Option<Option<Claim>> {
+    match &worker.phase {
+        Phase::Gathering(gather) if worker.is_first() && gather.lacks_claim(0) => {
+            let of = worker.other.as_ref().map(|other| &other.job);
+            Some(worker.claim(of))
+        }
+        _ => None,
+    }
+}
+
+/// Seat 0: draws the roster when all is known that it needs.
+fn draw_up(worker: &mut Worker) {
+    let scheme = worker.scheme();
+    let (Phase::Gathering(gather), Some(wish)) = (&mut worker.phase, &worker.wish) else {
+        return;
+    };
+    let levels = &worker.shared.config.domains;
+    let nodes = worker.start.place.nodes;
+    // Another job has run before.
+    let run = worker
+        .start
+        .earlier()
+        .max(u32::from(worker.other.is_some()));
+    if !worker.back.is_known(run) || !gather.is_full(nodes.into()) {
+        return;
+    }
+    // A first run has nothing anywhere. Nodes on which `gpuos run` starts the program again have been at it until now; those of a
+    // requeued job may have something older than others.
+    let again = worker.start.launch.start > 1 && worker.other.is_none();
+    let is_enough = run == 0 || (again && gather.covers(nodes));
+    if !is_enough && !worker.donors.is_known(&worker.start.nodes) {
+        return;
+    }
+    if let Some(why) = worker.donors.refused() {
+        return worker.fail(why);
+    }
+    // What was made in this run goes before what was chosen for its begin.
+    let has_saved = worker
+        .folder
+        .as_ref()
+        .is_some_and(|folder| folder.has_committed());
+    let only = match &worker.other {
+        Some(other) => other.number,
+        None if has_saved => None,
+        None => gather.chosen(worker.start.run, &worker.donors.chosen()),
+    };
+    worker.back.want(only);
+    let (donors, claims) = match worker.back.is_fetching() {
+        false => worker.donors.decide(&gather.claims(), only),
+        true => Default::default(),
+    };
+    let drained = worker.back.claims(nodes);
+    // Parts of something older would come in vain.
+    let newer = drained.first().map_or(0, |claim| claim.newest.number);
+    let (donors, claims) = match newer > donors.taking.highest {
+        true => Default::default(),
+        false => (donors, claims),
+    };
+    gather.fill(claims);
+    gather.fill(drained);
+    if let Some(other) = &worker.other
+        && gather.claims().iter().all(Option::is_none)
+    {
+        let why = other::none_of(other, &donors.silent);
+        return worker.fail(why);
+    }
+    match gather.draw(scheme, &worker.start.domains, levels) {
+        Some(Ok(roster)) => {
+            let told = JobRoster {
+                gid: wish.gid,
+                asked: wish.asked.clone(),
+                drained: worker.back.parts(nodes, run),
+                donors,
+                only,
+                of: worker.other.clone(),
+                base: worker.base.clone(),
+                roster,
+            };
+            let notes = &told.roster.notes;
+            notes.iter().for_each(|note| worker.note(note));
+            worker.begin(told);
+        }
+        Some(Err(why)) => worker.fail(why),
+        None => {}
     }
 }

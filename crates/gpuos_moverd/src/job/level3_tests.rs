@@ -206,6 +206,14 @@ fn pruned(node: &mut Node) {
     assert_eq!(node.drain.done(done), None);
 }
 
+/// They make a checkpoint of that number, and drain it.
+fn drained(nodes: &mut [Node; 2], number: u32) {
+    nodes.iter().for_each(|node| node.take(number));
+    nodes[0].drain.committed(id(number), false);
+    until_quiet(nodes);
+    pruned(&mut nodes[0]);
+}
+
 #[test]
 fn what_two_nodes_have_drained_comes_back_on_two_others() {
     let place = Place::new();
@@ -260,10 +268,7 @@ fn what_was_drained_since_the_begin_of_a_run_is_found_when_movers_gather_again()
     let mut nodes = two(&place, Some(Asked::Every(1)));
     nodes[0].looked();
     for number in 1..=3 {
-        nodes.iter().for_each(|node| node.take(number));
-        nodes[0].drain.committed(id(number), false);
-        until_quiet(&mut nodes);
-        pruned(&mut nodes[0]);
+        drained(&mut nodes, number);
     }
     assert_eq!(
         nodes[0].back.parts(2, 0).better,
@@ -340,10 +345,7 @@ fn what_was_refused_does_not_come_back_from_there() {
 fn what_is_damaged_there_is_passed_over_and_not_forgotten() {
     let place = Place::new();
     let mut nodes = two(&place, Some(Asked::Every(1)));
-    nodes.iter().for_each(|node| node.take(1));
-    nodes[0].drain.committed(id(1), false);
-    until_quiet(&mut nodes);
-    pruned(&mut nodes[0]);
+    drained(&mut nodes, 1);
     let segment = format!("7/node-1/{}/segment", id(1));
     let segment = place.shared().join(segment);
     let mut bytes = fs::read(&segment).unwrap();
@@ -380,10 +382,7 @@ fn what_is_damaged_there_is_passed_over_and_not_forgotten() {
 fn a_node_that_cannot_is_told_of_once_and_the_drained_one_stays() {
     let place = Place::new();
     let mut nodes = two(&place, Some(Asked::Every(1)));
-    nodes.iter().for_each(|node| node.take(1));
-    nodes[0].drain.committed(id(1), false);
-    until_quiet(&mut nodes);
-    pruned(&mut nodes[0]);
+    drained(&mut nodes, 1);
     // Node 1 does not see the folder any more.
     fs::rename(place.shared(), place.0.path().join("away")).unwrap();
     nodes[1].level3.look();
@@ -414,10 +413,7 @@ fn a_node_that_cannot_is_told_of_once_and_the_drained_one_stays() {
 fn what_was_copied_to_several_places_is_not_called_drained() {
     let place = Place::new();
     let mut nodes = two(&place, Some(Asked::Every(1)));
-    nodes.iter().for_each(|node| node.take(1));
-    nodes[0].drain.committed(id(1), false);
-    until_quiet(&mut nodes);
-    pruned(&mut nodes[0]);
+    drained(&mut nodes, 1);
     nodes.iter().for_each(|node| node.take(2));
     nodes[0].drain.committed(id(2), false);
     assert!(nodes[0].drain.tick().is_empty());

@@ -13,6 +13,7 @@
 //! - `links`, `gather`: the others; `begin`: when they are found; `ends`: the job's end, as the workload manager has it; `running`: node and conductor; `quota`: how much it
 //!   may keep; `restoring`: the files of a rank, also from another node; `unwritten`: what its programs could not be told yet;
 //! - `drain`: to the parallel file system, and `back`: from there; `donors`: what nodes hold that the job does not have any more;
+//!   `other`: the begin from another job's checkpoint; `choice`: what its user has chosen for the next run;
 //! - `serve`: what the thread does with what comes in; `status`: how it stands, for clients; `tally`: what is counted.
 //!
 //! The thread blocks on the disk. While it reads a folder or writes a segment others wait for its answers, and ask again.

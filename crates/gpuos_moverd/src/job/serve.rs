@@ -10,11 +10,12 @@ use gpuos_mover::program::{Input, Join, Reason};
 use gpuos_mover::roster::Claim;
 
 use super::ends::Next;
-use super::gather::Gather;
+use super::gather::{self, Gather};
 use super::running::{Around, Held, Running};
 use super::unwritten::Tell;
 use super::{Phase, Wish, Worker, begin, choice, donors, new_session, other};
 use crate::carried::{Base, Body, Carried, JobRoster};
+use crate::donor::serve::claimed;
 use crate::event::{BackDone, Event};
 use crate::folder::{JobFolder, Kept};
 
@@ -227,7 +228,7 @@ impl Worker {
     }
 
     /// What this node has of the job, or of another one of the same user.
-    fn claim(&self, of: Option<&JobId>) -> Option<Claim> {
+    pub(super) fn claim(&self, of: Option<&JobId>) -> Option<Claim> {
         let uid = self.start.uid;
         let store = match of {
             None => self.shared.store.job(&self.start.job, uid),
@@ -237,15 +238,8 @@ impl Worker {
         if of.is_some() && !store.as_ref().is_ok_and(|store| store.uid() == uid) {
             return None;
         }
-        let claim = store.and_then(|store| store.claim());
-        match claim {
-            Ok(claim) => claim.map(|(newest, index, nodes, set)| Claim {
-                index,
-                nodes,
-                set: set.members,
-                parity: set.parity,
-                newest,
-            }),
+        match store.and_then(|store| claimed(&store)) {
+            Ok(claim) => claim,
             Err(error) => {
                 self.note(&error.to_string());
                 None
@@ -256,7 +250,7 @@ impl Worker {
     /// Time went by.
     pub(super) fn look(&mut self) {
         if let Phase::Gathering(_) = self.phase {
-            self.gather();
+            gather::gather(self);
         }
         self.keep_links();
         choice::look(self);
@@ -385,136 +379,6 @@ impl Worker {
         }
     }
 
-    fn gather(&mut self) {
-        let own = self.claim_once();
-        let chosen = choice::known(self);
-        let Phase::Gathering(gather) = &mut self.phase else {
-            return;
-        };
-        if let Some(own) = own {
-            gather.claim(0, own, chosen);
-        }
-        if self.other.is_some() {
-            gather.take_longer();
-        }
-        let late = gather.is_late(self.start.earlier(), self.start.place.own.0 == 0);
-        if self.start.place.own.0 != 0 {
-            self.links.want(0);
-            if late {
-                let why = self.links.why(0);
-                self.be_late(&why);
-            }
-            return;
-        }
-        let lacking: Vec<u16> = (1..self.start.place.nodes)
-            .filter(|seat| gather.lacks_claim(*seat))
-            .collect();
-        for seat in &lacking {
-            self.links.want(*seat);
-            let of = self.other.clone();
-            self.links.say(*seat, self.session, Body::ClaimAsk { of });
-        }
-        // Where all have answered, nothing but what is drained is waited for, which has a limit of its own.
-        if late && !(lacking.is_empty() && self.wish.is_some()) {
-            let whys: Vec<String> = lacking
-                .iter()
-                .take(3)
-                .map(|seat| self.links.why(*seat))
-                .collect();
-            let why = match self.wish {
-                Some(_) => whys.join("; "),
-                None => "no step of the job has started on its first node".into(),
-            };
-            return self.be_late(&why);
-        }
-        self.draw();
-    }
-
-    /// Seat 0's own claim, if it is not known yet.
-    fn claim_once(&self) -> Option<Option<Claim>> {
-        match &self.phase {
-            Phase::Gathering(gather) if self.is_first() && gather.lacks_claim(0) => {
-                let of = self.other.as_ref().map(|other| &other.job);
-                Some(self.claim(of))
-            }
-            _ => None,
-        }
-    }
-
-    /// Seat 0: draws the roster when all is known that it needs.
-    fn draw(&mut self) {
-        let scheme = self.scheme();
-        let (Phase::Gathering(gather), Some(wish)) = (&mut self.phase, &self.wish) else {
-            return;
-        };
-        let levels = &self.shared.config.domains;
-        let nodes = self.start.place.nodes;
-        // Another job has run before.
-        let run = self.start.earlier().max(u32::from(self.other.is_some()));
-        if !self.back.is_known(run) || !gather.is_full(nodes.into()) {
-            return;
-        }
-        // A first run has nothing anywhere. Nodes on which `gpuos run` starts the program again have been at it until now; those of a
-        // requeued job may have something older than others.
-        let again = self.start.launch.start > 1 && self.other.is_none();
-        let is_enough = run == 0 || (again && gather.covers(nodes));
-        if !is_enough && !self.donors.is_known(&self.start.nodes) {
-            return;
-        }
-        if let Some(why) = self.donors.refused() {
-            return self.fail(why);
-        }
-        // What was made in this run goes before what was chosen for its begin.
-        let has_saved = self
-            .folder
-            .as_ref()
-            .is_some_and(|folder| folder.has_committed());
-        let only = match &self.other {
-            Some(other) => other.number,
-            None if has_saved => None,
-            None => gather.chosen(self.start.run, &self.donors.chosen()),
-        };
-        self.back.want(only);
-        let (donors, claims) = match self.back.is_fetching() {
-            false => self.donors.decide(&gather.claims(), only),
-            true => Default::default(),
-        };
-        let drained = self.back.claims(nodes);
-        // Parts of something older would come in vain.
-        let newer = drained.first().map_or(0, |claim| claim.newest.number);
-        let (donors, claims) = match newer > donors.taking.highest {
-            true => Default::default(),
-            false => (donors, claims),
-        };
-        gather.fill(claims);
-        gather.fill(drained);
-        if let Some(other) = &self.other
-            && gather.claims().iter().all(Option::is_none)
-        {
-            let why = other::none_of(other, &donors.silent);
-            return self.fail(why);
-        }
-        match gather.draw(scheme, &self.start.domains, levels) {
-            Some(Ok(roster)) => {
-                let told = JobRoster {
-                    gid: wish.gid,
-                    asked: wish.asked.clone(),
-                    drained: self.back.parts(nodes, run),
-                    donors,
-                    only,
-                    of: self.other.clone(),
-                    base: self.base.clone(),
-                    roster,
-                };
-                let notes = &told.roster.notes;
-                notes.iter().for_each(|note| self.note(note));
-                self.begin(told);
-            }
-            Some(Err(why)) => self.fail(why),
-            None => {}
-        }
-    }
-
     /// Links of this node, by seat: seat 0 makes those to all; of two others the lower one makes theirs.
     fn keep_links(&mut self) {
         let (needed, roster) = match &self.phase {
@@ -536,7 +400,7 @@ impl Worker {
     }
 
     /// The roster is known: node and conductor begin, once there is on this node what they begin with.
-    fn begin(&mut self, roster: JobRoster) {
+    pub(super) fn begin(&mut self, roster: JobRoster) {
         if !matches!(self.phase, Phase::Gathering(_)) {
             return;
         }
@@ -592,7 +456,7 @@ impl Worker {
     }
 
     /// There are no checkpoints in this run.
-    fn fail(&mut self, why: String) {
+    pub(super) fn fail(&mut self, why: String) {
         tracing::error!(job = %self.start.job, "job {}: {why}", self.start.job);
         if self.is_first() {
             for seat in 1..self.start.place.nodes {
@@ -603,7 +467,7 @@ impl Worker {
     }
 
     /// The movers did not find each other in time.
-    fn be_late(&mut self, why: &str) {
+    pub(super) fn be_late(&mut self, why: &str) {
         self.fail(format!("no checkpoints in this run: {why}"));
         self.late = true;
     }

@@ -21,29 +21,24 @@ enum By {
 
 /// A judge.
 pub struct Judge {
-    pub name: &'static str,
     by: By,
     /// Whether an extent that is worth less than all that are there comes in all the same.
     takes_all: bool,
 }
 
 pub const JUDGES: [Judge; 6] = [
-    judge("lru", By::Last, true),
-    judge("tape", By::Tape, false),
-    judge("gaps", By::Gaps, false),
-    judge("often", By::Uses(0), false),
-    judge("both", By::Uses(1), false),
-    judge("lately", By::Uses(2), false),
+    judge(By::Last, true),     // lru
+    judge(By::Tape, false),    // tape
+    judge(By::Gaps, false),    // gaps
+    judge(By::Uses(0), false), // often
+    judge(By::Uses(1), false), // both
+    judge(By::Uses(2), false), // lately
 ];
 /// Half-lives of uses, in touches for each extent that there is room for.
 const HALF_LIVES: [f64; 3] = [256.0, 16.0, 1.0];
 
-const fn judge(name: &'static str, by: By, takes_all: bool) -> Judge {
-    Judge {
-        name,
-        by,
-        takes_all,
-    }
+const fn judge(by: By, takes_all: bool) -> Judge {
+    Judge { by, takes_all }
 }
 
 /// Worth that can be ordered: more is more.
