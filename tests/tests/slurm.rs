@@ -8,6 +8,7 @@ mod checkpoint_kinds;
 mod checkpoint_losses;
 mod checkpoint_matrix;
 mod checkpoint_outside;
+mod checkpoint_overhead;
 mod checkpoint_rto;
 mod claims;
 mod discover;
