@@ -44,7 +44,7 @@ STRIPPED = STRIP=$(STRIP) scripts/install-stripped.sh
 VERSION  = $(shell sed -n '/^\[workspace.package\]/,/^version/s/^version = "\(.*\)"/\1/p' Cargo.toml)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check style random reference bench bench-checkpoint replay results soak matrix ckpt-matrix ckpt-rto ckpt-losses ckpt-flips ckpt-scale ckpt-overhead upgrade hostile lint licences build release install uninstall clean sentences forms vm-build vm-from vm-test vm-sh vm-table arm-test
+.PHONY: help demo test check style random reference bench bench-checkpoint replay results soak matrix ckpt-matrix ckpt-rto ckpt-losses ckpt-flips ckpt-scale ckpt-overhead ckpt-beside upgrade hostile lint licences build release install uninstall clean sentences forms vm-build vm-from vm-test vm-sh vm-table arm-test
 
 help:
 	@echo 'make demo       real Slurm clusters on this machine, stock and gpuos side by side (root or sudo)'
@@ -60,6 +60,7 @@ help:
 	@echo 'make matrix     first jobs under each wrong layout table, on each release'
 	@echo 'make ckpt-matrix programs with checkpoints, and what ends beneath them at random moments (MOMENTS=, GPUOS_CKPT_MATRIX_VICTIMS=, …_PROGRAMS=)'
 	@echo 'make ckpt-rto   a node dies: seconds until the program does its next step, by parts (RUNS=, MIB=, MODES=requeue,spare)'
+	@echo 'make ckpt-beside an MPI program that saves, with gpuos, with SCR and with plain files (SCR=FOLDER, COUNT=, MIB=)'
 	@echo 'make ckpt-overhead what checkpoints cost a training loop, and the interval of auto (TURNS=, MIB=)'
 	@echo 'make ckpt-losses any two of eight stores lost at any moment, and three (SEEDS=)'
 	@echo 'make ckpt-flips flips, cuts and swaps in what is stored and drained: none is loaded (FLIPS=)'
@@ -188,6 +189,13 @@ ckpt-rto:
 	@scripts/needs.sh build lab
 	GPUOS_CKPT_RTO=$(RUNS) $(if $(MIB),GPUOS_CKPT_RTO_MIB=$(MIB)) $(if $(MODES),GPUOS_CKPT_RTO_MODES=$(MODES)) GPUOS_WRITE=1 \
 	  $(CARGO) test --workspace --locked $(AS_ROOT) --test slurm -- --nocapture checkpoint_rto::
+
+# An MPI program that saves by gpuos, by SCR where SCR= names the folder where that is installed, and by files of its own, with optimised daemons.
+COUNT ?= 10
+ckpt-beside:
+	@scripts/needs.sh build lab mpi
+	GPUOS_CKPT_BESIDE=$(COUNT) $(if $(MIB),GPUOS_CKPT_BESIDE_MIB=$(MIB)) $(if $(SCR),GPUOS_SCR=$(abspath $(SCR))) GPUOS_WRITE=1 \
+	  $(CARGO) test --release --locked $(AS_ROOT) -p gpuos_tests --test slurm -- --nocapture checkpoint_beside::
 
 # A training loop with and without checkpoints, by turns, with optimised daemons; docs/results/ckpt-overhead has what came of it.
 TURNS ?= 5

@@ -3,6 +3,7 @@
 
 mod accounting;
 mod checkpoint;
+mod checkpoint_beside;
 mod checkpoint_ends;
 mod checkpoint_kinds;
 mod checkpoint_losses;
