@@ -14,12 +14,12 @@ use gpuos_lab::Suite;
 use gpuos_tests::{Cluster, Setup, measured_runs, plugins, results, skip};
 
 use crate::checkpoint::output;
-use crate::checkpoint_matrix::root;
+use crate::checkpoint_matrix::{folders_of_pmix, root};
 
 const PROGRAM: &str = include_str!("checkpoint_beside/saves.c");
 
-/// Nodes, with a rank each.
-const NODES: usize = 3;
+/// With a rank each.
+const NODES: [&str; 3] = ["n1", "n2", "n3"];
 
 /// Seconds between two checkpoints: enough that the one before is stored.
 const PAUSE: u32 = 5;
@@ -45,8 +45,9 @@ fn a_program_that_saves_beside_scr_and_plain_files() {
         return;
     };
     let mut setup = Setup::new("ckpt-beside", &Suite::Native);
-    setup.spec.nodes = NODES.into();
+    setup.spec.nodes = NODES.len().into();
     setup.spec.movers = Some(plugins::daemons().to_path_buf());
+    let _temporary = folders_of_pmix(&mut setup, &NODES);
     let Some(cluster) = setup.steered() else {
         return;
     };
@@ -104,7 +105,7 @@ impl Row {
     fn line(&self, mib: u64) -> String {
         let stood = self.sorted();
         let (median, longest) = (stood[stood.len() / 2], stood[stood.len() - 1]);
-        let rate = (mib * NODES as u64) as f64 / median;
+        let rate = (mib * NODES.len() as u64) as f64 / median;
         format!(
             "| {} | {} | {median:.2} | {longest:.2} | {rate:.0} |",
             self.name, self.survives
@@ -125,7 +126,7 @@ impl Measure {
             stood,
         };
         let gpuos = self.gpuos();
-        let option = format!("--gpuos-checkpoint={PAUSE}s,l2=xor:{NODES}");
+        let option = format!("--gpuos-checkpoint={PAUSE}s,l2=xor:{}", NODES.len());
         let stood = self.run(&gpuos, &[&option], "");
         rows.push(row("gpuos, `l2=xor:3`", "any node of the three", stood));
         if let Some(scr) = &self.scr {
@@ -201,7 +202,12 @@ impl Measure {
         let (library, path) = (format!("-L{lib}"), format!("-Wl,-rpath,{lib}"));
         let program = self.compile(&folder, &[&include, &library, "-lscr", &path]);
         let start = folder.join("start.sh");
-        let lines = format!("hostname $SLURMD_NODENAME\nexec {program} \"$@\"\n");
+        let lines = format!(
+            "hostname $SLURMD_NODENAME\n\
+             export SCR_CACHE_BASE=$SCR_CACHE_BASE/$SLURMD_NODENAME SCR_CNTL_BASE=$SCR_CNTL_BASE/$SLURMD_NODENAME\n\
+             mkdir -p $SCR_CACHE_BASE $SCR_CNTL_BASE\n\
+             exec {program} \"$@\"\n"
+        );
         fs::write(&start, lines).expect("written");
         format!("unshare --uts sh {}", start.display())
     }
@@ -215,7 +221,8 @@ impl Measure {
         let (cache, control, prefix) = (place("cache"), place("control"), place("prefix"));
         format!(
             "SCR_CACHE_BASE={cache} SCR_CNTL_BASE={control} SCR_PREFIX={prefix} SCR_COPY_TYPE={kind} SCR_FLUSH=0 SCR_CACHE_SIZE=2 \
-             SCR_CHECKPOINT_SECONDS={PAUSE} SCR_SET_SIZE={NODES}"
+             SCR_CHECKPOINT_SECONDS={PAUSE} SCR_SET_SIZE={}",
+            NODES.len()
         )
     }
 
@@ -233,7 +240,8 @@ impl Measure {
         }
         let (slurm, mib, count) = (self.cluster.lab.version(), self.mib, self.count);
         let made = format!(
-            "{date}, Slurm {slurm}, {NODES} ranks with {mib} MiB each, {count} checkpoints each, load average before them {load}.\n\n{table}"
+            "{date}, Slurm {slurm}, {} ranks with {mib} MiB each, {count} checkpoints each, load average before them {load}.\n\n{table}",
+            NODES.len()
         );
         results::write("ckpt-beside", &csv, &made);
     }

@@ -79,13 +79,7 @@ fn each_program_survives_each_victim(suite: &Suite) {
     };
     let mut setup = Setup::simulated("ckpt-matrix", suite, NODES.len());
     setup.spec.movers = Some(plugins::daemons().to_path_buf());
-    // PMIx makes a folder for each step there, and all nodes are one machine.
-    let temporary = tempfile::tempdir().expect("a folder");
-    for node in NODES {
-        fs::create_dir(temporary.path().join(node)).expect("a folder");
-    }
-    let of_node = format!("TmpFS={}/%n", temporary.path().display());
-    setup.spec.slurm_conf_extra.push(of_node);
+    let _temporary = folders_of_pmix(&mut setup, &NODES);
     let Some(cluster) = setup.steered() else {
         return;
     };
@@ -113,6 +107,17 @@ fn each_program_survives_each_victim(suite: &Suite) {
         matrix.table.write();
     }
     matrix.table.assert_all_held();
+}
+
+/// A temporary folder for each node: PMIx makes one for each step there, and all nodes are one machine. They last as long as what is returned.
+pub(crate) fn folders_of_pmix(setup: &mut Setup, nodes: &[&str]) -> tempfile::TempDir {
+    let temporary = tempfile::tempdir().expect("a folder");
+    for node in nodes {
+        fs::create_dir(temporary.path().join(node)).expect("a folder");
+    }
+    let of_node = format!("TmpFS={}/%n", temporary.path().display());
+    setup.spec.slurm_conf_extra.push(of_node);
+    temporary
 }
 
 pub(crate) fn root() -> PathBuf {

@@ -72,7 +72,7 @@ fn a_training_loop_and_its_checkpoints() {
         cluster,
         python,
         mib: number("GPUOS_CKPT_OVERHEAD_MIB").unwrap_or(256),
-        steps: number("GPUOS_CKPT_OVERHEAD_STEPS").unwrap_or(400),
+        steps: number("GPUOS_CKPT_OVERHEAD_STEPS").unwrap_or(200),
     };
     let mut table = Table {
         mib: measure.mib,
