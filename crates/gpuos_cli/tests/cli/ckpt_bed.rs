@@ -162,6 +162,7 @@ pub fn kept(number: u32, committed: bool, days: u64) -> CheckpointKept {
         files: 4,
         bytes: 3 << 29,
         stored: 1 << 31,
+        form: None,
         took_ms: committed.then_some(2_540),
         refused: None,
     }
