@@ -197,16 +197,29 @@ pub(crate) fn drained(folder: &Path, nodes: usize) -> Option<u32> {
     all.last().copied()
 }
 
-/// A job loses all of its nodes and what was on their disks, and goes on on as many others.
+/// Whether names of files can be read in what is drained of a node.
+fn tells_names(folder: &Path) -> bool {
+    let parts = fs::read_dir(folder.join("node-0")).into_iter().flatten();
+    let manifests = parts.flatten().map(|id| id.path().join("manifest"));
+    let mut bytes = manifests.filter_map(|manifest| fs::read(manifest).ok());
+    bytes.any(|bytes| bytes.windows(5).any(|it| it == b"rank-"))
+}
+
+/// A job loses all of its nodes and what was on their disks, and goes on on as many others. With several nodes, what is kept is
+/// compressed and encrypted.
 fn go_on_from_what_was_drained(name: &str, suite: &Suite, nodes: usize) {
     let shared = tempfile::tempdir().expect("a folder");
     let private = fs::Permissions::from_mode(0o700);
     fs::set_permissions(shared.path(), private).expect("it is ours");
+    let form = match nodes {
+        1 => "",
+        _ => "compress = \"always\"\nencrypt = true\n",
+    };
     let mut setup = Setup::new(name, suite);
     setup.spec.nodes = (2 * nodes).into();
     setup.spec.movers = Some(plugins::daemons().to_path_buf());
     setup.spec.gpuos_toml = Some(format!(
-        "[checkpoint]\nenabled = true\nport = 0\nleast-seconds = 1\nshared = {:?}\n",
+        "[checkpoint]\nenabled = true\nport = 0\nleast-seconds = 1\n{form}shared = {:?}\n",
         shared.path()
     ));
     let Some(cluster) = setup.steered() else {
@@ -229,6 +242,8 @@ fn go_on_from_what_was_drained(name: &str, suite: &Suite, nodes: usize) {
     until(&cluster, "one is drained", || {
         drained().filter(|number| *number >= 2)
     });
+    let folder = shared.path().join(job.to_string());
+    assert_eq!(tells_names(&folder), form.is_empty());
     let of = |node: &&String| committed(&cluster, node, job).is_some();
     let lost: Vec<String> = all.iter().filter(of).cloned().collect();
     assert_eq!(lost.len(), nodes, "{lost:?}");

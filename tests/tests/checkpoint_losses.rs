@@ -126,7 +126,7 @@ fn stores_are_lost() {
     setup.spec.nodes = NODES.into();
     setup.spec.movers = Some(plugins::daemons().to_path_buf());
     setup.spec.gpuos_toml = Some(format!(
-        "[checkpoint]\nenabled = true\nport = 0\nleast-seconds = 1\nshared = {:?}\n",
+        "[checkpoint]\nenabled = true\nport = 0\nleast-seconds = 1\ncompress = \"always\"\nencrypt = true\nshared = {:?}\n",
         shared.path()
     ));
     let Some(mut cluster) = setup.steered() else {

@@ -2,8 +2,9 @@
 
 use gpuos_checkpoint::ids::{CheckpointId, Digest, NodeIndex};
 use gpuos_checkpoint::manifest::{
-    Authentic, Counts, Extent, FileEntry, FolderEntry, Kind, MAC_BYTES, MAX_DEPTH, Manifest,
-    NodeSet, Refused, Segment, Stored, Time, Unsealed, check, rank_folder, rank_of, ranks,
+    Authentic, Coded, Counts, Encryption, Extent, FileEntry, FolderEntry, KeyId, Kind, MAC_BYTES,
+    MAX_DEPTH, Manifest, NodeSet, Refused, Segment, Stored, Time, Unsealed, check, rank_folder,
+    rank_of, ranks,
 };
 use proptest::prelude::*;
 
@@ -73,16 +74,7 @@ fn good() -> Manifest {
             parity: 1,
             chunk: 2 * PAGE,
         },
-        segments: vec![
-            Segment {
-                id: id(9),
-                length: 3 * PAGE,
-            },
-            Segment {
-                id: id(4),
-                length: 2 * PAGE,
-            },
-        ],
+        segments: vec![Segment::new(id(9), 3 * PAGE), Segment::new(id(4), 2 * PAGE)],
         folders: vec![folder(b"model"), folder(b"nothing")],
         counts: Counts::of(&files).unwrap(),
         files,
@@ -146,10 +138,11 @@ fn other_formats_and_versions_are_told() {
         read(&resigned(changed))
     };
     assert_eq!(with(0, b'X'), Err(Refused::Format));
-    assert_eq!(with(8, 2), Err(Refused::Version(2)));
+    assert_eq!(with(8, 2), Err(Refused::Format));
+    assert_eq!(with(8, 3), Err(Refused::Version(3)));
     assert_eq!(with(10, 0), Err(Refused::Format));
-    let version = Refused::Version(2).to_string();
-    assert_eq!(version, "it has version 2, this release reads 1");
+    let version = Refused::Version(3).to_string();
+    assert_eq!(version, "it has version 3, this release reads 1 and 2");
     // More after the manifest than its length says, and an empty body.
     let longer = [&bytes[..], &[0]].concat();
     assert_eq!(read(&resigned(longer)), Err(Refused::Format));
@@ -170,7 +163,7 @@ fn an_unknown_kind_of_extent_is_refused() {
     let mut bytes = written(&manifest);
     // 77 bytes, kind 0, and after it the totals: one file, one extent, 77 bytes.
     let found = bytes.windows(5).rposition(|it| it == [77, 0, 1, 1, 77]);
-    bytes[found.unwrap() + 1] = 2;
+    bytes[found.unwrap() + 1] = 3;
     assert_eq!(read(&resigned(bytes)), Err(Refused::Format));
 }
 
@@ -298,6 +291,134 @@ fn cases() -> ProptestConfig {
     }
 }
 
+/// As `good`, with an extent that is compressed and encrypted, one that is compressed, and one that is encrypted.
+fn coded() -> Manifest {
+    let mut manifest = good();
+    manifest.segments[0].encryption = Some(Encryption {
+        cipher: Encryption::AES_256_CTR,
+        key: KeyId([3; 8]),
+        salt: [9; 16],
+    });
+    let it = |offset: u64, length: u32, raw: u64, packing: u8, nth: Option<u64>| Extent {
+        raw,
+        kind: Kind::Coded(Coded {
+            stored: Stored {
+                segment: 0,
+                offset,
+                length,
+                digest: Digest([8; 32]),
+            },
+            plain: Digest([7; 32]),
+            packing,
+            nth,
+        }),
+    };
+    let extents = vec![
+        it(0, 100, 5000, Coded::ZSTD, Some(0)),
+        it(PAGE, 4095, 4096, Coded::ZSTD, None),
+        it(2 * PAGE, 17, 17, Coded::AS_IT_IS, Some(1 << 40)),
+    ];
+    manifest.files.push(file(b"coded", extents));
+    manifest.counts = Counts::of(&manifest.files).unwrap();
+    manifest
+}
+
+/// Counter mode, as far as a frame is concerned.
+fn flip(body: &mut [u8]) {
+    body.iter_mut().for_each(|byte| *byte ^= 0x5a);
+}
+
+fn encrypted(manifest: &Manifest) -> Vec<u8> {
+    let with = manifest.segments[0].encryption.unwrap();
+    let unsealed = Unsealed::encrypted(manifest, &with, flip);
+    unsealed.unwrap().seal(code)
+}
+
+#[test]
+fn what_is_compressed_or_encrypted_is_written_in_the_second_version_and_read() {
+    let manifest = coded();
+    let plain = written(&manifest);
+    assert_eq!((written(&good())[8], plain[8]), (1, 2));
+    assert_eq!(read(&plain), Ok(manifest.clone()));
+    let bytes = encrypted(&manifest);
+    let named = |bytes: &[u8]| bytes.windows(5).any(|it| it == b"coded");
+    assert!(named(&plain) && !named(&bytes));
+    let holds = |signed: &[u8], mac: &[u8; MAC_BYTES]| code(signed) == *mac;
+    let signed = Authentic::verify(&bytes, holds).unwrap();
+    let again = signed.parse_with(|with, body| {
+        flip(body);
+        with.key == KeyId([3; 8]) && with.salt == [9; 16]
+    });
+    assert_eq!(again, Ok(manifest));
+    // Without the key it says which one it is.
+    assert_eq!(read(&bytes), Err(Refused::Key(KeyId([3; 8]))));
+    let said = Refused::Key(KeyId([3; 8])).to_string();
+    assert!(
+        said.contains("the key 0303030303030303, which is not"),
+        "{said}"
+    );
+    // Nothing of the second version hides in the first, and the list of keys is as long as that of segments.
+    let mut older = plain.clone();
+    older[8] = 1;
+    assert_eq!(read(&resigned(older)), Err(Refused::Format));
+    let end = plain.len() - MAC_BYTES;
+    let mut fewer = plain.clone();
+    fewer.drain(end - 1..end);
+    fewer[10] -= 1;
+    assert_eq!(read(&resigned(fewer)), Err(Refused::Format));
+}
+
+#[test]
+fn a_way_of_coding_that_is_not_known_and_lengths_that_do_not_fit_are_refused() {
+    type Change = fn(&mut Coded, &mut u64);
+    let changes: [(Change, &str); 6] = [
+        (
+            |it, _| it.packing = 2,
+            "compressed in a way of number 2, and this release knows 1, zstd, alone",
+        ),
+        (
+            |it, raw| it.stored.length = *raw as u32,
+            "fewer are stored where they are compressed",
+        ),
+        (|_, raw| *raw = (64 << 20) + 1, "67108864 at most"),
+        (|it, _| it.packing = Coded::AS_IT_IS, "both are the same"),
+        (|it, _| it.stored.offset = 1, "not at a multiple of 4096"),
+        (
+            |it, _| {
+                it.stored.segment = 1;
+                it.stored.length = 16;
+            },
+            "is encrypted, and its segment names no key",
+        ),
+    ];
+    for (change, wanted) in changes {
+        let mut manifest = coded();
+        let last = manifest.files.last_mut().unwrap();
+        let Extent { raw, kind } = &mut last.extents[0];
+        let Kind::Coded(it) = kind else {
+            panic!("it is coded");
+        };
+        change(it, raw);
+        last.size = last.extents.iter().map(|extent| extent.raw).sum();
+        manifest.counts = Counts::of(&manifest.files).unwrap();
+        let refused = check(&manifest).unwrap_err().to_string();
+        assert!(refused.contains(wanted), "{wanted}: {refused}");
+    }
+    let mut manifest = coded();
+    let encryption = manifest.segments[0].encryption.as_mut().unwrap();
+    encryption.cipher = 2;
+    let refused = check(&manifest).unwrap_err().to_string();
+    assert!(
+        refused.contains("a way of number 2, and this release knows 1, AES-256-CTR, alone"),
+        "{refused}"
+    );
+    // That of the manifest itself.
+    let mut bytes = encrypted(&coded());
+    bytes[19] = 2;
+    let refused = read(&resigned(bytes)).unwrap_err().to_string();
+    assert!(refused.contains("a way of number 2"), "{refused}");
+}
+
 proptest! {
     #![proptest_config(cases())]
 
@@ -306,8 +427,9 @@ proptest! {
     fn changed_bytes_with_a_code_that_holds_never_panic(
         changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
         cut in prop::option::of(any::<prop::sample::Index>()),
+        second in any::<bool>(),
     ) {
-        let mut bytes = written(&good());
+        let mut bytes = written(&if second { coded() } else { good() });
         for (at, byte) in changes {
             let at = at.index(bytes.len() - MAC_BYTES);
             bytes[at] = byte;

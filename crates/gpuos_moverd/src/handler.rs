@@ -8,13 +8,15 @@ use std::sync::{Arc, Mutex};
 
 use gpuos_core::job::JobId;
 use gpuos_core::wire::{
-    CHECKPOINT_VARIABLE, CheckpointFigures, CheckpointJob, CheckpointKept, CheckpointRefused,
-    CheckpointRequest, Code, Happening, MAX_REPLY, Peer, Reply, Request, encode, is_root,
+    CHECKPOINT_VARIABLE, CheckpointFigures, CheckpointForm, CheckpointJob, CheckpointKept,
+    CheckpointRefused, CheckpointRequest, Code, Happening, MAX_REPLY, Peer, Reply, Request, encode,
+    is_root,
 };
 use gpuos_host::socket::{Need, RequestHandler};
 use gpuos_mover::program::Reason;
 use gpuos_store::disk::LinuxDisk;
 use gpuos_store::error::Result as Stored;
+use gpuos_store::inventory::Forms;
 use gpuos_store::job::JobStore;
 use gpuos_store::store::JobUsage;
 use gpuos_store::verify::verify;
@@ -374,6 +376,7 @@ fn kept(store: &JobStore<'_, LinuxDisk>) -> Stored<Vec<CheckpointKept>> {
         files: part.files,
         bytes: part.bytes,
         stored: part.taken,
+        form: form(part.forms),
         took_ms: None,
         refused: part.refused.map(|by| CheckpointRefused {
             rank: by.rank.into(),
@@ -382,6 +385,18 @@ fn kept(store: &JobStore<'_, LinuxDisk>) -> Stored<Vec<CheckpointKept>> {
         }),
     });
     Ok(told.collect())
+}
+
+/// `None`: all of it is kept as it is in files.
+fn form(forms: Forms) -> Option<CheckpointForm> {
+    let coded = forms.compressed || forms.encrypted > 0;
+    coded.then(|| CheckpointForm {
+        plain: forms.plain,
+        kept: forms.kept,
+        compression: forms.compressed.then(|| "zstd".into()),
+        encryption: (forms.encrypted > 0).then(|| "AES-256-CTR".into()),
+        encrypted: forms.encrypted,
+    })
 }
 
 /// How long each took, where the job's thread knows.

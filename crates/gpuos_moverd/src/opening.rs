@@ -6,8 +6,10 @@ use std::path::Path;
 use std::thread;
 
 use anyhow::{Context, Result};
+use gpuos_config::gpuos_toml::{CheckpointConfig, Compression};
 use gpuos_link::bucket::Bucket;
 use gpuos_link::tcp::Pace;
+use gpuos_store::coding::{Coding, Compress};
 use gpuos_store::disk::LinuxDisk;
 use gpuos_store::key::SiteKey;
 use gpuos_store::store::Store;
@@ -17,16 +19,18 @@ use rustix::fs::{FlockOperation, flock};
 /// What goes at once after a pause, where the disk has a rate: as much as is on its way to it at once.
 const BURST: u64 = 8 << 20;
 
+/// What one core compresses, in MiB/s, rounded down (docs/results/checkpoint-rates.md). What has a lower rate is slower than that.
+const CODEC_MIB: u32 = 300;
+
 /// Makes the folders of store and jobs where they are missing, and opens the store, which lives as long as the process.
-/// `disk_rate` is what is read from and written to its disk, in bytes per second; 0: as fast as it goes.
 ///
 /// # Errors
-/// Another process has the store, which is left as it is; a folder cannot be made; the key is not fit.
+/// Another process has the store, which is left as it is; a folder cannot be made; a key is not fit.
 pub fn store(
     store: &Path,
     jobs: &Path,
     key: &Path,
-    disk_rate: u64,
+    config: &CheckpointConfig,
 ) -> Result<&'static Store<LinuxDisk>> {
     let folder = store;
     for (folder, mode) in [(store, 0o700), (jobs, 0o755)] {
@@ -47,7 +51,11 @@ pub fn store(
     // munge's key is of munge's own user, who is trusted with it already.
     let of = std::fs::symlink_metadata(key);
     let key = SiteKey::read(key, of.ok().map(|key| key.uid()))?;
+    let key = key.with_files(&config.encrypt_keys)?;
+    let coding = coding(config);
+    tell(coding, &key);
     let (store, found) = Store::open(LinuxDisk, root, key)?;
+    let store = store.coded(coding);
     for removed in &found.removed {
         tracing::info!("removed from the store, where a crash had left it: {removed}");
     }
@@ -61,6 +69,7 @@ pub fn store(
             folder.display()
         ),
     }
+    let disk_rate = u64::from(config.disk_rate_mib) << 20;
     if disk_rate == 0 {
         return Ok(Box::leak(Box::new(store)));
     }
@@ -70,4 +79,68 @@ pub fn store(
         thread::sleep(pace.take(bytes));
     };
     Ok(Box::leak(Box::new(store.at_pace(Box::new(wait)))))
+}
+
+/// In which form extents are kept.
+fn coding(config: &CheckpointConfig) -> Coding {
+    let shared = config.shared.as_ref().map_or(0, |_| config.shared_rate_mib);
+    let rates = [config.disk_rate_mib, config.rate_mib, shared];
+    let slow = rates.into_iter().any(|rate| (1..CODEC_MIB).contains(&rate));
+    let compress = match config.compress {
+        Compression::No => Compress::No,
+        // What has a rate by the configuration is known to be slower; else it shows while extents are written.
+        Compression::Auto if !slow => Compress::Behind,
+        Compression::Auto | Compression::Always => Compress::Always,
+    };
+    Coding {
+        compress,
+        encrypt: config.encrypt,
+    }
+}
+
+fn tell(coding: Coding, key: &SiteKey) {
+    match coding.compress {
+        Compress::No => {}
+        Compress::Behind => {
+            tracing::info!("what waits for the disk is compressed (zstd)");
+        }
+        Compress::Always => tracing::info!("checkpoints are compressed (zstd)"),
+    }
+    if let Some(id) = key.encrypts_with().filter(|_| coding.encrypt) {
+        tracing::info!("checkpoints are encrypted with the key {id} (AES-256-CTR)");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn auto_goes_by_the_rates_that_are_set_and_else_by_what_waits() {
+        let with = |compress, disk_rate_mib, rate_mib, shared_rate_mib, shared: Option<&str>| {
+            coding(&CheckpointConfig {
+                compress,
+                disk_rate_mib,
+                rate_mib,
+                shared_rate_mib,
+                shared: shared.map(Into::into),
+                ..CheckpointConfig::default()
+            })
+            .compress
+        };
+        let auto = Compression::Auto;
+        assert_eq!(with(Compression::No, 1, 1, 1, Some("/s")), Compress::No);
+        assert_eq!(with(Compression::Always, 0, 0, 0, None), Compress::Always);
+        assert_eq!(with(auto, 0, 0, 0, Some("/s")), Compress::Behind);
+        assert_eq!(with(auto, 5000, 3000, 5000, Some("/s")), Compress::Behind);
+        for (disk, net, shared, folder) in [
+            (200, 0, 0, None),
+            (0, 100, 0, None),
+            (0, 0, 250, Some("/s")),
+        ] {
+            assert_eq!(with(auto, disk, net, shared, folder), Compress::Always);
+        }
+        // Nothing is drained, however slowly.
+        assert_eq!(with(auto, 0, 0, 250, None), Compress::Behind);
+    }
 }

@@ -84,9 +84,9 @@ pub fn run(options: &Options) -> Result<()> {
         rate,
     ));
     let (requeue, saved) = sync_channel(WAITING);
-    let disk_rate = u64::from(config.checkpoint.disk_rate_mib) << 20;
-    let store = opening::store(&options.store, &options.jobs, &options.key, disk_rate)?;
-    let level3 = Level3::new(&config.checkpoint, &node, store);
+    let checkpoint = &config.checkpoint;
+    let store = opening::store(&options.store, &options.jobs, &options.key, checkpoint)?;
+    let level3 = Level3::new(checkpoint, &node, store);
     let shared = Arc::new(Shared {
         node: node.clone(),
         store,

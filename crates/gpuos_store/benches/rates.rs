@@ -10,6 +10,8 @@ mod bytes;
 mod codes;
 #[path = "rates/files.rs"]
 mod files;
+#[path = "rates/forms.rs"]
+mod forms;
 #[path = "rates/stop.rs"]
 mod stop;
 #[path = "rates/table.rs"]
@@ -60,6 +62,7 @@ fn main() {
     codes::measure(options.turns, &mut table);
     stop::measure(&options.folder, options.mib, options.turns, &mut table);
     files::measure(&options.folder, options.mib, options.turns, &mut table);
+    forms::measure(&options.folder, options.mib, options.turns, &mut table);
     print!("{table}");
     if let Some(page) = options.page {
         table.put(&page);

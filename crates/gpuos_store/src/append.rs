@@ -108,6 +108,11 @@ impl<'a, D: Disk> Appender<'a, D> {
         })
     }
 
+    /// Whether more waits for the disk than it writes at once.
+    pub(crate) fn is_behind(&self) -> bool {
+        self.stream.is_behind()
+    }
+
     /// Waits until all of it is in the file and on the disk.
     pub(crate) fn finish(mut self) -> io::Result<()> {
         self.flush()?;

@@ -1,17 +1,15 @@
-//! Digests of extents, made by a few threads beside the one that reads, and handed back in their order.
+//! Extents that are looked at by a few threads beside the one that reads, and handed back in their order: are they zero, what
+//! is their digest, and what becomes of them.
 
 use std::collections::VecDeque;
 use std::io;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{Builder, Scope, available_parallelism};
 
-use gpuos_checkpoint::ids::Digest;
+use crate::coding::{Coder, Given, Lane, Looked};
 
-use crate::buffer::Buffer;
-use crate::key::JobKeys;
-
-/// Threads at most: each makes some 3 to 6 GB/s, more than most disks take.
-const MOST: usize = 4;
+/// Threads at most: each makes digests of some 3 to 6 GB/s, more than most disks take.
+pub(crate) const MOST: usize = 4;
 
 /// Extents that are on their way at once, at most.
 pub(crate) const MOST_WAITING: usize = 2 * MOST;
@@ -19,43 +17,38 @@ pub(crate) const MOST_WAITING: usize = 2 * MOST;
 /// Shorter extents are not worth the way to a thread.
 const LONG: usize = 128 << 10;
 
-/// Bytes that were looked at: an extent of the first `length` of a buffer.
-pub(crate) struct Looked {
-    pub(crate) buffer: Buffer,
-    pub(crate) length: usize,
-    /// `None`: they are all zero.
-    pub(crate) digest: Option<Digest>,
-}
-
-/// A thread, with what it is given and what it gives back.
-struct Lane {
-    to: Sender<(Buffer, usize)>,
+/// A thread: what it is given, and what it gives back.
+struct Thread {
+    to: Sender<Given>,
     from: Receiver<Looked>,
 }
 
 enum Turn {
-    Lane(usize),
+    Thread(usize),
     Done(Looked),
 }
 
 /// All threads, and whose turn it is.
 pub(crate) struct Digests<'scope, 'env> {
     scope: &'scope Scope<'scope, 'env>,
-    keys: &'env JobKeys,
+    coder: Coder<'env>,
+    /// For what no thread gets.
+    own: Lane<'env>,
     most: usize,
-    lanes: Vec<Lane>,
+    threads: Vec<Thread>,
     next: usize,
     turns: VecDeque<Turn>,
 }
 
 impl<'scope, 'env> Digests<'scope, 'env> {
     /// As many threads as there are processors for this process, four at most. They begin when they are needed.
-    pub(crate) fn new(scope: &'scope Scope<'scope, 'env>, keys: &'env JobKeys) -> Self {
+    pub(crate) fn new(scope: &'scope Scope<'scope, 'env>, coder: Coder<'env>) -> Self {
         Digests {
             scope,
-            keys,
+            coder,
+            own: Lane::new(coder),
             most: available_parallelism().map_or(1, |all| all.get().min(MOST)),
-            lanes: Vec::new(),
+            threads: Vec::new(),
             next: 0,
             turns: VecDeque::new(),
         }
@@ -67,45 +60,43 @@ impl<'scope, 'env> Digests<'scope, 'env> {
     }
 
     /// Has an extent looked at.
-    pub(crate) fn give(&mut self, buffer: Buffer, length: usize) -> io::Result<()> {
-        if length < LONG {
-            let done = look(self.keys, buffer, length);
-            self.turns.push_back(Turn::Done(done));
+    pub(crate) fn give(&mut self, given: Given) -> io::Result<()> {
+        if given.length < LONG {
+            self.turns.push_back(Turn::Done(self.own.look(given)));
             return Ok(());
         }
-        if self.lanes.len() < self.most {
-            self.next = self.lanes.len();
-            match self.lane() {
-                Ok(lane) => self.lanes.push(lane),
+        if self.threads.len() < self.most {
+            self.next = self.threads.len();
+            match self.thread() {
+                Ok(thread) => self.threads.push(thread),
                 // It goes with those that there are.
-                Err(_) => self.most = self.lanes.len(),
+                Err(_) => self.most = self.threads.len(),
             }
         }
-        let Some(lane) = self.lanes.get(self.next % self.lanes.len().max(1)) else {
-            let done = look(self.keys, buffer, length);
-            self.turns.push_back(Turn::Done(done));
+        let Some(thread) = self.threads.get(self.next % self.threads.len().max(1)) else {
+            self.turns.push_back(Turn::Done(self.own.look(given)));
             return Ok(());
         };
-        lane.to.send((buffer, length)).map_err(|_| ended())?;
-        let which = self.next % self.lanes.len();
-        self.turns.push_back(Turn::Lane(which));
+        thread.to.send(given).map_err(|_| ended())?;
+        let which = self.next % self.threads.len();
+        self.turns.push_back(Turn::Thread(which));
         self.next = which + 1;
         Ok(())
     }
 
-    fn lane(&self) -> io::Result<Lane> {
-        let (to, given) = channel::<(Buffer, usize)>();
+    fn thread(&self) -> io::Result<Thread> {
+        let (to, given) = channel::<Given>();
         let (back, from) = channel();
-        let keys = self.keys;
+        let mut lane = Lane::new(self.coder);
         let thread = Builder::new().name("digest".into());
         thread.spawn_scoped(self.scope, move || {
-            for (buffer, length) in given {
-                if back.send(look(keys, buffer, length)).is_err() {
+            for extent in given {
+                if back.send(lane.look(extent)).is_err() {
                     return;
                 }
             }
         })?;
-        Ok(Lane { to, from })
+        Ok(Thread { to, from })
     }
 
     /// The oldest that was given and not taken; waits for it. `None`: there is none.
@@ -113,22 +104,14 @@ impl<'scope, 'env> Digests<'scope, 'env> {
         match self.turns.pop_front() {
             None => Ok(None),
             Some(Turn::Done(done)) => Ok(Some(done)),
-            Some(Turn::Lane(lane)) => self.lanes[lane].from.recv().map(Some).map_err(|_| ended()),
+            Some(Turn::Thread(thread)) => {
+                let from = &self.threads[thread].from;
+                from.recv().map(Some).map_err(|_| ended())
+            }
         }
     }
 }
 
 fn ended() -> io::Error {
     io::Error::other("a thread that makes digests ended")
-}
-
-fn look(keys: &JobKeys, buffer: Buffer, length: usize) -> Looked {
-    let bytes = &buffer.as_slice()[..length];
-    let zero = bytes.iter().all(|byte| *byte == 0);
-    let digest = (!zero).then(|| keys.extent(bytes));
-    Looked {
-        buffer,
-        length,
-        digest,
-    }
 }

@@ -90,6 +90,10 @@ impl Stream for FakeStream {
         Ok(free.unwrap_or_else(|| Buffer::new(capacity)))
     }
 
+    fn is_behind(&self) -> bool {
+        self.waiting.len() >= WAITING
+    }
+
     fn finish(mut self) -> io::Result<()> {
         while self.one()?.is_some() {}
         Ok(())

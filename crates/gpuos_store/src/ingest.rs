@@ -21,10 +21,10 @@ use rustix::io::Errno;
 
 use crate::append;
 use crate::buffer::Buffer;
+use crate::coding::{Coder, Compress, Given};
 use crate::digests::{self, Digests};
 use crate::disk::{Disk, Facts, Form};
 use crate::error::{Error, Result, Tried, shown};
-use crate::key::JobKeys;
 use crate::room::Room;
 use crate::segment::SegmentWriter;
 use crate::small::read_full;
@@ -59,9 +59,10 @@ impl Default for Limits {
 }
 
 /// Bytes of memory in which extents are at once, at most, while a folder is stored: those whose digests are made, those that are on their way to the disk,
-/// one that is read and one for what is short, and the room in which short ones are gathered. What a manifest takes comes to it.
+/// one that is read and one for what is short, the room in which short ones are gathered, and what each thread compresses into. What a
+/// manifest takes comes to it.
 pub const fn memory(limits: &Limits) -> u64 {
-    let buffers = digests::MOST_WAITING + IN_FLIGHT + 4;
+    let buffers = digests::MOST_WAITING + IN_FLIGHT + 4 + digests::MOST + 1;
     let extent = limits.extent as u64;
     let gathered = append::STEP as u64;
     buffers as u64 * if extent > gathered { extent } else { gathered }
@@ -91,7 +92,7 @@ pub(crate) fn read<S: Disk, D: Disk>(
     folder: &S::Folder,
     uid: u32,
     limits: &Limits,
-    keys: &JobKeys,
+    (coder, compress): (Coder<'_>, Compress),
     segment: &mut SegmentWriter<'_, D>,
 ) -> Result<Tree> {
     let extent = limits.extent;
@@ -111,7 +112,9 @@ pub(crate) fn read<S: Disk, D: Disk>(
             uid,
             limits,
             segment,
-            digests: Digests::new(scope, keys),
+            digests: Digests::new(scope, coder),
+            compress,
+            given: 0,
             waiting: VecDeque::new(),
             free: Vec::new(),
             bytes: 0,
@@ -141,6 +144,9 @@ struct Walk<'a, 'b, 'scope, 'env, S: Disk, D: Disk> {
     limits: &'a Limits,
     segment: &'a mut SegmentWriter<'b, D>,
     digests: Digests<'scope, 'env>,
+    compress: Compress,
+    /// Extents that were given to be looked at.
+    given: u64,
     /// In the order in which it was read.
     waiting: VecDeque<Waiting>,
     free: Vec<Buffer>,
@@ -276,7 +282,19 @@ impl<S: Disk, D: Disk> Walk<'_, '_, '_, '_, S, D> {
             let why = "it became shorter while it was read";
             return Err(Error::refused(tried(path), why, STILL));
         }
-        self.digests.give(buffer, length).tried(|| tried(path))
+        let pack = match self.compress {
+            Compress::No => false,
+            Compress::Behind => self.segment.is_behind(),
+            Compress::Always => true,
+        };
+        let given = Given {
+            buffer,
+            length,
+            pack,
+            nth: self.given,
+        };
+        self.given += 1;
+        self.digests.give(given).tried(|| tried(path))
     }
 
     /// Gives the oldest of what is waiting its place in the segment. Whether anything was waiting.

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use gpuos_checkpoint::ids::{CheckpointId, NodeIndex};
-use gpuos_checkpoint::manifest::{Counts, Manifest, NodeSet, ranks};
+use gpuos_checkpoint::manifest::{Coded, Counts, Kind as Extents, Manifest, NodeSet, ranks};
 use gpuos_checkpoint::refusal::Refusal;
 
 use crate::disk::Disk;
@@ -61,8 +61,43 @@ pub struct Kept {
     pub bytes: u64,
     /// Bytes that it takes on the disk, with what is kept for other nodes.
     pub taken: u64,
+    /// In which form its extents are kept.
+    pub forms: Forms,
     /// Who could not load it.
     pub refused: Option<Refusal>,
+}
+
+/// In which form the extents of a part are kept, in its own segment and in earlier ones. What is all zero, and so is not kept, does not count;
+/// what is kept once and is there several times counts each time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Forms {
+    /// Bytes in files.
+    pub plain: u64,
+    /// Bytes in segments.
+    pub kept: u64,
+    /// Whether any is compressed.
+    pub compressed: bool,
+    /// Bytes in segments that are encrypted.
+    pub encrypted: u64,
+}
+
+impl Forms {
+    fn of(manifest: &Manifest) -> Forms {
+        let mut forms = Forms::default();
+        for extent in manifest.files.iter().flat_map(|file| &file.extents) {
+            let Some(stored) = extent.kind.stored() else {
+                continue;
+            };
+            let length = u64::from(stored.length);
+            forms.plain += extent.raw;
+            forms.kept += length;
+            if let Extents::Coded(coded) = &extent.kind {
+                forms.compressed |= coded.packing != Coded::AS_IT_IS;
+                forms.encrypted += coded.nth.map_or(0, |_| length);
+            }
+        }
+        forms
+    }
 }
 
 /// How much of a checkpoint's own part is here.
@@ -162,6 +197,7 @@ impl<D: Disk> JobStore<'_, D> {
                 files: manifest.counts.files,
                 bytes: manifest.counts.bytes,
                 taken,
+                forms: Forms::of(&manifest),
                 // A mark that does not hold is none.
                 refused: self.refusal(id).unwrap_or_default(),
             });

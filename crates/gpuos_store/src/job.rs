@@ -8,11 +8,12 @@ use std::fmt;
 
 use gpuos_checkpoint::ids::{CheckpointId, NodeIndex};
 use gpuos_checkpoint::manifest::{
-    Authentic, Counts, MAC_BYTES, MAX_MANIFEST, Manifest, NodeSet, Segment, Unsealed,
+    Authentic, Counts, Encryption, MAC_BYTES, MAX_MANIFEST, Manifest, NodeSet, Segment, Unsealed,
 };
 use gpuos_checkpoint::refusal::{MAX_NODE, MAX_SAID, Refusal};
 use gpuos_core::job::JobId;
 
+use crate::coding::{Coder, Coding, Known};
 use crate::disk::Disk;
 use crate::error::{Error, Kind, Result, Tried};
 use crate::ingest::{self, Limits};
@@ -35,6 +36,7 @@ pub struct JobStore<'a, D: Disk> {
     pub(crate) uid: u32,
     pub(crate) keys: JobKeys,
     pub(crate) pace: Option<&'a Pace>,
+    coding: Coding,
 }
 
 /// A checkpoint that is to be taken.
@@ -73,7 +75,7 @@ impl<'a, D: Disk> JobStore<'a, D> {
         job: JobId,
         uid: u32,
         keys: JobKeys,
-        pace: Option<&'a Pace>,
+        (pace, coding): (Option<&'a Pace>, Coding),
     ) -> JobStore<'a, D> {
         JobStore {
             disk,
@@ -82,6 +84,7 @@ impl<'a, D: Disk> JobStore<'a, D> {
             uid,
             keys,
             pace,
+            coding,
         }
     }
 
@@ -141,10 +144,13 @@ impl<'a, D: Disk> JobStore<'a, D> {
         limits: &Limits,
         previous: Option<&Manifest>,
     ) -> Result<Draft> {
-        let own = Segment {
-            id: new.id,
-            length: 0,
-        };
+        let tried = || self.tried("write the segment of", new.id);
+        let mut own = Segment::new(new.id, 0);
+        if self.coding.encrypt {
+            own.encryption = Some(self.keys.encryption().tried(tried)?);
+        }
+        let with = own.encryption;
+        let cipher = with.and_then(|with| self.keys.segment_cipher(new.id, &with));
         // Of another job, user or node, its extents would not be found or not verify; of a later number it is not earlier.
         let fits = |it: &&Manifest| {
             (&it.job, it.uid, it.node) == (&self.job, self.uid, new.node)
@@ -156,10 +162,17 @@ impl<'a, D: Disk> JobStore<'a, D> {
             let facts = file.and_then(|file| self.disk.facts(&file));
             facts.is_ok_and(|facts| facts.size >= segment.length)
         };
-        let tried = || self.tried("write the segment of", new.id);
-        let writer = SegmentWriter::new(self.disk, file, self.pace, own, previous, present);
+        let known = previous.map(|it| Known::of(it, with.as_ref(), present));
+        let known = known.unwrap_or_else(Known::none);
+        let writer = SegmentWriter::new(self.disk, file, self.pace, own, &known);
         let mut writer = writer.tried(tried)?;
-        let tree = ingest::read(source, folder, self.uid, limits, &self.keys, &mut writer)?;
+        let coder = Coder {
+            keys: &self.keys,
+            known: &known,
+            cipher: cipher.as_ref(),
+        };
+        let coding = (coder, self.coding.compress);
+        let tree = ingest::read(source, folder, self.uid, limits, coding, &mut writer)?;
         let segments = writer.finish().tried(tried)?;
         // Before the manifest has its name: of two names in a folder a crash may leave the later one alone.
         let folder = self.folder(new.id).tried(tried)?;
@@ -193,7 +206,20 @@ impl<'a, D: Disk> JobStore<'a, D> {
         let mut manifest = draft.0;
         manifest.set = set;
         let tried = || self.tried("write the manifest of", manifest.id);
-        let unsealed = Unsealed::new(&manifest).map_err(|invalid| {
+        let unsealed = match self.coding.encrypt {
+            false => Unsealed::new(&manifest),
+            true => {
+                let with = self.keys.encryption().tried(tried)?;
+                let cipher = self.keys.manifest_cipher(&with);
+                let encrypt = |body: &mut [u8]| {
+                    if let Some(cipher) = cipher {
+                        cipher.apply(0, body);
+                    }
+                };
+                Unsealed::encrypted(&manifest, &with, encrypt)
+            }
+        };
+        let unsealed = unsealed.map_err(|invalid| {
             let next = "tell the developers of gpuos: a manifest of their own making is refused";
             Error::refused(tried(), invalid.to_string(), next)
         })?;
@@ -346,7 +372,12 @@ impl<'a, D: Disk> JobStore<'a, D> {
 
     pub(crate) fn parse(&self, bytes: &[u8], tried: impl Fn() -> String) -> Result<Manifest> {
         let holds = |signed: &[u8], code: &[u8; MAC_BYTES]| self.keys.manifest_holds(signed, code);
-        let manifest = Authentic::verify(bytes, holds).and_then(Authentic::parse);
+        let decrypt = |with: &Encryption, body: &mut [u8]| {
+            let cipher = self.keys.manifest_cipher(with);
+            cipher.map(|cipher| cipher.apply(0, body)).is_some()
+        };
+        let manifest =
+            Authentic::verify(bytes, holds).and_then(|signed| signed.parse_with(decrypt));
         let manifest = manifest.map_err(|why| Error::damaged(tried(), why.to_string()))?;
         if (&manifest.job, manifest.uid) != (&self.job, self.uid) {
             let why = format!("it is of job {} of user {}", manifest.job, manifest.uid);

@@ -3,6 +3,9 @@
 //! One secret that all nodes have already (munge's key, if nothing else is given) becomes a key of the store by BLAKE3's
 //! `derive_key` mode, so that no use of one says anything about the other. Each purpose of each job of each user has its own
 //! key: what was signed for another of them never verifies, wherever it is copied to.
+//!
+//! Keys to encrypt with are made of the site's key and, where there is one, a file that only stands for them: who gets hold of one of both
+//! reads nothing. There may be several, so that one takes the place of another while what the other one encrypted stays readable.
 //! Source: "BLAKE3: one function, fast everywhere", section 2.3 (modes) and 6.2 (key derivation).
 
 use std::fs::File;
@@ -11,11 +14,13 @@ use std::io::Read;
 use std::path::Path;
 
 use blake3::{Hash, Hasher};
-use gpuos_checkpoint::ids::Digest;
+use gpuos_checkpoint::ids::{CheckpointId, Digest};
+use gpuos_checkpoint::manifest::{Encryption, KeyId};
 use gpuos_core::job::JobId;
 use rustix::fs::{FileType, Mode, OFlags, fstat, openat};
 use rustix::process::geteuid;
 
+use crate::cipher::{self, Cipher};
 use crate::error::{Error, Result, Tried};
 
 /// Where munge has its key.
@@ -42,8 +47,12 @@ impl Drop for Secret {
     }
 }
 
-/// The key of all checkpoints of a site.
-pub struct SiteKey(Secret);
+/// The keys of all checkpoints of a site.
+pub struct SiteKey {
+    site: Secret,
+    /// Those to encrypt with. The first is used, all are known; the last is made of the site's key alone.
+    encryption: Vec<(KeyId, Secret)>,
+}
 
 /// The keys of one job of one user.
 pub struct JobKeys {
@@ -52,12 +61,17 @@ pub struct JobKeys {
     shard: Secret,
     state: Secret,
     refusal: Secret,
+    encryption: Vec<(KeyId, Secret)>,
 }
 
 impl SiteKey {
-    /// The same key, for a store in another place.
+    /// The same keys, for a store in another place.
     pub(crate) fn again(&self) -> SiteKey {
-        SiteKey(Secret(self.0.0))
+        let again = |(id, secret): &(KeyId, Secret)| (*id, Secret(secret.0));
+        SiteKey {
+            site: Secret(self.site.0),
+            encryption: self.encryption.iter().map(again).collect(),
+        }
     }
 
     /// From a key file. It is a regular file of root, of the running user, or of `also` (munge's key is of munge's user), and
@@ -66,69 +80,66 @@ impl SiteKey {
     /// # Errors
     /// It cannot be read, or others could have read or changed it.
     pub fn read(path: &Path, also: Option<u32>) -> Result<SiteKey> {
-        let tried = || format!("read the site's key from {}", path.display());
-        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let file = openat(rustix::fs::CWD, path, flags, Mode::empty());
-        let file = file
-            .map_err(std::io::Error::from)
-            .map_err(|error| Error::refused(tried(), error.to_string(), FIX))?;
-        let stat = fstat(&file).map_err(std::io::Error::from).tried(tried)?;
-        let refuse = |why: String| Err(Error::refused(tried(), why, FIX));
-        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-            return refuse("it is no regular file".into());
-        }
-        let trusted = [Some(0), Some(geteuid().as_raw()), also];
-        if !trusted.contains(&Some(stat.st_uid)) {
-            return refuse(format!("it is owned by user {}", stat.st_uid));
-        }
-        if stat.st_mode & 0o077 != 0 {
-            return refuse(format!(
-                "group or others have access to it (mode {:04o})",
-                stat.st_mode & 0o7777
-            ));
-        }
-        // One allocation, so that no copy is left where a vector has grown.
-        let mut bytes = vec![0; MAX_BYTES + 1];
-        let mut length = 0;
-        let mut file = File::from(file);
-        loop {
-            match file.read(&mut bytes[length..]).tried(tried)? {
-                0 => break,
-                more => length += more,
-            }
-        }
-        let key = (MIN_BYTES..=MAX_BYTES)
-            .contains(&length)
-            .then(|| SiteKey::derive(&bytes[..length]));
-        bytes.fill(0);
-        black_box(&mut bytes);
-        key.map_or_else(
-            || {
-                refuse(format!(
-                    "it has {length} bytes, a key has {MIN_BYTES} to {MAX_BYTES}"
-                ))
-            },
-            Ok,
-        )
+        of_file("read the site's key", path, also, SiteKey::derive)
     }
 
     /// From the bytes of a secret, which the caller wipes.
     pub fn derive(secret: &[u8]) -> SiteKey {
-        SiteKey(Secret(blake3::derive_key(CONTEXT, secret)))
+        let site = Secret(blake3::derive_key(CONTEXT, secret));
+        let own = encryption_key(&site, &[]);
+        SiteKey {
+            encryption: vec![own],
+            site,
+        }
+    }
+
+    /// Has what is encrypted from now on encrypted with the first of these files, which have the form of the site's key; what was
+    /// encrypted with another one of them, or without any, can be read.
+    ///
+    /// # Errors
+    /// As of [`SiteKey::read`], or two files have the same key.
+    pub fn with_files(self, paths: &[impl AsRef<Path>]) -> Result<SiteKey> {
+        let mut encryption = Vec::new();
+        for path in paths {
+            let path = path.as_ref();
+            let reading = "read a key to encrypt checkpoints with";
+            let key = of_file(reading, path, None, |bytes| {
+                encryption_key(&self.site, &[bytes])
+            })?;
+            if encryption.iter().any(|(id, _)| *id == key.0) {
+                let tried = format!("{reading} from {}", path.display());
+                let why = "another file has the same one";
+                let next = "name each key once in encrypt-keys";
+                return Err(Error::refused(tried, why, next));
+            }
+            encryption.push(key);
+        }
+        encryption.extend(self.encryption);
+        Ok(SiteKey {
+            site: self.site,
+            encryption,
+        })
+    }
+
+    /// Which key encrypts.
+    pub fn encrypts_with(&self) -> Option<KeyId> {
+        self.encryption.first().map(|(id, _)| *id)
     }
 
     /// The keys of a job of a user.
     pub fn of_job(&self, job: &JobId, uid: u32) -> JobKeys {
-        let of = |purpose: &str| {
-            let job = job.to_string();
-            self.subkey(purpose, &[&uid.to_le_bytes(), job.as_bytes()])
-        };
+        let text = job.to_string();
+        let parts: [&[u8]; 2] = [&uid.to_le_bytes(), text.as_bytes()];
+        let of = |purpose: &str| self.subkey(purpose, &parts);
+        let encrypts =
+            |(id, key): &(KeyId, Secret)| (*id, derive(key, "encryption of a job", &parts));
         JobKeys {
             manifest: of("manifest"),
             extent: of("extent"),
             shard: of("shard"),
             state: of("state"),
             refusal: of("refusal"),
+            encryption: self.encryption.iter().map(encrypts).collect(),
         }
     }
 
@@ -139,8 +150,68 @@ impl SiteKey {
     }
 
     fn subkey(&self, purpose: &str, parts: &[&[u8]]) -> Secret {
-        derive(&self.0, purpose, parts)
+        derive(&self.site, purpose, parts)
     }
+}
+
+/// What is made of the bytes of a key file, which are wiped then.
+fn of_file<T>(
+    reading: &str,
+    path: &Path,
+    also: Option<u32>,
+    make: impl FnOnce(&[u8]) -> T,
+) -> Result<T> {
+    let tried = || format!("{reading} from {}", path.display());
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = openat(rustix::fs::CWD, path, flags, Mode::empty());
+    let file = file
+        .map_err(std::io::Error::from)
+        .map_err(|error| Error::refused(tried(), error.to_string(), FIX))?;
+    let stat = fstat(&file).map_err(std::io::Error::from).tried(tried)?;
+    let refuse = |why: String| Err(Error::refused(tried(), why, FIX));
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+        return refuse("it is no regular file".into());
+    }
+    let trusted = [Some(0), Some(geteuid().as_raw()), also];
+    if !trusted.contains(&Some(stat.st_uid)) {
+        return refuse(format!("it is owned by user {}", stat.st_uid));
+    }
+    if stat.st_mode & 0o077 != 0 {
+        return refuse(format!(
+            "group or others have access to it (mode {:04o})",
+            stat.st_mode & 0o7777
+        ));
+    }
+    // One allocation, so that no copy is left where a vector has grown.
+    let mut bytes = vec![0; MAX_BYTES + 1];
+    let mut length = 0;
+    let mut file = File::from(file);
+    loop {
+        match file.read(&mut bytes[length..]).tried(tried)? {
+            0 => break,
+            more => length += more,
+        }
+    }
+    let key = (MIN_BYTES..=MAX_BYTES)
+        .contains(&length)
+        .then(|| make(&bytes[..length]));
+    bytes.fill(0);
+    black_box(&mut bytes);
+    key.map_or_else(
+        || {
+            refuse(format!(
+                "it has {length} bytes, a key has {MIN_BYTES} to {MAX_BYTES}"
+            ))
+        },
+        Ok,
+    )
+}
+
+/// A key to encrypt with, of the site's key and at most one file.
+fn encryption_key(site: &Secret, file: &[&[u8]]) -> (KeyId, Secret) {
+    let secret = derive(site, "encryption", file);
+    let [a, b, c, d, e, f, g, h, ..] = derive(&secret, "name", &[]).0;
+    (KeyId([a, b, c, d, e, f, g, h]), secret)
 }
 
 const FIX: &str =
@@ -179,6 +250,35 @@ impl JobKeys {
             &[&(id.len() as u64).to_le_bytes(), id, marked],
         )
         .into()
+    }
+
+    /// A way to encrypt something that nothing was encrypted in yet.
+    ///
+    /// # Errors
+    /// The kernel gives no random bytes.
+    pub(crate) fn encryption(&self) -> std::io::Result<Encryption> {
+        let first = self.encryption.first();
+        let (key, _) = first.ok_or_else(|| std::io::Error::other("there is no key"))?;
+        Ok(Encryption {
+            cipher: Encryption::AES_256_CTR,
+            key: *key,
+            salt: cipher::salt()?,
+        })
+    }
+
+    /// The key of a segment. `None`: what it is made of is not here.
+    pub(crate) fn segment_cipher(&self, id: CheckpointId, with: &Encryption) -> Option<Cipher> {
+        self.cipher(with, "segment", id.to_string().as_bytes())
+    }
+
+    /// The key of a manifest. `None`: as there.
+    pub(crate) fn manifest_cipher(&self, with: &Encryption) -> Option<Cipher> {
+        self.cipher(with, "manifest", b"")
+    }
+
+    fn cipher(&self, with: &Encryption, purpose: &str, of: &[u8]) -> Option<Cipher> {
+        let (_, key) = self.encryption.iter().find(|(id, _)| *id == with.key)?;
+        Some(Cipher::new(derive(key, purpose, &[of, &with.salt]).0))
     }
 
     /// The key of one shard: none of its bytes verify as those of another.

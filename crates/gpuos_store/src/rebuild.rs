@@ -22,7 +22,7 @@ impl<D: Disk> JobStore<'_, D> {
     /// The segment is not here, or the disk fails.
     pub fn segment_bytes(&self, id: CheckpointId, offset: u64, buffer: &mut [u8]) -> Result<()> {
         let tried = || self.tried("read the segment of", id);
-        let segment = Segment { id, length: 0 };
+        let segment = Segment::new(id, 0);
         let file = open_segment(self.disk, &self.folder, &segment).tried(tried)?;
         self.paced(buffer.len());
         let read = read_along(self.disk, &file, buffer, offset).tried(tried)?;

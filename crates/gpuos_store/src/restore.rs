@@ -9,10 +9,8 @@ use crate::buffer::Buffer;
 use crate::disk::{Disk, Dress, Form, part};
 use crate::error::{Error, Result, Tried, shown};
 use crate::job::JobStore;
-use crate::key::JobKeys;
-use crate::segment::longest;
 use crate::small::write_full;
-use crate::source::{LocalSource, Source, extent};
+use crate::source::{Extents, LocalSource, Source};
 use crate::stream::Stream;
 
 /// Where files go, and whose they become.
@@ -95,9 +93,8 @@ fn write<D: Disk, T: Disk>(
         tried: &tried,
         manifest,
         only,
-        keys: &job.keys,
         source,
-        buffer: Buffer::new(longest(manifest)),
+        extents: Extents::of(&job.keys, manifest),
     };
     let done = tree.fill(&folder).and_then(|()| {
         let renamed = target.disk.rename(target.folder, &name, target.name, false);
@@ -155,9 +152,8 @@ struct Tree<'a, T: Disk> {
     manifest: &'a Manifest,
     /// The folder whose inside is restored; `None`: everything.
     only: Option<&'a [u8]>,
-    keys: &'a JobKeys,
     source: &'a mut dyn Source,
-    buffer: Buffer,
+    extents: Extents<'a>,
 }
 
 impl<'a, T: Disk> Tree<'a, T> {
@@ -245,15 +241,17 @@ impl<'a, T: Disk> Tree<'a, T> {
         let mut offset = 0;
         for (number, it) in file.extents.iter().enumerate() {
             let what = || format!("{}, extent {number}", tried());
-            if let Kind::Raw(_) = it.kind {
-                let (source, buffer) = (&mut *self.source, &mut self.buffer);
-                let bytes = extent(source, self.keys, self.manifest, it, buffer, &what)?;
-                let length = bytes.len();
+            if it.kind != Kind::Zero {
+                let length = self.extents.plain(&mut *self.source, it, &what)?;
+                let buffer = &mut self.extents.buffer;
                 match &mut stream {
-                    None => write_full(disk, &open, bytes, offset).tried(what)?,
+                    None => {
+                        let bytes = &buffer.as_slice()[..length];
+                        write_full(disk, &open, bytes, offset).tried(what)?;
+                    }
                     Some(stream) => {
-                        let full = std::mem::replace(&mut self.buffer, Buffer::new(0));
-                        self.buffer = stream.write(full, length, offset).tried(what)?;
+                        let full = std::mem::replace(buffer, Buffer::new(0));
+                        *buffer = stream.write(full, length, offset).tried(what)?;
                     }
                 }
             }

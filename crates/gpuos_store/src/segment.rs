@@ -4,11 +4,11 @@ use std::collections::HashMap;
 use std::io;
 
 use gpuos_checkpoint::ids::Digest;
-use gpuos_checkpoint::manifest::{ALIGNMENT, Kind, MAX_SEGMENTS, Manifest, Segment, Stored};
+use gpuos_checkpoint::manifest::{ALIGNMENT, Coded, Kind, Manifest, Segment, Stored};
 
 use crate::append::Appender;
 use crate::buffer::Buffer;
-use crate::digests::Looked;
+use crate::coding::{Form, Known, Looked};
 use crate::disk::Disk;
 use crate::names::SEGMENT;
 use crate::pace::Pace;
@@ -17,91 +17,105 @@ use crate::pace::Pace;
 pub(crate) struct SegmentWriter<'a, D: Disk> {
     file: Appender<'a, D>,
     length: u64,
-    /// Where the bytes of a digest are: an index in `all`, and the offset there.
-    known: HashMap<(Digest, u32), (usize, u64)>,
-    /// The own segment and all that could be referred to, with the index in `used` of those that are.
-    all: Vec<(Segment, Option<u16>)>,
+    /// What an earlier checkpoint has, with the index in `used` of those of its segments that are.
+    known: &'a Known<'a>,
+    used_as: Vec<Option<u16>>,
+    /// What was written here.
+    fresh: HashMap<(Digest, u32), Kind>,
+    /// The own segment, and those that are referred to.
     used: Vec<Segment>,
 }
 
 impl<'a, D: Disk> SegmentWriter<'a, D> {
-    /// Into a new file. Extents of `previous` are referred to where they are equal, and `present` says that the segment is there.
+    /// Into a new file. Extents that are `known` are referred to.
     pub(crate) fn new(
         disk: &'a D,
         file: D::File,
         pace: Option<&'a Pace>,
         own: Segment,
-        previous: Option<&Manifest>,
-        present: impl Fn(&Segment) -> bool,
+        known: &'a Known<'a>,
     ) -> io::Result<SegmentWriter<'a, D>> {
-        let mut writer = SegmentWriter {
+        Ok(SegmentWriter {
             file: Appender::new(disk, file, pace)?,
             length: 0,
-            known: HashMap::new(),
-            all: vec![(own, Some(0))],
+            used_as: vec![None; known.segments.len()],
+            known,
+            fresh: HashMap::new(),
             used: vec![own],
-        };
-        if let Some(previous) = previous {
-            writer.know(previous, present);
-        }
-        Ok(writer)
+        })
     }
 
-    fn know(&mut self, previous: &Manifest, present: impl Fn(&Segment) -> bool) {
-        let there: Vec<bool> = previous.segments.iter().map(present).collect();
-        let first = self.all.len();
-        let unused = previous.segments.iter().map(|segment| (*segment, None));
-        self.all.extend(unused);
-        for extent in previous.files.iter().flat_map(|file| &file.extents) {
-            if let Kind::Raw(stored) = extent.kind
-                && there[usize::from(stored.segment)]
-            {
-                let place = (first + usize::from(stored.segment), stored.offset);
-                self.known.insert((stored.digest, stored.length), place);
-            }
-        }
+    /// Whether more waits for the disk than it writes at once.
+    pub(crate) fn is_behind(&self) -> bool {
+        self.file.is_behind()
     }
 
     /// Where the bytes are already. A manifest names only segments that it needs, so that no others are kept for it.
-    fn find(&mut self, digest: Digest, length: u32) -> Option<(u16, u64)> {
-        let (index, offset) = *self.known.get(&(digest, length))?;
-        let (segment, used) = &mut self.all[index];
-        if used.is_none() && self.used.len() < MAX_SEGMENTS {
-            *used = u16::try_from(self.used.len()).ok();
-            self.used.push(*segment);
+    fn find(&mut self, plain: Digest, length: u32) -> io::Result<Option<Kind>> {
+        if let Some(kind) = self.fresh.get(&(plain, length)) {
+            return Ok(Some(*kind));
         }
-        used.map(|index| (index, offset))
+        let Some(mut kind) = self.known.find(plain, length).copied() else {
+            return Ok(None);
+        };
+        let (Kind::Raw(stored) | Kind::Coded(Coded { stored, .. })) = &mut kind else {
+            return Ok(None);
+        };
+        let there = usize::from(stored.segment);
+        stored.segment = match self.used_as[there] {
+            Some(index) => index,
+            None => {
+                let index = u16::try_from(self.used.len()).map_err(io::Error::other)?;
+                self.used.push(self.known.segments[there]);
+                self.used_as[there] = Some(index);
+                index
+            }
+        };
+        Ok(Some(kind))
     }
 
     /// Appends an extent, or finds it where it is already. Gives a buffer that is free, too.
     pub(crate) fn add(&mut self, extent: Looked) -> io::Result<(Kind, Buffer)> {
         let Looked {
             mut buffer,
+            raw,
+            plain,
             length,
-            digest,
+            form,
         } = extent;
-        let Some(digest) = digest else {
+        let Some(plain) = plain else {
             return Ok((Kind::Zero, buffer));
         };
-        let short = u32::try_from(length).map_err(|_| io::ErrorKind::InvalidInput)?;
-        let (segment, offset) = match self.find(digest, short) {
-            Some(place) => place,
-            None => {
-                let padded = length.next_multiple_of(ALIGNMENT as usize);
-                buffer.bytes()[length..padded].fill(0);
-                let offset = self.length;
-                buffer = self.file.append_buffer(buffer, padded)?;
-                self.length += padded as u64;
-                self.known.insert((digest, short), (0, offset));
-                (0, offset)
-            }
+        let short = |length: usize| u32::try_from(length).map_err(io::Error::other);
+        if let Some(kind) = self.find(plain, short(raw)?)? {
+            return Ok((kind, buffer));
+        }
+        let padded = length.next_multiple_of(ALIGNMENT as usize);
+        buffer.bytes()[length..padded].fill(0);
+        let stored = |digest| {
+            Ok::<Stored, io::Error>(Stored {
+                segment: 0,
+                offset: self.length,
+                length: short(length)?,
+                digest,
+            })
         };
-        let kind = Kind::Raw(Stored {
-            segment,
-            offset,
-            length: short,
-            digest,
-        });
+        let kind = match form {
+            None => Kind::Raw(stored(plain)?),
+            Some(Form {
+                packing,
+                nth,
+                digest,
+            }) => Kind::Coded(Coded {
+                stored: stored(digest)?,
+                plain,
+                packing,
+                nth,
+            }),
+        };
+        let buffer = self.file.append_buffer(buffer, padded)?;
+        self.length += padded as u64;
+        self.fresh.insert((plain, short(raw)?), kind);
         Ok((kind, buffer))
     }
 
@@ -128,12 +142,9 @@ pub(crate) fn open_segment<D: Disk>(
     disk.open(&folder, SEGMENT)
 }
 
-/// The longest stored extent of a manifest, for a buffer.
+/// The longest extent of a manifest, in the form of the file, which is never shorter than what is kept.
 pub(crate) fn longest(manifest: &Manifest) -> usize {
     let extents = manifest.files.iter().flat_map(|file| &file.extents);
-    let lengths = extents.map(|extent| match &extent.kind {
-        Kind::Raw(stored) => stored.length as usize,
-        Kind::Zero => 0,
-    });
-    lengths.max().unwrap_or(0)
+    let there = extents.filter(|extent| extent.kind != Kind::Zero);
+    there.map(|extent| extent.raw as usize).max().unwrap_or(0)
 }

@@ -1,16 +1,20 @@
 //! Extents out of segments, wherever the segments lie: in this store, or with another node.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::io;
 
 use gpuos_checkpoint::ids::CheckpointId;
-use gpuos_checkpoint::manifest::{ALIGNMENT, Extent, Kind, Manifest, Segment};
+use gpuos_checkpoint::manifest::{ALIGNMENT, Coded, Extent, Kind, Manifest, Segment};
 
 use crate::buffer::Buffer;
+use crate::cipher::Cipher;
+use crate::coding::Unpacker;
 use crate::disk::Disk;
 use crate::error::{Error, Result, Tried};
 use crate::job::JobStore;
 use crate::key::JobKeys;
-use crate::segment::open_segment;
+use crate::segment::{longest, open_segment};
 use crate::small::read_along;
 
 /// Where bytes of segments come from. They need not be trusted: each extent is held against its digest before it is used.
@@ -49,12 +53,9 @@ impl<D: Disk> Source for LocalSource<'_, D> {
             self.open.clear();
         }
         let file = match self.open.entry(segment) {
-            std::collections::hash_map::Entry::Occupied(open) => open.into_mut(),
-            std::collections::hash_map::Entry::Vacant(free) => {
-                let segment = Segment {
-                    id: segment,
-                    length: 0,
-                };
+            Entry::Occupied(open) => open.into_mut(),
+            Entry::Vacant(free) => {
+                let segment = Segment::new(segment, 0);
                 free.insert(open_segment(job.disk, &job.folder, &segment).tried(tried)?)
             }
         };
@@ -68,29 +69,116 @@ impl<D: Disk> Source for LocalSource<'_, D> {
     }
 }
 
-/// The bytes of an extent that is stored, if they have the digest that the manifest says; after them, the buffer has what pads them
-/// to whole pages, which no digest covers. `what` names the extent in a sentence.
-pub(crate) fn extent<'b>(
-    source: &mut dyn Source,
-    keys: &JobKeys,
-    manifest: &Manifest,
-    extent: &Extent,
-    buffer: &'b mut Buffer,
-    what: &dyn Fn() -> String,
-) -> Result<&'b [u8]> {
-    let Kind::Raw(stored) = &extent.kind else {
-        return Ok(&[]);
-    };
-    let length = stored.length as usize;
-    let padded = length.next_multiple_of(ALIGNMENT as usize);
-    let segment = manifest.segments[usize::from(stored.segment)].id;
-    let bytes = &mut buffer.bytes()[..padded];
-    let read = source.read(segment, stored.offset, bytes);
-    read.map_err(|error| error.within(what()))?;
-    let bytes = &bytes[..length];
-    if !keys.extent_holds(bytes, &stored.digest) {
-        let why = "its digest does not hold";
-        return Err(Error::damaged(what(), why));
+/// Reads extents of a manifest, one after another.
+pub(crate) struct Extents<'a> {
+    keys: &'a JobKeys,
+    manifest: &'a Manifest,
+    /// What was read last.
+    pub(crate) buffer: Buffer,
+    /// For what is decompressed; made when there is some.
+    other: Option<(Unpacker, Buffer)>,
+    ciphers: HashMap<u16, Cipher>,
+}
+
+impl<'a> Extents<'a> {
+    /// Those of a manifest.
+    pub(crate) fn of(keys: &'a JobKeys, manifest: &'a Manifest) -> Extents<'a> {
+        Extents {
+            keys,
+            manifest,
+            buffer: Buffer::new(longest(manifest)),
+            other: None,
+            ciphers: HashMap::new(),
+        }
     }
-    Ok(bytes)
+
+    /// Has the buffer filled with an extent as it is kept, if it has the digest that the manifest says; after it, there is what
+    /// pads it to whole pages, which no digest covers. Gives its length; 0: nothing is kept. `what` names the extent in a sentence.
+    pub(crate) fn kept(
+        &mut self,
+        source: &mut dyn Source,
+        extent: &Extent,
+        what: &dyn Fn() -> String,
+    ) -> Result<usize> {
+        let Some(stored) = extent.kind.stored() else {
+            return Ok(0);
+        };
+        let length = stored.length as usize;
+        let padded = length.next_multiple_of(ALIGNMENT as usize);
+        let segment = self.manifest.segments[usize::from(stored.segment)].id;
+        let bytes = &mut self.buffer.bytes()[..padded];
+        let read = source.read(segment, stored.offset, bytes);
+        read.map_err(|error| error.within(what()))?;
+        if !self.keys.extent_holds(&bytes[..length], &stored.digest) {
+            let why = "its digest does not hold";
+            return Err(Error::damaged(what(), why));
+        }
+        Ok(length)
+    }
+
+    /// The same in the form that it had in the file.
+    pub(crate) fn plain(
+        &mut self,
+        source: &mut dyn Source,
+        extent: &Extent,
+        what: &dyn Fn() -> String,
+    ) -> Result<usize> {
+        let length = self.kept(source, extent, what)?;
+        let Kind::Coded(coded) = &extent.kind else {
+            return Ok(length);
+        };
+        if let Some(nth) = coded.nth {
+            self.cipher(coded.stored.segment, what)?;
+            if let Some(cipher) = self.ciphers.get(&coded.stored.segment) {
+                cipher.apply(nth, &mut self.buffer.bytes()[..length]);
+            }
+        }
+        let raw = extent.raw as usize;
+        if coded.packing == Coded::ZSTD {
+            self.unpack(length, raw).tried(what)?;
+        }
+        // Nobody else can have written it; that it came back as it was is seen all the same.
+        if !self
+            .keys
+            .extent_holds(&self.buffer.as_slice()[..raw], &coded.plain)
+        {
+            let why = "what it becomes does not have the digest of the file's bytes";
+            return Err(Error::damaged(what(), why));
+        }
+        Ok(raw)
+    }
+
+    fn cipher(&mut self, segment: u16, what: &dyn Fn() -> String) -> Result<()> {
+        let Entry::Vacant(free) = self.ciphers.entry(segment) else {
+            return Ok(());
+        };
+        let of = self.manifest.segments[usize::from(segment)];
+        let Some(with) = of.encryption else {
+            return Err(Error::damaged(what(), "its segment names no key"));
+        };
+        let Some(cipher) = self.keys.segment_cipher(of.id, &with) else {
+            let why = format!(
+                "it is encrypted with the key {}, which is not here",
+                with.key
+            );
+            let next = "name the file of that key in encrypt-keys of [checkpoint] in gpuos.toml, and start gpuos_mover again";
+            return Err(Error::refused(what(), why, next));
+        };
+        free.insert(cipher);
+        Ok(())
+    }
+
+    fn unpack(&mut self, length: usize, raw: usize) -> io::Result<()> {
+        let capacity = self.buffer.capacity();
+        if self.other.is_none() {
+            self.other = Some((Unpacker::new()?, Buffer::new(capacity)));
+        }
+        let Some((unpacker, room)) = &mut self.other else {
+            return Ok(());
+        };
+        let bytes = &self.buffer.as_slice()[..length];
+        unpacker.unpack(bytes, &mut room.bytes()[..raw])?;
+        std::mem::swap(&mut self.buffer, room);
+        Ok(())
+    }
 }

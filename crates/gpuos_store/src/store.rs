@@ -15,6 +15,7 @@ use std::collections::BTreeMap;
 
 use gpuos_core::job::JobId;
 
+use crate::coding::Coding;
 use crate::disk::{Disk, Form, Space};
 use crate::error::{Error, Kind, Result, Tried, shown};
 use crate::inventory::Found;
@@ -47,6 +48,7 @@ pub struct Store<D: Disk> {
     root: D::Folder,
     key: SiteKey,
     pace: Option<Box<Pace>>,
+    coding: Coding,
 }
 
 impl<D: Disk> Store<D> {
@@ -62,6 +64,7 @@ impl<D: Disk> Store<D> {
             root,
             key,
             pace: None,
+            coding: Coding::default(),
         };
         let mut found = Found::default();
         for name in store.disk.list(&store.root, MAX_JOBS).tried(tried)? {
@@ -86,6 +89,7 @@ impl<D: Disk> Store<D> {
             root,
             key,
             pace: None,
+            coding: Coding::default(),
         })
     }
 
@@ -94,6 +98,12 @@ impl<D: Disk> Store<D> {
     pub fn at_pace(self, pace: Box<Pace>) -> Store<D> {
         let pace = Some(pace);
         Store { pace, ..self }
+    }
+
+    /// Has extents and manifests that are written from now on kept in this form.
+    #[must_use]
+    pub fn coded(self, coding: Coding) -> Store<D> {
+        Store { coding, ..self }
     }
 
     pub(crate) fn disk(&self) -> &D {
@@ -112,8 +122,8 @@ impl<D: Disk> Store<D> {
     /// A user's job in an open folder.
     fn of(&self, job: JobId, uid: u32, folder: D::Folder) -> JobStore<'_, D> {
         let keys = self.key.of_job(&job, uid);
-        let pace = self.pace.as_deref();
-        JobStore::new(&self.disk, folder, job, uid, keys, pace)
+        let how = (self.pace.as_deref(), self.coding);
+        JobStore::new(&self.disk, folder, job, uid, keys, how)
     }
 
     /// The job of a folder. `None`: nothing was in it, and it is gone.

@@ -8,6 +8,7 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
@@ -26,6 +27,8 @@ pub trait Stream {
     /// # Errors
     /// Those of `pwrite`, of this or an earlier write.
     fn write(&mut self, buffer: Buffer, length: usize, offset: u64) -> io::Result<Buffer>;
+    /// Whether more waits to be written than is written at once, so that the file system is slower than who fills the buffers.
+    fn is_behind(&self) -> bool;
     /// Waits for all that were begun. They are not on the disk before [`Disk::sync`](crate::disk::Disk::sync).
     ///
     /// # Errors
@@ -56,6 +59,8 @@ pub struct LinuxStream {
     queue: Arc<Mutex<Receiver<Piece>>>,
     ended: (Sender<Done>, Receiver<Done>),
     in_flight: usize,
+    /// Those that are not written yet.
+    unwritten: Arc<AtomicUsize>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -71,6 +76,7 @@ impl LinuxStream {
             queue: Arc::new(Mutex::new(queue)),
             ended: channel(),
             in_flight: 0,
+            unwritten: Arc::default(),
             threads: Vec::new(),
         })
     }
@@ -81,7 +87,7 @@ impl LinuxStream {
             return;
         }
         let (file, queue) = (self.file.clone(), self.queue.clone());
-        let ended = self.ended.0.clone();
+        let (ended, unwritten) = (self.ended.0.clone(), self.unwritten.clone());
         let writer = Builder::new().name("write".into());
         let thread = writer.spawn(move || {
             loop {
@@ -89,6 +95,7 @@ impl LinuxStream {
                 let Ok(piece) = next else { return };
                 let bytes = &piece.buffer.as_slice()[..piece.length];
                 let written = write_all(&file, bytes, piece.offset);
+                unwritten.fetch_sub(1, Ordering::Relaxed);
                 if ended.send((piece.buffer, written)).is_err() {
                     return;
                 }
@@ -135,6 +142,7 @@ impl Stream for LinuxStream {
             length,
             offset,
         };
+        self.unwritten.fetch_add(1, Ordering::Relaxed);
         // The queue is in this stream, so that somebody receives.
         let sent = self.pieces.as_ref().map(|pieces| pieces.send(piece));
         if !matches!(sent, Some(Ok(()))) {
@@ -145,6 +153,10 @@ impl Stream for LinuxStream {
             true => self.one(),
             false => Ok(Buffer::new(capacity)),
         }
+    }
+
+    fn is_behind(&self) -> bool {
+        self.unwritten.load(Ordering::Relaxed) > WRITERS
     }
 
     fn finish(mut self) -> io::Result<()> {

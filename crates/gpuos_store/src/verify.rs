@@ -3,16 +3,16 @@
 use std::fmt;
 
 use gpuos_checkpoint::ids::CheckpointId;
-use gpuos_checkpoint::manifest::{ALIGNMENT, Extent, Kind, Manifest, Segment};
+use gpuos_checkpoint::manifest::{ALIGNMENT, Extent, Manifest, Segment};
 
 use crate::buffer::Buffer;
 use crate::disk::Disk;
 use crate::error::{Result, Tried, shown};
 use crate::job::JobStore;
 use crate::names::{self, Named, SEGMENT};
-use crate::segment::{longest, open_segment};
+use crate::segment::open_segment;
 use crate::shard::{PIECE, ShardReader};
-use crate::source::{LocalSource, extent};
+use crate::source::{Extents, LocalSource};
 
 /// Something that does not hold.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -91,7 +91,10 @@ pub fn segment_faults<D: Disk>(
         if segment.id != id {
             continue;
         }
-        let lies = |extent: &Extent| matches!(&extent.kind, Kind::Raw(stored) if usize::from(stored.segment) == index);
+        let lies = |extent: &Extent| {
+            let stored = extent.kind.stored();
+            stored.is_some_and(|stored| usize::from(stored.segment) == index)
+        };
         match length(job, segment) {
             Ok(()) => faults.extend(extents(job, manifest, lies)),
             Err(why) => faults.push(Fault {
@@ -110,7 +113,7 @@ fn extents<D: Disk>(
     wanted: impl Fn(&Extent) -> bool,
 ) -> Vec<Fault> {
     let mut source = LocalSource::new(job);
-    let mut buffer = Buffer::new(longest(manifest));
+    let mut read = Extents::of(&job.keys, manifest);
     let mut faults = Vec::new();
     for file in &manifest.files {
         for (index, it) in file.extents.iter().enumerate() {
@@ -118,11 +121,11 @@ fn extents<D: Disk>(
                 continue;
             }
             let what = || format!("read extent {index} of {}", shown(&file.path));
-            let read = extent(&mut source, &job.keys, manifest, it, &mut buffer, &what);
-            let why = match read.map(<[u8]>::len) {
+            // As it is kept: whoever has the key has written that, so what it becomes needs no look.
+            let why = match read.kept(&mut source, it, &what) {
                 Err(error) => Some(error.to_string()),
                 // Parity is over whole pages, so what pads an extent matters for a rebuild.
-                Ok(length) if length > 0 && !is_padded(&mut buffer, length) => {
+                Ok(length) if length > 0 && !is_padded(&read.buffer, length) => {
                     Some("bytes after it in its segment are not zero".into())
                 }
                 Ok(_) => None,
@@ -137,9 +140,10 @@ fn extents<D: Disk>(
     faults
 }
 
-fn is_padded(buffer: &mut Buffer, length: usize) -> bool {
+fn is_padded(buffer: &Buffer, length: usize) -> bool {
     let padded = length.next_multiple_of(ALIGNMENT as usize);
-    buffer.bytes()[length..padded].iter().all(|byte| *byte == 0)
+    let padding = &buffer.as_slice()[length..padded];
+    padding.iter().all(|byte| *byte == 0)
 }
 
 fn shard<D: Disk>(

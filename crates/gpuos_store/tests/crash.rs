@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::LazyLock;
+use std::sync::{Mutex, PoisonError};
 
 use gpuos_checkpoint::manifest::Manifest;
+use gpuos_store::coding::Coding;
 use gpuos_store::disk::Disk;
 use gpuos_store::error::{Kind, Result};
 use gpuos_store::fake::{FakeDisk, Open, Trouble};
@@ -53,24 +54,27 @@ fn take(
 }
 
 fn open(disk: &FakeDisk) -> Store<FakeDisk> {
-    Store::open(disk.clone(), disk.root(), key()).unwrap().0
+    opened(disk.clone(), disk.root()).unwrap().0
 }
 
 /// A store in which checkpoint 1 is current.
 fn begun() -> FakeDisk {
-    static BEGUN: LazyLock<FakeDisk> = LazyLock::new(|| {
-        let disk = FakeDisk::new(0);
-        let store = open(&disk);
-        take(&store.job(&job(7), 7).unwrap(), 1, None).unwrap();
-        disk.trouble(Trouble::None);
-        disk
-    });
-    BEGUN.fork()
+    static BEGUN: Mutex<Vec<(Coding, FakeDisk)>> = Mutex::new(Vec::new());
+    let mut begun = BEGUN.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((_, disk)) = begun.iter().find(|(of, _)| *of == form()) {
+        return disk.fork();
+    }
+    let disk = FakeDisk::new(0);
+    let store = open(&disk);
+    take(&store.job(&job(7), 7).unwrap(), 1, None).unwrap();
+    disk.trouble(Trouble::None);
+    begun.push((form(), disk.fork()));
+    disk
 }
 
 /// Takes 2, removes 1, takes 3, and begins 4, which is abandoned. `committed` is what returned without a failure.
 fn go_on(disk: &FakeDisk, committed: &mut u32) -> Result<()> {
-    let (store, _) = Store::open(disk.clone(), disk.root(), key())?;
+    let (store, _) = opened(disk.clone(), disk.root())?;
     let job = store.job(&job(7), 7)?;
     let first = job.manifest(id(1, 5))?;
     let second = take(&job, 2, Some(&first))?;
@@ -110,7 +114,7 @@ fn contents(disk: &FakeDisk, folder: &Open) -> io::Result<Files> {
 
 /// The current checkpoint is complete and is what the program had then, and the store can be used.
 fn assert_sound(disk: &FakeDisk, committed: u32, what: &str) {
-    let (store, found) = Store::open(disk.clone(), disk.root(), key()).unwrap();
+    let (store, found) = opened(disk.clone(), disk.root()).unwrap();
     assert_eq!(found.faults, Vec::<String>::new(), "{what}");
     let store_job = store.job(&job(7), 7).unwrap();
     let current = store_job.current().unwrap().expect(what);
@@ -140,7 +144,7 @@ fn assert_sound(disk: &FakeDisk, committed: u32, what: &str) {
         }
     }
     assert_eq!(verify(&store_job, id(9, 5)).unwrap(), [], "{what}");
-    let (_, found) = Store::open(disk.clone(), disk.root(), key()).unwrap();
+    let (_, found) = opened(disk.clone(), disk.root()).unwrap();
     assert_eq!(found, Default::default(), "{what}");
 }
 
@@ -153,17 +157,27 @@ fn calls() -> u64 {
 
 #[test]
 fn after_a_crash_at_any_call_the_old_or_the_new_checkpoint_is_current_and_complete() {
-    let seeds = if long() { 100 } else { 3 };
-    for at in 0..calls() {
-        for seed in 0..seeds {
-            let disk = begun();
-            let mut committed = 1;
-            disk.trouble(Trouble::Crash { at });
-            assert!(go_on(&disk, &mut committed).is_err());
-            disk.reboot(seed * 1000 + at);
-            assert_sound(&disk, committed, &format!("call {at}, seed {seed}"));
+    in_forms(&FORMS, |form| {
+        let seeds = match (long(), form == PLAIN) {
+            (true, _) => 100,
+            (false, true) => 3,
+            (false, false) => 1,
+        };
+        for at in 0..calls() {
+            for seed in 0..seeds {
+                let disk = begun();
+                let mut committed = 1;
+                disk.trouble(Trouble::Crash { at });
+                assert!(go_on(&disk, &mut committed).is_err());
+                disk.reboot(seed * 1000 + at);
+                assert_sound(
+                    &disk,
+                    committed,
+                    &format!("{form:?}, call {at}, seed {seed}"),
+                );
+            }
         }
-    }
+    });
 }
 
 /// A crash in what cleans up after a crash.
@@ -178,7 +192,7 @@ fn a_crash_while_the_store_is_opened_after_a_crash_loses_nothing() {
             assert!(go_on(&disk, &mut committed).is_err());
             disk.reboot(at);
             disk.trouble(Trouble::Crash { at: second });
-            let opened = Store::open(disk.clone(), disk.root(), key());
+            let opened = opened(disk.clone(), disk.root());
             let went_well = opened.is_ok_and(|(_, found)| found.faults.is_empty());
             disk.reboot(at + second);
             assert_sound(&disk, committed, &format!("calls {at} and {second}"));
@@ -196,13 +210,13 @@ fn after_a_crash_in_the_first_checkpoint_there_is_none_or_a_complete_one() {
         for seed in 0..if long() { 200 } else { 10 } {
             let disk = FakeDisk::new(0);
             disk.trouble(Trouble::Crash { at });
-            let taken = Store::open(disk.clone(), disk.root(), key())
+            let taken = opened(disk.clone(), disk.root())
                 .and_then(|(store, _)| take(&store.job(&job(7), 7)?, 1, None));
             if taken.is_ok() {
                 return;
             }
             disk.reboot(seed);
-            let (store, found) = Store::open(disk.clone(), disk.root(), key()).unwrap();
+            let (store, found) = opened(disk.clone(), disk.root()).unwrap();
             assert_eq!(found.faults, Vec::<String>::new(), "call {at}, seed {seed}");
             let store_job = store.job(&job(7), 7).unwrap();
             let current = store_job.current().unwrap();
@@ -239,6 +253,10 @@ fn take_long(job: &JobStore<'_, FakeDisk>, number: u32) -> Result<Manifest> {
 
 #[test]
 fn a_crash_while_long_extents_are_written_in_any_order_leaves_none_or_a_complete_checkpoint() {
+    in_forms(&FORMS, |_| crash_while_long_extents_are_written());
+}
+
+fn crash_while_long_extents_are_written() {
     for at in 0.. {
         let disk = begun();
         let store = open(&disk);
@@ -247,7 +265,7 @@ fn a_crash_while_long_extents_are_written_in_any_order_leaves_none_or_a_complete
         let taken = take_long(&job_store, 2);
         let calls = disk.calls();
         disk.reboot(at);
-        let (store, found) = Store::open(disk.clone(), disk.root(), key()).unwrap();
+        let (store, found) = opened(disk.clone(), disk.root()).unwrap();
         assert_eq!(found.faults, Vec::<String>::new(), "call {at}");
         let job_store = store.job(&job(7), 7).unwrap();
         let current = job_store.current().unwrap().unwrap();
@@ -294,7 +312,7 @@ fn a_job_is_removed_as_a_whole_after_a_crash_at_any_call() {
         }
         disk.reboot(at);
         // What is left may be told of, is never current when its note is gone, and goes with another call.
-        let (store, _) = Store::open(disk.clone(), disk.root(), key()).unwrap();
+        let (store, _) = opened(disk.clone(), disk.root()).unwrap();
         if let Ok(store_job) = store.existing(&job(7))
             && let Some(current) = store_job.current().unwrap()
         {
@@ -349,14 +367,16 @@ fn after_an_error_of_any_call_the_checkpoint_before_stays_and_the_sentence_says_
 
 #[test]
 fn a_disk_that_becomes_full_keeps_the_checkpoint_before() {
-    for after in (0..60_000).step_by(1_111) {
-        let disk = begun();
-        let mut committed = 1;
-        disk.trouble(Trouble::Full { after });
-        if let Err(error) = go_on(&disk, &mut committed) {
-            assert_eq!(error.kind, Kind::Full, "{error}");
-            assert!(error.to_string().contains("free space"), "{error}");
+    in_forms(&FORMS, |form| {
+        for after in (0..60_000).step_by(1_111) {
+            let disk = begun();
+            let mut committed = 1;
+            disk.trouble(Trouble::Full { after });
+            if let Err(error) = go_on(&disk, &mut committed) {
+                assert_eq!(error.kind, Kind::Full, "{error}");
+                assert!(error.to_string().contains("free space"), "{error}");
+            }
+            assert_goes_on(&disk, committed, &format!("{form:?}, full after {after}"));
         }
-        assert_goes_on(&disk, committed, &format!("full after {after}"));
-    }
+    });
 }

@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 
 use gpuos_checkpoint::ids::{CheckpointId, NodeIndex};
 use gpuos_checkpoint::manifest::NodeSet;
-use gpuos_store::disk::{Disk, LinuxDisk};
+use gpuos_store::coding::Coding;
+use gpuos_store::disk::Disk;
 use gpuos_store::fake::FakeDisk;
 use gpuos_store::restore::{Target, restore};
 use gpuos_store::shard::ShardWriter;
-use gpuos_store::store::Store;
 use gpuos_store::verify::verify;
 
 use crate::random::Random;
@@ -94,8 +94,7 @@ pub(crate) fn snapshot(folder: &Path) -> Snapshot {
 
 /// What is loaded, by job and checkpoint, and what was told.
 fn look(place: &Place) -> (Vec<(u32, CheckpointId)>, Vec<String>) {
-    let opened = Store::open(LinuxDisk, place.folder("store"), key());
-    let (store, found) = opened.unwrap();
+    let (store, found) = place.open();
     assert_eq!(found.removed, Vec::<String>::new());
     let mut told = found.faults;
     let mut loaded = Vec::new();
@@ -204,12 +203,16 @@ pub(crate) fn damaged(all: &Snapshot, random: &mut Random) -> Snapshot {
 
 #[test]
 fn nothing_damaged_is_loaded_and_all_of_it_is_told() {
+    in_forms(&FORMS, |form| damage_a_store(form, 300));
+}
+
+fn damage_a_store(form: Coding, few: usize) {
     let place = Place::new();
     build(&place);
     let (loaded, told) = look(&place);
     assert_eq!((loaded.len(), told), (6, Vec::new()));
     let all = snapshot(&place.path("store"));
-    let (rounds, seed) = flips(300);
+    let (rounds, seed) = flips(if form == PLAIN { few } else { few / 3 });
     let mut random = Random(seed);
     let mut silent = 0;
     for round in 0..rounds {
@@ -224,14 +227,14 @@ fn nothing_damaged_is_loaded_and_all_of_it_is_told() {
         let (_, told) = look(&place);
         assert!(
             !told.is_empty(),
-            "round {round} of seed {seed}: {:?}",
+            "{form:?}, round {round} of seed {seed}: {:?}",
             changed.keys()
         );
         for path in changed.keys() {
             fs::write(path, &all[path]).unwrap();
         }
     }
-    println!("{rounds} damages of a store, seed {seed}: {silent} changed nothing");
+    println!("{rounds} damages of a store ({form:?}), seed {seed}: {silent} changed nothing");
     // Most rounds did change something.
     assert!(silent < rounds / 4, "{silent} of {rounds}");
     let (loaded, told) = look(&place);

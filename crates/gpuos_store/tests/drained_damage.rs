@@ -4,6 +4,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
 use gpuos_checkpoint::ids::NodeIndex;
+use gpuos_store::coding::Coding;
 use gpuos_store::disk::LinuxDisk;
 use gpuos_store::drained::DrainedStore;
 use gpuos_store::fake::FakeDisk;
@@ -35,6 +36,10 @@ fn look(place: &Place) -> bool {
 
 #[test]
 fn nothing_drained_and_damaged_comes_back() {
+    in_forms(&FORMS, |form| damage_what_is_drained(form, 100));
+}
+
+fn damage_what_is_drained(form: Coding, few: usize) {
     let place = Place::new();
     let private = fs::Permissions::from_mode(0o700);
     fs::set_permissions(place.path("program"), private).unwrap();
@@ -50,7 +55,7 @@ fn nothing_drained_and_damaged_comes_back() {
     }
     assert!(!look(&place));
     let all = snapshot(&place.path("program"));
-    let (rounds, seed) = flips(100);
+    let (rounds, seed) = flips(if form == PLAIN { few } else { few / 3 });
     let mut random = Random(seed);
     let (mut changes, mut found) = (0, 0);
     for _ in 0..rounds {
@@ -65,7 +70,7 @@ fn nothing_drained_and_damaged_comes_back() {
         }
     }
     println!(
-        "{rounds} damages of what is drained, seed {seed}: {changes} changed something, {found} kept a part from coming back"
+        "{rounds} damages of what is drained ({form:?}), seed {seed}: {changes} changed something, {found} kept a part from coming back"
     );
     // What stands beyond a segment's end is of no matter.
     assert!(found * 2 > changes && changes * 2 > rounds);

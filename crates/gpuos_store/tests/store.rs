@@ -4,6 +4,7 @@
 mod random;
 mod support;
 
+mod coded;
 mod crash;
 mod damage;
 mod drained;

@@ -4,7 +4,9 @@ use std::cmp::Ordering;
 use std::collections::BTreeSet;
 use std::fmt;
 
-use super::types::{Counts, FileEntry, Kind, Manifest, NodeSet, Segment};
+use super::types::{
+    Coded, Counts, Encryption, Extent, FileEntry, Kind, Manifest, NodeSet, Segment,
+};
 
 /// Extents begin at multiples of this many bytes: a page, and what direct I/O asks for on common disks.
 pub const ALIGNMENT: u64 = 4096;
@@ -103,10 +105,20 @@ fn check_segments(manifest: &Manifest) -> Result<(), Invalid> {
     );
     let mut seen = BTreeSet::new();
     for (index, segment) in segments.iter().enumerate() {
-        let Segment { id, length } = *segment;
+        let Segment {
+            id,
+            length,
+            encryption,
+        } = *segment;
         hold!(
             index == 0 || (1..manifest.id.number).contains(&id.number),
             "it names a segment of checkpoint {id}, which is not earlier than itself"
+        );
+        let cipher = encryption.map(|it| it.cipher);
+        hold!(
+            cipher.is_none_or(|cipher| cipher == Encryption::AES_256_CTR),
+            "the segment of checkpoint {id} is encrypted in a way of number {}, and this release knows 1, AES-256-CTR, alone",
+            cipher.unwrap_or_default()
         );
         hold!(
             length <= MAX_SEGMENT && length.is_multiple_of(ALIGNMENT),
@@ -268,15 +280,9 @@ fn check_file(file: &FileEntry, segments: &[Segment]) -> Result<(), Invalid> {
             file.size
         );
         left -= extent.raw;
-        let Kind::Raw(stored) = &extent.kind else {
+        let Some(stored) = extent.kind.stored() else {
             continue;
         };
-        hold!(
-            u64::from(stored.length) == extent.raw && stored.length <= MAX_EXTENT,
-            "extent {index} of {path} has {} bytes in {} stored ones: both are the same, {MAX_EXTENT} at most",
-            extent.raw,
-            stored.length
-        );
         let Some(segment) = segments.get(usize::from(stored.segment)) else {
             let named = segments.len();
             hold!(
@@ -293,11 +299,46 @@ fn check_file(file: &FileEntry, segments: &[Segment]) -> Result<(), Invalid> {
             stored.offset,
             segment.length
         );
+        check_form(extent, segment, || format!("extent {index} of {path}"))?;
     }
     hold!(
         left == 0,
         "extents of {path} lack {left} of its {} bytes",
         file.size
+    );
+    Ok(())
+}
+
+/// What an extent becomes is bounded before a byte of it is read.
+fn check_form(
+    extent: &Extent,
+    segment: &Segment,
+    what: impl Fn() -> String,
+) -> Result<(), Invalid> {
+    let raw = extent.raw;
+    let stored = extent.kind.stored().map_or(0, |stored| stored.length);
+    let (packing, nth) = match &extent.kind {
+        Kind::Coded(coded) => (coded.packing, coded.nth),
+        Kind::Raw(_) | Kind::Zero => (Coded::AS_IT_IS, None),
+    };
+    hold!(
+        matches!(packing, Coded::AS_IT_IS | Coded::ZSTD),
+        "{} is compressed in a way of number {packing}, and this release knows 1, zstd, alone",
+        what()
+    );
+    let fits = match packing {
+        Coded::ZSTD => u64::from(stored) < raw && raw <= u64::from(MAX_EXTENT),
+        _ => u64::from(stored) == raw && stored <= MAX_EXTENT,
+    };
+    hold!(
+        fits,
+        "{} has {raw} bytes in {stored} stored ones: both are the same, or fewer are stored where they are compressed, and {MAX_EXTENT} at most",
+        what()
+    );
+    hold!(
+        nth.is_none() || segment.encryption.is_some(),
+        "{} is encrypted, and its segment names no key",
+        what()
     );
     Ok(())
 }

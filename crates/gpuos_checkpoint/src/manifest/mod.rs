@@ -17,5 +17,6 @@ pub use check::{
 pub use frame::{Authentic, MAC_BYTES, MAX_MANIFEST, Refused, Unsealed};
 pub use ranks::{rank_folder, rank_of, ranks};
 pub use types::{
-    Counts, Extent, FileEntry, FolderEntry, Kind, Manifest, NodeSet, Segment, Stored, Time,
+    Coded, Counts, Encryption, Extent, FileEntry, FolderEntry, KeyId, Kind, Manifest, NodeSet,
+    Segment, Stored, Time,
 };

@@ -1,5 +1,7 @@
 //! The parts of a manifest.
 
+use std::fmt;
+
 use gpuos_core::job::JobId;
 use serde::{Deserialize, Serialize};
 
@@ -51,6 +53,48 @@ pub struct Segment {
     pub id: CheckpointId,
     /// Bytes, a multiple of [`super::ALIGNMENT`].
     pub length: u64,
+    /// How extents in it are encrypted, those that are. Not in the place of a manifest that segments of the first version have: the
+    /// second one has it behind all that was there before.
+    #[serde(skip)]
+    pub encryption: Option<Encryption>,
+}
+
+impl Segment {
+    /// One in which nothing is encrypted.
+    pub fn new(id: CheckpointId, length: u64) -> Segment {
+        Segment {
+            id,
+            length,
+            encryption: None,
+        }
+    }
+}
+
+/// Under which key something is encrypted. None of it is secret.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Encryption {
+    /// How: [`Encryption::AES_256_CTR`]; no other is known.
+    pub cipher: u8,
+    /// Which of the site's keys it was made of.
+    pub key: KeyId,
+    /// Drawn at random for each segment and each manifest, and a part of what its key is derived of: no two have the same key, also
+    /// not two attempts at one checkpoint.
+    pub salt: [u8; 16],
+}
+
+impl Encryption {
+    /// AES with keys of 256 bits in counter mode. The first eight bytes of the counter are the number of the extent, 0 for a manifest.
+    pub const AES_256_CTR: u8 = 1;
+}
+
+/// Tells keys of a site apart, and says nothing about them.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+pub struct KeyId(pub [u8; 8]);
+
+impl fmt::Display for KeyId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
 }
 
 /// A folder of the program.
@@ -95,13 +139,56 @@ pub struct Extent {
     pub kind: Kind,
 }
 
-/// How an extent is kept. A compressed form would be a further variant; one that a release does not know is refused.
+/// How an extent is kept. A further form would be a further variant; one that a release does not know is refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Kind {
     /// All bytes are zero, and none is stored: a hole after a restore.
     Zero,
     /// As they are.
     Raw(Stored),
+    /// Compressed, or encrypted, or both in this order.
+    Coded(Coded),
+}
+
+impl Kind {
+    /// What lies in a segment. `None`: nothing.
+    pub fn stored(&self) -> Option<&Stored> {
+        match self {
+            Kind::Zero => None,
+            Kind::Raw(stored) => Some(stored),
+            Kind::Coded(coded) => Some(&coded.stored),
+        }
+    }
+
+    /// The digest of the bytes of the file. `None`: all are zero.
+    pub fn plain(&self) -> Option<&Digest> {
+        match self {
+            Kind::Zero => None,
+            Kind::Raw(stored) => Some(&stored.digest),
+            Kind::Coded(coded) => Some(&coded.plain),
+        }
+    }
+}
+
+/// An extent whose bytes in the segment are not those of the file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Coded {
+    /// Where it lies. Length and digest are of the bytes that lie there, so that nothing is decrypted or decompressed that was
+    /// not written by who has the key.
+    pub stored: Stored,
+    /// Keyed digest of the bytes of the file: by that equal extents are found, however they are kept.
+    pub plain: Digest,
+    /// How it is compressed: [`Coded::AS_IT_IS`] or [`Coded::ZSTD`]; no other is known.
+    pub packing: u8,
+    /// Its number among those that are encrypted in the segment; no other extent there has it. `None`: it is not encrypted.
+    pub nth: Option<u64>,
+}
+
+impl Coded {
+    /// Not compressed.
+    pub const AS_IT_IS: u8 = 0;
+    /// One frame of Zstandard.
+    pub const ZSTD: u8 = 1;
 }
 
 /// Where the bytes of an extent lie, and what they must be.
@@ -113,7 +200,7 @@ pub struct Stored {
     pub offset: u64,
     /// Bytes in the segment, without what pads them.
     pub length: u32,
-    /// Keyed digest of the bytes of the file.
+    /// Keyed digest of these bytes: of the file's, where they are kept as they are.
     pub digest: Digest,
 }
 

@@ -1,7 +1,7 @@
 //! `gpuos ckpt show`: all about a job's checkpoints.
 
 use anyhow::Result;
-use gpuos_core::wire::{CheckpointJob, CheckpointPhase};
+use gpuos_core::wire::{CheckpointForm, CheckpointJob, CheckpointPhase};
 use gpuos_host::Machine;
 use gpuos_model::hostlist::compress;
 use gpuos_model::screen::line;
@@ -190,7 +190,7 @@ fn making(found: &Found<'_>, lead: &CheckpointJob) -> String {
 /// The checkpoints, of all nodes that were asked.
 fn kept(found: &Found<'_>, now: u64) -> String {
     let several = found.movers.len() > 1;
-    let head = [
+    let mut head = vec![
         "NODE",
         "NUMBER",
         "AGE",
@@ -201,7 +201,6 @@ fn kept(found: &Found<'_>, now: u64) -> String {
         "TOOK",
     ];
     let skip = usize::from(!several);
-    let mut table = Table::new(&head[skip..]);
     let mut rows = Vec::new();
     for (_, told) in &found.movers {
         for kept in told.jobs.iter().flat_map(|job| &job.checkpoints) {
@@ -212,6 +211,11 @@ fn kept(found: &Found<'_>, now: u64) -> String {
         return "\nno checkpoint is kept yet\n".into();
     }
     rows.sort_by_key(|(number, ..)| *number);
+    let coded = rows.iter().any(|(.., kept)| kept.form.is_some());
+    if coded {
+        head.push("FORM");
+    }
+    let mut table = Table::new(&head[skip..]);
     for (number, node, kept) in rows {
         let cells = [
             node,
@@ -223,9 +227,29 @@ fn kept(found: &Found<'_>, now: u64) -> String {
             size(kept.stored),
             kept.took_ms.map_or_else(|| NONE.into(), span_ms),
         ];
-        table.row(cells.into_iter().skip(skip));
+        let form = coded.then(|| kept.form.as_ref().map_or_else(|| NONE.into(), form));
+        table.row(cells.into_iter().chain(form).skip(skip));
     }
     format!("\n{}", table.render())
+}
+
+/// What is compressed, by how much all of it became less, and what is encrypted.
+fn form(form: &CheckpointForm) -> String {
+    let packed = form.compression.as_ref().map(|how| {
+        let less = form.plain.saturating_sub(form.kept);
+        let percent = u128::from(less) * 100 / u128::from(form.plain.max(1));
+        format!("{how} (-{percent} %)")
+    });
+    let secret = form.encryption.as_ref().map(|how| {
+        let part = form.encrypted < form.kept;
+        if part {
+            format!("{how} in part")
+        } else {
+            how.clone()
+        }
+    });
+    let both: Vec<String> = packed.into_iter().chain(secret).collect();
+    line(&both.join(", "))
 }
 
 /// Checkpoints that the program could not load.

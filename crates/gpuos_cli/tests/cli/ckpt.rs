@@ -123,11 +123,11 @@ Job 17 of 4000000001 on n[1-2], restarted once
   4 ranks of the program, joined: 2-3 on n1, 0-1 on n2
   making checkpoint 16 by the interval for 12.3 s: waits for the program's files, rank 1; n1: the program's files, ranks 2-3
 
-NODE  NUMBER  AGE  COMMITTED  FILES  SIZE     ON DISK  TOOK
-n1        14  3 d  yes            4  1.5 GiB  2.0 GiB  2.5 s
-n2        14  3 d  yes            4  1.5 GiB  2.0 GiB  2.5 s
-n1        15  2 d  no             4  1.5 GiB  2.0 GiB  -
-n2        15  2 d  yes            4  1.5 GiB  2.0 GiB  2.5 s
+NODE  NUMBER  AGE  COMMITTED  FILES  SIZE     ON DISK  TOOK   FORM
+n1        14  3 d  yes            4  1.5 GiB  2.0 GiB  2.5 s  -
+n2        14  3 d  yes            4  1.5 GiB  2.0 GiB  2.5 s  -
+n1        15  2 d  no             4  1.5 GiB  2.0 GiB  -      -
+n2        15  2 d  yes            4  1.5 GiB  2.0 GiB  2.5 s  zstd (-50 %), AES-256-CTR in part
 
 came to nothing:
   checkpoint 11: no room on n2

@@ -9,7 +9,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use gpuos_core::job::JobId;
 use gpuos_core::wire::{
-    CheckpointJob, CheckpointKept, CheckpointMaking, CheckpointPhase, CheckpointRequest, Code,
+    CheckpointForm, CheckpointJob, CheckpointKept, CheckpointMaking, CheckpointPhase, CheckpointRequest, Code,
     Happening, Peer, Reply, Request,
 };
 use gpuos_host::socket::{Limits, MOVER, RequestHandler, Server, bind};
@@ -162,6 +162,7 @@ pub fn kept(number: u32, committed: bool, days: u64) -> CheckpointKept {
         files: 4,
         bytes: 3 << 29,
         stored: 1 << 31,
+        form: None,
         took_ms: committed.then_some(2_540),
         refused: None,
     }
@@ -182,6 +183,16 @@ pub fn job(number: u32, phase: CheckpointPhase) -> CheckpointJob {
 
 /// A job in the middle of its second run.
 pub fn whole() -> CheckpointJob {
+    let coded = CheckpointKept {
+        form: Some(CheckpointForm {
+            plain: 3 << 29,
+            kept: 3 << 28,
+            compression: Some("zstd".into()),
+            encryption: Some("AES-256-CTR".into()),
+            encrypted: 3 << 27,
+        }),
+        ..kept(15, true, 2)
+    };
     CheckpointJob {
         run: 1,
         interval_s: Some(600),
@@ -200,7 +211,7 @@ pub fn whole() -> CheckpointJob {
             for_ms: 12_340,
             waits_for: vec![1],
         }),
-        checkpoints: vec![kept(14, true, 3), kept(15, true, 2)],
+        checkpoints: vec![kept(14, true, 3), coded],
         failures: vec!["checkpoint 11: no room on n2".into()],
         ..job(17, CheckpointPhase::Running)
     }

@@ -14,6 +14,21 @@ const MOST_DOMAINS: usize = 8;
 /// 1 PiB in GiB, and 1 TiB/s in MiB/s: more than a node has.
 const MOST_GIB: i64 = 1 << 20;
 
+/// Key files in `encrypt-keys` at most.
+const MOST_KEYS: usize = 16;
+
+/// When what is stored is compressed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Compression {
+    /// Never.
+    #[default]
+    No,
+    /// Where it costs no time: the disk, the file system or the network is slower.
+    Auto,
+    /// Always.
+    Always,
+}
+
 /// `[checkpoint]`. By default none are made.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CheckpointConfig {
@@ -45,6 +60,12 @@ pub struct CheckpointConfig {
     pub rate_mib: u32,
     /// What a mover reads from and writes to the disk of its store, in MiB/s; 0: as fast as it goes.
     pub disk_rate_mib: u32,
+    /// When what is stored from now on is compressed.
+    pub compress: Compression,
+    /// Whether what is stored from now on is encrypted.
+    pub encrypt: bool,
+    /// Files of keys for that: the first encrypts, all decrypt. Without any the site's key does.
+    pub encrypt_keys: Vec<PathBuf>,
     /// Levels of the fabric, or `power`, of which no two nodes of a set share a domain.
     pub domains: Vec<String>,
     /// The folder on a file system of all nodes to which checkpoints are drained; `None`: there is none.
@@ -72,6 +93,9 @@ impl Default for CheckpointConfig {
             user_gib: 0,
             rate_mib: 0,
             disk_rate_mib: 0,
+            compress: Compression::No,
+            encrypt: false,
+            encrypt_keys: Vec::new(),
             domains: Vec::new(),
             shared: None,
             shared_every: 6,
@@ -161,6 +185,9 @@ pub(super) fn read(check: Check, raw: &RawCheckpoint) -> Result<CheckpointConfig
             0..=MOST_GIB,
             usual.disk_rate_mib,
         )?,
+        compress: compress(check, &raw.compress)?,
+        encrypt: raw.encrypt.unwrap_or(usual.encrypt),
+        encrypt_keys: encrypt_keys(check, raw)?,
         domains: domains(check, raw)?,
         shared: shared(check, raw)?,
         shared_every: int(
@@ -176,6 +203,31 @@ pub(super) fn read(check: Check, raw: &RawCheckpoint) -> Result<CheckpointConfig
             usual.shared_rate_mib,
         )?,
     })
+}
+
+fn compress(check: Check, value: &Option<Spanned<String>>) -> Result<Compression, ConfigError> {
+    let Some(value) = value else {
+        return Ok(Compression::default());
+    };
+    match value.get_ref().as_str() {
+        "no" => Ok(Compression::No),
+        "auto" => Ok(Compression::Auto),
+        "always" => Ok(Compression::Always),
+        other => {
+            let form = "\"no\", \"auto\" or \"always\"";
+            Err(check.refuse("compress", value, quoted(other), form))
+        }
+    }
+}
+
+fn encrypt_keys(check: Check, raw: &RawCheckpoint) -> Result<Vec<PathBuf>, ConfigError> {
+    let given = raw.encrypt_keys.as_deref().unwrap_or_default();
+    if let Some(one) = given.get(MOST_KEYS) {
+        let message = format!("encrypt-keys has more than {MOST_KEYS} files");
+        return Err(check.error(one, message));
+    }
+    let path = |value| check.path("encrypt-keys", value, "/etc/gpuos/checkpoint-1.key");
+    given.iter().map(path).collect()
 }
 
 fn shared(check: Check, raw: &RawCheckpoint) -> Result<Option<PathBuf>, ConfigError> {
@@ -229,7 +281,7 @@ mod tests {
     use gpuos_checkpoint::sets::Scheme;
     use gpuos_model::cluster::Cluster;
 
-    use super::CheckpointConfig;
+    use super::{CheckpointConfig, Compression};
     use crate::gpuos_toml::Config;
 
     fn read(text: &str) -> Result<Config, String> {
@@ -252,6 +304,7 @@ mod tests {
     fn every_key() {
         let text = "enabled = true\nport = 7000\nscheme = \"rs:6+2\"\nkeep = 3\nleast-seconds = 1\nready-seconds = 60\n\
                     overhead-percent = 5\nnode-mtbf-hours = 100\nended-hours = 0\nmax-gib = 500\nuser-gib = 1000\nrate-mib = 250\ndisk-rate-mib = 700\n\
+                    compress = \"auto\"\nencrypt = true\nencrypt-keys = [\"/etc/gpuos/2.key\", \"/etc/gpuos/1.key\"]\n\
                     domains = [\"Leaf\", \"power\"]\nshared = \"/scratch/c\"\nshared-every = 3\nshared-rate-mib = 9";
         let expected = CheckpointConfig {
             enabled: true,
@@ -267,6 +320,9 @@ mod tests {
             user_gib: 1000,
             rate_mib: 250,
             disk_rate_mib: 700,
+            compress: Compression::Auto,
+            encrypt: true,
+            encrypt_keys: vec!["/etc/gpuos/2.key".into(), "/etc/gpuos/1.key".into()],
             domains: vec!["leaf".into(), "power".into()],
             shared: Some("/scratch/c".into()),
             shared_every: 3,
@@ -280,7 +336,7 @@ mod tests {
         assert_eq!(strange.len(), 1, "{strange:?}");
         assert!(
             strange[0].contains(
-                "gpuos.toml:15:12: this cluster has no level leaf, so it keeps no nodes apart"
+                "gpuos.toml:18:12: this cluster has no level leaf, so it keeps no nodes apart"
             ),
             "{strange:?}"
         );
@@ -303,6 +359,8 @@ mod tests {
             ("user-gib = 1048577", "from 0 to 1048576"),
             ("rate-mib = -1", "from 0 to 1048576"),
             ("disk-rate-mib = 1048577", "from 0 to 1048576"),
+            ("compress = \"zstd\"", "\"no\", \"auto\" or \"always\""),
+            ("encrypt-keys = [\"key\"]", "a path from the root"),
             ("domains = [\"a b\"]", "a name of 1 to 64"),
             (
                 "domains = [\"node\"]",

@@ -248,12 +248,33 @@ pub struct CheckpointKept {
     pub bytes: u64,
     /// Bytes that it takes on this node's disk, with what is kept for other nodes.
     pub stored: u64,
+    /// The form in which files are kept, where any are compressed or encrypted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub form: Option<CheckpointForm>,
     /// Milliseconds from the request to the commit; absent where this run did not make it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub took_ms: Option<u64>,
     /// Who could not load it. It is passed over from then on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused: Option<CheckpointRefused>,
+}
+
+/// Another form than that of the files in which what they have is kept on a node. What is all zero does not count.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct CheckpointForm {
+    /// Bytes of the files.
+    pub plain: u64,
+    /// Bytes that are kept for them; what is kept once for several files counts for each.
+    pub kept: u64,
+    /// How some of it is compressed: `zstd`; absent: none is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub compression: Option<String>,
+    /// How some of it is encrypted: `AES-256-CTR`; absent: none is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub encryption: Option<String>,
+    /// Bytes of `kept` that are encrypted: fewer than all where a checkpoint refers to what was kept before encryption was turned on.
+    #[serde(default)]
+    pub encrypted: u64,
 }
 
 impl CheckpointKept {

@@ -22,8 +22,8 @@ mod status;
 mod tests;
 
 pub use checkpoint::{
-    CHECKPOINT_VARIABLE, CheckpointFigures, CheckpointJob, CheckpointKept, CheckpointMaking,
-    CheckpointPhase, CheckpointRefused, CheckpointRequest, MOVER_ALIVE,
+    CHECKPOINT_VARIABLE, CheckpointFigures, CheckpointForm, CheckpointJob, CheckpointKept,
+    CheckpointMaking, CheckpointPhase, CheckpointRefused, CheckpointRequest, MOVER_ALIVE,
 };
 pub use frame::{Lines, MAX_REPLY, MAX_REQUEST, WireError, decode, encode};
 pub use message::{

@@ -46,10 +46,12 @@ pub fn tree(random: &mut Random) -> Files {
             1 => random.below(60_000),
             _ => random.below(12_000),
         };
-        (
-            format!("{deep}{number}").into_bytes(),
-            random.bytes(length as usize),
-        )
+        let mut bytes = random.bytes(length as usize);
+        // Something that can be compressed, and something that cannot.
+        if number % 2 == 0 {
+            bytes.iter_mut().for_each(|byte| *byte &= 3);
+        }
+        (format!("{deep}{number}").into_bytes(), bytes)
     };
     (0..count).map(file).collect()
 }

@@ -13,6 +13,7 @@ use gpuos_core::job::JobId;
 use gpuos_mover::node::Node;
 use gpuos_mover::output::{Output, Ready};
 use gpuos_mover::settings::Settings;
+use gpuos_store::coding::{Coding, Compress};
 use gpuos_store::disk::Disk;
 use gpuos_store::fake::{FakeDisk, Open, Trouble};
 use gpuos_store::ingest::Limits;
@@ -160,6 +161,7 @@ impl Cluster {
             begun: BTreeMap::new(),
             committed: None,
             run: 0,
+            form: seed,
         }
     }
 
@@ -179,6 +181,7 @@ impl Cluster {
             begun: self.begun.clone(),
             committed: self.committed,
             run: self.run,
+            form: self.form,
         }
     }
 
@@ -228,9 +231,8 @@ impl Cluster {
         let stores: Vec<Store<FakeDisk>> = disks
             .iter()
             .map(|disk| {
-                Store::open(disk.clone(), folder(disk, b"store"), key())
-                    .unwrap()
-                    .0
+                let (store, _) = Store::open(disk.clone(), folder(disk, b"store"), key()).unwrap();
+                store.coded(form(self.form + u64::from(self.run)))
             })
             .collect();
         let programs = self.programs.clone();

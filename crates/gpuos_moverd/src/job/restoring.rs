@@ -211,11 +211,9 @@ fn fits(place: &Place, manifest: &Manifest, only: &[u8]) -> Result<()> {
     };
     let files = manifest.files.iter().filter(|file| of_rank(&file.path));
     let extents = files.flat_map(|file| &file.extents);
-    let stored = extents.map(|extent| match &extent.kind {
-        Kind::Raw(stored) => u64::from(stored.length),
-        Kind::Zero => 0,
-    });
-    let bytes: u64 = stored.sum();
+    // As they are in files; what is all zero becomes a hole.
+    let there = extents.filter(|extent| extent.kind != Kind::Zero);
+    let bytes: u64 = there.map(|extent| extent.raw).sum();
     let space = LinuxDisk.space(place.folder.root()).map_err(|error| {
         let next = "look in the kernel's log for faults of the disk, and start the job again";
         Error::new(error::Kind::Disk, tried(), error.to_string(), next)

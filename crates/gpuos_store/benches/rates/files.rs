@@ -144,7 +144,7 @@ pub fn measure(folder: &Path, mib: usize, turns: usize, table: &mut Table) {
     );
 }
 
-fn ingest(job: &JobStore<'_, LinuxDisk>, place: &Place, id: CheckpointId) {
+pub fn ingest(job: &JobStore<'_, LinuxDisk>, place: &Place, id: CheckpointId) {
     let new = New {
         id,
         node: NodeIndex(0),
@@ -172,7 +172,7 @@ fn write_shard(job: &JobStore<'_, LinuxDisk>, id: CheckpointId, data: &[u8]) {
     writer.finish().expect("the shard is finished");
 }
 
-fn put_back(job: &JobStore<'_, LinuxDisk>, place: &Place, id: CheckpointId) {
+pub fn put_back(job: &JobStore<'_, LinuxDisk>, place: &Place, id: CheckpointId) {
     let folder = LinuxDisk::folder(&place.at("restored")).expect("the folder is opened");
     let target = Target {
         disk: &LinuxDisk,
@@ -199,10 +199,10 @@ fn copy_back(place: &Place) {
 }
 
 /// A folder of its own, which goes with it.
-struct Place(PathBuf);
+pub struct Place(PathBuf);
 
 impl Place {
-    fn new(folder: &Path) -> Place {
+    pub fn new(folder: &Path) -> Place {
         let place = Place(folder.join(format!("gpuos-rates-{}", std::process::id())));
         for name in ["store", "program", "restored"] {
             fs::create_dir_all(place.at(name)).expect("a folder is made");
@@ -212,11 +212,11 @@ impl Place {
         place
     }
 
-    fn at(&self, name: &str) -> PathBuf {
+    pub fn at(&self, name: &str) -> PathBuf {
         self.0.join(name)
     }
 
-    fn plain(&self, data: &[u8]) {
+    pub fn plain(&self, data: &[u8]) {
         let mut file = File::create(self.at("plain")).expect("a file is made");
         for _ in 0..FILES {
             file.write_all(data).expect("it is written");
@@ -245,7 +245,7 @@ impl Place {
     }
 
     /// MiB/s of fio, which says KiB/s in its 48th field.
-    fn fio(&self, mib: usize) -> f64 {
+    pub fn fio(&self, mib: usize) -> f64 {
         let out = Command::new("fio")
             .arg(format!("--directory={}", self.0.display()))
             .arg(format!("--size={mib}m"))

@@ -1,5 +1,6 @@
 //! A store in a temporary folder or in memory, and programs' folders.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs;
@@ -11,6 +12,7 @@ use std::path::{Path, PathBuf};
 use gpuos_checkpoint::ids::{CheckpointId, NodeIndex};
 use gpuos_checkpoint::manifest::{Manifest, NodeSet};
 use gpuos_core::job::JobId;
+use gpuos_store::coding::{Coding, Compress};
 use gpuos_store::disk::{Disk, LinuxDisk};
 use gpuos_store::error::Result;
 use gpuos_store::ingest::Limits;
@@ -23,10 +25,66 @@ use tempfile::TempDir;
 pub const EXTENT: usize = 4096;
 
 pub fn limits() -> Limits {
+    // An extent of one page cannot take less room.
+    let pages = if form().compress == Compress::No {
+        1
+    } else {
+        4
+    };
     Limits {
-        extent: EXTENT as u32,
+        extent: EXTENT as u32 * pages,
         ..Limits::default()
     }
+}
+
+thread_local! {
+    static FORM: Cell<Coding> = const { Cell::new(PLAIN) };
+}
+
+pub const PLAIN: Coding = Coding {
+    compress: Compress::No,
+    encrypt: false,
+};
+
+/// As it is, compressed, encrypted, and both.
+pub const FORMS: [Coding; 4] = [
+    PLAIN,
+    Coding {
+        compress: Compress::Always,
+        encrypt: false,
+    },
+    Coding {
+        compress: Compress::No,
+        encrypt: true,
+    },
+    Coding {
+        compress: Compress::Always,
+        encrypt: true,
+    },
+];
+
+/// In which form stores keep extents that this test opens.
+pub fn form() -> Coding {
+    FORM.get()
+}
+
+pub fn set_form(form: Coding) {
+    FORM.set(form);
+}
+
+/// Runs a test in each of the forms, which it is told in sentences by the caller.
+pub fn in_forms(forms: &[Coding], mut test: impl FnMut(Coding)) {
+    for form in forms {
+        set_form(*form);
+        test(*form);
+    }
+    set_form(PLAIN);
+}
+
+/// Opens a store in the form of this test.
+pub fn opened<D: Disk>(disk: D, root: D::Folder) -> Result<(Store<D>, Found)> {
+    let (store, found) = Store::open(disk, root, key())?;
+    Ok((store.coded(form()), found))
 }
 
 pub fn key() -> SiteKey {
@@ -98,7 +156,7 @@ impl Place {
     }
 
     pub fn open(&self) -> (Store<LinuxDisk>, Found) {
-        Store::open(LinuxDisk, self.folder("store"), key()).unwrap()
+        opened(LinuxDisk, self.folder("store")).unwrap()
     }
 
     pub fn put(&self, path: impl AsRef<Path>, bytes: &[u8]) {
@@ -140,8 +198,19 @@ pub fn name(bytes: &[u8]) -> &Path {
     Path::new(OsStr::from_bytes(bytes))
 }
 
-/// Bytes that no other seed has.
+/// Bytes that no other seed has. Where this test's stores compress, every second run of a kilobyte is the one before again.
 pub fn noise(seed: u64, length: usize) -> Vec<u8> {
+    let mut bytes = random(seed, length);
+    if form().compress != Compress::No {
+        for at in (1024..length).filter(|at| at / 1024 % 2 == 1) {
+            bytes[at] = bytes[at - 1024];
+        }
+    }
+    bytes
+}
+
+/// Bytes that no other seed has, and that cannot be compressed.
+pub fn random(seed: u64, length: usize) -> Vec<u8> {
     let mut bytes = vec![0; length];
     let mut hasher = blake3::Hasher::new();
     hasher.update(&seed.to_le_bytes());
