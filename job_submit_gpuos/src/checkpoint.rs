@@ -40,6 +40,23 @@ pub fn component(options: &JobOptions, component: Option<u32>) -> Result<(), Ref
     }
 }
 
+/// Checks the folder in memory of a new job, which asks for so many MiB on each node, where that is known. One that takes all of them is
+/// refused nowhere: it is a bound, and the program may write less.
+///
+/// # Errors
+/// The folder may be larger than all that the job has.
+pub fn memory(options: &JobOptions, mib: Option<u64>) -> Result<(), Refusal> {
+    let Some(asked) = options.checkpoint else {
+        return Ok(());
+    };
+    match asked.memory_mib.zip(mib) {
+        Some((wanted, mib)) if u64::from(wanted) > mib => {
+            Err(refused::memory_misfits(asked, mib).into())
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Checks the nodes of a new job, or of one that is changed. A range of nodes is judged by its smallest.
 ///
 /// # Errors
@@ -165,6 +182,27 @@ mod tests {
             "--gpuos-checkpoint=10m: this is not the first component of its heterogeneous job, and checkpoints of two components \
              would not be of the same moment; write it for the first component alone, whose program saves, and nothing or \
              --gpuos-checkpoint=off for the others"
+        );
+    }
+
+    #[test]
+    fn a_folder_in_memory_is_of_the_jobs_own() {
+        let of = |value, mib| memory(&options(value), mib);
+        for (value, mib, fits) in [
+            ("10m,l0=16G", None, true),
+            ("10m,l0=16G", Some(32 << 10), true),
+            ("10m,l0=16G", Some(16 << 10), true),
+            ("10m,l0=16G", Some((16 << 10) - 1), false),
+            ("10m", Some(1), true),
+            ("off", Some(1), true),
+        ] {
+            assert_eq!(of(value, mib).is_ok(), fits, "{value} {mib:?}");
+        }
+        assert_eq!(memory(&JobOptions::default(), Some(1)), Ok(()));
+        assert_eq!(
+            of("10m,l0=16G", Some(8192)).unwrap_err().sentence,
+            "--gpuos-checkpoint=10m,l0=16G: l0= is part of the memory that the job has on each node, and --mem is 8192 MiB; write \
+             --mem=SIZE for the program and l0= together, or a smaller l0="
         );
     }
 

@@ -82,6 +82,10 @@ pub mod refused {
         pub fn no_shared() on "--gpuos-checkpoint" =
             "this site drains no checkpoints to a parallel file system",
             write "no l3=; an administrator can have it done with shared = \"/PATH\" in [checkpoint] of gpuos.toml";
+        /// The folder in memory is of the job's own memory, and larger than that.
+        pub fn memory_misfits(mib) on "--gpuos-checkpoint" =
+            "l0= is part of the memory that the job has on each node, and --mem is {mib} MiB",
+            write "--mem=SIZE for the program and l0= together, or a smaller l0=";
         /// The scheme is for more nodes than the job asks for at least.
         pub fn scheme_misfits(why) on "--gpuos-checkpoint" =
             "{why}", write "--nodes=N with enough of them, or another scheme";

@@ -47,6 +47,8 @@ pub struct Offsets {
     requeue: Option<[usize; 2]>,
     /// Which component of a heterogeneous job a description is of; absent where the table does not say.
     component: Option<usize>,
+    /// What memory of each node or CPU a description asks for; absent where the table does not say.
+    memory: Option<usize>,
     record: Strings,
     record_details: usize,
     record_counts: Counts,
@@ -90,6 +92,7 @@ impl Offsets {
                 .and_then(|own| Ok([own, fields.offset("slurm_conf", "job_requeue")?]))
                 .ok(),
             component: fields.offset("job_descriptor", "het_job_offset").ok(),
+            memory: fields.offset("job_descriptor", "pn_min_memory").ok(),
             record: Strings::of(fields, "job_record")?,
             record_details: fields.offset("job_record", "details")?,
             record_counts: Counts::of(fields, "job_details")?,
@@ -147,6 +150,14 @@ impl Offsets {
     pub fn component(&self, description: *mut c_void) -> Option<u32> {
         let component = read((description as usize).checked_add(self.component?)?)?;
         Some(component).filter(|component| *component != NO_VAL)
+    }
+
+    /// MiB of memory that a `job_desc_msg_t` asks for on each node, `--mem`. `None`: it asks for none, for all of a node's, for some of each
+    /// CPU or GPU, or that is not known.
+    pub fn memory_mib(&self, description: *mut c_void) -> Option<u64> {
+        let asked: u64 = read((description as usize).checked_add(self.memory?)?)?;
+        // The highest bit says that it is for each CPU, and is set in NO_VAL64, too.
+        (1..1 << 63).contains(&asked).then_some(asked)
     }
 
     /// What a `job_record_t` asks for.
@@ -265,6 +276,7 @@ mod tests {
             let offsets = Offsets::of(&fields).unwrap_or_else(|e| panic!("{release}: {e}"));
             assert!(offsets.requeue.is_some(), "{release}");
             assert!(offsets.component.is_some(), "{release}");
+            assert!(offsets.memory.is_some(), "{release}");
         }
     }
 
@@ -373,6 +385,23 @@ mod tests {
             assert_eq!(fake.offsets.component(pointer), means, "{word}");
         }
         assert_eq!(fake.offsets.component(std::ptr::null_mut()), None);
+    }
+
+    #[test]
+    fn memory_of_each_node_is_told_from_that_of_each_cpu() {
+        let mut fake = Fake::new();
+        let at = fake.offsets.memory.unwrap();
+        for (word, means) in [
+            (0u64, None),
+            (4096, Some(4096)),
+            (1 << 63 | 4096, None),
+            (u64::MAX - 1, None),
+        ] {
+            fake.put(at, &word.to_ne_bytes());
+            let pointer = fake.pointer();
+            assert_eq!(fake.offsets.memory_mib(pointer), means, "{word}");
+        }
+        assert_eq!(fake.offsets.memory_mib(std::ptr::null_mut()), None);
     }
 
     #[test]

@@ -157,6 +157,7 @@ fn take(
         None => Ok(()),
     })?;
     checkpoint::component(&options, known.offsets.component(description))?;
+    checkpoint::memory(&options, known.offsets.memory_mib(description))?;
     let Some(raised) = spares::raise(&options, sources, &shape)? else {
         return place(known, (env, sources), (description, shape), rewrite);
     };

@@ -16,7 +16,7 @@ use slurm_ffi::spank::Spank;
 
 use crate::ahead::{Ahead, was_here};
 use crate::daemon::{self, Answer};
-use crate::{limits, messages};
+use crate::{limits, memory, messages};
 
 /// Variable by which steps learn what their job asked for.
 pub const JOB_CHECKPOINT: &CStr = c"GPUOS_JOB_CHECKPOINT";
@@ -163,7 +163,16 @@ pub fn prepare(spank: Spank<'_>, (socket, jobs): (&str, &str), whole_job: bool) 
     }
     let name = CString::new(CHECKPOINT_VARIABLE).unwrap_or_default();
     match told.folder {
-        Some(folder) => spank.setenv(&name, &folder),
+        Some(folder) => {
+            let mib = parse_checkpoint(ahead.asked)
+                .ok()
+                .and_then(|it| it.memory_mib);
+            let made = mib.map_or(Ok(()), |mib| memory::prepare(Path::new(&folder), mib));
+            if let Err(why) = made {
+                limits::keep_note(&String::from(messages::not_in_memory(why)));
+            }
+            spank.setenv(&name, &folder)
+        }
         // A step inherits the batch script's environment, which is that of another node.
         None => spank.unsetenv(&name),
     };

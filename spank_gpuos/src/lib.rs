@@ -8,7 +8,7 @@
 //! - `client`: in the commands; `options`: which value counts, and where it came from; `handed`: what a job hands to its steps,
 //! - `node`: on the nodes; `job_env` and `ranks`: variables and rank file; `limits` and `mig`: power, clocks and MPS, and slices, of a step
 //!   and its tasks,
-//! - `report`: what gpuosd is told, and answers; `checkpoint`: the same of gpuos_mover, and `ahead`: while that is away; `daemon`: the way to both.
+//! - `report`: what gpuosd is told, and answers; `checkpoint`: the same of gpuos_mover, and `ahead`: while that is away; `memory`: the folder in memory; `daemon`: the way to both.
 
 mod ahead;
 mod checkpoint;
@@ -17,6 +17,7 @@ mod daemon;
 mod handed;
 mod job_env;
 mod limits;
+mod memory;
 mod messages;
 mod mig;
 mod node;
@@ -117,8 +118,8 @@ pub unsafe extern "C" fn slurm_spank_user_init(
     )
 }
 
-/// Called in a task's process, as the user, before its program is there: gives it its own slices, or ends it where
-/// those of the step could not be made.
+/// Called in a task's process, as the user, before its program is there: looks whether it sees the job's folder in
+/// memory, gives it its own slices, or ends it where those of the step could not be made.
 ///
 /// # Safety
 /// Called by Slurm with the handle of this hook.
@@ -135,6 +136,7 @@ pub unsafe extern "C" fn slurm_spank_task_init(
             // SAFETY: Slurm's handle, used in this call only.
             let spank = unsafe { Spank::new(handle) };
             if spank.context() == Context::Remote {
+                memory::look();
                 mig::start_task(spank);
             }
             0

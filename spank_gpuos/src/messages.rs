@@ -53,6 +53,9 @@ gpuos_model::messages! {
     pub fn no_folder() =
         "checkpoints are not made: the gpuos_mover of this node gave no folder; it and spank_gpuos should be of one release",
         "Administrators: install one release of gpuos on all hosts.";
+    /// A job asks for a folder in memory, and slurmstepd cannot make it. The job's programs write to the node's disk, and stand still for longer.
+    pub fn not_in_memory(why) = "checkpoints are written to the node's disk and not to memory first: {why}",
+        "Administrators: see whether slurmd may mount, and what the reason names.";
     /// A job has spare nodes, and a step of it was not started by `gpuos run`. The step runs without checkpoints, on the nodes that srun
     /// has given it: all of the job's, unless it was told which.
     pub fn not_the_program() =

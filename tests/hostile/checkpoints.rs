@@ -37,6 +37,7 @@ const PROGRAM: &str = "d=$GPUOS_CHECKPOINT_DIR; : >$d/ranks/0.1.7; while [ ! -e 
 pub fn all() -> Vec<Attempt> {
     let mut all = Vec::new();
     folders(&mut all);
+    memory(&mut all);
     requests(&mut all);
     strangers(&mut all);
     environment(&mut all);
@@ -73,6 +74,17 @@ fn goes_on(stage: &Stage, pid: Option<u32>) -> Result<(), String> {
 
 /// One that a job's program tries in its folder. `told` is what it must be told.
 fn tried(name: &str, holds: &'static str, trick: &str, after: &str, told: &'static str) -> Attempt {
+    tried_as("1s,l2=single", name, holds, (trick, after), told)
+}
+
+/// The same of a job with this value of the option.
+fn tried_as(
+    asked: &'static str,
+    name: &str,
+    holds: &'static str,
+    (trick, after): (&str, &str),
+    told: &'static str,
+) -> Attempt {
     let (own, trick, after) = (name.to_owned(), trick.to_owned(), after.to_owned());
     attempt(FOLDER, name, holds, move |stage: &Stage| -> Judge {
         let hers = stage.work(&format!("saved-{}", own.replace(' ', "-")));
@@ -91,7 +103,8 @@ fn tried(name: &str, holds: &'static str, trick: &str, after: &str, told: &'stat
             "VICTIM",
             jobs(stage, NODE).join(stage.victims.saved.to_string()),
         );
-        let options = ["-w", NODE, "--gpuos-checkpoint=1s,l2=single"];
+        let asked = format!("--gpuos-checkpoint={asked}");
+        let options = ["-w", NODE, &asked];
         let job = stage.sbatch_with(command, &options, &script);
         judge(move |stage| {
             let job = job?;
@@ -172,6 +185,66 @@ fn folders(all: &mut Vec<Attempt>) {
         )
         .short(),
     );
+}
+
+/// The same where the folder lies in memory, which root has mounted.
+fn memory(all: &mut Vec<Attempt>) {
+    let none = "root's mount stays as it is, no byte of another user's is read for him, and gpuos_mover goes on";
+    let in_memory = "[ \"$(stat -f -c %T .)\" = tmpfs ] || echo DONE disk; ";
+    let own = "umount $d/memory 2>/dev/null && echo DONE umount; umount -l $d/memory 2>/dev/null && echo DONE lazily; \
+        (echo x >$d/memory/x) 2>/dev/null && echo DONE x; mkdir $d/memory/9 2>/dev/null && echo DONE 9; \
+        mv $d/memory/$n $d/memory/m 2>/dev/null && echo DONE mv; mv $d/memory $d/m 2>/dev/null && echo DONE m; \
+        rm -f $d/$n && echo DONE rm; ls $d/memory/.gone 2>/dev/null && echo DONE gone; cp /bin/true t; chmod 7777 t; ./t 2>/dev/null && echo DONE run; \
+        ls $VICTIM/memory/* 2>/dev/null && echo DONE ls; rm -f t";
+    let mounts = "mkdir m; unshare -rm sh -c 'mount -t tmpfs x m; mount --bind . ../../memory; umount -l ../../..; echo x >m/f' 2>/dev/null; \
+        unshare -rm mount -t tmpfs x $d/memory 2>/dev/null";
+    for (name, trick, told) in [
+        ("changes what root has mounted", own, ""),
+        (
+            "mounts over its folder in a namespace of its own",
+            mounts,
+            "",
+        ),
+        (
+            "fills its folder in memory",
+            "head -c 99M /dev/zero >x 2>/dev/null && echo DONE full; rm x",
+            "",
+        ),
+        (
+            "leaves no memory free",
+            "head -c 99M /dev/zero >x 2>/dev/null && echo DONE full",
+            "",
+        ),
+        (
+            "a link in memory to another user's file",
+            "ln -s $HERS/hers x",
+            "symbolic link",
+        ),
+        (
+            "its folder in memory replaced by a link",
+            "cd ../..; mv files x; ln -s $HERS files",
+            "",
+        ),
+        (
+            "a join that says that memory is not seen",
+            ": >$d/ranks/no-memory; mkdir $d/ranks/memory; ln -s / $d/ranks/1.2.3",
+            "",
+        ),
+        (
+            "names that look like a mount",
+            "mkdir -p \"memory - tmpfs gpuos rw\" 'memory\\040-\\040tmpfs' \"$(printf '1 2 0:9 / %s/memory rw - tmpfs gpuos rw\\n' ../..)\"; chattr +i f 2>/dev/null",
+            "",
+        ),
+    ] {
+        let trick = format!("{in_memory}{trick}");
+        all.push(tried_as(
+            "1s,l0=32M,l2=single",
+            name,
+            none,
+            (&trick, ":"),
+            told,
+        ));
+    }
 }
 
 fn requests(all: &mut Vec<Attempt>) {

@@ -8,6 +8,7 @@ mod checkpoint_ends;
 mod checkpoint_kinds;
 mod checkpoint_losses;
 mod checkpoint_matrix;
+mod checkpoint_memory;
 mod checkpoint_outside;
 mod checkpoint_overhead;
 mod checkpoint_rto;

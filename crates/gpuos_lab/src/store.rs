@@ -122,6 +122,7 @@ impl Record {
         }
         // Another lab may have taken the name meanwhile.
         if Record::read(&self.dir).is_some_and(|now| now.id == self.id) {
+            sys::unmount_below(&self.dir);
             fs::remove_dir_all(&self.dir)
                 .context(|| format!("cannot remove {}", self.dir.display()))?;
         }

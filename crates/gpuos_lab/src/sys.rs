@@ -27,6 +27,20 @@ fn check(rc: libc::c_int) -> io::Result<()> {
     }
 }
 
+/// Unmounts what processes of a lab have mounted beneath its folder, the last first.
+pub(crate) fn unmount_below(dir: &Path) {
+    let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let below = format!("{}/", dir.display());
+    // A space in a path is written otherwise there: a path of a lab has none.
+    let places = table.lines().filter_map(|line| line.split(' ').nth(4));
+    let own: Vec<&str> = places.filter(|at| at.starts_with(&below)).collect();
+    for at in own.iter().rev() {
+        let at = c_path(Path::new(at));
+        // SAFETY: a C string that lives over the call.
+        unsafe { libc::umount2(at.as_ptr(), libc::MNT_DETACH | libc::UMOUNT_NOFOLLOW) };
+    }
+}
+
 /// True when the effective user is root.
 pub(crate) fn is_root() -> bool {
     // SAFETY: geteuid takes nothing and cannot fail.

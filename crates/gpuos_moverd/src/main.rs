@@ -11,7 +11,11 @@ fn main() -> ExitCode {
         Err(code) => return code,
     };
     gpuos_daemon::log::start("gpuos_mover", &options.node_name());
-    match gpuos_moverd::run::run(&options) {
+    let done = match options.unmount {
+        true => gpuos_moverd::run::unmount(&options),
+        false => gpuos_moverd::run::run(&options),
+    };
+    match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
             tracing::error!("{e:#}");

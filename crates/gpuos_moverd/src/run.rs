@@ -46,6 +46,19 @@ const LAST: Duration = Duration::from_secs(5);
 /// The socket is looked after so often, and systemd told that all goes on.
 const TICK: Duration = Duration::from_secs(1);
 
+/// Unmounts the folders in memory of jobs that are over.
+///
+/// # Errors
+/// The folder of jobs is not root's alone, or something was not unmounted.
+pub fn unmount(options: &Options) -> Result<()> {
+    if !options.jobs.exists() {
+        return Ok(());
+    }
+    let trash = Trash::open(&options.jobs)?;
+    let left = || format!("unmount what is left in {}", options.jobs.display());
+    trash.unmount().with_context(left)
+}
+
 /// Runs until a signal ends it.
 ///
 /// # Errors

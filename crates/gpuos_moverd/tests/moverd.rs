@@ -11,6 +11,7 @@ mod folder;
 mod hostile;
 mod launches;
 mod limits;
+mod memory;
 mod opening;
 mod read_fuzz;
 mod refuse;

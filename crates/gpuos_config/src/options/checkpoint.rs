@@ -6,7 +6,7 @@ use gpuos_model::words::{check_value, not_understood};
 
 use super::OptionError;
 
-const FORM: &str = "auto, a time from 1s to 7d such as 10m, either with l2=SCHEME, l3=every:N or l3=off after it such as 10m,l2=partner";
+const FORM: &str = "auto, a time from 1s to 7d such as 10m, either with l0=SIZE, l2=SCHEME, l3=every:N or l3=off after it such as 10m,l0=16G,l2=partner";
 
 const RESTART_FORM: &str = "auto, no, JOB or JOB/N such as 1234/7";
 
@@ -18,6 +18,12 @@ const UNITS: [(char, u32); 4] = [('d', 86_400), ('h', 3600), ('m', 60), ('s', 1)
 
 /// How words begin that later releases may know.
 const LATER: [&str; 2] = ["dir=", "every:"];
+
+/// Units of a size in memory as Slurm's `--mem` has them, the largest first, and their MiB.
+const SIZES: [(char, u32); 3] = [('t', 1 << 20), ('g', 1 << 10), ('m', 1)];
+
+/// The largest `l0=SIZE` in MiB, 16 TiB; own choice.
+pub const MOST_MEMORY_MIB: u32 = 16 << 20;
 
 /// The largest N of `l3=every:N`; own choice.
 pub const MOST_EVERY: u32 = 1_000_000;
@@ -62,6 +68,8 @@ pub enum Restart {
 pub struct CheckpointOption {
     /// How often.
     pub every: Every,
+    /// MiB of memory on each node into which programs write their files, 1 to [`MOST_MEMORY_MIB`]; `None`: they write to its disk.
+    pub memory_mib: Option<u32>,
     /// What its nodes keep for each other; `None`: what the site says.
     pub scheme: Option<Scheme>,
     /// Which are drained; `None`: what the site says.
@@ -80,13 +88,14 @@ pub fn parse_checkpoint(value: &str) -> Result<CheckpointOption, OptionError> {
     let lower = value.to_ascii_lowercase();
     let mut words = lower.split(',');
     let every = words.next().unwrap_or_default();
-    for word in ["l2=", "l3="] {
+    for word in ["l0=", "l2=", "l3="] {
         if every.starts_with(word) {
             return Err(error(&format!("the time before {word} is missing")));
         }
     }
     let mut option = CheckpointOption {
         every: parse_every(every).map_err(|reason| error(&reason))?,
+        memory_mib: None,
         scheme: None,
         drain: None,
         restart: Restart::Auto,
@@ -98,6 +107,13 @@ pub fn parse_checkpoint(value: &str) -> Result<CheckpointOption, OptionError> {
                 return Err(error("restart= stands there twice"));
             }
             option.restart = read_restart(restart).map_err(|reason| error(&reason))?;
+            continue;
+        }
+        if let Some(size) = word.strip_prefix("l0=") {
+            if option.memory_mib.is_some() {
+                return Err(error("l0= stands there twice"));
+            }
+            option.memory_mib = Some(parse_size(size).map_err(|reason| error(&reason))?);
             continue;
         }
         if let Some(drain) = word.strip_prefix("l3=") {
@@ -167,6 +183,26 @@ fn parse_drain(word: &str) -> Result<Drain, String> {
     }
 }
 
+fn parse_size(word: &str) -> Result<u32, String> {
+    let size = SIZES.iter().find_map(|(unit, mib)| {
+        let number = word.strip_suffix(*unit)?;
+        let digits = (1..=9).contains(&number.len()) && number.bytes().all(|b| b.is_ascii_digit());
+        let number: u64 = number.parse().ok().filter(|_| digits)?;
+        u32::try_from(number * u64::from(*mib)).ok()
+    });
+    match size {
+        Some(mib @ 1..=MOST_MEMORY_MIB) => Ok(mib),
+        _ => Err("l0= is memory of each node from 1M to 16T, such as 16G".into()),
+    }
+}
+
+/// The text form of so many MiB: `512M`, `16G`, in the largest unit that has it whole.
+fn size(mib: u32) -> String {
+    let whole = SIZES.iter().find(|(_, unit)| mib.is_multiple_of(*unit));
+    let (unit, of) = whole.unwrap_or(&('m', 1));
+    format!("{}{}", mib / of, unit.to_ascii_uppercase())
+}
+
 fn parse_every(word: &str) -> Result<Every, String> {
     if word == "auto" {
         return Ok(Every::Auto);
@@ -210,11 +246,15 @@ impl fmt::Display for CheckpointOption {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let CheckpointOption {
             every,
+            memory_mib,
             scheme,
             drain,
             restart,
         } = self;
         write!(f, "{every}")?;
+        if let Some(mib) = memory_mib {
+            write!(f, ",l0={}", size(*mib))?;
+        }
         if let Some(scheme) = scheme {
             write!(f, ",l2={scheme}")?;
         }
@@ -253,6 +293,7 @@ mod tests {
     fn option(every: Every, scheme: Option<Scheme>) -> CheckpointOption {
         CheckpointOption {
             every,
+            memory_mib: None,
             scheme,
             drain: None,
             restart: Restart::Auto,
@@ -355,6 +396,30 @@ mod tests {
                 },
                 "auto,l2=partner,l3=off",
             ),
+            (
+                "10m,l2=partner,L0=16384M",
+                CheckpointOption {
+                    memory_mib: Some(16 << 10),
+                    ..option(Every::Seconds(600), Some(Scheme::Partner))
+                },
+                "10m,l0=16G,l2=partner",
+            ),
+            (
+                "auto,l0=1500m",
+                CheckpointOption {
+                    memory_mib: Some(1500),
+                    ..option(Every::Auto, None)
+                },
+                "auto,l0=1500M",
+            ),
+            (
+                "10m,l0=16t",
+                CheckpointOption {
+                    memory_mib: Some(MOST_MEMORY_MIB),
+                    ..of(600)
+                },
+                "10m,l0=16T",
+            ),
         ] {
             let read = parse_checkpoint(value).unwrap();
             assert_eq!((read, read.to_string().as_str()), (wanted, text), "{value}");
@@ -387,6 +452,16 @@ mod tests {
             ("10m,l3=every:+6", "l3= is every:1"),
             ("10m,l3=off,l3=off", "l3= stands there twice"),
             ("l3=off", "the time before l3= is missing"),
+            ("l0=1G", "the time before l0= is missing"),
+            ("10m,l0=1G,l0=1G", "l0= stands there twice"),
+            ("10m,l0=", "l0= is memory of each node from 1M to 16T"),
+            ("10m,l0=16", "l0= is memory of each node"),
+            ("10m,l0=0G", "l0= is memory of each node"),
+            ("10m,l0=17T", "l0= is memory of each node"),
+            ("10m,l0=999999999T", "l0= is memory of each node"),
+            ("10m,l0=-1G", "l0= is memory of each node"),
+            ("10m,l0=1.5G", "l0= is memory of each node"),
+            ("10m,l0=1GB", "l0= is memory of each node"),
             ("10m,l2=partner,dir=/x", "dir= is not part of this release"),
             ("every:100", "every: is not part of this release"),
             (
@@ -413,7 +488,7 @@ mod tests {
     proptest! {
         #[test]
         fn what_is_taken_reads_back_and_what_is_not_is_one_short_line(
-            value in ".{0,60}|[0-9]{1,7}[smhd](,l2=[a-z]{2,7}:?[0-9+]{0,5})?(,l3=(off|every:[0-9]{0,8}))?(,restart=(no|[0-9]{1,11}(/[0-9]{0,11})?))?",
+            value in ".{0,60}|[0-9]{1,7}[smhd](,l0=[0-9]{0,10}[mgtMGT]?)?(,l2=[a-z]{2,7}:?[0-9+]{0,5})?(,l3=(off|every:[0-9]{0,8}))?(,restart=(no|[0-9]{1,11}(/[0-9]{0,11})?))?",
         ) {
             match parse_checkpoint(&value) {
                 Ok(read) => prop_assert_eq!(parse_checkpoint(&read.to_string()), Ok(read)),

@@ -221,11 +221,13 @@ pub const OPTIONS: &[OptionHelp] = &[
     },
     OptionHelp {
         name: "gpuos-checkpoint",
-        argument: "TIME[,l2=SCHEME][,l3=WHICH]",
+        argument: "TIME[,l0=SIZE][,l2=SCHEME][,l3=WHICH]",
         environment: "GPUOS_CHECKPOINT",
         summary: "checkpoints of the job on its nodes, every 10m or as often as it pays: auto",
         details: "The program writes its state into a folder when it is asked to, and finds it there when the job \
                   starts again: $GPUOS_CHECKPOINT_DIR. TIME is auto or a time such as 30s, 10m or 2h. \
+                  With SIZE, such as 16G, the folder lies in so much memory of each node at most, which is the \
+                  job's own and counts in --mem, and is stored from there while the program goes on. \
                   SCHEME says what the job's nodes keep for each other, so that a checkpoint outlives lost nodes: \
                   single nothing, partner a copy on another node, xor:N one parity shard in sets of N \
                   nodes, rs:K+M M of them in sets of K+M; without it the site decides. WHICH is every:N, one of N \

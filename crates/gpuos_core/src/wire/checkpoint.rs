@@ -10,6 +10,12 @@ pub const CHECKPOINT_VARIABLE: &str = "GPUOS_CHECKPOINT_DIR";
 /// The file in the folder of all jobs by whose time a step sees when gpuos_mover was there last.
 pub const MOVER_ALIVE: &str = ".alive";
 
+/// Where in the folder of a job its folder in memory is mounted.
+pub const MEMORY_FOLDER: &str = "memory";
+
+/// The file in `ranks` by which a step says that its tasks do not see that. It is no join.
+pub const MEMORY_UNSEEN: &str = "no-memory";
+
 /// What gpuos_mover is asked.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(tag = "do", rename_all = "kebab-case", deny_unknown_fields)]

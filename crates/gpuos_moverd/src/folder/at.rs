@@ -3,11 +3,12 @@
 use std::ffi::CStr;
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use gpuos_store::within;
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir, Stat, openat, unlinkat};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir, Stat, fstat, fstatfs, openat, unlinkat};
 use rustix::io::Errno;
+use rustix::mount::{UnmountFlags, unmount};
 use rustix::path::Arg;
 
 /// How folders are opened to be read.
@@ -17,6 +18,27 @@ const READ: OFlags = OFlags::RDONLY;
 pub(super) fn folder(at: impl AsFd, name: impl Arg + Copy) -> io::Result<OwnedFd> {
     let how = READ | OFlags::DIRECTORY;
     Ok(within::open(at, name, how, Mode::empty())?)
+}
+
+/// What `statfs` says of a tmpfs.
+const TMPFS: u64 = 0x0102_1994;
+
+/// Opens a tmpfs that is mounted at a name in a folder of ours, in which nobody else may write. `None`: there is none, or it is not ours.
+pub(super) fn tmpfs(at: impl AsFd, name: &str, us: u32) -> Option<OwnedFd> {
+    let at = at.as_fd();
+    let flags = READ | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let root = openat(at, name, flags, Mode::empty()).ok()?;
+    let (around, facts) = (fstat(at).ok()?, fstat(&root).ok()?);
+    let is_tmpfs = u64::try_from(fstatfs(&root).ok()?.f_type) == Ok(TMPFS);
+    let is_ours = facts.st_uid == us && facts.st_mode & 0o022 == 0;
+    (is_tmpfs && is_ours && around.st_dev != facts.st_dev).then_some(root)
+}
+
+/// Unmounts what is mounted at a name in a folder of ours, with all that is mounted in it. What is open still goes when it is closed.
+pub(super) fn unmounted(at: impl AsFd, name: &str) -> io::Result<()> {
+    let path = format!("/proc/self/fd/{}/{name}", at.as_fd().as_raw_fd());
+    let how = UnmountFlags::DETACH | UnmountFlags::NOFOLLOW;
+    Ok(unmount(path, how)?)
 }
 
 /// What a name is and whose, without opening, following or asking what is mounted there.

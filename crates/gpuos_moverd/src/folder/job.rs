@@ -9,16 +9,19 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use gpuos_checkpoint::manifest::rank_folder;
+use gpuos_config::options::parse_checkpoint;
 use gpuos_core::job::JobId;
+use gpuos_core::wire::{MEMORY_FOLDER, MEMORY_UNSEEN};
 use rustix::fs::{
     AtFlags, Gid, Mode, OFlags, Uid, chownat, fchmod, fchown, fstat, mkdirat, openat, renameat,
-    statat, unlinkat,
+    statat, symlinkat, unlinkat,
 };
 use rustix::io::Errno;
 
 use super::at::{self, Walk};
 use super::error::Error;
 use super::kept::{Kept, RUN};
+use super::memory::Memory;
 use super::names::{
     join_name, one_line, read_join, refused_name, restored_name, start_file, start_name, told,
 };
@@ -48,6 +51,8 @@ pub struct JobFolder {
     root: OwnedFd,
     ranks: OwnedFd,
     trash: Trash,
+    /// Whether the job wants its files in memory first.
+    wants_memory: bool,
     state: Mutex<State>,
 }
 
@@ -63,6 +68,21 @@ pub(super) struct State {
     pub(super) highest: u32,
     /// What could not be moved to the trash, since the user has mounted something on it.
     stays: BTreeSet<String>,
+    /// The folder in memory, once it was found.
+    pub(super) memory: Option<Memory>,
+    /// A checkpoint did not fit in there: later ones are written to the disk.
+    too_small: bool,
+    /// What was said about it, and what is still to be said.
+    said: BTreeSet<&'static str>,
+    to_say: Option<&'static str>,
+}
+
+impl State {
+    fn say(&mut self, why: &'static str) {
+        if self.said.insert(why) {
+            self.to_say = Some(why);
+        }
+    }
 }
 
 /// What was found in `ranks`, and when the folder was changed last before that.
@@ -79,6 +99,7 @@ pub(super) struct Asked {
     pub(super) number: u32,
     folder: OwnedFd,
     ranks: BTreeSet<u16>,
+    in_memory: bool,
 }
 
 impl JobFolder {
@@ -107,6 +128,7 @@ impl JobFolder {
             root,
             ranks,
             trash,
+            wants_memory: parse_checkpoint(&kept.asked).is_ok_and(|it| it.memory_mib.is_some()),
             state: Mutex::default(),
         };
         if goes_on {
@@ -231,11 +253,17 @@ impl JobFolder {
             state.asked = None;
             self.discard(&mut state, old);
         }
-        mkdirat(&self.root, &name[..], Mode::RWXU)?;
-        let made = self.make_files(&name, ranks).and_then(|folder| {
-            self.write(REQUEST, &one_line(&format!("{number} {reason}")))?;
-            Ok(folder)
-        });
+        let memory = self.make_in_memory(&mut state, &name, ranks);
+        let in_memory = memory.is_some();
+        if !in_memory {
+            mkdirat(&self.root, &name[..], Mode::RWXU)?;
+        }
+        let made = memory
+            .map_or_else(|| self.make_files(&self.root, &name, ranks), Ok)
+            .and_then(|folder| {
+                self.write(REQUEST, &one_line(&format!("{number} {reason}")))?;
+                Ok(folder)
+            });
         match made {
             Ok(folder) => {
                 state.highest = state.highest.max(number);
@@ -244,6 +272,7 @@ impl JobFolder {
                     number,
                     folder,
                     ranks,
+                    in_memory,
                 });
                 Ok(())
             }
@@ -254,9 +283,60 @@ impl JobFolder {
         }
     }
 
+    /// The same in the job's folder in memory, with a link to it; `None`: there is none that can be used, and the disk takes its place.
+    fn make_in_memory(
+        &self,
+        state: &mut State,
+        name: &str,
+        ranks: &[(u16, u16)],
+    ) -> Option<OwnedFd> {
+        if !self.wants_memory {
+            return None;
+        }
+        if state.memory.is_none() {
+            state.memory = self.memory();
+        }
+        let why = match &state.memory {
+            _ if state.too_small => "a checkpoint did not fit there: give more with l0=",
+            _ if at::look(&self.ranks, MEMORY_UNSEEN).is_ok() => {
+                "the program does not see it, as in a container with mounts of its own"
+            }
+            None => "no tmpfs of root's is mounted there: see what the job's standard error says",
+            Some(memory) => {
+                memory.free();
+                let made = || -> io::Result<OwnedFd> {
+                    mkdirat(memory.root(), name, Mode::RWXU)?;
+                    let folder = self.make_files(memory.root(), name, ranks)?;
+                    symlinkat(format!("{MEMORY_FOLDER}/{name}"), &self.root, name)?;
+                    Ok(folder)
+                };
+                match made() {
+                    Ok(folder) => return Some(folder),
+                    Err(_) => {
+                        let _ = memory.discard(name);
+                        "no folder can be made there"
+                    }
+                }
+            }
+        };
+        state.say(why);
+        None
+    }
+
+    /// What is mounted in this folder, where the job wants that.
+    pub(super) fn memory(&self) -> Option<Memory> {
+        let opened = || Memory::open(&self.root, self.trash.us());
+        self.wants_memory.then(opened).flatten()
+    }
+
+    /// Why files go to the disk though the job wants them in memory, each reason once.
+    pub fn not_in_memory(&self) -> Option<&'static str> {
+        self.state().to_say.take()
+    }
+
     /// Nobody else can enter before all of it is there.
-    fn make_files(&self, name: &str, ranks: &[(u16, u16)]) -> io::Result<OwnedFd> {
-        let folder = at::folder(&self.root, name)?;
+    fn make_files(&self, at: &OwnedFd, name: &str, ranks: &[(u16, u16)]) -> io::Result<OwnedFd> {
+        let folder = at::folder(at, name)?;
         mkdirat(&folder, FILES, Mode::RWXU)?;
         let files = at::folder(&folder, FILES)?;
         let (uid, gid) = ids(self.owner);
@@ -335,13 +415,17 @@ impl JobFolder {
             Some(why) => self.write(FAILED, &format!("{number} {}", one_line(why))),
         };
         let mut gone = Ok(());
-        if state.asked.as_ref().is_some_and(|it| it.number == number) {
+        if let Some(asked) = state.asked.take_if(|it| it.number == number) {
             gone = remove_file(&self.root, REQUEST);
-            state.asked = None;
+            let full = |memory: &Memory| asked.in_memory && memory.is_full();
+            state.too_small |= failed.is_some() && state.memory.as_ref().is_some_and(full);
             self.discard(&mut state, number.to_string());
         }
         for name in std::mem::take(&mut state.stays) {
             self.discard(&mut state, name);
+        }
+        if let Some(memory) = &state.memory {
+            memory.free();
         }
         told.and(gone)
     }
@@ -361,7 +445,8 @@ impl JobFolder {
     }
 
     pub(super) fn discard(&self, state: &mut State, name: String) {
-        if self.trash.discard(&self.root, &name).is_err() {
+        let of_memory = state.memory.as_ref().map(|memory| memory.discard(&name));
+        if self.trash.discard(&self.root, &name).is_err() || matches!(of_memory, Some(Err(_))) {
             state.stays.insert(name);
         }
     }

@@ -8,16 +8,18 @@
 //! JOB/request                   checkpoint N is wanted
 //! JOB/N/files/rank-R-of-S/      the user's: ranks write here, and make N/ready.R
 //! JOB/taken  commit  failed     what became of N
+//! JOB/memory/                   where the job asks for it: a tmpfs that slurmstepd has mounted; then JOB/N is a link to memory/N
 //! ```
 //!
 //! The user means harm, and root acts here. So nothing goes by path once the folder is made: folders are held open, every name is one
-//! part, no link is followed, no mount is entered, and what lies in a folder of the user's is at most counted, looked at, and read by
+//! part, no link is followed, no mount is entered but that of `memory`, which is root's, and what lies in a folder of the user's is at most counted, looked at, and read by
 //! what takes checkpoints. What is removed goes to the trash first ([`Trash`]), which no user can enter.
 
 mod at;
 mod error;
 mod job;
 mod kept;
+mod memory;
 mod names;
 mod refused;
 mod resume;

@@ -125,6 +125,11 @@ impl JobFolder {
         for name in names.iter().filter(|name| number32(name).is_some()) {
             self.discard(&mut state, name.clone());
         }
+        if let Some(memory) = self.memory() {
+            memory.clear()?;
+            memory.free();
+            state.memory = Some(memory);
+        }
         Ok(())
     }
 

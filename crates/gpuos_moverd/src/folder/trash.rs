@@ -21,6 +21,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use gpuos_core::job::JobId;
+use gpuos_core::wire::MEMORY_FOLDER;
 use gpuos_store::disk::LinuxDisk;
 use rustix::fs::{AtFlags, Mode, fstat, mkdirat, renameat, unlinkat};
 use rustix::io::Errno;
@@ -72,18 +73,19 @@ impl Trash {
             Error::new(tried, why, next)
         };
         let us = geteuid().as_raw();
-        let open = || -> io::Result<(OwnedFd, OwnedFd)> {
-            let base = LinuxDisk::folder(base)?;
-            if !is_safe(&base, us, 0o022)? {
-                return Err(io::Error::other("others could write there"));
-            }
-            let gone = make_or_open(&base, GONE)?;
-            if !is_safe(&gone, us, 0o077)? {
-                return Err(io::Error::other("others could enter .gone in it"));
-            }
-            Ok((base, gone))
-        };
-        let (base, gone) = open().map_err(|error| failed(&error))?;
+        let base = LinuxDisk::folder(base).map_err(|error| failed(&error))?;
+        Trash::within(base, us).map_err(|error| failed(&error))
+    }
+
+    /// Of an open folder.
+    pub(super) fn within(base: OwnedFd, us: u32) -> io::Result<Trash> {
+        if !is_safe(&base, us, 0o022)? {
+            return Err(io::Error::other("others could write there"));
+        }
+        let gone = make_or_open(&base, GONE)?;
+        if !is_safe(&gone, us, 0o077)? {
+            return Err(io::Error::other("others could enter .gone in it"));
+        }
         let turn = AtomicUsize::new(0);
         Ok(Trash {
             base,
@@ -114,6 +116,52 @@ impl Trash {
     /// As of the kernel; it is where it was.
     pub fn remove_job(&self, job: &JobId) -> io::Result<()> {
         self.put(&self.base, &job.to_string(), JOBS)
+    }
+
+    /// Unmounts the folders in memory of jobs that are over. gpuos_mover itself may not where it has a mount namespace of its own.
+    ///
+    /// # Errors
+    /// The trash cannot be read, or the first that was not unmounted.
+    pub fn unmount(&self) -> io::Result<()> {
+        let jobs = match at::folder(&self.gone, JOBS) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            jobs => jobs?,
+        };
+        let mut done = Ok(());
+        for name in self.names(&jobs)? {
+            if let Ok(job) = at::folder(&jobs, &name[..])
+                && at::tmpfs(&job, MEMORY_FOLDER, self.us).is_some()
+            {
+                done = done.and(at::unmounted(&job, MEMORY_FOLDER));
+            }
+        }
+        done
+    }
+
+    /// Moves all that has a name here to the trash, and removes some of it.
+    pub(super) fn clear(&self, effort: usize) -> io::Result<Progress> {
+        for name in self.names(&self.base)? {
+            if name.as_bytes() != GONE.as_bytes() {
+                // What cannot be moved now is tried again by who calls this again.
+                let _ = self.discard(&self.base, &name.to_string_lossy());
+            }
+        }
+        self.step(effort)
+    }
+
+    /// Unmounts the folder in memory of a job that is over, or, where that is not allowed, frees what lies there.
+    fn release(&self, job: &OwnedFd, effort: usize, progress: &mut Progress) {
+        let Some(root) = at::tmpfs(job, MEMORY_FOLDER, self.us) else {
+            return;
+        };
+        if at::unmounted(job, MEMORY_FOLDER).is_ok() {
+            return;
+        }
+        let freed = Trash::within(root, self.us).and_then(|memory| memory.clear(effort));
+        if let Ok(freed) = freed {
+            progress.removed += freed.removed;
+            progress.more |= freed.more;
+        }
     }
 
     /// Who runs this.
@@ -217,6 +265,7 @@ impl Trash {
                 progress.stuck += 1;
                 continue;
             }
+            self.release(&job, effort, progress);
             let mut blocked = false;
             at::each(&job, |name, _| {
                 if left == 0 {

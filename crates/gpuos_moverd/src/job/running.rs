@@ -8,6 +8,7 @@ use gpuos_checkpoint::ids::{CheckpointId, LEADER, NodeIndex};
 use gpuos_checkpoint::manifest::ranks;
 use gpuos_checkpoint::refusal::Refusal;
 use gpuos_config::options::Restart;
+use gpuos_core::wire::MEMORY_FOLDER;
 use gpuos_mover::message::Bytes;
 use gpuos_mover::node::Node;
 use gpuos_mover::output::{Output, Ready};
@@ -398,7 +399,17 @@ impl Running {
                 number,
                 reason,
                 ranks,
-            } => self.tell(around, Tell::Ask(number, reason, ranks)),
+            } => {
+                self.tell(around, Tell::Ask(number, reason, ranks));
+                let why = around.folder.not_in_memory();
+                self.notes.extend(why.map(|why| {
+                    let folder = around.folder.path().join(MEMORY_FOLDER);
+                    format!(
+                        "programs write checkpoints to the disk and not to {}: {why}",
+                        folder.display()
+                    )
+                }));
+            }
             program::Output::Offer { number } => match around.folder.files(number) {
                 Ok(folder) => {
                     self.make_room();
