@@ -94,7 +94,8 @@ fn slurm<'a>(machine: &'a dyn Machine, node: &'a str) -> Slurm<'a> {
     }
 }
 
-fn is_down(record: &NodeRecord) -> bool {
+/// Whether slurmctld holds the node for down.
+pub(super) fn is_down(record: &NodeRecord) -> bool {
     record.states.iter().any(|state| state == "DOWN")
 }
 
