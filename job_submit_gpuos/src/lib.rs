@@ -9,6 +9,7 @@
 //! - `spares`: what a job with spare nodes becomes; `checkpoint`: whether the site makes checkpoints, and the job has nodes enough,
 //! - `mig`: board, profiles and GRES of a request for slices; `share`: shards, and what they keep apart,
 //! - `notes`: what of a job that is taken is ignored; `jobs` and `neighbours`: whether anybody has a name,
+//! - `wake`: jobs that are let go after a requeue;
 //! - `texts`: control characters; `state`: what is read at start and reconfigure.
 
 mod check;
@@ -26,10 +27,11 @@ mod share;
 mod spares;
 mod state;
 mod texts;
+mod wake;
 
 use std::ffi::{c_char, c_int, c_void};
 
-use slurm_ffi::api::Api;
+use slurm_ffi::api::{self, Api};
 use slurm_ffi::guard::guard;
 use slurm_ffi::log;
 use slurm_ffi::release::Release;
@@ -107,7 +109,13 @@ pub unsafe extern "C" fn job_modify(
         "job_modify",
         || SUCCESS,
         || match texts(description, submit_uid).and_then(|()| state::modify(description, record)) {
-            Ok(()) => SUCCESS,
+            Ok(()) => {
+                // Root is who lets jobs go: gpuosd and gpuos_mover.
+                if submit_uid == 0 && state::is_let_go(description, record) {
+                    api::schedule();
+                }
+                SUCCESS
+            }
             Err(refusal) => {
                 let message = if release() >= MODIFY_HAS_MESSAGE {
                     message

@@ -29,6 +29,7 @@ use crate::shape::Shape;
 use crate::share;
 use crate::spares::{self, Change};
 use crate::texts::Texts;
+use crate::wake::LetGo;
 
 struct Known {
     fields: Fields,
@@ -39,6 +40,8 @@ struct Known {
     release: Release,
     /// Where names of partitions, accounts and QOS stand.
     places: Option<Places>,
+    /// Where it is seen that a job is let go.
+    let_go: Option<LetGo>,
     /// Where jobs have their names.
     names: Option<Names>,
     /// Why no GPU can be shared here, if none can.
@@ -91,6 +94,7 @@ fn known(release: Release) -> Result<Known, String> {
     Ok(Known {
         texts: Texts::of(&fields),
         places: Places::of(&fields),
+        let_go: LetGo::of(&fields),
         names: Names::of(&fields),
         spares: spares::Offsets::of(&fields),
         fields,
@@ -313,6 +317,18 @@ pub fn modify(description: *mut c_void, record: *mut c_void) -> Result<(), Refus
     })
     .unwrap_or(Ok(()))
     .map_err(|refusal| refusal.named_by(&sources))
+}
+
+/// Whether a change lets a job with gpuos options go that waits after a requeue.
+pub fn is_let_go(description: *mut c_void, record: *mut c_void) -> bool {
+    let Some(Some(known)) = KNOWN.get() else {
+        return false;
+    };
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let now = now.map_or(0, |now| now.as_secs() as i64);
+    let meant = |it: &LetGo| it.is_meant(description, record, now);
+    let env = || known.offsets.record_env(record);
+    known.let_go.as_ref().is_some_and(meant) && env().is_some_and(|env| has_options(&env))
 }
 
 fn has_options(env: &[String]) -> bool {

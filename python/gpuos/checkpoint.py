@@ -20,6 +20,7 @@ which docs/user/checkpoint.md explains. Nothing is imported but the standard lib
 has imported them.
 """
 
+import fcntl
 import json
 import os
 import random
@@ -29,7 +30,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, Optional
+from typing import Any, BinaryIO, NamedTuple, Optional
 
 __all__ = [
     "CheckpointError", "Checkpoints", "GivenUp", "Outcome", "Request", "Restored", "Session",
@@ -128,6 +129,7 @@ class Checkpoints:
         self.rank, self.size = rank, size
         self._folder = Path(folder) if folder else None
         self._joined: Optional[Path] = None
+        self._held: Optional[BinaryIO] = None
         self._told = False
         # The join by which it was given a checkpoint.
         self._given: Optional[int] = None
@@ -182,7 +184,7 @@ class Checkpoints:
         while True:
             path = ranks / f"{self.rank}.{self.size}.{nonce}"
             try:
-                os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+                held = open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb", buffering=0)
                 break
             except FileExistsError:
                 nonce += 1
@@ -190,6 +192,13 @@ class Checkpoints:
                 raise CheckpointError(
                     f"cannot join in {path}: {error.strerror}; in a container, bind ${_VARIABLE} into it at the same path, writable"
                 ) from error
+        # As long as it is locked gpuos_mover knows that the process runs. Where files cannot be locked it says nothing of a lock.
+        self._held = held
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            held.write(b"locked\n")
+        except OSError:
+            pass
         # Earlier starts of this rank: a script that starts programs in a loop would leave one file of each.
         for older in ranks.glob(f"{self.rank}.*"):
             before = _number(older.name.rpartition(".")[2])

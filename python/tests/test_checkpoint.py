@@ -1,6 +1,7 @@
 """gpuos.checkpoint against a mover of the tests: python3 -m unittest discover -s python/tests -t python"""
 
 import contextlib
+import fcntl
 import io
 import json
 import os
@@ -131,6 +132,18 @@ class Protocol(unittest.TestCase):
             self.assertIsNone(client.wanted())
             mover.write("request", "8 interval")
             self.assertEqual(client.wanted().number, 8)
+
+    def test_a_process_keeps_its_join_locked(self):
+        with Mover() as mover:
+            client = checkpoint.Checkpoints(0, 1)
+            client.join()
+            (path,) = (mover.path / "ranks").iterdir()
+            self.assertEqual(path.read_text(), "locked\n")
+            with open(path, "rb") as file:
+                with self.assertRaises(BlockingIOError):
+                    fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                del client
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
 
     def test_of_two_programs_at_once_the_later_one_alone_saves(self):
         with Mover() as mover:

@@ -9,5 +9,6 @@ mod frames;
 mod handshake;
 mod hostile;
 mod munge;
+mod silent;
 mod sockets;
 mod strangers;

@@ -12,7 +12,7 @@ use gpuos_checkpoint::ids::NodeIndex;
 use gpuos_link::bucket::Bucket;
 use gpuos_link::munge::Munge;
 use gpuos_link::session::{Place, Places, Settings};
-use gpuos_link::tcp::{self, Link, Listener, Options, Pace, Receiver};
+use gpuos_link::tcp::{self, Error, Link, Listener, Options, Pace, Receiver};
 use gpuos_workload::Addresses;
 
 use crate::carried::MAX_CARRIED;
@@ -45,6 +45,34 @@ pub struct Network {
     options: Options,
     port: u16,
     links: AtomicU64,
+}
+
+/// Why a node is not reached.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct NotReached {
+    /// A clause that names the node.
+    pub why: String,
+    /// Whether another try may help.
+    pub hope: Hope,
+}
+
+/// What another try may bring.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Hope {
+    /// Nobody takes a connection: a mover that is started anew is back in a moment, a dead node is not.
+    Away,
+    /// It takes connections, and does not answer in time.
+    Slow,
+    /// It has said no.
+    None,
+}
+
+impl NotReached {
+    /// One that has said no.
+    pub fn turned_away(why: String) -> NotReached {
+        let hope = Hope::None;
+        NotReached { why, hope }
+    }
 }
 
 impl Network {
@@ -130,9 +158,35 @@ impl Network {
     /// # Errors
     /// A clause that names the node.
     pub fn reach(&self, node: &str, place: Place, peer: NodeIndex) -> Result<Link, String> {
-        let address = self.address(node)?;
-        tcp::connect(address, place, peer, &self.credentials, &self.options)
-            .map_err(|e| format!("the mover of node {node} at {address}: {e}"))
+        let link = self.reach_within(self.options.connect, node, place, peer);
+        link.map_err(|not| not.why)
+    }
+
+    /// The same, with a limit for the connection to come about. A handshake has its own.
+    ///
+    /// # Errors
+    /// Why it is not reached.
+    pub fn reach_within(
+        &self,
+        limit: Duration,
+        node: &str,
+        place: Place,
+        peer: NodeIndex,
+    ) -> Result<Link, NotReached> {
+        let address = self.address(node).map_err(NotReached::turned_away)?;
+        let options = Options {
+            connect: limit.min(self.options.connect),
+            ..self.options.clone()
+        };
+        let link = tcp::connect(address, place, peer, &self.credentials, &options);
+        link.map_err(|error| NotReached {
+            hope: match error {
+                Error::Unreached(_) => Hope::Away,
+                Error::Fault(_) | Error::TurnedAway => Hope::None,
+                _ => Hope::Slow,
+            },
+            why: format!("the mover of node {node} at {address}: {error}"),
+        })
     }
 
     /// Hands the sending half of a link to its job, and receives until the link ends.

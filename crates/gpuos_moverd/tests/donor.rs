@@ -15,6 +15,7 @@ use gpuos_host::munge::{self, Credentials, Opened};
 use gpuos_mover::donors::{Donor, Taking, decide};
 use gpuos_moverd::donor::Holding;
 use gpuos_moverd::donor::client::{Client, Wanted, take};
+use gpuos_moverd::donor::patient::ask;
 use gpuos_moverd::donor::serve::{Giver, holding};
 use gpuos_moverd::jobs::Jobs;
 use gpuos_moverd::network::Network;
@@ -25,9 +26,9 @@ use gpuos_store::key::SiteKey;
 use gpuos_store::shard::{ShardReader, ShardWriter};
 use gpuos_store::store::Store;
 use gpuos_store::verify::verify;
-use gpuos_workload::WorkloadManager;
 use gpuos_workload::job::{Job, JobState};
 use gpuos_workload::recorded::{Recorded, Table};
+use gpuos_workload::{Holder, WorkloadManager};
 use rustix::process::{getegid, geteuid};
 use tempfile::TempDir;
 
@@ -138,7 +139,11 @@ impl Two {
             by: by.into(),
             node: node.into(),
         };
-        Client::open(&self.network, OLD, &wanted)
+        let holder = Holder {
+            node: OLD.into(),
+            is_down: false,
+        };
+        ask(&self.network, &holder, &wanted)
     }
 
     fn there(&self) -> JobStore<'static, LinuxDisk> {
@@ -357,4 +362,64 @@ fn what_is_held_is_told_as_it_is() {
         .collect();
     assert_eq!(parts, [(1, true), (2, true)]);
     assert_eq!(told.parts[1].needs, [id(1)]);
+}
+
+#[test]
+fn a_dead_node_is_not_waited_for_and_a_mover_that_is_started_anew_is() {
+    // It takes no connection and refuses none, as a host that is off: its queue is full.
+    let full = rustix::net::socket(
+        rustix::net::AddressFamily::INET,
+        rustix::net::SocketType::STREAM,
+        None,
+    )
+    .unwrap();
+    let any: std::net::SocketAddr = "127.0.0.1:0".parse().unwrap();
+    rustix::net::bind(&full, &any).unwrap();
+    rustix::net::listen(&full, 0).unwrap();
+    let full: TcpListener = full.into();
+    let dead = full.local_addr().unwrap();
+    let _waits = std::net::TcpStream::connect(dead).unwrap();
+    let free = TcpListener::bind(any).unwrap();
+    let later = free.local_addr().unwrap();
+    drop(free);
+
+    let manager = Recorded::new(Table::default());
+    manager.with(|table| {
+        for (node, at) in [("dead", dead), ("later", later)] {
+            let address = ("127.0.0.1".to_string(), at.port() - 1000);
+            table.addresses.insert(node.into(), address);
+        }
+    });
+    let network = Network::new(manager.addresses().unwrap(), Arc::new(Plain), 0, 0);
+    let network = Arc::new(network);
+    let wanted = Wanted {
+        of: job(),
+        by: job(),
+        node: NEW.into(),
+    };
+    let tried = |node: &str, is_down| {
+        let node = node.to_string();
+        ask(&network, &Holder { node, is_down }, &wanted)
+    };
+    // Half of what a node is given that is not known to be down.
+    let begun = std::time::Instant::now();
+    let why = tried("dead", true).err().unwrap();
+    assert!(why.contains("node dead"), "{why}");
+    assert!(begun.elapsed().as_secs() < 7, "{:?}", begun.elapsed());
+
+    let two = Two::new();
+    two.runs(7, &[NEW], uid());
+    let jobs = Arc::new(Jobs::new(sync_channel(1).0));
+    let giver = Arc::new(Giver::new(two.old, Arc::new(two.manager.clone())));
+    let listening = network.clone();
+    let starts = std::thread::spawn(move || {
+        std::thread::sleep(std::time::Duration::from_secs(1));
+        let listener = listening.listen("later", jobs.clone()).unwrap();
+        listening
+            .take(listener, jobs, move |link| giver.take(link))
+            .unwrap();
+    });
+    let (_, holding) = tried("later", false).unwrap();
+    assert_eq!(holding.claim, None);
+    starts.join().unwrap();
 }

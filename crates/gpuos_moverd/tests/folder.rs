@@ -121,6 +121,31 @@ fn each_join_is_seen_at_once() {
 }
 
 #[test]
+fn who_has_ended_is_known_of_those_that_lock_their_file() {
+    let base = Base::new();
+    let folder = base.folder();
+    let ranks = folder.path().join("ranks");
+    let made = |rank: u16, says: &str| {
+        let file = fs::File::create(ranks.join(format!("{rank}.4.1"))).unwrap();
+        rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive).unwrap();
+        fs::write(ranks.join(format!("{rank}.4.1")), says).unwrap();
+        file
+    };
+    let [runs, ended, quiet] =
+        [(0, "locked\n"), (1, "locked\n"), (2, "")].map(|(rank, says)| made(rank, says));
+    user(&ranks, "echo > there; ln there 3.4.1; ln -sf there 3.4.2");
+    drop((ended, quiet));
+    let joins = folder.joins().unwrap();
+    assert_eq!(joins.len(), 4);
+    for _ in 0..2 {
+        assert_eq!(folder.gone(&joins), [join(1, 4, 1), join(3, 4, 1)]);
+    }
+    assert_eq!(folder.gone(&[join(3, 4, 2), join(3, 4, 3)]), []);
+    drop(runs);
+    assert_eq!(folder.gone(&joins).len(), 3);
+}
+
+#[test]
 fn an_answer_is_a_line_of_roots_and_its_epoch() {
     let base = Base::new();
     let folder = base.folder();

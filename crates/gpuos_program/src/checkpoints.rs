@@ -1,5 +1,6 @@
 //! The client: joins, looks for requests, saves, and waits for the outcome.
 
+use std::fs::File;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -58,6 +59,8 @@ pub struct Checkpoints {
     rank: Rank,
     /// By which it has joined, and was answered.
     nonce: Option<u64>,
+    /// The file of the last join, locked as long as this process takes part.
+    held: Option<File>,
     /// Whether it was told that another process has joined in its place.
     told: AtomicBool,
     /// The join by which it was given a checkpoint.
@@ -88,6 +91,7 @@ impl Checkpoints {
             folder: folder.map(Folder::at),
             rank,
             nonce: None,
+            held: None,
             told: AtomicBool::new(false),
             given: None,
             done: 0,
@@ -119,7 +123,8 @@ impl Checkpoints {
         self.nonce = None;
         self.given = None;
         let rank = self.rank;
-        let nonce = folder.join(rank)?;
+        let (nonce, held) = folder.join(rank)?;
+        self.held = Some(held);
         let waited_for = format!("gpuos_mover's answer to {rank}");
         let answer = wait(&folder, limit, &waited_for, || folder.answer(rank, nonce))?;
         let start = match answer.ok_or(Error::TimedOut(waited_for))? {

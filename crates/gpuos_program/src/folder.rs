@@ -1,9 +1,11 @@
 //! The files of the protocol, in the folder of the job on this node.
 
-use std::fs::{self, OpenOptions};
-use std::io::{self, ErrorKind, Read};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
+
+use rustix::fs::{FlockOperation, flock};
 
 use crate::error::Error;
 use crate::rank::Rank;
@@ -11,6 +13,9 @@ use crate::words::{self, Answer, Request};
 
 /// The mover cuts its sentences far below that.
 const LONGEST_LINE: u64 = 4096;
+
+/// In the file of a join that its process keeps locked.
+const LOCKED: &[u8] = b"locked\n";
 
 /// The folder of a job.
 #[derive(Clone, Debug)]
@@ -35,20 +40,24 @@ impl Folder {
         }
     }
 
-    /// Makes the file by which a rank joins, and gives its nonce. Older ones of the rank are removed: a script that starts programs in a loop
-    /// would leave one of each.
-    pub(crate) fn join(&self, rank: Rank) -> Result<u64, Error> {
+    /// Makes the file by which a rank joins, and gives its nonce, and the file, which is locked as long as it is open: so gpuos_mover knows
+    /// that the process has ended. Older ones of the rank are removed: a script that starts programs in a loop would leave one of each.
+    pub(crate) fn join(&self, rank: Rank) -> Result<(u64, File), Error> {
         let ranks = self.0.join("ranks");
         let since = SystemTime::now().duration_since(UNIX_EPOCH);
         let mut nonce = u64::try_from(since.unwrap_or_default().as_nanos()).unwrap_or(1);
         let prefix = format!("{}.{}", rank.rank(), rank.size());
-        loop {
+        let mut file = loop {
             let path = ranks.join(format!("{prefix}.{nonce}"));
             match OpenOptions::new().write(true).create_new(true).open(&path) {
-                Ok(_) => break,
+                Ok(file) => break file,
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => nonce += 1,
                 Err(error) => return Err(failed(Error::JOIN, &path, error)),
             }
+        };
+        // Where files cannot be locked nobody takes it for ended: it says nothing of a lock.
+        if flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
+            let _ = file.write_all(LOCKED);
         }
         for entry in fs::read_dir(&ranks).into_iter().flatten().flatten() {
             let name = entry.file_name();
@@ -57,7 +66,7 @@ impl Folder {
                 let _ = fs::remove_file(entry.path());
             }
         }
-        Ok(nonce)
+        Ok((nonce, file))
     }
 
     /// Whether the file by which a rank joined is there: a later start of the rank removes it.

@@ -115,6 +115,21 @@ fn of_two_programs_at_once_the_later_one_alone_saves() {
 }
 
 #[test]
+fn a_process_keeps_its_join_locked_as_long_as_it_takes_part() {
+    use rustix::fs::{FlockOperation, flock};
+    let mover = Mover::start();
+    let (client, _) = joined(&mover, Rank::ALONE);
+    let ranks = fs::read_dir(mover.path().join("ranks")).expect("there");
+    let path = ranks.flatten().next().expect("a join").path();
+    assert_eq!(fs::read_to_string(&path).expect("read"), "locked\n");
+    let file = fs::File::open(&path).expect("opened");
+    let free = || flock(&file, FlockOperation::NonBlockingLockShared).is_ok();
+    assert!(!free());
+    drop(client);
+    assert!(free());
+}
+
+#[test]
 fn ranks_are_answered_when_all_have_joined() {
     let mover = Mover::start();
     let ranks: Vec<_> = (0..4)

@@ -58,7 +58,7 @@ pub trait WorkloadManager: Send + Sync {
     ///
     /// # Errors
     /// It does not answer.
-    fn holders(&self, job: &JobId) -> Result<Vec<String>, Outcome>;
+    fn holders(&self, job: &JobId) -> Result<Vec<Holder>, Outcome>;
 
     /// The nodes of a step that a user has started, in an order that all nodes are told alike; `None`: it is not known any more.
     ///
@@ -117,6 +117,15 @@ pub trait Addresses: Send + Sync {
 
     /// The socket of munged that the cluster uses; `None`: munge's own.
     fn munge_socket(&self) -> Option<PathBuf>;
+}
+
+/// A node that holds checkpoints of a job.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Holder {
+    /// Its name.
+    pub node: String,
+    /// It is down, so that an answer is not to be expected.
+    pub is_down: bool,
 }
 
 /// Nodes, and the fabric between them.

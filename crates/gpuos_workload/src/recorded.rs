@@ -14,7 +14,7 @@ use crate::action::{Action, Outcome};
 use crate::job::{Job, JobState};
 use crate::node::NodeRecord;
 use crate::numbering::GpuNumbering;
-use crate::{Addresses, Silent, Topology, WorkloadManager};
+use crate::{Addresses, Holder, Silent, Topology, WorkloadManager};
 
 /// What the twin answers from.
 #[derive(Clone, Debug, Default)]
@@ -28,7 +28,7 @@ pub struct Table {
     /// It does not answer, with these words.
     pub no_answer: Option<String>,
     /// See [`WorkloadManager::holders`].
-    pub holders: BTreeMap<JobId, Vec<String>>,
+    pub holders: BTreeMap<JobId, Vec<Holder>>,
     /// See [`WorkloadManager::own_user`].
     pub own_user: Option<u32>,
     /// See [`WorkloadManager::config_folder`].
@@ -167,7 +167,7 @@ impl WorkloadManager for Recorded {
         self.answer(|table| table.jobs.get(job).cloned())
     }
 
-    fn holders(&self, job: &JobId) -> Result<Vec<String>, Outcome> {
+    fn holders(&self, job: &JobId) -> Result<Vec<Holder>, Outcome> {
         self.answer(|table| table.holders.get(job).cloned().unwrap_or_default())
     }
 

@@ -36,6 +36,38 @@ pub fn find_part_record(name: &str) -> Option<*mut c_void> {
     }
 }
 
+/// Has slurmctld's main scheduler look for work as soon as it can, as slurmctld does itself after each epilog. `false`: this is no slurmctld,
+/// or one of another make.
+///
+/// It may be called under any of slurmctld's locks: the function counts a request under a lock of its own, which is held for moments only
+/// and under which nobody takes another one, and wakes the thread that does the work.
+pub fn schedule() -> bool {
+    static FOUND: OnceLock<Option<unsafe extern "C" fn(bool)>> = OnceLock::new();
+    let found = *FOUND.get_or_init(|| {
+        // So plain a name may be another library's.
+        let address = symbol(c"schedule")
+            .filter(|own| object_of(*own) == symbol(c"find_job_record").and_then(object_of))?;
+        // SAFETY: slurmctld's void schedule(bool full_queue), the same, body and all, in each release from 22.05.0 to 26.05.3 and in the
+        // branches after them (read). No plugin of gpuos acts on a release that is not known.
+        Some(unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn(bool)>(address) })
+    });
+    let Some(schedule) = found else {
+        return false;
+    };
+    // SAFETY: as above. `false`: as many jobs as slurmctld looks at when something has ended, not all.
+    unsafe { schedule(false) };
+    true
+}
+
+/// Where the program or library begins that has an address in it.
+fn object_of(address: *mut c_void) -> Option<usize> {
+    // SAFETY: Dl_info is plain data, for which zeros are a value.
+    let mut info: libc::Dl_info = unsafe { std::mem::zeroed() };
+    // SAFETY: dladdr only looks the address up, and writes to the record that is handed to it.
+    let found = unsafe { libc::dladdr(address, &raw mut info) };
+    (found != 0).then_some(info.dli_fbase as usize)
+}
+
 macro_rules! api {
     ($(#[$about:meta])* $name:ident { $(#[$doc:meta] $field:ident = $symbol:literal : fn($($arg:ty),*) $(-> $ret:ty)?;)* }) => {
         $(#[$about])*

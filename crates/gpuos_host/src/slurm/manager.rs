@@ -15,7 +15,7 @@ use gpuos_workload::action::{Action, Outcome};
 use gpuos_workload::job::{Job, JobState};
 use gpuos_workload::node::NodeRecord;
 use gpuos_workload::numbering::GpuNumbering;
-use gpuos_workload::{Addresses, Silent, Topology, WorkloadManager};
+use gpuos_workload::{Addresses, Holder, Silent, Topology, WorkloadManager};
 
 use super::local::conf_folder;
 use super::site::local_topology;
@@ -62,7 +62,7 @@ impl WorkloadManager for Slurm {
         Ok(act::job(&*self.machine, number)?.map(|record| job(record, now())))
     }
 
-    fn holders(&self, id: &JobId) -> Result<Vec<String>, Outcome> {
+    fn holders(&self, id: &JobId) -> Result<Vec<Holder>, Outcome> {
         match id.number() {
             Some(number) => act::holders(&*self.machine, number),
             None => Ok(Vec::new()),

@@ -112,6 +112,12 @@ impl Row {
         is_in(&self.nodes, node)
     }
 
+    /// Whether it has been requeued and has not begun again.
+    pub fn is_requeued(&self) -> bool {
+        let waits = ["PENDING", "REQUEUED", "COMPLETING"].contains(&self.state.as_str());
+        waits && self.restarts > 0
+    }
+
     /// Whether the job asks for this node.
     pub fn requires(&self, node: &str) -> bool {
         is_in(&self.required, node)

@@ -10,11 +10,11 @@ use super::options::{Options, after};
 use super::shake::{Shake, nonce};
 use crate::session::{Credentials, Handshake, Place};
 
-/// Connects the node at `place` with the node `peer` of its job, which listens at `address`. Takes [`Options::handshake`] at most, and
-/// what the credentials take.
+/// Connects the node at `place` with the node `peer` of its job, which listens at `address`. Takes [`Options::connect`] and
+/// [`Options::handshake`] at most, and what the credentials take.
 ///
 /// # Errors
-/// Nobody listens there, or not that node of that job, or the time is up.
+/// Nobody listens there ([`Error::Unreached`]), or not that node of that job, or the time is up.
 pub fn connect(
     address: SocketAddr,
     place: Place,
@@ -22,9 +22,9 @@ pub fn connect(
     credentials: &dyn Credentials,
     options: &Options,
 ) -> Result<Link, Error> {
+    let stream = TcpStream::connect_timeout(&address, options.connect);
+    let stream = stream.map_err(|error| Error::Unreached(error.to_string()))?;
     let deadline = after(options.handshake);
-    let stream = TcpStream::connect_timeout(&address, options.handshake);
-    let stream = stream.map_err(Error::io("connect to the other node"))?;
     // Questions and answers are short, and each is waited for.
     let quick = stream.set_nodelay(true);
     quick.map_err(Error::io("set up a connection"))?;

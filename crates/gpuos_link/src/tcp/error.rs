@@ -17,12 +17,16 @@ pub enum Error {
         /// The system's word.
         why: String,
     },
+    /// No connection came about, for what the system says.
+    Unreached(String),
     /// The handshake was not done in this time.
     Handshake(Duration),
     /// The other side ended the connection during the handshake.
     TurnedAway,
     /// Nothing came for so long.
     Silent(Duration),
+    /// The other node's kernel acknowledged nothing for so long.
+    Gone(Duration),
     /// The other side took nothing for so long.
     Stuck(Duration),
     /// The other side ended the connection without saying so first.
@@ -44,6 +48,16 @@ impl Error {
     }
 }
 
+/// Whether the system ended a connection because the other node acknowledged nothing. A limit of this side's has another word for it.
+pub(super) fn is_gone(error: &std::io::Error) -> bool {
+    // What the last packet met on its way is told in place of the time that is up.
+    use std::io::ErrorKind::{HostUnreachable, NetworkUnreachable, TimedOut};
+    matches!(
+        error.kind(),
+        TimedOut | HostUnreachable | NetworkUnreachable
+    )
+}
+
 impl From<Fault> for Error {
     fn from(fault: Fault) -> Error {
         Error::Fault(fault)
@@ -58,6 +72,10 @@ impl fmt::Display for Error {
                 f,
                 "cannot {tried}: {why}; see whether gpuos_mover runs on the other node and whether a firewall is between"
             ),
+            Error::Unreached(why) => write!(
+                f,
+                "cannot connect to the other node: {why}; see whether gpuos_mover runs there and whether a firewall is between"
+            ),
             Error::Handshake(limit) => write!(
                 f,
                 "the handshake was not done in {limit:?}: see whether munged answers on both nodes"
@@ -68,6 +86,10 @@ impl fmt::Display for Error {
             Error::Silent(limit) => write!(
                 f,
                 "nothing came from the other node for {limit:?}: see whether the node and the network work, and connect again"
+            ),
+            Error::Gone(limit) => write!(
+                f,
+                "the other node acknowledged nothing for {limit:?}: see whether the node and the network work, and connect again"
             ),
             Error::Stuck(limit) => write!(
                 f,

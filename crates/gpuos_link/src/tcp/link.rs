@@ -2,6 +2,9 @@
 
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::net::sockopt;
 
 use super::error::Error;
 use super::options::Options;
@@ -9,6 +12,9 @@ use super::queue::Shared;
 use super::receive::Receiver;
 use super::send::Sender;
 use crate::session::{Peer, Session};
+
+/// Questions of the kernel's without an answer after which a connection is ended.
+const KEEPALIVES: u32 = 3;
 
 /// A connection whose both ends know each other.
 pub struct Link {
@@ -33,9 +39,11 @@ impl Link {
         let limits = stream
             .set_read_timeout(Some(options.silence))
             .and_then(|()| stream.set_write_timeout(Some(options.silence)));
-        limits.map_err(Error::io("set the time limits of a connection"))?;
+        limits
+            .and_then(|()| end_unacknowledged(&stream, options.unacknowledged))
+            .map_err(Error::io("set the time limits of a connection"))?;
         let shared = Arc::new(Shared::new(stream, options));
-        let receiver = Receiver::new(shared.clone(), session.opener, options.silence, &rest);
+        let receiver = Receiver::new(shared.clone(), session.opener, options, &rest);
         Ok(Link {
             peer: session.peer,
             address,
@@ -43,4 +51,17 @@ impl Link {
             receiver,
         })
     }
+}
+
+/// Has the kernel end a connection on which the other side acknowledges nothing for `limit`: what was sent, or, where nothing is, a
+/// question of the kernel's own, of which there are some in that time.
+fn end_unacknowledged(stream: &TcpStream, limit: Duration) -> std::io::Result<()> {
+    let questions = u64::from(KEEPALIVES) + 1;
+    let every = Duration::from_secs((limit.as_secs() / questions).max(1));
+    sockopt::set_socket_keepalive(stream, true)?;
+    sockopt::set_tcp_keepidle(stream, every)?;
+    sockopt::set_tcp_keepintvl(stream, every)?;
+    sockopt::set_tcp_keepcnt(stream, KEEPALIVES)?;
+    let millis = u32::try_from(limit.as_millis()).unwrap_or(u32::MAX);
+    Ok(sockopt::set_tcp_user_timeout(stream, millis)?)
 }

@@ -11,10 +11,15 @@ use crate::session::Settings;
 pub struct Options {
     /// Of the protocol.
     pub settings: Settings,
-    /// The whole handshake may take so long, and before it the connection.
+    /// A connection may take so long to come about.
+    pub connect: Duration,
+    /// The whole handshake may take so long.
     pub handshake: Duration,
     /// A link on which nothing comes or goes for so long is ended. Both ends have about the same, and at least a second.
     pub silence: Duration,
+    /// A link is ended where the other node acknowledges nothing for so long: it, or the network, is gone. A node that has much to do
+    /// still acknowledges, for its kernel does. At least some seconds.
+    pub unacknowledged: Duration,
     /// Bodies that may wait to be sent.
     pub queue: usize,
     /// Bytes of bodies that may wait to be sent. One body may always wait, however long it is.
@@ -28,13 +33,16 @@ pub struct Options {
     pub unfinished_by_source: usize,
 }
 
-/// The figures are choices, not measurements: 16 MiB are eight pieces of parity, and 30 s outlive a disk that hangs for a while.
+/// The figures are choices, not measurements: 16 MiB are eight pieces of parity, 30 s outlive a disk that hangs for a while, and 10 s
+/// a switch that forgets a way.
 impl Default for Options {
     fn default() -> Options {
         Options {
             settings: Settings::default(),
+            connect: Duration::from_secs(10),
             handshake: Duration::from_secs(10),
             silence: Duration::from_secs(30),
+            unacknowledged: Duration::from_secs(10),
             queue: 256,
             queue_bytes: 16 << 20,
             pace: None,

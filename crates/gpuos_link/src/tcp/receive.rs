@@ -4,7 +4,8 @@ use std::io::{ErrorKind, Read};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::error::Error;
+use super::error::{Error, is_gone};
+use super::options::Options;
 use super::queue::Shared;
 use crate::session::{Kind, Opener};
 
@@ -16,6 +17,7 @@ pub struct Receiver {
     shared: Arc<Shared>,
     opener: Opener,
     silence: Duration,
+    unacknowledged: Duration,
     buffer: Vec<u8>,
     /// What of the buffer is still to be opened.
     start: usize,
@@ -28,7 +30,7 @@ impl Receiver {
     pub(super) fn new(
         shared: Arc<Shared>,
         opener: Opener,
-        silence: Duration,
+        options: &Options,
         rest: &[u8],
     ) -> Receiver {
         let mut buffer = vec![0; READ.max(rest.len())];
@@ -36,7 +38,8 @@ impl Receiver {
         Receiver {
             shared,
             opener,
-            silence,
+            silence: options.silence,
+            unacknowledged: options.unacknowledged,
             buffer,
             start: 0,
             end: rest.len(),
@@ -73,10 +76,9 @@ impl Receiver {
                 Ok(read) => read,
                 Err(e) => match e.kind() {
                     ErrorKind::Interrupted => 0,
-                    ErrorKind::WouldBlock | ErrorKind::TimedOut => {
-                        return Err(Error::Silent(self.silence));
-                    }
+                    ErrorKind::WouldBlock => return Err(Error::Silent(self.silence)),
                     ErrorKind::ConnectionReset => return Err(Error::Cut),
+                    _ if is_gone(&e) => return Err(Error::Gone(self.unacknowledged)),
                     _ => return Err(Error::io("receive from the other node")(e)),
                 },
             };

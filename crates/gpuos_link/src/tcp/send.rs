@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use super::error::Error;
+use super::error::{Error, is_gone};
 use super::options::{Options, after};
 use super::queue::{Next, Shared, Unsent};
 use crate::session::{Kind, Sealer};
@@ -148,10 +148,9 @@ impl Writer {
                 Ok(written) => bytes = &bytes[written..],
                 Err(e) => match e.kind() {
                     ErrorKind::Interrupted => {}
-                    ErrorKind::WouldBlock | ErrorKind::TimedOut => {
-                        return Err(Error::Stuck(self.options.silence));
-                    }
+                    ErrorKind::WouldBlock => return Err(Error::Stuck(self.options.silence)),
                     ErrorKind::BrokenPipe | ErrorKind::ConnectionReset => return Err(Error::Cut),
+                    _ if is_gone(&e) => return Err(Error::Gone(self.options.unacknowledged)),
                     _ => return Err(Error::io("send to the other node")(e)),
                 },
             }

@@ -128,15 +128,18 @@ pub(super) struct Epoch {
     pub(super) begun: bool,
     /// Every node was heard since all ranks have joined.
     pub(super) heard: bool,
-    /// A checkpoint that some ranks were given before was refused: none is answered before all have joined.
+    /// Who has ended of those that have joined is known, and nobody has.
+    pub(super) alive: bool,
+    /// Ranks wait for each other: none is answered before all have joined.
     pub(super) together: Option<Together>,
 }
 
-/// For how long ranks wait for each other after a refusal.
+/// For how long ranks wait for each other.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Together {
-    /// The checkpoint.
-    pub(super) refused: u32,
+    /// The checkpoint that some of them were given before, and that was refused; `None`: they wait because they are to go on from one,
+    /// and those that do not come may have begun from the start.
+    pub(super) refused: Option<u32>,
     /// When it is over, once one has joined.
     pub(super) until: Option<u64>,
     /// It is over, and not all have come.
@@ -146,7 +149,14 @@ pub(super) struct Together {
 impl Together {
     pub(super) fn after(refused: u32) -> Together {
         Together {
-            refused,
+            refused: Some(refused),
+            ..Together::to_go_on()
+        }
+    }
+
+    fn to_go_on() -> Together {
+        Together {
+            refused: None,
             until: None,
             over: false,
         }
@@ -164,17 +174,24 @@ impl Epoch {
             base: None,
             begun: false,
             heard: false,
+            alive: false,
             together: None,
         }
     }
 
     /// An epoch of an earlier conductor whose base is the newest checkpoint still.
     pub(super) fn resumed(number: u64, base: Base) -> Epoch {
-        let base = Some(base);
-        Epoch {
-            base,
-            ..Epoch::new(number)
+        let mut epoch = Epoch::new(number);
+        epoch.settle(base);
+        epoch
+    }
+
+    /// From now on it is known from what its ranks begin.
+    pub(super) fn settle(&mut self, base: Base) {
+        if matches!(base, Base::Made { .. }) {
+            self.together.get_or_insert_with(Together::to_go_on);
         }
+        self.base = Some(base);
     }
 
     /// One whose base is not: there are no more answers in it. Whether its ranks run.
@@ -199,7 +216,7 @@ impl Epoch {
         }
         *self.counts.entry(join.size).or_default() += 1;
         self.size = Some(join.size);
-        self.heard = false;
+        (self.heard, self.alive) = (false, false);
         let before = self.complete.map(|complete| complete.size);
         let sizes = [Some(join.size), before].into_iter().flatten();
         let whole = sizes.into_iter().find(|size| self.is_whole(*size));
@@ -232,7 +249,7 @@ impl Epoch {
                 .together
                 .filter(|it| it.over || self.complete.is_none() || self.is_past());
             *self = Epoch {
-                together: together.map(|it| Together::after(it.refused)),
+                together: together.and_then(|it| it.refused).map(Together::after),
                 ..Epoch::new(self.number.saturating_add(1))
             };
         }
@@ -244,15 +261,41 @@ impl Epoch {
         matches!(self.base, Some(Base::Past { .. }))
     }
 
-    /// Time went by, and ranks wait for others after a refusal. Whether they do no longer, since these do not come.
-    pub(super) fn is_given_up(&mut self, now: u64, anew_ms: u64) -> bool {
-        let waits = !self.joined.is_empty() && self.complete.is_none() && !self.is_past();
-        let Some(together) = self.together.as_mut().filter(|it| waits && !it.over) else {
+    /// Time went by, and ranks wait for others: after a refusal for `anew_ms`, otherwise for `join_ms`. Whether they do no longer, since
+    /// these do not come. `waits`: somebody has no answer.
+    pub(super) fn is_given_up(
+        &mut self,
+        now: u64,
+        (anew_ms, join_ms): (u64, u64),
+        waits: bool,
+    ) -> bool {
+        let waits = waits && !self.is_there() && !self.is_past();
+        let Some(together) = self.together.as_mut().filter(|it| !it.over) else {
             return false;
         };
-        let until = *together.until.get_or_insert(now.saturating_add(anew_ms));
+        if !waits {
+            together.until = None;
+            return false;
+        }
+        let limit = if together.refused.is_some() {
+            anew_ms
+        } else {
+            join_ms
+        };
+        let until = *together.until.get_or_insert(now.saturating_add(limit));
         together.over = now >= until;
         together.over
+    }
+
+    /// All have joined that go on together.
+    fn is_there(&self) -> bool {
+        let refused = self.together.is_some_and(|it| it.refused.is_some());
+        self.complete.is_some() && (self.alive || refused)
+    }
+
+    /// Whether of those that have joined, with their nodes, any is such.
+    pub(super) fn has(&self, mut such: impl FnMut(Join, NodeIndex) -> bool) -> bool {
+        self.joined.values().any(|(join, node)| such(*join, *node))
     }
 
     fn is_whole(&self, size: u16) -> bool {
@@ -290,17 +333,27 @@ impl Epoch {
             return answers;
         }
         let lost = matches!(base, Base::Lost(_));
-        let open = self.together.filter(|_| self.complete.is_none() && !lost);
-        if open.is_some_and(|together| !together.over) {
+        let open = self.together.filter(|_| !self.is_there() && !lost);
+        if open.is_some_and(|together| !together.over && together.refused.is_some()) {
             return answers;
         }
         for (join, node) in self.joined.values() {
-            let start = match &open {
-                None => base.start(*join),
-                Some(together) => Start::Failed(format!(
-                    "checkpoint {} was refused, and not all ranks that were given it have joined again; start all of the program again",
-                    together.refused
-                )),
+            let start = match (base.start(*join), &open) {
+                (start, None) => start,
+                (Start::Restore { .. }, Some(together)) if !together.over => continue,
+                (start, Some(together)) => match (start, together.refused) {
+                    (_, Some(refused)) => Start::Failed(format!(
+                        "checkpoint {refused} was refused, and not all ranks that were given it have joined again; start all of the program again"
+                    )),
+                    (Start::Restore { id, .. }, None) => Start::Failed(format!(
+                        "{} of {} ranks have joined, and those that have not may have begun from the start, so that none goes on from \
+                         checkpoint {}; see why in the job's standard error, and start all of the program again",
+                        self.counted(join.size),
+                        join.size,
+                        id.number
+                    )),
+                    (start, None) => start,
+                },
             };
             let of_node = answers.entry(*node).or_default();
             of_node.entry(start).or_default().push(*join);

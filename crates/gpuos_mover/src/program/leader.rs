@@ -53,6 +53,9 @@ pub(super) struct Leader {
     epoch: Epoch,
     /// All that nodes know of earlier conductors is known, and the epoch is that which goes on.
     resumed: bool,
+    /// Joins that were taken, and after how many of them all nodes were told to look who lives.
+    seen: u64,
+    look: u64,
     made: Option<Made>,
     ended: Option<(u32, Result<(), String>)>,
     /// The highest number that was used.
@@ -81,6 +84,8 @@ impl Leader {
             base: None,
             epoch: Epoch::new(1),
             resumed: false,
+            seen: 0,
+            look: 0,
             made: None,
             ended: None,
             highest: 0,
@@ -184,6 +189,7 @@ impl Leader {
             return;
         }
         self.changed = true;
+        self.seen += 1;
         if self.epoch.number != epoch {
             self.pace.started();
         }
@@ -290,10 +296,17 @@ impl Leader {
             }
             return;
         }
-        self.changed |= self.epoch.is_given_up(now, self.settings.anew_ms);
+        let Settings {
+            anew_ms, ready_ms, ..
+        } = self.settings;
+        self.look_who_lives();
+        let waits = self
+            .epoch
+            .has(|join, node| self.answer(join, node).is_none());
+        self.changed |= self.epoch.is_given_up(now, (anew_ms, ready_ms), waits);
         let storing = self.made.as_ref().is_some_and(|made| made.begun.is_some());
-        if self.epoch.base.is_none() && !storing && self.base.is_some() {
-            self.epoch.base = self.base.clone();
+        if let (None, false, Some(base)) = (&self.epoch.base, storing, &self.base) {
+            self.epoch.settle(base.clone());
             self.changed = true;
         }
         let heard = self.peers.iter().all(|peer| peer.line.is_heard());
@@ -307,6 +320,23 @@ impl Leader {
         if std::mem::take(&mut self.changed) {
             self.tell();
         }
+    }
+
+    /// Whether all processes of the epoch run, by looks that were made after the last of them was known to have joined.
+    fn look_who_lives(&mut self) {
+        // Once all have joined, not at every join: it is told to all nodes.
+        if self.look < self.seen && self.epoch.together.is_some() && self.epoch.complete.is_some() {
+            self.look = self.seen;
+            self.changed = true;
+        }
+        let looked = |peer: &Peer| peer.report.looked >= self.seen;
+        let gone = |join: Join, node: NodeIndex| {
+            let peer = self.peers.get(usize::from(node.0));
+            peer.is_some_and(|peer| peer.report.gone.contains(&join))
+        };
+        let alive = self.peers.iter().all(looked) && !self.epoch.has(gone);
+        self.changed |= alive != self.epoch.alive;
+        self.epoch.alive = alive;
     }
 
     /// From the manifests of all nodes.
@@ -447,6 +477,7 @@ impl Leader {
             });
             peer.line.tell(Orders {
                 epoch: self.epoch.number,
+                look: self.look,
                 answers: answers
                     .remove(&node)
                     .unwrap_or_default()

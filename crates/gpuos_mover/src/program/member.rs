@@ -31,6 +31,9 @@ pub(super) struct Member {
     ready: Option<Ready>,
     holds: Option<(CheckpointId, Vec<(u16, u16)>)>,
     joins: BTreeMap<u16, Join>,
+    gone: Vec<Join>,
+    found_gone: Vec<Join>,
+    looked: u64,
     answered: BTreeMap<u16, Join>,
     known: Known,
     refused: Option<Refused>,
@@ -71,9 +74,18 @@ impl Member {
             refused.filter(|it| it.join.rank < it.join.size && it.said.len() <= MAX_SAID);
     }
 
+    /// It counts with the joins that follow.
+    pub(super) fn gone(&mut self, gone: Vec<Join>) {
+        self.found_gone = gone;
+    }
+
     pub(super) fn joins(&mut self, joins: Vec<Join>, now: u64, out: &mut Vec<Output>) {
         let joins = joins.into_iter().filter(|join| join.rank < join.size);
         self.joins = joins.map(|join| (join.rank, join)).collect();
+        let is_newest = |join: &Join| self.joins.get(&join.rank) == Some(join);
+        self.gone = std::mem::take(&mut self.found_gone);
+        self.gone.retain(is_newest);
+        self.looked = self.orders.look;
         if let Some(open) = &mut self.open
             && !are_current(&self.joins, &open.ask)
         {
@@ -124,6 +136,8 @@ impl Member {
             ready: self.ready.is_some(),
             holds: self.holds.clone(),
             joins: self.joins.values().copied().collect(),
+            gone: self.gone.clone(),
+            looked: self.looked,
             known: self.known.clone(),
             refused: self.refused.clone(),
             saved: self

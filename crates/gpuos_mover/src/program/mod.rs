@@ -18,6 +18,11 @@
 //! an earlier start, as joins become known in another order than they were made, and a start may have died before all had joined. No
 //! harm comes of it, for nothing was committed since the epoch began. So it is with a rank that joins again before it was answered.
 //!
+//! **Ranks go on together.** None is told to go on from a checkpoint before all have joined: one whose step got no folder begins from
+//! the start, and does not join. Joins of processes that are known to have ended do not count for that ([`Input::Gone`]), and that is
+//! known: after the last join every node has looked once more. If some do not come within [`Settings::ready_ms`], the others are told to
+//! end. From the start each begins at once.
+//!
 //! **Conductors that begin anew** while programs run, as when a mover was restarted, have from the folders which joins were answered
 //! in which epoch ([`Known`]). The last of these epochs goes on. While the newest checkpoint is the one from which it began, ranks without an
 //! answer belong to it; else they begin another one. Joins that were answered in an earlier epoch count no more. Whatever was

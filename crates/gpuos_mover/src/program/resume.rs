@@ -56,6 +56,6 @@ pub(super) fn resumed(
         let answered: BTreeSet<Join> = answered.iter().map(|it| it.join).collect();
         unanswered.extend(joins.difference(&answered).map(|join| (*node, *join)));
     }
-    epoch.together = given.map(Together::after);
+    epoch.together = given.map(Together::after).or(epoch.together);
     (epoch, unanswered)
 }

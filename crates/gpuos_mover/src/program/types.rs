@@ -80,7 +80,8 @@ pub struct Settings {
     pub run: u32,
     /// How often.
     pub every: Every,
-    /// How long the program may take to save, in milliseconds.
+    /// How long the program may take to save, and its ranks to join after the first of them where they are to go on from a checkpoint, in
+    /// milliseconds.
     pub ready_ms: u64,
     /// How long ranks that were given a refused checkpoint may take to join again, in milliseconds. Others that have joined anew wait for them.
     pub anew_ms: u64,
@@ -128,6 +129,9 @@ pub enum Input {
     /// A rank of this node could not load what it was given: of several the one of the newest checkpoint. At every look at the folder, ahead
     /// of [`Input::Joins`], but looked for after these.
     Refused(Option<Refused>),
+    /// Joins of this node whose processes have ended. At every look at the folder, ahead of [`Input::Joins`]. Of some processes that is
+    /// never known.
+    Gone(Vec<Join>),
     /// All that have joined on this node, the newest join of each rank. At every look at the folder.
     Joins(Vec<Join>),
     /// Ranks of this node whose files are complete.

@@ -47,6 +47,10 @@ pub(super) struct Report {
     pub(super) holds: Option<(CheckpointId, Vec<(u16, u16)>)>,
     /// The newest join of each rank, by rank.
     pub(super) joins: Vec<Join>,
+    /// Those of them whose processes have ended.
+    pub(super) gone: Vec<Join>,
+    /// [`Orders::look`] as it was heard before the folder was looked at last.
+    pub(super) looked: u64,
     /// What was answered and asked here, also before this conductor began. Complete before `ready`.
     pub(super) known: Known,
     /// A rank here could not load what it was given.
@@ -64,6 +68,8 @@ pub(super) struct Report {
 pub(super) struct Orders {
     /// Counts the epochs of the program.
     pub(super) epoch: u64,
+    /// How many joins the leader had taken when all had joined: it wants to know who of them lives.
+    pub(super) look: u64,
     /// The answers to this node's joins.
     pub(super) answers: Vec<(Start, Vec<Join>)>,
     /// The checkpoint that is wanted.
@@ -136,6 +142,7 @@ fn check(body: &Body) -> Result<(), Refused> {
             let held = report.holds.iter().flat_map(|(_, held)| held);
             let answered = &report.known.answered;
             is_joins(&report.joins)
+                && is_joins(&report.gone)
                 && answered.len() <= MAX_RANKS
                 && report.refused.iter().all(is_refusal)
                 && answered.iter().all(|it| it.join.rank < it.join.size)

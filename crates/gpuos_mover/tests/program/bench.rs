@@ -23,6 +23,8 @@ pub struct Bench {
     pub known: Vec<BTreeMap<u16, Answered>>,
     /// Answers are long in being carried out.
     pub slow: bool,
+    /// Joins of processes that have ended.
+    gone: BTreeSet<Join>,
     pub out: Vec<(u16, Output)>,
     /// Words are lost.
     pub cut: bool,
@@ -57,6 +59,7 @@ impl Bench {
             run: 1,
             known: vec![BTreeMap::new(); nodes.into()],
             slow: false,
+            gone: BTreeSet::new(),
             out: Vec::new(),
             cut: false,
             refused: Vec::new(),
@@ -140,8 +143,7 @@ impl Bench {
         }
         for node in 0..self.nodes.len() as u16 {
             self.give(node, self.known(node));
-            let joins = self.joins[usize::from(node)].values().copied().collect();
-            self.give(node, Input::Joins(joins));
+            self.look(node);
         }
     }
 
@@ -172,7 +174,21 @@ impl Bench {
     pub fn join(&mut self, node: u16, rank: u16, size: u16, nonce: u64) {
         let joins = &mut self.joins[usize::from(node)];
         joins.insert(rank, Join { rank, size, nonce });
-        let joins = joins.values().copied().collect();
+        self.look(node);
+    }
+
+    /// The process of a rank ends, and its node gets to know.
+    pub fn ends(&mut self, node: u16, rank: u16) {
+        let join = self.joins[usize::from(node)][&rank];
+        self.gone.insert(join);
+        self.look(node);
+    }
+
+    /// A mover looks into the folder.
+    fn look(&mut self, node: u16) {
+        let joins: Vec<Join> = self.joins[usize::from(node)].values().copied().collect();
+        let gone = joins.iter().filter(|join| self.gone.contains(join));
+        self.give(node, Input::Gone(gone.copied().collect()));
         self.give(node, Input::Joins(joins));
     }
 
@@ -232,8 +248,9 @@ impl Bench {
         self.give(node, Input::Saved { number, ranks });
     }
 
-    /// What came out since the last look.
+    /// What came out since the last look, after another one of all movers.
     pub fn out(&mut self) -> Vec<(u16, Output)> {
+        (0..self.nodes.len() as u16).for_each(|node| self.look(node));
         std::mem::take(&mut self.out)
     }
 

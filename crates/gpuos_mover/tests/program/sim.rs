@@ -1,5 +1,5 @@
 //! Jobs in memory: programs that start, die and start anew, a network that loses, repeats, reorders and breaks, and a node that
-//! commits or fails what was begun. Ranks refuse what they were given, now and then.
+//! commits or fails what was begun. Ranks refuse what they were given, now and then, and some begin from the start without having joined.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -28,6 +28,8 @@ struct Process {
     start: Option<Start>,
     /// Saves what it is asked for after so long; `None`: never.
     saves: Option<u64>,
+    /// Its step got no answer of its mover: it never joins, and begins from the start.
+    alone: bool,
 }
 
 type Newest = (CheckpointId, u16, BTreeMap<u16, u16>);
@@ -92,6 +94,8 @@ struct Job {
     good: bool,
     /// A mover is started anew after about so many steps; 0: never.
     anew: u64,
+    /// One of so many processes gets no answer of its mover.
+    alone: u64,
 }
 
 impl Job {
@@ -142,6 +146,7 @@ impl Job {
             later: Vec::new(),
             good: false,
             anew: random.pick(&[0, 300, 1500]),
+            alone: random.pick(&[8, 30, u64::MAX]),
             random,
         };
         job.restart(job.before);
@@ -270,6 +275,7 @@ impl Job {
                 joins: self.now + self.random.below(2500),
                 start: None,
                 saves,
+                alone: !self.good && self.random.below(self.alone) == 0,
             });
         }
     }
@@ -325,9 +331,17 @@ impl Job {
             let Some(process) = &self.ranks[rank] else {
                 continue;
             };
-            if self.now >= process.joins {
-                self.files.insert(rank as u16, process.join);
+            if self.now < process.joins {
+                continue;
             }
+            if process.alone {
+                let join = process.join;
+                if process.start.is_none() {
+                    self.end_rank(join, Start::New);
+                }
+                continue;
+            }
+            self.files.insert(rank as u16, process.join);
             if let (Some(Start::New | Start::Restore { .. }), Some(wait), Some(folder)) =
                 (&process.start, process.saves, &mut self.folders[place])
                 && self.now >= folder.since + wait
@@ -344,7 +358,7 @@ impl Job {
             .files
             .iter()
             .filter(|(rank, _)| self.place(**rank) == node);
-        let joins = joins.map(|(_, join)| *join).collect();
+        let joins: Vec<Join> = joins.map(|(_, join)| *join).collect();
         let (answered, highest) = &self.known[usize::from(node)];
         let known = Known {
             answered: answered.values().copied().collect(),
@@ -352,6 +366,15 @@ impl Job {
             highest: *highest,
         };
         self.give(node, Input::Known(known));
+        let lives = |join: &Join| {
+            let process = self
+                .ranks
+                .get(usize::from(join.rank))
+                .and_then(Option::as_ref);
+            process.is_some_and(|process| process.join == *join)
+        };
+        let gone = joins.iter().filter(|join| !lives(join)).copied().collect();
+        self.give(node, Input::Gone(gone));
         let stays = |it: &&Refused| {
             let told = self.known[usize::from(node)].0.get(&it.join.rank);
             told.is_some_and(|told| (told.join, told.told) == (it.join, Told::Restore(it.number)))
@@ -501,7 +524,9 @@ impl Job {
                 assert_eq!(from.0, places[&join.rank]);
                 Some(*id)
             }
-            (Start::Failed(why), newest) if why.contains("refused") => {
+            (Start::Failed(why), newest)
+                if why.contains("refused") || why.contains("not may have begun") =>
+            {
                 assert!(newest.is_some() || self.is_lost(), "{why}");
                 return self.carry_out(node, (join, epoch), Told::Failed, start);
             }

@@ -19,7 +19,7 @@ use gpuos_store::transfer::{PartSource, Trust, take_part};
 
 use super::words::{Answer, Ask, Holding, Shard};
 use crate::carried::{PIECE, place};
-use crate::network::Network;
+use crate::network::{Hope, Network, NotReached};
 
 /// How long an answer is waited for. The other side may have to ask its workload manager, and to read a disk.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -45,16 +45,16 @@ pub struct Wanted {
 }
 
 impl Client {
-    /// Asks a node what it holds.
+    /// Asks a node what it holds; `limit` is for the connection to come about.
     ///
     /// # Errors
-    /// It is not reached, or does not tell: a sentence.
+    /// It is not reached, or does not tell.
     pub fn open(
         network: &Network,
-        node: &str,
+        (node, limit): (&str, Duration),
         wanted: &Wanted,
-    ) -> Result<(Client, Holding), String> {
-        let link = network.reach(node, place(1), NodeIndex(0))?;
+    ) -> Result<(Client, Holding), NotReached> {
+        let link = network.reach_within(limit, node, place(1), NodeIndex(0))?;
         let (to, answers) = channel();
         let mut receiver = link.receiver;
         let receive = move || {
@@ -72,7 +72,9 @@ impl Client {
         };
         let thread = thread::Builder::new().name("parts".into());
         let thread = thread.stack_size(STACK).spawn(receive);
-        thread.map_err(|error| format!("no thread can be started: {error}"))?;
+        thread.map_err(|error| {
+            NotReached::turned_away(format!("no thread can be started: {error}"))
+        })?;
         let client = Client {
             node: node.into(),
             sender: link.sender,
@@ -82,11 +84,17 @@ impl Client {
             of: wanted.of.clone(),
             wanted_by: wanted.by.clone(),
             node: wanted.node.clone(),
-        })?;
-        match answer {
+        });
+        let slow = |why| NotReached {
+            why,
+            hope: Hope::Slow,
+        };
+        match answer.map_err(slow)? {
             Answer::Holds(holding) => Ok((client, holding)),
-            Answer::No(why) => Err(format!("the mover of node {node}: {why}")),
-            Answer::Bytes(_) => Err(client.broken()),
+            Answer::No(why) => Err(NotReached::turned_away(format!(
+                "the mover of node {node}: {why}"
+            ))),
+            Answer::Bytes(_) => Err(NotReached::turned_away(client.broken())),
         }
     }
 

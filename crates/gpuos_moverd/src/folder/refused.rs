@@ -1,4 +1,4 @@
-//! Ranks that could not load what they were given say so by a file beside their joins.
+//! What ranks say beside their joins: that they could not load what they were given, by a file; and that they run, by a lock.
 
 use std::fs::File;
 use std::io::Read;
@@ -7,11 +7,11 @@ use std::os::fd::OwnedFd;
 use gpuos_checkpoint::refusal::MAX_SAID;
 use gpuos_mover::program::{Join, Refused, Told};
 use gpuos_store::within;
-use rustix::fs::{FileType, Mode, OFlags, fstat};
+use rustix::fs::{FileType, FlockOperation, Mode, OFlags, flock, fstat};
 
 use super::at;
 use super::job::{JobFolder, State};
-use super::names::{cut_line, refused_name};
+use super::names::{cut_line, join_name, refused_name};
 
 /// Bytes of the user's file that are read at most.
 const MOST: u64 = 1024;
@@ -21,6 +21,13 @@ impl JobFolder {
     /// checkpoint.
     pub fn refused(&self) -> Option<Refused> {
         self.state().joined.as_ref()?.refused.clone()
+    }
+
+    /// Those of these joins whose process has ended: while it takes part it keeps its file locked. Of one that says nothing of a lock in its
+    /// file that is never known.
+    pub fn gone(&self, joins: &[Join]) -> Vec<Join> {
+        let gone = joins.iter().filter(|join| is_free(self.ranks(), join));
+        gone.copied().collect()
     }
 
     /// Looks for the file of each rank that was told to restore something. After the joins, so that none is missed that was made before a join.
@@ -51,6 +58,19 @@ impl JobFolder {
             said: said.unwrap_or_default(),
         })
     }
+}
+
+/// Whether nobody holds the lock that was there before the file had anything in it.
+fn is_free(ranks: &OwnedFd, join: &Join) -> bool {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK;
+    let Ok(file) = within::open(ranks, &join_name(join)[..], flags, Mode::empty()) else {
+        return false;
+    };
+    let says = fstat(&file).is_ok_and(|stat| {
+        FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile && stat.st_size > 0
+    });
+    // What this takes is given back when the file is closed.
+    says && flock(&file, FlockOperation::NonBlockingLockShared).is_ok()
 }
 
 /// The first line of a file of the user's. What he has linked there of others is not read for him.

@@ -20,11 +20,12 @@ use gpuos_store::disk::LinuxDisk;
 use gpuos_store::error::Error;
 use gpuos_store::room::size;
 use gpuos_store::store::Store;
-use gpuos_workload::WorkloadManager;
+use gpuos_workload::{Holder, WorkloadManager};
 
 use super::{Phase, Worker};
 use crate::carried::{Body, FromDonors, JobRoster};
-use crate::donor::client::{Client, Wanted, take};
+use crate::donor::client::{Wanted, take};
+use crate::donor::patient::ask;
 use crate::event::{BackDone, Event, Found};
 use crate::jobs::locked;
 use crate::network::Network;
@@ -288,12 +289,15 @@ fn find(around: &Around, wanted: &Wanted, own: &BTreeSet<String>, found: &Mutex<
             }
         }
     };
-    let outside = holders.into_iter().filter(|node| !own.contains(node));
-    let outside: Vec<String> = outside.take(MOST).collect();
+    let mut outside = holders;
+    outside.retain(|holder| !own.contains(&holder.node));
+    // Those that are down hold up nobody who has something to give.
+    outside.sort_by_key(|holder| holder.is_down);
+    outside.truncate(MOST);
     let next = AtomicUsize::new(0);
     let ask = || {
-        while let Some(node) = outside.get(next.fetch_add(1, Ordering::Relaxed)) {
-            let answer = donor(around, wanted, node);
+        while let Some(holder) = outside.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let answer = donor(around, wanted, holder);
             let mut found = locked(found);
             match answer {
                 Ok((donor, chosen)) => {
@@ -317,10 +321,10 @@ fn find(around: &Around, wanted: &Wanted, own: &BTreeSet<String>, found: &Mutex<
 type Holds = (Option<Donor>, Option<(u32, u32)>);
 
 /// What a node holds, if it holds anything, and what the job's user has chosen.
-fn donor(around: &Around, wanted: &Wanted, node: &str) -> Result<Holds, String> {
-    let (_, holding) = Client::open(&around.network, node, wanted)?;
+fn donor(around: &Around, wanted: &Wanted, holder: &Holder) -> Result<Holds, String> {
+    let (_, holding) = ask(&around.network, holder, wanted)?;
     let donor = holding.claim.map(|claim| Donor {
-        node: node.into(),
+        node: holder.node.clone(),
         claim,
         parts: holding.parts,
     });
@@ -336,7 +340,12 @@ fn taken(
 ) -> Result<u64, String> {
     let to = around.store.job(&wanted.of, uid);
     let to = to.map_err(|error| error.to_string())?;
-    let (mut client, holding) = Client::open(&around.network, node, wanted)?;
+    // It has answered when it was asked what it holds.
+    let holder = Holder {
+        node: node.into(),
+        is_down: false,
+    };
+    let (mut client, holding) = ask(&around.network, &holder, wanted)?;
     let mut pace = |_| match ended.load(Ordering::Relaxed) {
         true => {
             let next = "nothing has to be done";

@@ -189,6 +189,7 @@ impl Running {
             Ok(joins) => {
                 self.joins.clone_from(&joins);
                 self.conduct(around, Input::Refused(around.folder.refused()));
+                self.conduct(around, Input::Gone(around.folder.gone(&joins)));
                 self.conduct(around, Input::Joins(joins));
             }
             Err(error) => self

@@ -9,6 +9,7 @@ use gpuos_core::health::held::held;
 use gpuos_core::job::JobId;
 use gpuos_core::step::StepId;
 use gpuos_model::screen::is_control;
+use gpuos_workload::Holder;
 use gpuos_workload::action::{Action, Outcome};
 
 use super::rows::{Row, error_line};
@@ -69,11 +70,15 @@ pub fn node(machine: &dyn Machine, node: &str) -> Result<NodeRecord, Outcome> {
 ///
 /// # Errors
 /// slurmctld does not answer.
-pub fn holders(machine: &dyn Machine, job: u32) -> Result<Vec<String>, Outcome> {
+pub fn holders(machine: &dyn Machine, job: u32) -> Result<Vec<Holder>, Outcome> {
     let text = Slurm::new(machine, "").run("scontrol", &["show", "nodes"])?;
     let nodes = NodeRecord::parse_all(&text).into_iter();
     let holds = |node: &NodeRecord| held(&node.extra).iter().any(|held| held.job == job);
-    Ok(nodes.filter(holds).map(|node| node.name).collect())
+    let holder = |node: NodeRecord| Holder {
+        is_down: silent::is_down(&node),
+        node: node.name,
+    };
+    Ok(nodes.filter(holds).map(holder).collect())
 }
 
 /// Jobs that have GPUs on the node. One question for their numbers, and one for each of them.

@@ -8,6 +8,7 @@ use gpuos_workload::action::Outcome;
 use super::Slurm;
 use crate::Machine;
 use crate::slurm::NodeRecord;
+use crate::slurm::rows::Row;
 
 /// Longest time for one command. All of a question takes less than a peer keeps to the side that it took
 /// (`gpuos_core::peers::HOLD_MS`).
@@ -36,15 +37,20 @@ pub fn set_down(machine: &dyn Machine, own: &str, silent: &Silent) -> Outcome {
                 "slurmctld holds {own} itself for down: it has no say about {node}"
             )));
         }
-        let row = of(own).row(super::number(job)?)?;
-        let runs = row.is_some_and(|(row, _)| row.state == "RUNNING" && row.has(node));
-        if !runs {
+        let row = of(own).row(super::number(job)?)?.map(|(row, _)| row);
+        if row.as_ref().is_some_and(Row::is_requeued) && is_down(&of(node).record()?) {
+            // slurmctld found it itself, or another node has asked just before: the job is to be let go all the same.
+            return Ok(Outcome::Done(format!(
+                "slurmctld has {node} DOWN already, and job {job} waits"
+            )));
+        }
+        if !row.is_some_and(|row| row.state == "RUNNING" && row.has(node)) {
             return Ok(Outcome::Nothing(format!(
                 "{node} is silent, and job {job} does not run there any more"
             )));
         }
         let record = of(node).record()?;
-        if !record.is_up() {
+        if is_out(&record) {
             return Ok(Outcome::Nothing(format!(
                 "{node} is silent, and {} in Slurm already",
                 record.states.join("+")
@@ -88,8 +94,20 @@ fn slurm<'a>(machine: &'a dyn Machine, node: &'a str) -> Slurm<'a> {
     }
 }
 
-fn is_down(record: &NodeRecord) -> bool {
+/// Whether slurmctld holds the node for down.
+pub(super) fn is_down(record: &NodeRecord) -> bool {
     record.states.iter().any(|state| state == "DOWN")
+}
+
+/// Whether somebody has taken the node out, or slurmctld has. One that slurmctld itself hears no more is not out yet: it keeps its jobs
+/// until `SlurmdTimeout`, which is what a silent node is set DOWN for.
+fn is_out(record: &NodeRecord) -> bool {
+    const UNHEARD: [&str; 2] = ["NOT_RESPONDING", "NO_RESPOND"];
+    let mut heard = record.clone();
+    heard
+        .states
+        .retain(|state| !UNHEARD.contains(&state.as_str()));
+    !heard.is_up()
 }
 
 /// The reason as it stands in `sinfo -R`.

@@ -434,6 +434,17 @@ fn a_silent_node_is_set_down_when_slurmctld_has_no_other_idea() {
     };
     let done = down(&[own, job_of, other, (update, Ok(""))]);
     assert!(matches!(done, Outcome::Done(_)), "{done:?}");
+    // slurmctld itself does not hear it either, and would wait for minutes.
+    for state in ["MIXED*", "ALLOCATED+NOT_RESPONDING", "MIXED+NO_RESPOND"] {
+        let record = format!("NodeName=n3 State={state}\n");
+        let done = down(&[own, job_of, (other.0, Ok(&record)), (update, Ok(""))]);
+        assert!(matches!(done, Outcome::Done(_)), "{state}: {done:?}");
+    }
+    // It was DOWN before this node asked, and the job waits: it is to be let go.
+    let requeued = job("PENDING", &[("Restarts", "1")]);
+    let is_down = (other.0, Ok("NodeName=n3 State=DOWN*\n"));
+    let done = down(&[own, (job_of.0, Ok(&requeued)), is_down]);
+    assert!(matches!(done, Outcome::Done(_)), "{done:?}");
     // Whatever is not as it was: nothing is asked.
     let gone = job("RUNNING", &[("NodeList", "n[1-2]")]);
     for lines in [
@@ -445,7 +456,17 @@ fn a_silent_node_is_set_down_when_slurmctld_has_no_other_idea() {
             job_of,
             (other.0, Ok("NodeName=n3 State=MIXED+DRAIN\n")),
         ],
-        &[own, job_of, (other.0, Ok("NodeName=n3 State=DOWN*\n"))],
+        &[
+            own,
+            job_of,
+            (
+                other.0,
+                Ok("NodeName=n3 State=ALLOCATED+DRAIN+NOT_RESPONDING\n"),
+            ),
+        ],
+        &[own, job_of, is_down],
+        // Requeued by its user, while the node is up.
+        &[own, (job_of.0, Ok(&requeued)), other],
     ] {
         let outcome = down(lines);
         assert!(matches!(outcome, Outcome::Nothing(_)), "{outcome:?}");
