@@ -23,7 +23,7 @@ use gpuos_placement::plan::{Placement, TopologyRequest};
 
 pub use ckpt::{
     CkptArgs, CkptCommand, CkptDrillArgs, CkptJobArgs, CkptListArgs, CkptNowArgs, CkptPruneArgs,
-    CkptRestartArgs, MoverReach,
+    CkptReportArgs, CkptRestartArgs, MoverReach,
 };
 pub use mem::{MemArgs, MemCommand, MemSimArgs, Room};
 pub use mig::{MigArgs, MigAssertArgs, MigCommand, MigPlanArgs, Reach};

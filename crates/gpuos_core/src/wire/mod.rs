@@ -23,7 +23,8 @@ mod tests;
 
 pub use checkpoint::{
     CHECKPOINT_VARIABLE, CheckpointFigures, CheckpointJob, CheckpointKept, CheckpointMaking,
-    CheckpointPhase, CheckpointRefused, CheckpointRequest, MOVER_ALIVE,
+    CheckpointPhase, CheckpointRecoveries, CheckpointRecovery, CheckpointRefused,
+    CheckpointRequest, MOVER_ALIVE,
 };
 pub use frame::{Lines, MAX_REPLY, MAX_REQUEST, WireError, decode, encode};
 pub use message::{

@@ -46,6 +46,10 @@ pub struct Running {
     restorer: Restorer,
     quota: Option<Quota>,
     unwritten: Unwritten,
+    /// Checkpoints of which this node had its part when it began.
+    had: BTreeSet<CheckpointId>,
+    /// It has made its part of what the run goes on from again.
+    pub made_again: bool,
     /// With what the run went on, once that is settled.
     pub ready: Option<Ready>,
     /// What programs could not load, as the nodes have it.
@@ -116,6 +120,8 @@ impl Running {
             restorer,
             quota: None,
             unwritten: Unwritten::default(),
+            had: BTreeSet::new(),
+            made_again: false,
             ready: None,
             refused: Vec::new(),
             is_refused: None,
@@ -130,6 +136,24 @@ impl Running {
     /// Has parts limited by it from now on.
     pub fn limit_by(&mut self, quota: Quota) {
         self.quota = Some(quota);
+    }
+
+    /// What this node has its part of. What it goes on from else, it has made again.
+    pub fn has(&mut self, had: BTreeSet<CheckpointId>) {
+        self.had = had;
+    }
+
+    /// Who has joined here.
+    pub fn joins(&self) -> &[Join] {
+        &self.joins
+    }
+
+    /// The number and the time, in seconds since 1970, of the checkpoint from which the run goes on. `None`: there is none, or it is not whole yet.
+    pub fn goes_on_from(&self) -> Option<(u32, u64)> {
+        let id = self.ready.as_ref()?.restore?;
+        let base = self.base.as_ref().filter(|base| base.0 == id);
+        let parts = base.map_or(&self.parts, |base| &base.1);
+        Some((id.number, parts.manifest(id).ok()?.time))
     }
 
     /// From what the job wants to begin, and the other job's checkpoint that is that.
@@ -329,6 +353,7 @@ impl Running {
                     return;
                 }
                 heed(&self.roster.donors, &mut ready);
+                self.made_again = ready.restore.is_some_and(|id| !self.had.contains(&id));
                 let has_saved = around.folder.has_committed();
                 self.held = match next(&self.roster, self.restart, has_saved, &mut ready) {
                     Next::GoOn => None,
