@@ -16,7 +16,7 @@ mod find;
 mod keep;
 mod list;
 mod mover;
-mod now;
+pub mod now;
 mod report;
 mod restart;
 mod show;

@@ -82,6 +82,7 @@ pub(super) fn running(worker: &mut Worker, roster: JobRoster) -> Result<Running,
     let mut running = Running::new(node, conductor, (roster, own), parts, restorer);
     running.limit_by(quota);
     running.has(had);
+    running.ask_each(u64::from(config.least_s.max(1)) * 1000);
     running.begin_from(wish.option.restart, base);
     Ok(running)
 }
