@@ -26,6 +26,8 @@ endif
 OTEL := --workspace --locked --features gpuosd/otel --test traces
 
 DAEMONS := gpuosd gpuos_mover
+# Not of a node: one machine of the cluster has its timer enabled.
+DRILL   := gpuos-ckpt-drill.service gpuos-ckpt-drill.timer
 PLUGINS := select_gpuos spank_gpuos job_submit_gpuos gres_gpuos
 DOC     := $(PREFIX)/share/doc/gpuos
 MAN     := $(PREFIX)/share/man/man1
@@ -39,7 +41,7 @@ INCLUDE := $(PREFIX)/include
 PKGCONF := $(PREFIX)/lib/pkgconfig
 
 # What is installed follows PREFIX and PLUGINDIR, samples too.
-PLACES  := sed -e 's,/usr/lib/gpuos,$(PLUGINDIR),g' -e 's,/usr/sbin/,$(PREFIX)/sbin/,g'
+PLACES  := sed -e 's,/usr/lib/gpuos,$(PLUGINDIR),g' -e 's,/usr/sbin/,$(PREFIX)/sbin/,g' -e 's,/usr/bin/gpuos,$(PREFIX)/bin/gpuos,g'
 STRIPPED = STRIP=$(STRIP) scripts/install-stripped.sh
 VERSION  = $(shell sed -n '/^\[workspace.package\]/,/^version/s/^version = "\(.*\)"/\1/p' Cargo.toml)
 
@@ -303,6 +305,7 @@ install:
 	  $(STRIPPED) 755 $(RELEASE)/$$daemon $(DESTDIR)$(PREFIX)/sbin/$$daemon $(DESTDIR)$(DEBUGDIR)$(PREFIX)/sbin/$$daemon.debug || exit 1; \
 	  $(PLACES) packaging/$$daemon.service > $(DESTDIR)$(UNITS)/$$daemon.service || exit 1; \
 	done
+	for unit in $(DRILL); do $(PLACES) packaging/$$unit > $(DESTDIR)$(UNITS)/$$unit || exit 1; done
 	for plugin in $(PLUGINS); do \
 	  $(STRIPPED) 644 $(RELEASE)/lib$$plugin.so $(DESTDIR)$(PLUGINDIR)/$$plugin.so $(DESTDIR)$(DEBUGDIR)$(PLUGINDIR)/$$plugin.so.debug || exit 1; \
 	done
@@ -347,6 +350,7 @@ install:
 uninstall:
 	rm -f $(DESTDIR)$(PREFIX)/bin/gpuos $(DESTDIR)$(PREFIX)/bin/gpuos-layout
 	rm -f $(DAEMONS:%=$(DESTDIR)$(PREFIX)/sbin/%) $(DAEMONS:%=$(DESTDIR)$(UNITS)/%.service) $(DAEMONS:%=$(DESTDIR)$(MAN8)/%.8)
+	rm -f $(DRILL:%=$(DESTDIR)$(UNITS)/%)
 	rm -f $(PLUGINS:%=$(DESTDIR)$(PLUGINDIR)/%.so)
 	rm -f $(DESTDIR)$(LIBDIR)/libgpuos.so $(DESTDIR)$(LIBDIR)/libgpuos.so.0 $(DESTDIR)$(INCLUDE)/gpuos.h $(DESTDIR)$(PKGCONF)/gpuos.pc
 	rm -f $(DESTDIR)$(LIBDIR)/libscr.so $(DESTDIR)$(LIBDIR)/libscr-gpuos.so.0 $(DESTDIR)$(INCLUDE)/gpuos/scr.h $(DESTDIR)$(PKGCONF)/gpuos-scr.pc

@@ -24,7 +24,7 @@ module gpuos
 
   public :: gpuos_ckpt_open, gpuos_ckpt_close, gpuos_ckpt_available, gpuos_ckpt_rank, gpuos_ckpt_size, gpuos_ckpt_join
   public :: gpuos_ckpt_restored, gpuos_ckpt_wanted, gpuos_ckpt_folder, gpuos_ckpt_ready, gpuos_ckpt_outcome, gpuos_ckpt_wait
-  public :: gpuos_ckpt_message, gpuos_ckpt_refuse
+  public :: gpuos_ckpt_message, gpuos_ckpt_refuse, gpuos_ckpt_ask
 
   interface
     function gpuos_ckpt_open(rank, size) result(ckpt) bind(c, name='gpuos_ckpt_open')
@@ -76,6 +76,12 @@ module gpuos
       import :: c_char, c_int, c_ptr
       type(c_ptr), value :: ckpt
       character(kind=c_char), intent(in) :: why(*)
+      integer(c_int) :: rc
+    end function
+
+    function gpuos_ckpt_ask(ckpt) result(rc) bind(c, name='gpuos_ckpt_ask')
+      import :: c_int, c_ptr
+      type(c_ptr), value :: ckpt
       integer(c_int) :: rc
     end function
 

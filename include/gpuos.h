@@ -78,6 +78,10 @@ int gpuos_ckpt_restored(gpuos_ckpt *ckpt, uint32_t *number, char *folder, size_t
  * 0 or GPUOS_CKPT_ERROR. */
 int gpuos_ckpt_refuse(gpuos_ckpt *ckpt, const char *why);
 
+/* Asks for a checkpoint as soon as all ranks can: gpuos_ckpt_wanted shows it then, as every other. What comes sooner than the site's least-seconds
+ * after the last that the program has asked for waits. One rank asks. 0, also where the job makes none, or an error. */
+int gpuos_ckpt_ask(gpuos_ckpt *ckpt);
+
 /* 1: a checkpoint is wanted that this rank has not saved, and which and why; 0: none. Cheap enough for each step. Of several ranks one looks
  * and tells the others the number, for example with MPI_Bcast. `number` and `reason` may be NULL. None is wanted of a process in whose place
  * another one has joined, which standard error says: a job makes checkpoints of one program at a time. */

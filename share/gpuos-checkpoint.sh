@@ -138,6 +138,14 @@ gpuos_checkpoint_refuse() {
     gpuos_checkpoint_restored='' gpuos_checkpoint_from='' _gpuos_joined=''
 }
 
+# gpuos_checkpoint_ask: asks for a checkpoint as soon as all ranks can; gpuos_checkpoint_wanted says so then. What comes sooner than the site's
+# least-seconds after the last that the program has asked for waits. One rank asks. 1: the file cannot be made.
+gpuos_checkpoint_ask() {
+    [ -n "$_gpuos_joined" ] || return 0
+    { printf '' >"$GPUOS_CHECKPOINT_DIR/ranks/ask.$_gpuos_rank"; } 2>/dev/null ||
+        _gpuos_fails "cannot make $GPUOS_CHECKPOINT_DIR/ranks/ask.$_gpuos_rank"
+}
+
 # Has no other process joined in the place of this one? It would have removed the file by which this one has joined, and both would write into
 # one folder.
 _gpuos_own() {

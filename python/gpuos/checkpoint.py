@@ -206,6 +206,17 @@ class Checkpoints:
                 older.unlink(missing_ok=True)
         return nonce
 
+    def ask(self) -> None:
+        """Asks for a checkpoint as soon as all ranks can: `wanted` shows it then, as every other. What comes sooner than the site's
+        least-seconds after the last that the program has asked for waits. One rank asks. Nothing is done in a job without checkpoints."""
+        if self._joined is None:
+            return
+        path = self._root() / f"ranks/ask.{self.rank}"
+        try:
+            os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600))
+        except OSError as error:
+            raise CheckpointError(f"cannot ask for a checkpoint by {path}: {error.strerror}") from error
+
     def wanted(self) -> Optional[Request]:
         """The checkpoint that is wanted now and that this rank has not saved yet. One look for a file that mostly is not
         there. Of several ranks one looks and tells the others, so that all save the same state. None is wanted of a process in
@@ -479,6 +490,12 @@ class Session:
 
             return torch.load(folder / "state.pt", **{"map_location": "cpu", **options})
         return json.loads((folder / "state.json").read_text(encoding="utf-8"))
+
+    def ask(self) -> None:
+        """Asks for a checkpoint as soon as all ranks can, as before something risky: `due` is true at one of the next steps. What comes
+        sooner than the site's least-seconds after the last waits. It is enough that one rank calls it."""
+        if self._active:
+            self._client.ask()
 
     def due(self, step: Optional[int] = None) -> bool:
         """Whether a checkpoint is to be saved now. All ranks call it at the same place with the same `step`: rank 0 looks and

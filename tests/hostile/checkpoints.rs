@@ -164,6 +164,8 @@ fn folders(all: &mut Vec<Attempt>) {
             "",
         ),
         tried("a socket and a device", none, "mknod x c 1 5 2>/dev/null || mkfifo x", ":", "it is"),
+        tried("asks for a checkpoint all the time", "gpuos_mover goes on, and the victim's checkpoints are made",
+            "(i=0; while [ $i -lt 20000 ]; do : >$d/ranks/ask.0; mkfifo $d/ranks/ask.$i; i=$((i+1)); done) 2>/dev/null & true", ":", ""),
         tried("20,000 joins", "gpuos_mover goes on", "seq 20000 | sed 's/$/.65535.1/' | (cd $d/ranks && xargs touch)", ":", ""),
         tried("18,000 folders in one another", "gpuos_mover goes on", "GPUOS_HOSTILE_WORDS=\"$(printf '%s\\n18000' $PWD)\" GPUOS_HOSTILE_ROLE=nest \"$ATTACKER\" --exact hostile::plays_its_part --nocapture >/dev/null",
             ":",

@@ -72,6 +72,91 @@ fn drained(cluster: &Cluster) {
     assert!(told.starts_with(&saved), "{told}\n{}", logs(cluster));
     goes_on(cluster, job, 0);
     cluster.cancel(&[job]);
+    cluster.run(
+        gpuos.to_str().expect("UTF-8"),
+        &[
+            "online",
+            &target,
+            "--force",
+            "--runtime-dir",
+            dir.to_str().expect("UTF-8"),
+        ],
+    );
+    suspected(cluster);
+    migrated(cluster);
+}
+
+/// A GPU gets worse: gpuosd has the job save before the fault comes, and leaves it where it is.
+fn suspected(cluster: &Cluster) {
+    let (job, node, gpu) = rare(cluster);
+    let sick = cluster
+        .lab
+        .fault(&node, &format!("gpu{gpu}"), &["xid", "145"]);
+    sick.expect("a fault");
+    let (number, _) = until(cluster, "it has saved", || {
+        said(cluster, job, 0, "saved").pop()
+    });
+    assert_eq!(number, 1, "for nothing else than the suspicion");
+    assert!(is(cluster, job, "RUNNING").is_some());
+    let text = health(cluster, &node, &["--audit=50"]);
+    let told = format!("job {job} is asked to save: GPU {gpu} is degraded");
+    assert!(text.contains(&told), "{text}");
+    cluster.cancel(&[job]);
+}
+
+/// All jobs with checkpoints leave a node, and go on elsewhere.
+fn migrated(cluster: &Cluster) {
+    let (job, node, _) = rare(cluster);
+    let gpuos = plugins::programs().join("gpuos");
+    let dir = cluster.lab.gpuosd_runtime_dir(&node);
+    let flags = [
+        "--migrate",
+        "--reason=fan",
+        "--runtime-dir",
+        dir.to_str().expect("UTF-8"),
+    ];
+    let told = cluster.run(
+        gpuos.to_str().expect("UTF-8"),
+        &[&["drain", &node][..], &flags].concat(),
+    );
+    eprintln!("{told}");
+    let saved =
+        format!("job {job} has saved as checkpoint 1 and is requeued\n1 of 1 job requeued\n");
+    assert!(told.ends_with(&saved), "{told}\n{}", logs(cluster));
+    let from = until(cluster, "it goes on", || {
+        said(cluster, job, 0, "restored checkpoint").pop()
+    });
+    assert_eq!(from.0, 1);
+    let now = cluster.gpus(job);
+    assert!(!now.contains_key(&node), "{now:?}");
+    cluster.cancel(&[job]);
+}
+
+/// A job with a GPU that saves by itself once an hour; its node and its GPU.
+fn rare(cluster: &Cluster) -> (u32, String, usize) {
+    let job = submit(
+        cluster,
+        &["-N1", "--gres=gpu:1", "--gpuos-checkpoint=1h,l2=single"],
+    );
+    until(cluster, "it has joined", || {
+        crate::checkpoint::output(cluster, job)
+            .contains("0: new")
+            .then_some(())
+    });
+    let gpus = cluster.gpus(job);
+    let (node, gpus) = gpus.first_key_value().expect("it has a GPU");
+    (job, node.clone(), gpus[0])
+}
+
+/// `gpuos health` of a node.
+fn health(cluster: &Cluster, node: &str, args: &[&str]) -> String {
+    let gpuos = plugins::programs().join("gpuos");
+    let dir = cluster.lab.gpuosd_runtime_dir(node);
+    let flags = ["--runtime-dir", dir.to_str().expect("UTF-8")];
+    cluster.run(
+        gpuos.to_str().expect("UTF-8"),
+        &[&["health"][..], args, &flags].concat(),
+    )
 }
 
 /// A program that counts for longer than anybody lets it, and saves often.

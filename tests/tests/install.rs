@@ -104,6 +104,15 @@ fn what_is_installed_follows_its_places_and_goes_again() {
             let page = read(&format!("{prefix}/share/man/man8/{daemon}.8"));
             assert!(page.contains(daemon), "{page}");
         }
+        let unit = read(&format!(
+            "{prefix}/lib/systemd/system/gpuos-ckpt-drill.service"
+        ));
+        let started = format!("ExecStart=/{prefix}/bin/gpuos ckpt drill ");
+        assert!(unit.contains(&started), "{unit}");
+        let timer = read(&format!(
+            "{prefix}/lib/systemd/system/gpuos-ckpt-drill.timer"
+        ));
+        assert!(timer.contains("OnCalendar="), "{timer}");
         for name in [
             "docs/admin/health.md",
             "docs/decisions/README.md",

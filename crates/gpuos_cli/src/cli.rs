@@ -23,7 +23,7 @@ use gpuos_placement::plan::{Placement, TopologyRequest};
 
 pub use ckpt::{
     CkptArgs, CkptCommand, CkptDrillArgs, CkptJobArgs, CkptListArgs, CkptNowArgs, CkptPruneArgs,
-    CkptRestartArgs, MoverReach,
+    CkptReportArgs, CkptRestartArgs, MoverReach,
 };
 pub use mem::{MemArgs, MemCommand, MemSimArgs, Room};
 pub use mig::{MigArgs, MigAssertArgs, MigCommand, MigPlanArgs, Reach};
@@ -77,7 +77,7 @@ pub enum Command {
     /// and a spare one.
     Run(RunArgs),
     /// Take GPUs or a node out of service: no new jobs, those that run may end.
-    Drain(AdminArgs),
+    Drain(DrainArgs),
     /// Bring GPUs or a node back into service, after a check.
     Online(AdminArgs),
     /// Take GPUs or a node out of service until `gpuos online`, whatever is measured.
@@ -270,6 +270,19 @@ pub struct AdminArgs {
     pub local: bool,
     #[command(flatten)]
     pub reach: Reach,
+}
+
+/// `gpuos drain`.
+#[derive(Args)]
+pub struct DrainArgs {
+    #[command(flatten)]
+    pub admin: AdminArgs,
+    /// Have all jobs with checkpoints on the node save, wait until their nodes are published as holding that, and requeue them; exit 1 when one stays.
+    #[arg(long, conflicts_with = "force")]
+    pub migrate: bool,
+    /// With --migrate: minutes until jobs that have not saved are left where they are.
+    #[arg(long, value_name = "MINUTES", default_value_t = 15, requires = "migrate", value_parser = clap::value_parser!(u32).range(1..=1440))]
+    pub limit: u32,
 }
 
 fn node_name(text: &str) -> Result<String, String> {

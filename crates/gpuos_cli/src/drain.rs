@@ -19,7 +19,7 @@ use crate::remote::{self, quoted};
 use crate::reply::Reply;
 
 /// How long a daemon may take: it answers once the change is safe on its disk.
-const PATIENCE: Duration = Duration::from_secs(30);
+pub const PATIENCE: Duration = Duration::from_secs(30);
 
 pub fn run(machine: &dyn Machine, verb: Verb, args: &AdminArgs) -> Result<Reply> {
     let path = daemons::pick(&args.reach.runtime_dir, Some(&args.target.node)).join(NAME);
@@ -64,7 +64,7 @@ fn here(machine: &dyn Machine, mut client: Client, verb: Verb, args: &AdminArgs)
 }
 
 /// Has gpuosd do it, with the jobs or after them; its answer.
-fn ask(client: &mut Client, verb: Verb, args: &AdminArgs, force: bool) -> Result<String> {
+pub fn ask(client: &mut Client, verb: Verb, args: &AdminArgs, force: bool) -> Result<String> {
     let request = Request::Admin {
         verb,
         gpus: args.target.gpus.clone(),

@@ -21,6 +21,7 @@ mod mem;
 #[path = "../../../tests/reference/messages.rs"]
 mod messages_page;
 mod mig;
+mod migrate;
 mod mix;
 mod names;
 mod network;
@@ -121,7 +122,8 @@ fn run(cli: &Cli) -> anyhow::Result<u8> {
         Command::Mem(args) => mem::run(args)?,
         // It speaks while it works, and hands on the exit code of the program.
         Command::Run(args) => return run::run(&machine, args),
-        Command::Drain(args) => drain::run(&machine, Verb::Drain, args)?,
+        Command::Drain(args) if args.migrate => migrate::run(&machine, args)?,
+        Command::Drain(args) => drain::run(&machine, Verb::Drain, &args.admin)?,
         Command::Online(args) => drain::run(&machine, Verb::Online, args)?,
         Command::Offline(args) => drain::run(&machine, Verb::Offline, args)?,
         Command::Sim(args) => sim::run(args)?,

@@ -122,6 +122,43 @@ pub fn decide(
     (taking, claims)
 }
 
+/// In a drill: which nodes' parts count as gone, so many of each set, of those that no node of the job has itself: what is there
+/// would be found. `draw` decides between them.
+///
+/// # Errors
+/// The job's nodes have too many of the parts themselves: a sentence.
+pub fn lost(
+    seats: &[Option<Claim>],
+    donors: &[Donor],
+    count: u8,
+    mut draw: u64,
+) -> Result<BTreeSet<NodeIndex>, String> {
+    let own: BTreeSet<NodeIndex> = seats.iter().flatten().map(|claim| claim.index).collect();
+    let claims = seats.iter().flatten();
+    let claims = claims.chain(donors.iter().map(|donor| &donor.claim));
+    let sets: BTreeSet<&Vec<NodeIndex>> = claims.map(|claim| &claim.set).collect();
+    let mut lost = BTreeSet::new();
+    for set in sets {
+        let mut away: Vec<NodeIndex> = set.iter().filter(|it| !own.contains(it)).copied().collect();
+        if away.len() < usize::from(count) {
+            return Err(format!(
+                "{count} parts of each set are to count as gone, and the drill's own nodes hold {} of a set of {}: `gpuos ckpt prune` there \
+                 removes what an earlier drill has left",
+                set.len() - away.len(),
+                set.len()
+            ));
+        }
+        for _ in 0..count {
+            // A step of SplitMix64.
+            draw = draw.wrapping_add(0x9e37_79b9_7f4a_7c15);
+            let mixed = (draw ^ (draw >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            let at = (mixed ^ (mixed >> 27)) % away.len() as u64;
+            lost.insert(away.swap_remove(at as usize));
+        }
+    }
+    Ok(lost)
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -234,6 +271,38 @@ mod tests {
         assert_eq!((taking.committed, taking.highest), (3, 4));
         let (none, claims) = decide(&[None], &donors, Some(9));
         assert!(none.from.is_empty() && claims.is_empty());
+    }
+
+    #[test]
+    fn a_drill_leaves_out_so_many_of_each_set_and_none_that_is_on_its_nodes() {
+        let donors: Vec<Donor> = (0..3)
+            .map(|index| donor(&format!("n{index}"), index, &[4], 4))
+            .collect();
+        let mut seen = BTreeSet::new();
+        for draw in 0..100 {
+            let gone = lost(&[None, None, None], &donors, 1, draw).unwrap();
+            assert_eq!(gone.len(), 1);
+            seen.extend(gone);
+            let own = [Some(claim(1, 3, 4)), None, None];
+            let gone = lost(&own, &donors, 2, draw).unwrap();
+            assert_eq!(gone, [NodeIndex(0), NodeIndex(2)].into());
+            let why = lost(&own, &donors, 3, draw).unwrap_err();
+            assert!(
+                why.contains("the drill's own nodes hold 1 of a set of 3"),
+                "{why}"
+            );
+        }
+        assert_eq!(seen.len(), 3, "any of them");
+        assert_eq!(lost(&[], &donors, 0, 1), Ok(BTreeSet::new()));
+        // Of two sets each loses one.
+        let mut four: Vec<Donor> = (0..4).map(|index| donor("n", index, &[4], 4)).collect();
+        for (index, donor) in (0..).zip(&mut four) {
+            let first = index / 2 * 2;
+            donor.claim.set = vec![NodeIndex(first), NodeIndex(first + 1)];
+        }
+        let gone = lost(&[], &four, 1, 7).unwrap();
+        assert_eq!(gone.iter().filter(|index| index.0 < 2).count(), 1);
+        assert_eq!(gone.len(), 2);
     }
 
     #[test]

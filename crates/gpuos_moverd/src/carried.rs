@@ -137,6 +137,15 @@ pub struct Other {
     pub job: JobId,
     /// The number of the checkpoint; `None`: the newest.
     pub number: Option<u32>,
+    /// It is a drill, in which so many parts of each set count as gone.
+    pub lose: Option<u8>,
+}
+
+impl Other {
+    /// Parts of each set that count as gone.
+    pub fn losses(&self) -> u8 {
+        self.lose.unwrap_or(0)
+    }
 }
 
 /// A checkpoint of another job, whose parts are on all nodes.

@@ -87,6 +87,7 @@ impl RequestHandler for Handler {
                 self.step((id.job, launch), (uid, gid), asked)
             }
             CheckpointRequest::List { job } => self.list(peer, job.as_ref()),
+            CheckpointRequest::Report { since, job } => self.report(peer, since, job.as_ref()),
             CheckpointRequest::Figures => self.figures(),
             CheckpointRequest::Now { job } => audited("now", peer, &job, self.now(&job)),
             CheckpointRequest::Choose { job, number } => {
@@ -179,6 +180,17 @@ impl Handler {
         }
     }
 
+    /// What was measured of restarts and drills: a user is told of his own jobs'.
+    fn report(&self, peer: Peer, since: u64, only: Option<&JobId>) -> Reply {
+        let own = rustix::process::getuid().as_raw();
+        let all = is_root(peer.uid, own);
+        let recoveries = self.shared.journal.told(MAX_REPLY / 2, |one| {
+            let told = all || one.uid == peer.uid;
+            told && one.time >= since && only.is_none_or(|only| *only == one.job)
+        });
+        Reply::CheckpointReport { recoveries }
+    }
+
     fn figures(&self) -> Reply {
         let (made, failed, restored) = self.shared.totals.read();
         let usage = self.shared.store.usage_of_jobs().ok();
@@ -210,6 +222,7 @@ impl Handler {
                 .map(|usage| usage.iter().map(|one| one.bytes).sum()),
             space: space.map(|space| (space.free, space.total)),
             kept: usage.map(committed),
+            recoveries: Some(self.shared.journal.counted()),
             jobs: jobs.collect(),
         };
         Reply::CheckpointFigures {

@@ -7,7 +7,7 @@
 //! - [`ends`]: when jobs will be ended, and the requeue of those that have saved before; [`domains`]: which nodes of a job fail together;
 //! - [`folder`]: the folder by which a job's programs are spoken with;
 //! - [`level3`]: the folder on a parallel file system, and [`keeper`], which looks after it;
-//! - `audit`: what somebody has had done;
+//! - `audit`: what somebody has had done; [`journal`]: how long restarts and drills took;
 //! - [`donor`]: parts for nodes of a job that the node which holds them is not one of any more;
 //! - [`network`]: links to the movers of other nodes, and [`carried`]: what goes over them.
 //!
@@ -26,6 +26,7 @@ pub mod folder;
 pub mod handler;
 pub mod job;
 pub mod jobs;
+pub mod journal;
 pub mod keeper;
 pub mod launch;
 pub mod left;

@@ -350,6 +350,8 @@ impl Registrar {
             uid: record.uid,
             run: record.restarts,
             launch,
+            queued_at: record.queued_at,
+            started_at: record.started_at,
             spares: others(&record.nodes, &program),
             lost: lost.map_or(Vec::new(), |before| others(&before, &program)),
             domains: vec![NodeDomains::default(); program.len()],

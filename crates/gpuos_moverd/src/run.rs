@@ -25,6 +25,7 @@ use crate::folder::Trash;
 use crate::handler::{Handler, is_safe};
 use crate::job::{Shared, Totals};
 use crate::jobs::Jobs;
+use crate::journal::Journal;
 use crate::keeper;
 use crate::left::Left;
 use crate::level3::Level3;
@@ -110,6 +111,7 @@ pub fn run(options: &Options) -> Result<()> {
         config: config.checkpoint.clone(),
         manager: manager.clone(),
         totals: Totals::default(),
+        journal: Journal::open(&options.jobs),
         forbidden: config.forbidden.clone(),
     });
     let domains = FailureDomains::new(config, manager.clone());

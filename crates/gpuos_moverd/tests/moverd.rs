@@ -5,6 +5,7 @@ mod checkpoints;
 mod one;
 mod support;
 
+mod ask;
 mod disks;
 mod donor;
 mod folder;

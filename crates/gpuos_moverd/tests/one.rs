@@ -19,6 +19,7 @@ use gpuos_moverd::folder::Trash;
 use gpuos_moverd::handler::Handler;
 use gpuos_moverd::job::{Shared, Totals};
 use gpuos_moverd::jobs::Jobs;
+use gpuos_moverd::journal::Journal;
 use gpuos_moverd::left::Left;
 use gpuos_moverd::network::Network;
 use gpuos_moverd::registrar::Registrar;
@@ -94,6 +95,7 @@ pub fn mover(store: &Path, jobs: &Path, config: CheckpointConfig, forbidden: For
         config,
         manager: Arc::new(manager.clone()),
         totals: Totals::default(),
+        journal: Journal::open(jobs),
         forbidden,
     });
     let listed = Arc::new(Jobs::new(sync_channel(1).0));

@@ -59,6 +59,7 @@ fn carried() -> Vec<Vec<u8>> {
         of: Some(Other {
             job: 12.into(),
             number: Some(3),
+            lose: None,
         }),
         base: Some(Base {
             job: "12[3].server".parse().unwrap(),
@@ -73,6 +74,7 @@ fn carried() -> Vec<Vec<u8>> {
             of: Some(Other {
                 job: 12.into(),
                 number: None,
+                lose: Some(1),
             }),
         },
         Body::Claim {

@@ -161,6 +161,20 @@ impl Checkpoints {
         Ok(())
     }
 
+    /// Asks for a checkpoint, as soon as all ranks can: [`Checkpoints::wanted`] shows it then, as every other. The site's `least-seconds` is the
+    /// least time between two that a program asks for; what comes sooner waits. One rank asks, and nothing is done in a job without checkpoints, or in
+    /// one that has not joined.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Files`].
+    pub fn ask(&self) -> Result<(), Error> {
+        match (&self.folder, self.nonce) {
+            (Some(folder), Some(_)) => folder.ask(self.rank),
+            _ => Ok(()),
+        }
+    }
+
     /// The checkpoint that is wanted now and that this rank has not saved yet. One look for a file that mostly is not there: cheap
     /// enough for each iteration.
     ///

@@ -99,6 +99,12 @@ impl Folder {
         made.map_err(|error| failed("make", &path, error))
     }
 
+    pub(crate) fn ask(&self, rank: Rank) -> Result<(), Error> {
+        let path = self.0.join(format!("ranks/ask.{}", rank.rank()));
+        let made = fs::write(&path, "");
+        made.map_err(|error| failed("make", &path, error))
+    }
+
     pub(crate) fn restored(&self, rank: Rank, nonce: u64) -> PathBuf {
         self.0.join(format!("restore.{}.{nonce}", rank.rank()))
     }

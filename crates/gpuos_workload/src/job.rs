@@ -63,6 +63,10 @@ pub struct Job {
     pub may_requeue: bool,
     /// How often it was requeued.
     pub restarts: u32,
+    /// When its run was queued, in seconds since 1970: when it was submitted, or requeued. `None`: nobody says.
+    pub queued_at: Option<u64>,
+    /// When its run had its nodes, in seconds since 1970. `None`: it has none yet, or nobody says.
+    pub started_at: Option<u64>,
     /// How long it has run, in seconds.
     pub run_seconds: u64,
     /// In how many seconds it will be ended: its time limit, or the end of the grace that a preempted job has, whichever comes first.

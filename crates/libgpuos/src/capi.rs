@@ -138,6 +138,17 @@ pub unsafe extern "C" fn gpuos_ckpt_refuse(handle: *const Handle, why: *const c_
     unsafe { with(handle, |handle| handle.refuse_given(&said)) }
 }
 
+/// Asks for a checkpoint.
+///
+/// # Safety
+///
+/// `handle` is NULL or of [`gpuos_ckpt_open`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gpuos_ckpt_ask(handle: *const Handle) -> c_int {
+    // SAFETY: as this function's own.
+    unsafe { with(handle, Handle::ask) }
+}
+
 /// 1: a checkpoint is wanted, and which; 0: none.
 ///
 /// # Safety

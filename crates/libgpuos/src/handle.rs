@@ -77,6 +77,13 @@ impl Handle {
         })
     }
 
+    pub(crate) fn ask(&self) -> i32 {
+        self.call(|client, _| {
+            client.ask()?;
+            Ok(0)
+        })
+    }
+
     /// The checkpoint that the program goes on from, and where this rank's files are.
     pub(crate) fn restored(&self) -> Option<(u32, PathBuf)> {
         self.state().restored.clone()

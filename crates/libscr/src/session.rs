@@ -5,6 +5,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use gpuos_program::{Checkpoints, Outcome, Reason, Request, Start};
 
@@ -18,6 +19,12 @@ pub(crate) const OUTPUT: i32 = 2;
 
 /// In a rank's folder of a checkpoint: the name of the dataset, and the program's files.
 const NAME: &str = "name";
+/// Variable of programs with a rhythm of their own.
+const ASKS: &str = "GPUOS_SCR_ASK";
+/// How long the request is waited for that such a program has asked for, ...
+const ASKED: Duration = Duration::from_secs(4);
+/// ... and how long none is asked for where it did not come.
+const QUIET: Duration = Duration::from_secs(30);
 const DATA: &str = "data";
 
 /// Why a call failed. Only the rank that knows has a sentence.
@@ -35,6 +42,10 @@ pub(crate) struct Session {
     /// What `SCR_Need_checkpoint` has said last, on all ranks.
     wanted: Option<Request>,
     ends: bool,
+    /// It asks for each checkpoint that it begins, ...
+    asks: bool,
+    /// ... but not before this.
+    quiet_until: Option<Instant>,
 }
 
 /// A checkpoint to go on from: its name and the folder with this rank's files.
@@ -88,6 +99,8 @@ impl Session {
             phase: Phase::Idle,
             wanted: None,
             ends: false,
+            asks: std::env::var_os(ASKS).is_some_and(|value| value == "1"),
+            quiet_until: None,
         })
     }
 
@@ -96,6 +109,26 @@ impl Session {
         self.idle("SCR_Need_checkpoint")?;
         self.look()?;
         Ok(self.wanted.is_some())
+    }
+
+    /// A program with a rhythm of its own asks for what it begins, where its user wants that; rank 0 waits for the request, and the others for
+    /// it. Where none comes in time, as it was too soon, that is not tried again for a while.
+    fn ask(&mut self) {
+        let quiet = self.quiet_until.is_some_and(|until| Instant::now() < until);
+        if self.world.rank().rank() != 0 || !self.asks || quiet {
+            return;
+        }
+        let begun = Instant::now();
+        if self.client.wanted().is_some() || self.client.ask().is_err() {
+            return;
+        }
+        while self.client.wanted().is_none() {
+            if begun.elapsed() > ASKED {
+                self.quiet_until = Some(Instant::now() + QUIET);
+                return;
+            }
+            std::thread::sleep(ASKED / 200);
+        }
     }
 
     fn look(&mut self) -> Result<(), Problem> {
@@ -131,6 +164,7 @@ impl Session {
             return Ok(());
         }
         if self.wanted.is_none() {
+            self.ask();
             self.look()?;
         }
         let Some(request) = self.wanted.take() else {

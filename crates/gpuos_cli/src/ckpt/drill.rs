@@ -1,24 +1,30 @@
 //! `gpuos ckpt drill`: proves that a job's checkpoint can be restored on other nodes.
 //!
+//! `--lose` has it made again without some of its parts; [`drills`] has several jobs.
+//!
 //! It is a job of the same user that begins from the checkpoint (`--gpuos-restart`), whose program reads what it is given and ends. What is
 //! restored is held against its keyed digests by gpuos_mover, as at every restart.
 
 use std::collections::BTreeMap;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use gpuos_core::wire::{CheckpointJob, CheckpointKept};
 use gpuos_host::Machine;
 use gpuos_model::hostlist::compress;
 use gpuos_model::screen::line;
+use indicatif::ProgressBar;
 use serde_json::{Value, json};
 
-use super::find;
 use super::now::spinner;
 use super::words::{self, size, span, span_ms};
+use super::{drills, find};
 use crate::cli::CkptDrillArgs;
 use crate::reply::Reply;
 use crate::table::count;
+
+/// How often the line on a terminal is drawn.
+const TICK: Duration = Duration::from_millis(200);
 
 /// What each rank runs.
 const RANK: &str = include_str!("drill.sh");
@@ -34,15 +40,51 @@ struct Restored {
     came: Vec<String>,
 }
 
+/// What came of a drill.
+pub struct Done {
+    /// For programs.
+    pub json: Value,
+    /// For people.
+    pub text: String,
+    /// The checkpoint was restored.
+    pub yes: bool,
+}
+
 pub fn run(machine: &dyn Machine, args: &CkptDrillArgs) -> Result<Reply> {
-    let found = find::find(machine, &args.reach, &args.job, find::For::Kept)?;
+    let Some(job) = &args.job else {
+        return drills::run(machine, args);
+    };
+    let bar = spinner();
+    let done = one(machine, args, job, &bar)?;
+    Ok(Reply {
+        schema: "gpuos.ckpt-drill/1",
+        json: done.json,
+        text: done.text,
+        yes: done.yes,
+    })
+}
+
+/// Restores a checkpoint of this job elsewhere.
+///
+/// # Errors
+/// Nothing was tried: the job is not found, or its drill did not run.
+pub fn one(
+    machine: &dyn Machine,
+    args: &CkptDrillArgs,
+    label: &str,
+    bar: &ProgressBar,
+) -> Result<Done> {
+    let found = find::find(machine, &args.reach, label, find::For::Kept)?;
     let (_, _, job) = found.leading().context("nobody has the job")?;
     let Some(kept) = chosen(job, args.number) else {
         let which = args
             .number
             .map_or("checkpoint".into(), |number| format!("checkpoint {number}"));
-        let text = format!("no {which} of job {} is kept\n", found.id);
-        return Ok(reply(json!({ "job": found.id }), text, false));
+        return Ok(Done {
+            json: json!({ "job": found.id }),
+            text: format!("no {which} of job {} is kept\n", found.id),
+            yes: false,
+        });
     };
     let (Some(nodes), Some(ranks)) = (kept.nodes, kept.ranks) else {
         bail!(
@@ -50,9 +92,19 @@ pub fn run(machine: &dyn Machine, args: &CkptDrillArgs) -> Result<Reply> {
             kept.number
         );
     };
+    // What its job does not say, as it has ended, the drill finds out.
+    if args.lose > job.losses && !job.scheme.is_empty() {
+        bail!(
+            "job {} keeps what {} can be made again from (l2={}), and --lose={} asks for more: nothing was tried",
+            found.id,
+            count(job.losses.into(), "lost part"),
+            line(&job.scheme),
+            args.lose
+        );
+    }
     let age = words::clock().saturating_sub(kept.time);
     let begun = Instant::now();
-    let text = submitted(machine, args, (job, kept), (nodes, ranks))?;
+    let text = submitted(machine, args, (job, kept), (nodes, ranks), bar)?;
     let took = begun.elapsed();
     let said = read(&text);
     let failed: Vec<&String> = said
@@ -77,9 +129,10 @@ pub fn run(machine: &dyn Machine, args: &CkptDrillArgs) -> Result<Reply> {
     let mut on: Vec<&str> = restored.iter().map(|one| one.node.as_str()).collect();
     on.sort_unstable();
     on.dedup();
-    let fields = json!({
+    let json = json!({
         "job": found.id,
         "number": number,
+        "lose": args.lose,
         "well": yes,
         "nodes": on,
         "ranks": restored.len(),
@@ -123,16 +176,7 @@ pub fn run(machine: &dyn Machine, args: &CkptDrillArgs) -> Result<Reply> {
     for told in &came {
         text += &format!("  {}\n", line(told));
     }
-    Ok(reply(fields, text, yes))
-}
-
-fn reply(json: Value, text: String, yes: bool) -> Reply {
-    Reply {
-        schema: "gpuos.ckpt-drill/1",
-        json,
-        text,
-        yes,
-    }
+    Ok(Done { json, text, yes })
 }
 
 /// The checkpoint that is meant: of those that a program can be given the newest.
@@ -150,19 +194,24 @@ fn submitted(
     args: &CkptDrillArgs,
     (job, kept): (&CheckpointJob, &CheckpointKept),
     (nodes, ranks): (u32, u32),
+    bar: &ProgressBar,
 ) -> Result<String> {
-    // Inside of another job srun would make a step of that one.
-    let apart = ["-u", "SLURM_JOB_ID", "-u", "SLURM_JOBID", "srun"];
+    let mut words = as_user(machine, job.uid);
     let fixed = [
         "--job-name=gpuos-drill",
         "--kill-on-bad-exit=0",
         "--gpuos-checkpoint=7d,l2=single,l3=off",
     ];
-    let mut words: Vec<String> = apart.into_iter().chain(fixed).map(String::from).collect();
-    words.push(format!("--gpuos-restart={}/{}", job.job, kept.number));
+    words.extend(fixed.into_iter().map(String::from));
+    words.push(format!(
+        "--gpuos-restart={}/{}/lose:{}",
+        job.job, kept.number, args.lose
+    ));
     words.push(format!("--nodes={nodes}"));
     words.push(format!("--ntasks={ranks}"));
     words.push(format!("--time={}", args.minutes));
+    let patience = args.queue_minutes;
+    words.extend(patience.map(|minutes| format!("--immediate={}", minutes * 60)));
     words.extend(
         args.partition
             .iter()
@@ -175,12 +224,12 @@ fn submitted(
         ));
     }
     words.extend(["sh", "-c", RANK].map(String::from));
-    let bar = spinner();
     bar.set_message(format!(
         "restoring checkpoint {} of job {} elsewhere",
         kept.number, job.job
     ));
-    bar.tick();
+    bar.reset();
+    bar.enable_steady_tick(TICK);
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let output = machine.run("env", &words);
     bar.finish_and_clear();
@@ -197,6 +246,28 @@ fn submitted(
                 .unwrap_or("srun said nothing")
         ),
     }
+}
+
+/// The words before srun's own: root has a job of somebody else restored as that user, whose job the drill has to be.
+fn as_user(machine: &dyn Machine, uid: u32) -> Vec<String> {
+    let own = machine.run("id", &["-u"]).map(|said| said.stdout);
+    let is_root = own.is_ok_and(|own| own.trim() == "0");
+    let name = words::users(machine, [uid]).remove(&uid);
+    let Some(name) = name.filter(|_| is_root && uid != 0) else {
+        // Inside of another job srun would make a step of that one.
+        return ["-u", "SLURM_JOB_ID", "-u", "SLURM_JOBID", "srun"]
+            .map(String::from)
+            .to_vec();
+    };
+    // Nothing of root's environment is the user's business.
+    let kept = ["PATH", "SLURM_CONF"].into_iter();
+    let kept = kept.filter_map(|of| Some(format!("{of}={}", machine.env(of)?)));
+    let user = ["runuser", "-u", &name, "--", "srun", "--chdir=/"].map(String::from);
+    ["-i".to_string()]
+        .into_iter()
+        .chain(kept)
+        .chain(user)
+        .collect()
 }
 
 /// What ranks have said, by rank: what was restored, or why not.

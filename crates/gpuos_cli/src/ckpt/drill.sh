@@ -20,5 +20,5 @@ read -r word rest <"$folder/start.$name"
 cd "$folder/restore.$name" || fail "the restored files are not there"
 files=$(find . -type f | wc -l)
 bytes=$(find . -type f -exec cat {} + | wc -c)
-came=$(gpuos --json ckpt show --local "$SLURM_JOB_ID" 2>/dev/null | tr -d '\n')
+came=$(gpuos --json ckpt show --node "$SLURMD_NODENAME" "$SLURM_JOB_ID" 2>/dev/null | tr -d '\n')
 echo "gpuos-drill $rank restored $rest $files $bytes $(((ended - begun) / 1000000)) $SLURMD_NODENAME $came"

@@ -2,7 +2,7 @@
 //!
 //! - [`mover`]: one gpuos_mover, here or on another node,
 //! - [`find`]: which of them have something of a job,
-//! - [`list`], [`show`], [`now`], [`restart`], [`drill`], [`keep`]: the subcommands,
+//! - [`list`], [`show`], [`now`], [`restart`], [`drill`], [`drills`], [`report`], [`keep`]: the subcommands,
 //! - [`before`]: checkpoints of jobs that an administrator is about to end,
 //! - [`brief`]: what `gpuos why` says of them,
 //! - [`wait`]: what becomes of a checkpoint that was asked for,
@@ -11,11 +11,13 @@
 pub mod before;
 pub mod brief;
 mod drill;
+mod drills;
 mod find;
 mod keep;
 mod list;
 mod mover;
-mod now;
+pub mod now;
+mod report;
 mod restart;
 mod show;
 mod wait;
@@ -34,6 +36,7 @@ pub fn run(machine: &dyn Machine, args: &CkptArgs) -> Result<Reply> {
         CkptCommand::Now(args) => now::run(machine, args),
         CkptCommand::Restart(args) => restart::run(machine, args),
         CkptCommand::Drill(args) => drill::run(machine, args),
+        CkptCommand::Report(args) => report::run(machine, args),
         CkptCommand::Verify(args) => keep::verify(machine, args),
         CkptCommand::Prune(args) => keep::prune(machine, args),
     }

@@ -7,12 +7,15 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use gpuos_core::job::JobId;
-use gpuos_core::wire::{CheckpointJob, CheckpointRequest, Reply as Answer, Request};
+use gpuos_core::wire::{
+    CheckpointJob, CheckpointRecovery, CheckpointRequest, Reply as Answer, Request,
+};
 use gpuos_host::Machine;
 use gpuos_host::socket::{Client, ClientError, MOVER};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::words;
 use crate::cli::MoverReach;
 use crate::{daemons, remote};
 
@@ -122,6 +125,40 @@ impl<'a> Mover<'a> {
     pub fn verify(&self, job: &JobId) -> Result<Told> {
         let request = CheckpointRequest::Verify { job: job.clone() };
         self.told(request, "verify", READING)
+    }
+
+    /// Restarts and drills that it has measured since a time, in seconds since 1970.
+    ///
+    /// # Errors
+    /// As [`Mover::list`].
+    pub fn report(
+        &self,
+        since: u64,
+        job: Option<&JobId>,
+    ) -> Result<(String, Vec<CheckpointRecovery>)> {
+        let job = job.cloned();
+        let what = CheckpointRequest::Report { since, job };
+        match &self.place {
+            Place::Here(dir) => {
+                let mut client = connect(dir, PATIENCE)?;
+                let node = client.daemon.1.clone();
+                match client.ask(&Request::Checkpoint { what }).map_err(plain)? {
+                    Answer::CheckpointReport { recoveries } => Ok((node, recoveries)),
+                    other => bail!("gpuos_mover gave another answer: {other:?}"),
+                }
+            }
+            Place::Far(node) => {
+                // The other clock may be another one by a little.
+                let minutes = words::clock().saturating_sub(since).div_ceil(60);
+                let verb = format!("report --since={minutes}m");
+                let answer = self.there(node, &verb, (what.job(), None), PATIENCE * 9)?;
+                let all: Vec<CheckpointRecovery> =
+                    serde_json::from_value(answer["recoveries"].clone()).with_context(|| {
+                        format!("gpuos of {node} gave another answer: {answer}")
+                    })?;
+                Ok((node.clone(), all))
+            }
+        }
     }
 
     /// Asks for a checkpoint; its answer, a sentence.

@@ -26,8 +26,10 @@ pub enum CkptCommand {
     Now(CkptNowArgs),
     /// Requeue a job, so that it goes on from its newest checkpoint or from the one that is named; exit 1 when there is none.
     Restart(CkptRestartArgs),
-    /// Prove that a job's checkpoint can be restored on other nodes, by a short job of one's own there; exit 1 when it cannot.
+    /// Prove that a job's checkpoint can be restored on other nodes, by a short job of one's own there, or those of several jobs; exit 1 when one cannot.
     Drill(CkptDrillArgs),
+    /// Show how long past restarts from checkpoints and drills took, and what work was lost.
+    Report(CkptReportArgs),
     /// Read all that is kept of a job and hold it against its digests; exit 1 when something does not hold.
     Verify(CkptJobArgs),
     /// Remove the checkpoints of a job that has ended.
@@ -43,6 +45,7 @@ impl CkptCommand {
             CkptCommand::Now(_) => "ckpt now",
             CkptCommand::Restart(_) => "ckpt restart",
             CkptCommand::Drill(_) => "ckpt drill",
+            CkptCommand::Report(_) => "ckpt report",
             CkptCommand::Verify(_) => "ckpt verify",
             CkptCommand::Prune(_) => "ckpt prune",
         }
@@ -103,14 +106,26 @@ pub struct CkptRestartArgs {
 }
 
 /// `gpuos ckpt drill`.
-#[derive(Args)]
+#[derive(Args, Clone)]
 pub struct CkptDrillArgs {
     /// Job whose checkpoint is restored, by its own number; it may run meanwhile.
-    #[arg(value_name = "JOBID", value_parser = job_id)]
-    pub job: String,
+    #[arg(value_name = "JOBID", value_parser = job_id, required_unless_present_any = ["all", "sample"])]
+    pub job: Option<String>,
     /// The checkpoint; without one the newest.
     #[arg(value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub number: Option<u32>,
+    /// Parts of each set that count as gone: they are not read, and have to be made again from the others.
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u8).range(..=64))]
+    pub lose: u8,
+    /// All running jobs with checkpoints, one after another: one's own, for root everybody's.
+    #[arg(long, conflicts_with_all = ["job", "sample"])]
+    pub all: bool,
+    /// So many of them, drawn at random.
+    #[arg(long, value_name = "N", conflicts_with = "job", value_parser = clap::value_parser!(u32).range(1..))]
+    pub sample: Option<u32>,
+    /// Minutes after which a drill that gets no nodes is given up; without it one job's drill waits, and each of several 10 minutes.
+    #[arg(long, value_name = "MINUTES", value_parser = clap::value_parser!(u32).range(1..=1440))]
+    pub queue_minutes: Option<u32>,
     /// Partition in which the drill runs; without one Slurm's default.
     #[arg(long, value_name = "NAME")]
     pub partition: Option<String>,
@@ -125,6 +140,30 @@ pub struct CkptDrillArgs {
     pub reach: MoverReach,
 }
 
+/// `gpuos ckpt report`.
+#[derive(Args)]
+pub struct CkptReportArgs {
+    /// Only this job, by its own number.
+    #[arg(value_name = "JOBID")]
+    pub job: Option<JobId>,
+    /// How far back: so many minutes, hours, days or weeks, as 90m, 12h, 30d or 8w.
+    #[arg(long, value_name = "TIME", default_value = "30d", value_parser = back)]
+    pub since: u64,
+    /// How gpuos_mover is reached.
+    #[command(flatten)]
+    pub reach: MoverReach,
+}
+
+/// Seconds of `30d`.
+fn back(text: &str) -> Result<u64, String> {
+    let units = [("m", 60), ("h", 3600), ("d", 86_400), ("w", 604_800)];
+    let time = units.iter().find_map(|(unit, seconds)| {
+        let number: u64 = text.strip_suffix(unit)?.parse().ok()?;
+        number.checked_mul(*seconds)
+    });
+    time.ok_or_else(|| "write a number and m, h, d or w, as 30d".into())
+}
+
 /// `gpuos ckpt prune`.
 #[derive(Args)]
 pub struct CkptPruneArgs {
@@ -137,7 +176,7 @@ pub struct CkptPruneArgs {
 }
 
 /// How gpuos_mover of this node and of others is reached.
-#[derive(Args)]
+#[derive(Args, Clone)]
 pub struct MoverReach {
     /// Node to ask; without one this node, or where it has nothing of the job, the job's first node.
     #[arg(long, value_name = "NODE", value_parser = node_name)]

@@ -9,8 +9,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use gpuos_core::job::JobId;
 use gpuos_core::wire::{
-    CheckpointForm, CheckpointJob, CheckpointKept, CheckpointMaking, CheckpointPhase, CheckpointRequest, Code,
-    Happening, Peer, Reply, Request,
+    CheckpointForm, CheckpointJob, CheckpointKept, CheckpointMaking, CheckpointPhase,
+    CheckpointRecovery, CheckpointRequest, Code, Happening, Peer, Reply, Request,
 };
 use gpuos_host::socket::{Limits, MOVER, RequestHandler, Server, bind};
 
@@ -30,6 +30,8 @@ pub struct Part {
     pub faults: Vec<String>,
     /// Why it refuses all but to tell.
     pub refuses: Option<String>,
+    /// What it has measured.
+    pub recoveries: Vec<CheckpointRecovery>,
     /// It is gone once a checkpoint is asked for.
     pub ends: bool,
 }
@@ -91,6 +93,13 @@ impl RequestHandler for Mover {
                     part.looks = after;
                 }
                 message(format!("job {job} is asked for a checkpoint"))
+            }
+            CheckpointRequest::Report { since, job } => {
+                let mut recoveries = part.recoveries.clone();
+                recoveries.retain(|one| {
+                    one.time >= since && job.as_ref().is_none_or(|job| *job == one.job)
+                });
+                Reply::CheckpointReport { recoveries }
             }
             CheckpointRequest::Verify { job } => {
                 let mut jobs = part.looks.front().cloned().unwrap_or_default();

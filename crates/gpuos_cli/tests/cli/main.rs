@@ -4,6 +4,7 @@
 mod ckpt;
 mod ckpt_again;
 mod ckpt_bed;
+mod ckpt_drills;
 mod ckpt_far;
 mod defrag;
 mod doctor;

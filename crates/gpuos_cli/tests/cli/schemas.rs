@@ -123,7 +123,14 @@ fn the_json_has_the_agreed_form() {
     let run = crate::ckpt_again::restores(&saved);
     let args = ["ckpt", "drill", "17", &run];
     agreed(&saved, "ckpt-drill", &args, "gpuos.ckpt-drill/1");
+    let several = Site::new("24.11.5");
+    let run = crate::ckpt_drills::of_two(&several);
+    let args = ["ckpt", "drill", "--all", &run];
+    agreed(&several, "ckpt-drills", &args, "gpuos.ckpt-drills/1");
+    let args = ["ckpt", "report", &run];
+    agreed(&several, "ckpt-report", &args, "gpuos.ckpt-report/1");
     saved.program("scontrol", "#!/bin/sh\n");
+    let run = format!("--runtime-dir={}", saved.path("run"));
     let args = ["ckpt", "restart", "17", &run];
     agreed(&saved, "ckpt-restart", &args, "gpuos.ckpt-restart/1");
     let saved = Site::new("24.11.5");

@@ -152,6 +152,7 @@ fn pages_come_from_the_flag_table() {
         "gpuos-ckpt-now",
         "gpuos-ckpt-restart",
         "gpuos-ckpt-drill",
+        "gpuos-ckpt-report",
         "gpuos-lab",
         "gpuos-lab-up",
         "gpuos-layout",

@@ -46,7 +46,10 @@ pub enum Drain {
     Off,
 }
 
-/// From what a job begins. Its text form is `auto`, `no`, `1234` or `1234/7`.
+/// Parts of a set that a drill can count as gone: as many as a set has nodes.
+pub const MOST_LOST: u8 = 64;
+
+/// From what a job begins. Its text form is `auto`, `no`, `1234`, `1234/7` or, in drills, `1234/7/lose:2`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Restart {
     /// From its own newest checkpoint, where it has one.
@@ -60,6 +63,8 @@ pub enum Restart {
         job: u32,
         /// The checkpoint, from 1 on; `None`: its newest.
         number: Option<u32>,
+        /// The job is a drill: so many parts of each set, [`MOST_LOST`] at most, count as gone, and nothing is kept of what it fetches.
+        lose: Option<u8>,
     },
 }
 
@@ -151,24 +156,32 @@ fn read_restart(word: &str) -> Result<Restart, String> {
         let number = text.parse().ok().filter(|number: &u32| *number > 0);
         number.filter(|_| digits)
     };
-    let (job, checkpoint) = match word {
+    match word {
         "auto" => return Ok(Restart::Auto),
         "no" => return Ok(Restart::No),
-        _ => word
-            .split_once('/')
-            .map_or((word, None), |(job, of)| (job, Some(of))),
-    };
-    let Some(job) = number(job) else {
+        _ => {}
+    }
+    let mut words = word.splitn(3, '/');
+    let Some(job) = words.next().and_then(number) else {
         return Err(not_understood(word));
     };
-    match checkpoint.map(number) {
-        None => Ok(Restart::From { job, number: None }),
-        Some(Some(number)) => Ok(Restart::From {
-            job,
-            number: Some(number),
-        }),
-        Some(None) => Err("a checkpoint is a number from 1 on".into()),
-    }
+    let number = match words.next().map(number) {
+        None => None,
+        Some(Some(number)) => Some(number),
+        Some(None) => return Err("a checkpoint is a number from 1 on".into()),
+    };
+    let lose = words.next().map(|word| {
+        let lost = word
+            .strip_prefix("lose:")
+            .and_then(|lost| lost.parse().ok());
+        let lost = lost.filter(|lost| *lost <= MOST_LOST && word == format!("lose:{lost}"));
+        lost.ok_or(format!("lose: is lose:0 to lose:{MOST_LOST}"))
+    });
+    Ok(Restart::From {
+        job,
+        number,
+        lose: lose.transpose()?,
+    })
 }
 
 fn parse_drain(word: &str) -> Result<Drain, String> {
@@ -275,11 +288,17 @@ impl fmt::Display for Restart {
         match self {
             Restart::Auto => f.write_str("auto"),
             Restart::No => f.write_str("no"),
-            Restart::From { job, number: None } => write!(f, "{job}"),
-            Restart::From {
-                job,
-                number: Some(number),
-            } => write!(f, "{job}/{number}"),
+            Restart::From { job, number, lose } => {
+                write!(f, "{job}")?;
+                if let Some(number) = number {
+                    write!(f, "/{number}")?;
+                }
+                // It stands behind a number alone.
+                match lose.filter(|_| number.is_some()) {
+                    Some(lost) => write!(f, "/lose:{lost}"),
+                    None => Ok(()),
+                }
+            }
         }
     }
 }
@@ -302,13 +321,24 @@ mod tests {
 
     #[test]
     fn from_what_a_job_begins() {
-        let from = |job, number| Restart::From { job, number };
+        let from = |job, number| Restart::From {
+            job,
+            number,
+            lose: None,
+        };
+        let drill = |lost| Restart::From {
+            job: 1234,
+            number: Some(7),
+            lose: Some(lost),
+        };
         for (value, wanted) in [
             ("auto", Restart::Auto),
             ("No", Restart::No),
             ("1234", from(1234, None)),
             ("1234/7", from(1234, Some(7))),
             ("4294967295/4294967295", from(u32::MAX, Some(u32::MAX))),
+            ("1234/7/lose:0", drill(0)),
+            ("1234/7/Lose:64", drill(64)),
         ] {
             assert_eq!(parse_restart(value), Ok(wanted));
             let whole = format!("10m,restart={value},l2=partner");
@@ -324,6 +354,11 @@ mod tests {
             "/1",
             "1/../2",
             "1/2/3",
+            "1/2/lose:65",
+            "1/2/lose:01",
+            "1/2/lose:",
+            "1/2/lose:1/",
+            "1/lose:1",
             "../1",
             "-1",
             "+1",

@@ -23,7 +23,7 @@ mod source;
 mod spares;
 
 pub use checkpoint::{
-    CheckpointOption, Drain, Every, MOST_EVERY, Restart, parse_checkpoint, parse_restart,
+    CheckpointOption, Drain, Every, MOST_EVERY, MOST_LOST, Restart, parse_checkpoint, parse_restart,
 };
 pub use gres::{GresRequest, parse_gpus, parse_gres};
 pub use limits::{parse_clocks, parse_mps, parse_power, parse_share, parse_watch};

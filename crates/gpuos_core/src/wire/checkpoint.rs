@@ -43,6 +43,16 @@ pub enum CheckpointRequest {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         job: Option<JobId>,
     },
+    /// Restarts from checkpoints and drills that this node has measured: a user is told of his own jobs'. Answered with
+    /// [`super::Reply::CheckpointReport`].
+    Report {
+        /// Only those that were over at this time or later, in seconds since 1970.
+        #[serde(default)]
+        since: u64,
+        /// Only those of this job.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        job: Option<JobId>,
+    },
     /// Figures of all jobs on this node, for monitoring; nothing is read for it but sizes. Answered with
     /// [`super::Reply::CheckpointFigures`].
     Figures,
@@ -77,7 +87,7 @@ impl CheckpointRequest {
     pub fn job(&self) -> Option<&JobId> {
         match self {
             CheckpointRequest::Step { id, .. } => Some(&id.job),
-            CheckpointRequest::List { job } => job.as_ref(),
+            CheckpointRequest::List { job } | CheckpointRequest::Report { job, .. } => job.as_ref(),
             CheckpointRequest::Figures => None,
             CheckpointRequest::Now { job }
             | CheckpointRequest::Choose { job, .. }
@@ -210,9 +220,96 @@ pub struct CheckpointFigures {
     /// many; absent where they cannot be counted, and from releases that do not tell.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kept: Option<Vec<(JobId, u64)>>,
+    /// Restarts and drills; absent from releases that do not tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub recoveries: Option<CheckpointRecoveries>,
     /// The jobs that run here with checkpoints, without the names of their nodes and what is kept of them.
     #[serde(default)]
     pub jobs: Vec<CheckpointJob>,
+}
+
+/// A restart from a checkpoint, or a drill, as the node that leads the job has measured it.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct CheckpointRecovery {
+    /// When it was over, in seconds since 1970.
+    pub time: u64,
+    /// The job; in a drill the one whose checkpoint was restored.
+    pub job: JobId,
+    /// Whose job it is.
+    pub uid: u32,
+    /// In a drill, the job that has restored it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub drill: Option<JobId>,
+    /// In a drill, the parts of each set that counted as gone.
+    #[serde(default)]
+    pub lose: u8,
+    /// Slurm's count of the job's restarts.
+    #[serde(default)]
+    pub run: u32,
+    /// How often `gpuos run` had started the program in this run; 0: it does not.
+    #[serde(default)]
+    pub start: u32,
+    /// The checkpoint.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub number: Option<u32>,
+    /// Nodes of the job.
+    #[serde(default)]
+    pub nodes: u32,
+    /// Milliseconds from the loss of a node until the job was requeued or the program started again; absent where no node was lost, or none
+    /// is left that has seen it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub detection_ms: Option<u64>,
+    /// Milliseconds from there until the job had its nodes; absent where it was not requeued.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub requeue_ms: Option<u64>,
+    /// Milliseconds from there until the checkpoint was whole on all nodes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rebuild_ms: Option<u64>,
+    /// Milliseconds from there until the ranks on this node had joined and had their files.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub load_ms: Option<u64>,
+    /// Seconds of work that are done again: from the checkpoint to the end of the run before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lost_s: Option<u64>,
+    /// Why it came to nothing: a sentence; empty: it did not.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub failed: String,
+}
+
+impl CheckpointRecovery {
+    /// Its parts in their order, in milliseconds, as far as they are known.
+    pub fn parts(&self) -> [Option<u64>; 4] {
+        [
+            self.detection_ms,
+            self.requeue_ms,
+            self.rebuild_ms,
+            self.load_ms,
+        ]
+    }
+
+    /// All of them together.
+    pub fn total_ms(&self) -> u64 {
+        self.parts().into_iter().flatten().sum()
+    }
+}
+
+/// What a gpuos_mover has counted of restarts and drills since it started.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct CheckpointRecoveries {
+    /// Restarts from a checkpoint.
+    pub count: u64,
+    /// Milliseconds that detection, requeue, rebuild and load took in them, each added up.
+    pub parts_ms: [u64; 4],
+    /// Seconds of work that were done again.
+    pub lost_s: u64,
+    /// Drills in which the checkpoint was restored, and in which it was not.
+    pub drills: (u64, u64),
+    /// When the last one was over that was restored, in seconds since 1970, also before it started; absent: none is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_well: Option<u64>,
+    /// The last one that was not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_failed: Option<u64>,
 }
 
 /// A checkpoint that is being made.

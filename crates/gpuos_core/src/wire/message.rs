@@ -4,7 +4,10 @@ use std::collections::BTreeMap;
 use gpuos_model::node_gpu::NodeGpu;
 use serde::{Deserialize, Serialize};
 
-use super::{CheckpointFigures, CheckpointJob, CheckpointRequest, MigAsk, MigStatus, Status};
+use super::{
+    CheckpointFigures, CheckpointJob, CheckpointRecovery, CheckpointRequest, MigAsk, MigStatus,
+    Status,
+};
 use crate::health::Verb;
 use crate::job::JobId;
 use crate::limits::Asked;
@@ -182,6 +185,11 @@ pub enum Reply {
     Checkpoints {
         /// The jobs, by their ids.
         jobs: Vec<CheckpointJob>,
+    },
+    /// To [`CheckpointRequest::Report`].
+    CheckpointReport {
+        /// The newest last, and not the oldest where they are too many for an answer.
+        recoveries: Vec<CheckpointRecovery>,
     },
     /// To [`CheckpointRequest::Figures`].
     CheckpointFigures {

@@ -23,8 +23,8 @@ mod tests;
 
 pub use checkpoint::{
     CHECKPOINT_VARIABLE, CheckpointFigures, CheckpointForm, CheckpointJob, CheckpointKept,
-    CheckpointMaking, CheckpointPhase, CheckpointRefused, CheckpointRequest, MEMORY_FOLDER,
-    MEMORY_UNSEEN, MOVER_ALIVE,
+    CheckpointMaking, CheckpointPhase, CheckpointRecoveries, CheckpointRecovery, CheckpointRefused,
+    CheckpointRequest, MEMORY_FOLDER, MEMORY_UNSEEN, MOVER_ALIVE,
 };
 pub use frame::{Lines, MAX_REPLY, MAX_REQUEST, WireError, decode, encode};
 pub use message::{

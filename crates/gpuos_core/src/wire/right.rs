@@ -29,7 +29,7 @@ pub fn needs(request: &Request) -> Right {
         Request::Audit { job: Some(job), .. } => Right::Owner(job.clone()),
         Request::Checkpoint { what } => match what {
             // Nobody is told of jobs of others.
-            CheckpointRequest::List { .. } => Right::Everybody,
+            CheckpointRequest::List { .. } | CheckpointRequest::Report { .. } => Right::Everybody,
             CheckpointRequest::Step { .. } | CheckpointRequest::Figures => Right::Root,
             CheckpointRequest::Now { job }
             | CheckpointRequest::Choose { job, .. }

@@ -197,6 +197,8 @@ fn job(record: super::Job, now: u64) -> Job {
         id: record.id.into(),
         state: state(&record),
         ends_in_s: ends_in(&record, now),
+        queued_at: record.submitted.parse().ok(),
+        started_at: record.start.parse().ok(),
         preempted: is_preempted(&record),
         user: record.user,
         uid: record.uid,

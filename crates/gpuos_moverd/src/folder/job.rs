@@ -23,7 +23,8 @@ use super::error::Error;
 use super::kept::{Kept, RUN};
 use super::memory::Memory;
 use super::names::{
-    join_name, one_line, read_join, refused_name, restored_name, start_file, start_name, told,
+    ask_name, join_name, one_line, read_ask, read_join, refused_name, restored_name, start_file,
+    start_name, told,
 };
 use super::resume::{Start, there};
 use super::trash::Trash;
@@ -92,6 +93,8 @@ pub(super) struct Joined {
     pub(super) older: Vec<Join>,
     /// Who has refused what he was given.
     pub(super) refused: Option<Refused>,
+    /// Who asks for a checkpoint.
+    asks: BTreeSet<u16>,
 }
 
 /// The checkpoint that is wanted.
@@ -183,6 +186,24 @@ impl JobFolder {
         let newest = joined.newest.clone();
         state.joined = Some(joined);
         Ok(newest)
+    }
+
+    /// Whether a rank that has joined asks for a checkpoint, as [`JobFolder::joins`] has found it last. Once: the file is removed, and what cannot be
+    /// removed does not count.
+    pub fn take_ask(&self) -> bool {
+        let mut state = self.state();
+        let Some(joined) = &mut state.joined else {
+            return false;
+        };
+        let asks = std::mem::take(&mut joined.asks);
+        let ranks = joined.newest.iter().map(|join| join.rank);
+        let ranks: BTreeSet<u16> = ranks.filter(|rank| asks.contains(rank)).collect();
+        // A name in the user's folder, which he can remove as well.
+        let removed = ranks.iter().filter(|rank| {
+            let flags = AtFlags::empty();
+            unlinkat(&self.ranks, &ask_name(**rank)[..], flags).is_ok()
+        });
+        removed.count() > 0
     }
 
     /// Answers a join in an epoch, once. Earlier ones of the rank are removed, with what was made for them.
@@ -515,9 +536,12 @@ fn is_settled((seconds, nanos): (i64, u64)) -> bool {
 
 pub(super) fn read_joins(ranks: &OwnedFd) -> io::Result<Joined> {
     let mut of_rank: BTreeMap<u16, Vec<Join>> = BTreeMap::new();
+    let mut asks = BTreeSet::new();
     let mut looked = 0;
     at::each(ranks, |name, told| {
         looked += 1;
+        let ask = read_ask(name.to_bytes());
+        asks.extend(ask.filter(|_| at::is_file(ranks, name, told)));
         let join = read_join(name.to_bytes());
         if let Some(join) = join.filter(|_| at::is_file(ranks, name, told)) {
             of_rank.entry(join.rank).or_default().push(join);
@@ -541,6 +565,7 @@ pub(super) fn read_joins(ranks: &OwnedFd) -> io::Result<Joined> {
         newest,
         older,
         refused: None,
+        asks,
     })
 }
 

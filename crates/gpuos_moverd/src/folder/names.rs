@@ -28,6 +28,16 @@ pub(super) fn refused_name(rank: u16, nonce: u64) -> String {
     format!("refused.{rank}.{nonce}")
 }
 
+/// The file beside it by which the rank asks for a checkpoint.
+pub(super) fn ask_name(rank: u16) -> String {
+    format!("ask.{rank}")
+}
+
+/// The rank that asks by a file of this name.
+pub(super) fn read_ask(name: &[u8]) -> Option<u16> {
+    u16::try_from(number(name.strip_prefix(b"ask.")?, 5)?).ok()
+}
+
 /// The file with the answer to a join.
 pub(super) fn start_name(join: &Join) -> String {
     start_file(join.rank, join.nonce)

@@ -56,6 +56,8 @@ pub(super) fn running(worker: &mut Worker, roster: JobRoster) -> Result<Running,
         ..Conducts::new(own, nodes, worker.session, every)
     };
     let parts = store.job(job, uid).map_err(|error| error.to_string())?;
+    let had = parts.kept().map_err(|error| error.to_string())?;
+    let had = had.into_iter().map(|part| part.id).collect();
     let base = roster.base.as_ref().map(|base| {
         let parts = store.existing(&base.job)?;
         match parts.uid() == uid {
@@ -79,6 +81,8 @@ pub(super) fn running(worker: &mut Worker, roster: JobRoster) -> Result<Running,
     let quota = Quota::new(store, uid, config, &roster.roster.sets, own);
     let mut running = Running::new(node, conductor, (roster, own), parts, restorer);
     running.limit_by(quota);
+    running.has(had);
+    running.ask_each(u64::from(config.least_s.max(1)) * 1000);
     running.begin_from(wish.option.restart, base);
     Ok(running)
 }

@@ -13,7 +13,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use gpuos_checkpoint::ids::NodeIndex;
-use gpuos_mover::donors::{Donor, Taking, decide};
+use gpuos_mover::donors::{Donor, Taking, decide, lost};
 use gpuos_mover::output::Ready;
 use gpuos_mover::roster::Claim;
 use gpuos_store::disk::LinuxDisk;
@@ -73,6 +73,10 @@ pub struct Donors {
     look: Look,
     /// Those that could not give what they have.
     failed: BTreeSet<String>,
+    /// In a drill, so many parts of each set count as gone, ...
+    lose: u8,
+    /// ... which are these nodes'.
+    lost: Option<BTreeSet<NodeIndex>>,
     /// Rosters by which nodes gave something.
     rounds: u32,
     /// Ends a copy that nobody waits for any more.
@@ -94,9 +98,38 @@ impl Donors {
             uid,
             look: Look::Not,
             failed: BTreeSet::new(),
+            lose: 0,
+            lost: None,
             rounds: 0,
             ended: Arc::default(),
         }
+    }
+
+    /// So many parts of each set count as gone.
+    pub fn losing(mut self, lose: u8) -> Donors {
+        self.lose = lose;
+        self
+    }
+
+    /// Seat 0: draws the parts that count as gone, of those that no node of the job has. What other nodes have is known. Gives them the
+    /// first time.
+    ///
+    /// # Errors
+    /// The nodes have too many of them themselves: a sentence.
+    pub fn lose(&mut self, seats: &[Option<Claim>], draw: u64) -> Result<Option<String>, String> {
+        let Look::Known(found) = &self.look else {
+            return Ok(None);
+        };
+        if self.lose == 0 || self.lost.is_some() {
+            return Ok(None);
+        }
+        let gone = lost(seats, &found.donors, self.lose, draw)?;
+        let names: Vec<String> = gone.iter().map(ToString::to_string).collect();
+        self.lost = Some(gone);
+        Ok(Some(format!(
+            "as if lost, and not read: the parts of nodes {}",
+            names.join(", ")
+        )))
     }
 
     /// Seat 0: whether it is known what other nodes have; the first call has them asked. `nodes` are the job's own.
@@ -173,6 +206,10 @@ impl Donors {
         let fit = found.donors.iter();
         let fit: Vec<Donor> = fit
             .filter(|donor| !self.failed.contains(&donor.node))
+            .filter(|donor| {
+                let gone = self.lost.as_ref();
+                gone.is_none_or(|gone| !gone.contains(&donor.claim.index))
+            })
             .cloned()
             .collect();
         let (taking, claims) = decide(seats, &fit, only);

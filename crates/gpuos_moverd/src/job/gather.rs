@@ -221,6 +221,10 @@ fn draw_up(worker: &mut Worker) {
     if let Some(why) = worker.donors.refused() {
         return worker.fail(why);
     }
+    match worker.donors.lose(&gather.claims(), super::draw()) {
+        Ok(told) => worker.came.extend(told),
+        Err(why) => return worker.fail(why),
+    }
     // What was made in this run goes before what was chosen for its begin.
     let has_saved = worker
         .folder

@@ -1,6 +1,6 @@
 //! The links of a job to its other nodes, by seat.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 use std::time::{Duration, Instant};
@@ -32,6 +32,8 @@ pub struct Links {
     to: SyncSender<Event>,
     open: BTreeMap<u16, (u64, Sender)>,
     dials: BTreeMap<u16, Dial>,
+    /// Links to these were there and have ended.
+    lost: BTreeSet<u16>,
     /// Why the last try at a seat failed.
     why: BTreeMap<u16, String>,
 }
@@ -51,6 +53,7 @@ impl Links {
             to,
             open: BTreeMap::new(),
             dials: BTreeMap::new(),
+            lost: BTreeSet::new(),
             why: BTreeMap::new(),
         }
     }
@@ -81,6 +84,7 @@ impl Links {
     pub fn linked(&mut self, seat: u16, number: u64, sender: Sender) {
         self.dials.remove(&seat);
         self.why.remove(&seat);
+        self.lost.remove(&seat);
         self.open.insert(seat, (number, sender));
     }
 
@@ -89,6 +93,7 @@ impl Links {
         let was = self.open.get(&seat).is_some_and(|open| open.0 == number);
         if was {
             self.open.remove(&seat);
+            self.lost.insert(seat);
             self.why.insert(seat, why);
         }
         was
@@ -102,6 +107,11 @@ impl Links {
             dial.wait = (dial.wait * 2).min(AGAIN_MOST);
         }
         self.why.insert(seat, why);
+    }
+
+    /// Seats whose links have ended, and are not there again.
+    pub fn lost(&self) -> &BTreeSet<u16> {
+        &self.lost
     }
 
     /// Whether there is a link to a seat.

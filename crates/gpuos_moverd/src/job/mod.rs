@@ -14,7 +14,8 @@
 //!   may keep; `restoring`: the files of a rank, also from another node; `unwritten`: what its programs could not be told yet;
 //! - `drain`: to the parallel file system, and `back`: from there; `donors`: what nodes hold that the job does not have any more;
 //!   `other`: the begin from another job's checkpoint; `choice`: what its user has chosen for the next run;
-//! - `serve`: what the thread does with what comes in; `status`: how it stands, for clients; `tally`: what is counted.
+//! - `serve`: what the thread does with what comes in; `status`: how it stands, for clients; `tally`: what is counted; `recovery`: how long it took
+//!   to go on.
 //!
 //! The thread blocks on the disk. While it reads a folder or writes a segment others wait for its answers, and ask again.
 
@@ -30,6 +31,7 @@ mod level3_tests;
 mod links;
 mod other;
 mod quota;
+mod recovery;
 mod restoring;
 mod running;
 mod serve;
@@ -61,6 +63,7 @@ use crate::carried::{Base, JobRoster, Other};
 use crate::donor::client::Wanted;
 use crate::event::Event;
 use crate::folder::JobFolder;
+use crate::journal::Journal;
 use crate::launch::Launch;
 use crate::level3::Level3;
 use crate::network::Network;
@@ -99,6 +102,8 @@ pub struct Shared {
     pub manager: Arc<dyn WorkloadManager>,
     /// What was counted.
     pub totals: Totals,
+    /// How long restarts and drills took.
+    pub journal: Journal,
     /// `[[forbid]]`.
     pub forbidden: Forbidden,
 }
@@ -113,6 +118,10 @@ pub struct Start {
     pub run: u32,
     /// The start of its program.
     pub launch: Launch,
+    /// When this run was queued, in seconds since 1970, if the workload manager says.
+    pub queued_at: Option<u64>,
+    /// When it had its nodes, likewise.
+    pub started_at: Option<u64>,
     /// The nodes of its program, in the workload manager's order.
     pub nodes: Vec<String>,
     /// The job's other nodes.
@@ -174,6 +183,8 @@ pub struct Worker {
     other: Option<Other>,
     /// What that came to.
     base: Option<Base>,
+    /// In a drill, a job of which nothing was here before: what was fetched of it goes with the drill.
+    drilled: Option<JobId>,
     /// What the job's user has chosen for the next run, until all nodes have noted it.
     choosing: Option<choice::Choosing>,
     /// Where this node's part came from in this run, for clients.
@@ -193,6 +204,7 @@ pub struct Worker {
     /// Joins that were answered without node and conductor.
     without: BTreeSet<Join>,
     tally: tally::Tally,
+    recovery: recovery::Recovery,
 }
 
 impl Worker {
@@ -212,6 +224,7 @@ impl Worker {
         );
         let leads = start.place.own.0 == 0;
         let incarnation = draw();
+        let recovery = recovery::Recovery::new(shared.journal.loss(&start.job));
         let (level3, of) = (shared.level3.clone(), (start.job.clone(), start.uid));
         let drain = Drain::new(level3.clone(), of.clone(), to.clone());
         let back = Back::new(level3, of, to.clone());
@@ -234,6 +247,7 @@ impl Worker {
             donors,
             other: None,
             base: None,
+            drilled: None,
             choosing: None,
             came: Vec::new(),
             phase: Phase::Gathering(Gather::new()),
@@ -245,6 +259,7 @@ impl Worker {
             told: BTreeSet::new(),
             without: BTreeSet::new(),
             tally: tally::Tally::default(),
+            recovery,
         }
     }
 
@@ -275,6 +290,10 @@ impl Worker {
                 self.note(&format!("its folder is not removed: {error}"));
             }
         }
+        if let Some(at) = self.recovery.lost() {
+            self.shared.journal.lost(&self.start.job, at);
+        }
+        other::clear(&mut self);
     }
 
     /// Milliseconds since the thread began.
@@ -319,7 +338,7 @@ fn donors(shared: &Shared, start: &Start, to: &SyncSender<Event>, of: Option<&Ot
         by: start.job.clone(),
         node: shared.node.clone(),
     };
-    Donors::new(around, wanted, start.uid)
+    Donors::new(around, wanted, start.uid).losing(of.map_or(0, Other::losses))
 }
 
 /// A number that nobody guesses or repeats.

@@ -46,10 +46,11 @@ pub fn next(roster: &JobRoster, asked: Restart, has_saved: bool, ready: &mut Rea
             ready.restore = Some(base.id);
             ready.highest = ready.highest.max(base.id.number);
         }
-        (Restart::From { job, number }, None) if ready.restore.is_none() && !ready.lost => {
+        (Restart::From { job, number, lose }, None) if ready.restore.is_none() && !ready.lost => {
             return Next::Gather(Other {
                 job: JobId::from(job),
                 number,
+                lose,
             });
         }
         _ => {}
@@ -69,9 +70,47 @@ pub(super) fn turn_to(worker: &mut Worker, other: Option<Other>) {
         return;
     }
     worker.donors = donors(&worker.shared, &worker.start, &worker.to, other.as_ref());
+    if let Some(other) = other.as_ref().filter(|other| other.lose.is_some()) {
+        // What is here already is somebody's, who keeps it.
+        let is_new = worker.shared.store.existing(&other.job).is_err();
+        worker.drilled = is_new.then(|| other.job.clone());
+    }
+    // A drill of what the nodes keep for each other is none of what was drained.
+    let alone = other.as_ref().is_some_and(|other| other.losses() > 0);
     worker.other = other;
     let of = (of(worker).clone(), worker.start.uid);
-    worker.back = Back::new(worker.shared.level3.clone(), of, worker.to.clone());
+    let level3 = worker.shared.level3.clone().filter(|_| !alone);
+    worker.back = Back::new(level3, of, worker.to.clone());
+}
+
+/// The end of a drill: what was fetched for it goes, so that the next one fetches it again. What its job itself has here by now stays.
+pub(super) fn clear(worker: &mut Worker) {
+    let Some(job) = worker.drilled.take() else {
+        return;
+    };
+    let record = worker.shared.manager.job(&job);
+    let is_away = record.is_ok_and(|record| {
+        record.is_none_or(|record| !record.nodes.contains(&worker.shared.node))
+    });
+    if is_away && let Err(error) = worker.shared.store.remove_job(&job) {
+        worker.note(&error.to_string());
+    }
+}
+
+/// The drill in which the job takes part, by what it asks for: whose checkpoint, which, and how many parts of each set count as gone.
+pub(super) fn drill(worker: &Worker) -> Option<Other> {
+    match worker.wish.as_ref()?.option.restart {
+        Restart::From {
+            job,
+            number,
+            lose: Some(lose),
+        } => Some(Other {
+            job: JobId::from(job),
+            number,
+            lose: Some(lose),
+        }),
+        _ => None,
+    }
 }
 
 /// Seat 0: what there is of the other job is known, and is whole on all nodes if it can be restored.
@@ -155,6 +194,7 @@ mod tests {
     const FROM: Restart = Restart::From {
         job: 7,
         number: Some(9),
+        lose: None,
     };
 
     #[test]

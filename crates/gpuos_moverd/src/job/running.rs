@@ -12,7 +12,7 @@ use gpuos_core::wire::MEMORY_FOLDER;
 use gpuos_mover::message::Bytes;
 use gpuos_mover::node::Node;
 use gpuos_mover::output::{Output, Ready};
-use gpuos_mover::program::{self, Conductor, Input, Join, Refused, Start, Word};
+use gpuos_mover::program::{self, Conductor, Input, Join, Reason, Refused, Start, Word};
 use gpuos_mover::roster::Roster;
 use gpuos_store::disk::LinuxDisk;
 use gpuos_store::error::Kind;
@@ -46,7 +46,12 @@ pub struct Running {
     restart: Restart,
     restorer: Restorer,
     quota: Option<Quota>,
+    asks: Asks,
     unwritten: Unwritten,
+    /// Checkpoints of which this node had its part when it began.
+    had: BTreeSet<CheckpointId>,
+    /// It has made its part of what the run goes on from again.
+    pub made_again: bool,
     /// With what the run went on, once that is settled.
     pub ready: Option<Ready>,
     /// What programs could not load, as the nodes have it.
@@ -62,6 +67,30 @@ pub struct Running {
     saved: BTreeSet<u16>,
     /// Sentences for the log.
     notes: Vec<String>,
+}
+
+/// Checkpoints that the program asks for by itself: one that comes too soon waits, and several are one.
+#[derive(Default, Debug)]
+struct Asks {
+    pace_ms: u64,
+    last: Option<u64>,
+    waits: bool,
+}
+
+impl Asks {
+    /// Time went by, and somebody may have asked. Whether a checkpoint is wanted now.
+    fn look(&mut self, now: u64, asked: bool) -> bool {
+        self.waits |= asked;
+        let early = self
+            .last
+            .is_some_and(|last| now < last.saturating_add(self.pace_ms));
+        if !self.waits || early {
+            return false;
+        }
+        self.waits = false;
+        self.last = Some(now);
+        true
+    }
 }
 
 /// Where something better is than what the nodes have.
@@ -116,7 +145,10 @@ impl Running {
             restart: Restart::Auto,
             restorer,
             quota: None,
+            asks: Asks::default(),
             unwritten: Unwritten::default(),
+            had: BTreeSet::new(),
+            made_again: false,
             ready: None,
             refused: Vec::new(),
             is_refused: None,
@@ -131,6 +163,29 @@ impl Running {
     /// Has parts limited by it from now on.
     pub fn limit_by(&mut self, quota: Quota) {
         self.quota = Some(quota);
+    }
+
+    /// Has its programs ask for a checkpoint no more often than at this pace, in milliseconds.
+    pub fn ask_each(&mut self, pace_ms: u64) {
+        self.asks.pace_ms = pace_ms;
+    }
+
+    /// What this node has its part of. What it goes on from else, it has made again.
+    pub fn has(&mut self, had: BTreeSet<CheckpointId>) {
+        self.had = had;
+    }
+
+    /// Who has joined here.
+    pub fn joins(&self) -> &[Join] {
+        &self.joins
+    }
+
+    /// The number and the time, in seconds since 1970, of the checkpoint from which the run goes on. `None`: there is none, or it is not whole yet.
+    pub fn goes_on_from(&self) -> Option<(u32, u64)> {
+        let id = self.ready.as_ref()?.restore?;
+        let base = self.base.as_ref().filter(|base| base.0 == id);
+        let parts = base.map_or(&self.parts, |base| &base.1);
+        Some((id.number, parts.manifest(id).ok()?.time))
     }
 
     /// From what the job wants to begin, and the other job's checkpoint that is that.
@@ -191,6 +246,9 @@ impl Running {
                 self.conduct(around, Input::Refused(around.folder.refused()));
                 self.conduct(around, Input::Gone(around.folder.gone(&joins)));
                 self.conduct(around, Input::Joins(joins));
+                if self.asks.look(around.now, around.folder.take_ask()) {
+                    self.conduct(around, Input::Want(Reason::Asked));
+                }
             }
             Err(error) => self
                 .notes
@@ -331,6 +389,7 @@ impl Running {
                     return;
                 }
                 heed(&self.roster.donors, &mut ready);
+                self.made_again = ready.restore.is_some_and(|id| !self.had.contains(&id));
                 let has_saved = around.folder.has_committed();
                 self.held = match next(&self.roster, self.restart, has_saved, &mut ready) {
                     Next::GoOn => None,
@@ -482,4 +541,25 @@ fn needs(roster: &Roster, own: NodeIndex) -> Vec<u16> {
     let seats = roster.index_of_seat.iter().zip(0u16..);
     let needed = seats.filter(|(index, _)| needed(index));
     needed.map(|(_, seat)| seat).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_that_asks_all_the_time_is_heard_at_its_pace() {
+        let mut asks = Asks {
+            pace_ms: 1000,
+            ..Asks::default()
+        };
+        assert!(!asks.look(0, false));
+        let heard: Vec<u64> = (0..50)
+            .map(|at| at * 100)
+            .filter(|now| asks.look(*now, true))
+            .collect();
+        assert_eq!(heard, [0, 1000, 2000, 3000, 4000]);
+        // What came too soon is not forgotten.
+        assert!(!asks.look(4950, false) && asks.look(5000, false) && !asks.look(9000, false));
+    }
 }

@@ -13,7 +13,7 @@ use super::ends::Next;
 use super::gather::{self, Gather};
 use super::running::{Around, Held, Running};
 use super::unwritten::Tell;
-use super::{Phase, Wish, Worker, begin, choice, donors, new_session, other};
+use super::{Phase, Wish, Worker, begin, choice, donors, new_session, other, recovery};
 use crate::carried::{Base, Body, Carried, JobRoster};
 use crate::donor::serve::claimed;
 use crate::event::{BackDone, Event};
@@ -36,12 +36,16 @@ impl Worker {
                 sender,
             } => {
                 self.links.linked(seat, number, sender);
+                if self.links.lost().is_empty() {
+                    self.recovery.linked();
+                }
                 let incarnation = self.incarnation;
                 self.say(seat, Body::Hello { incarnation });
             }
             Event::NotLinked { seat, why } => self.links.failed(seat, why),
             Event::Unlinked { seat, number, why } => {
                 if self.links.unlinked(seat, number, why) {
+                    self.recovery.unlinked();
                     self.note(&self.links.why(seat));
                 }
             }
@@ -106,6 +110,10 @@ impl Worker {
         let joins = self.folder.as_ref().and_then(|folder| folder.joins().ok());
         let waits = joins.is_some_and(|joins| joins.contains(&join));
         if session == self.session && waits {
+            match line.starts_with("restore ") {
+                true => self.recovery.loaded(join),
+                false => recovery::failed(self, &line),
+            }
             self.with(|running, around| running.tell(around, Tell::Answer(join, line, epoch)));
         }
     }
@@ -140,6 +148,9 @@ impl Worker {
             };
             let made = JobFolder::create(&self.shared.folders, &self.start.job, &kept);
             let folder = made.map_err(|error| error.to_string())?;
+            if folder.known().epoch > 0 {
+                self.recovery.is_none();
+            }
             let path = folder.path().to_string_lossy().into_owned();
             *crate::jobs::locked(&self.shown) = Some(path);
             self.folder = Some(Arc::new(folder));
@@ -258,10 +269,19 @@ impl Worker {
         self.look_at_end();
         self.look_at_refusal();
         let notes = match &mut self.phase {
-            Phase::Running(running) => running.notes(),
+            Phase::Running(running) => {
+                if std::mem::take(&mut running.made_again) {
+                    self.came.push(format!(
+                        "the part of node {} was made again of what the others have",
+                        running.own
+                    ));
+                }
+                running.notes()
+            }
             _ => Vec::new(),
         };
         notes.iter().for_each(|note| self.note(note));
+        recovery::look(self);
         self.look_at_drain();
         if let Phase::Failed(why) = &self.phase {
             let why = why.clone();
@@ -459,6 +479,7 @@ impl Worker {
     pub(super) fn fail(&mut self, why: String) {
         tracing::error!(job = %self.start.job, "job {}: {why}", self.start.job);
         if self.is_first() {
+            recovery::failed(self, &why);
             for seat in 1..self.start.place.nodes {
                 self.say(seat, Body::NoRoster(why.clone()));
             }

@@ -9,7 +9,8 @@ use std::thread;
 use std::time::Duration;
 
 use gpuos_core::wire::{
-    CheckpointFigures, CheckpointJob, CheckpointPhase, CheckpointRequest, Reply, Request,
+    CheckpointFigures, CheckpointJob, CheckpointPhase, CheckpointRecoveries, CheckpointRequest,
+    Reply, Request,
 };
 use gpuos_host::socket::Client;
 use prometheus_client::encoding::DescriptorEncoder;
@@ -213,6 +214,9 @@ pub(super) fn encode(
     family(encoder, &head, |family| {
         family.value(node, figures.restored as f64)
     })?;
+    if let Some(recoveries) = &figures.recoveries {
+        recovered(recoveries, node, encoder)?;
+    }
     let (free, total) = figures.space.unzip();
     let bytes = [
         (
@@ -246,6 +250,75 @@ pub(super) fn encode(
     }
     OF_JOBS.iter().try_for_each(|(head, get)| {
         family(encoder, head, |family| jobs(family, figures, node, *get))
+    })
+}
+
+/// The parts of a recovery, in the order of its figures.
+const PARTS: [&str; 4] = ["detection", "requeue", "rebuild", "load"];
+
+/// How long jobs stood still until they went on from a checkpoint, what work they lost, and what drills came to.
+fn recovered(
+    told: &CheckpointRecoveries,
+    node: &Labels,
+    encoder: &mut DescriptorEncoder<'_>,
+) -> fmt::Result {
+    let counter = |name, unit, help| Head {
+        name,
+        unit,
+        help,
+        counter: true,
+    };
+    let head = counter(
+        "gpuos_checkpoint_recoveries",
+        "",
+        "Restarts from a checkpoint that were measured since gpuos_mover started; each counts on the node that leads its job",
+    );
+    family(encoder, &head, |family| {
+        family.value(node, told.count as f64)
+    })?;
+    let head = counter(
+        "gpuos_checkpoint_recovery",
+        "seconds",
+        "Time that these took, by part: until the loss of a node was found, until the job had its nodes again, until the checkpoint was whole there, until the ranks had their files",
+    );
+    family(encoder, &head, |family| {
+        let mut parts = PARTS.iter().zip(told.parts_ms);
+        parts.try_for_each(|(part, ms)| family.value(&with(node, "part", part), ms as f64 / 1000.0))
+    })?;
+    let head = counter(
+        "gpuos_checkpoint_lost_work",
+        "seconds",
+        "Work that was done again after these: from the checkpoint to the end of the run before",
+    );
+    family(encoder, &head, |family| {
+        family.value(node, told.lost_s as f64)
+    })?;
+    let (well, failed) = told.drills;
+    let head = counter(
+        "gpuos_checkpoint_drills",
+        "",
+        "Drills since gpuos_mover started in which the checkpoint was restored, and in which it was not",
+    );
+    family(encoder, &head, |family| {
+        let results = [("ok", well), ("failed", failed)];
+        let mut results = results.iter();
+        results.try_for_each(|(result, count)| {
+            family.value(&with(node, "result", result), *count as f64)
+        })
+    })?;
+    let head = Head {
+        unit: "seconds",
+        ..gauge(
+            "gpuos_checkpoint_last_drill_timestamp",
+            "When the last drill of each result was over, in seconds since 1970; none: no series",
+        )
+    };
+    family(encoder, &head, |family| {
+        let last = [("ok", told.last_well), ("failed", told.last_failed)];
+        let mut last = last
+            .iter()
+            .filter_map(|(result, at)| Some((result, (*at)?)));
+        last.try_for_each(|(result, at)| family.value(&with(node, "result", result), at as f64))
     })
 }
 

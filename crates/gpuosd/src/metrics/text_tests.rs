@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use gpuos_core::health::{Event, Sample};
 use gpuos_core::job::JobId;
-use gpuos_core::wire::{CheckpointFigures, CheckpointJob, CheckpointPhase, MigLoad, Percent};
+use gpuos_core::wire::{
+    CheckpointFigures, CheckpointJob, CheckpointPhase, CheckpointRecoveries, MigLoad, Percent,
+};
 use gpuos_model::gpu_index::GresGpu;
 use gpuos_model::mig::MigPlacement;
 
@@ -61,6 +63,14 @@ fn figures() -> CheckpointFigures {
         stored: Some(1 << 30),
         space: Some((3 << 30, 4 << 30)),
         kept: None,
+        recoveries: Some(CheckpointRecoveries {
+            count: 3,
+            parts_ms: [6500, 9000, 2250, 125],
+            lost_s: 900,
+            drills: (4, 1),
+            last_well: Some(1_790_000_000),
+            last_failed: None,
+        }),
         jobs: vec![leads, follows, failed],
     }
 }
@@ -236,6 +246,12 @@ fn figures_come_with_their_units_and_labels() {
         "gpuos_checkpoints_total{node=\"n1\",result=\"ok\"} 12.0",
         "gpuos_checkpoints_total{node=\"n1\",result=\"failed\"} 2.0",
         "gpuos_checkpoint_restores_total{node=\"n1\"} 1.0",
+        "gpuos_checkpoint_recoveries_total{node=\"n1\"} 3.0",
+        "gpuos_checkpoint_recovery_seconds_total{node=\"n1\",part=\"detection\"} 6.5",
+        "gpuos_checkpoint_recovery_seconds_total{node=\"n1\",part=\"load\"} 0.125",
+        "gpuos_checkpoint_lost_work_seconds_total{node=\"n1\"} 900.0",
+        "gpuos_checkpoint_drills_total{node=\"n1\",result=\"failed\"} 1.0",
+        "gpuos_checkpoint_last_drill_timestamp_seconds{node=\"n1\",result=\"ok\"} 1790000000.0",
         "gpuos_checkpoint_stored_bytes{node=\"n1\"} 1073741824.0",
         "gpuos_checkpoint_disk_free_bytes{node=\"n1\"} 3221225472.0",
         "gpuos_checkpoint_disk_bytes{node=\"n1\"} 4294967296.0",
