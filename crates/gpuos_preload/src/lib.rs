@@ -1,0 +1,33 @@
+//! `libgpuos_preload.so`: CUDA programs as they are, with more memory than their GPU has.
+//!
+//! Loaded by `LD_PRELOAD`, it stands between a program and the driver (`libcuda.so.1`). Allocations of 2 MiB and more become ranges of
+//! virtual memory in extents, each backed by the GPU's memory or by memory of the host that the GPU reads in place. Which are where, a
+//! policy of `gpuos_memory` decides; an extent is moved while no work is under way. docs/internals/preload.md has the whole of it.
+//!
+//! - [`gate`]: calls go in, and nothing moves while they are inside,
+//! - [`table`]: all functions of the driver and what is done with each,
+//! - [`driver`]: the real ones; `vmm`: those that this library calls itself,
+//! - [`process`]: what it is told by the environment, `fork`, the end, and why nothing moves any more,
+//! - [`memory`]: ranges, extents, devices; `heat`: what a program touches; `plan`: what is to move; `mover`: the thread that moves,
+//! - `wrappers`, `exports`: the functions that programs get; `lookup`: how they get them; `interpose`: `dlsym` and `dlopen`.
+//!
+//! A panic ends in the wrapper: the call goes to the driver or fails, and the process is pinned.
+
+#[cfg(panic = "abort")]
+compile_error!("a panic must not end the program that this library is loaded into");
+
+mod driver;
+mod exports;
+mod gate;
+mod heat;
+mod interpose;
+mod lookup;
+mod memory;
+mod mover;
+mod mutant;
+mod plan;
+mod pointer;
+mod process;
+mod table;
+mod vmm;
+mod wrappers;

@@ -1,0 +1,138 @@
+//! The wrappers that are made of the table. Each hands its arguments on as they came: numbers and pointers, which the C ABIs of both
+//! architectures pass as words, in registers and on the stack. No function with another argument has one (a test in `tests` looks).
+
+use crate::memory;
+use crate::mutant::{self, Mutant};
+use crate::{driver, gate, heat, process};
+
+/// The type of an argument.
+macro_rules! word {
+    ($name:ident) => {
+        u64
+    };
+}
+
+/// The driver's function, called with the arguments.
+macro_rules! real {
+    ($index:literal $($a:ident)*) => {{
+        let address = driver::real($index);
+        if address == 0 {
+            return driver::code::NOT_FOUND;
+        }
+        // SAFETY: the driver's function of this row, whose arguments are so many words.
+        unsafe { std::mem::transmute::<usize, unsafe extern "C" fn($(word!($a)),*) -> u32>(address) }
+    }};
+}
+
+/// Whether this call goes past the gate, in tests that plant errors.
+#[inline]
+fn enter(index: usize, launch: bool) -> gate::Inside {
+    let planted = || {
+        let name = crate::table::ROWS[index].base;
+        (mutant::is(Mutant::LaunchGate) && launch)
+            || (mutant::is(Mutant::GraphGate) && name == "cuGraphLaunch")
+            || (mutant::is(Mutant::CopyGate) && (name.starts_with("cuMemcpy") || name.starts_with("cuMemset")))
+    };
+    if cfg!(debug_assertions) && planted() {
+        return gate::around();
+    }
+    gate::enter()
+}
+
+macro_rules! gate {
+    ($index:literal $name:ident $($a:ident)*) => {
+        #[allow(non_snake_case, clippy::too_many_arguments, reason = "C's function")]
+        #[cfg_attr(not(test), unsafe(no_mangle))]
+        pub(crate) extern "C" fn $name($($a: u64),*) -> u32 {
+            let real = real!($index $($a)*);
+            let _inside = enter($index, false);
+            if heat::is_on() {
+                heat::words(&[$($a),*]);
+            }
+            // SAFETY: the caller's arguments, unchanged.
+            unsafe { real($($a),*) }
+        }
+    };
+}
+
+/// `-` where a function has no such argument.
+macro_rules! place {
+    (-) => {
+        0
+    };
+    ($name:ident) => {
+        $name
+    };
+}
+
+macro_rules! launch {
+    ($index:literal $name:ident [$function:tt $places:tt $extra:tt] $($a:ident)*) => {
+        #[allow(non_snake_case, clippy::too_many_arguments, reason = "C's function")]
+        #[cfg_attr(not(test), unsafe(no_mangle))]
+        pub(crate) extern "C" fn $name($($a: u64),*) -> u32 {
+            let real = real!($index $($a)*);
+            let _inside = enter($index, true);
+            if heat::is_on() {
+                heat::launch(place!($function), place!($places), place!($extra));
+            }
+            // SAFETY: the caller's arguments, unchanged.
+            unsafe { real($($a),*) }
+        }
+    };
+}
+
+macro_rules! pin {
+    ($index:literal $name:ident $($a:ident)*) => {
+        #[allow(non_snake_case, clippy::too_many_arguments, reason = "C's function")]
+        #[cfg_attr(not(test), unsafe(no_mangle))]
+        pub(crate) extern "C" fn $name($($a: u64),*) -> u32 {
+            let real = real!($index $($a)*);
+            if !gate::is_off() {
+                // What is being moved is there when the lock is had, and stays.
+                memory::lock().pin(&[$($a),*]);
+            }
+            // SAFETY: the caller's arguments, unchanged.
+            unsafe { real($($a),*) }
+        }
+    };
+}
+
+macro_rules! stop {
+    ($index:literal $name:ident $($a:ident)*) => {
+        #[allow(non_snake_case, clippy::too_many_arguments, reason = "C's function")]
+        #[cfg_attr(not(test), unsafe(no_mangle))]
+        pub(crate) extern "C" fn $name($($a: u64),*) -> u32 {
+            let real = real!($index $($a)*);
+            process::pin(format_args!(
+                "the program calls {}, and work that comes of it cannot be waited for",
+                stringify!($name)
+            ));
+            // What is being moved is there when the gate was passed.
+            drop(gate::enter());
+            // SAFETY: the caller's arguments, unchanged.
+            unsafe { real($($a),*) }
+        }
+    };
+}
+
+macro_rules! refuse {
+    ($index:literal $name:ident $($a:ident)*) => {
+        #[allow(non_snake_case, clippy::too_many_arguments, reason = "C's function")]
+        #[cfg_attr(not(test), unsafe(no_mangle))]
+        pub(crate) extern "C" fn $name($($a: u64),*) -> u32 {
+            let real = real!($index $($a)*);
+            if !gate::is_off() && memory::lock().pin(&[$($a),*]) {
+                process::say(format_args!(
+                    "{}: memory in tiers has no such handle; allocate what other processes are to share by cuMemCreate, or run without {}",
+                    stringify!($name),
+                    process::GRANT
+                ));
+                return driver::code::NOT_SUPPORTED;
+            }
+            // SAFETY: the caller's arguments, unchanged.
+            unsafe { real($($a),*) }
+        }
+    };
+}
+
+include!(concat!(env!("OUT_DIR"), "/wrappers.rs"));

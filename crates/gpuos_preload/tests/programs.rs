@@ -1,0 +1,341 @@
+//! Random programs of 1 to 8 threads, over streams, contexts, graphs, kernels that follow pointers, freeing and allocating, while extents move
+//! at random: bytes are those of a plain reference, and nothing is an illegal access. `GPUOS_PRELOAD_SEEDS=N` runs N programs.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::common::{Cuda, Flag};
+use crate::shim::{MIB, moved, planted, preloaded};
+
+/// SplitMix64.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        (z ^ (z >> 31)) % end
+    }
+}
+
+/// Parts of a buffer that programs use: its beginning, the border of two extents, its end.
+const WINDOWS: usize = 3;
+const WINDOW: usize = 4096;
+const BUFFERS: usize = 3;
+const STREAMS: usize = 2;
+const STEPS: u64 = 40;
+/// The most bytes of a step.
+const MOST: usize = 1024;
+
+struct Buffer {
+    at: u64,
+    /// Windows from its beginning.
+    offsets: [u64; WINDOWS],
+    wanted: [Vec<u8>; WINDOWS],
+    /// The stream that touched it last.
+    last: usize,
+}
+
+struct Worker<'a> {
+    cuda: &'a Cuda,
+    kernels: &'a [u64; 6],
+    streams: Vec<u64>,
+    event: u64,
+    flag: Flag,
+    flagged: u32,
+    buffers: Vec<Buffer>,
+    random: Random,
+}
+
+impl Worker<'_> {
+    fn buffer(&mut self) -> Buffer {
+        let bytes = (2 + self.random.below(5)) * MIB + 4096 * self.random.below(3);
+        let at = self.cuda.alloc(bytes);
+        let offsets = [0, 2 * MIB - 2048, bytes - WINDOW as u64].map(|offset| offset.min(bytes - WINDOW as u64));
+        // In the smallest buffers the last two are the same.
+        let offsets = if offsets[1] + WINDOW as u64 > offsets[2] { [offsets[0], MIB, offsets[2]] } else { offsets };
+        let wanted = offsets.map(|offset| {
+            let bytes: Vec<u8> = (0..WINDOW).map(|_| self.random.below(256) as u8).collect();
+            self.cuda.upload(at + offset, &bytes);
+            bytes
+        });
+        Buffer { at, offsets, wanted, last: 0 }
+    }
+
+    /// Lets a stream wait for all who touched these buffers.
+    fn order(&mut self, stream: usize, buffers: &[usize]) {
+        for buffer in buffers {
+            let last = self.buffers[*buffer].last;
+            if last != stream {
+                self.cuda.ok("cuEventRecord", &[self.event, self.streams[last]]);
+                self.cuda.ok("cuStreamWaitEvent", &[self.streams[stream], self.event, 0]);
+            }
+            self.buffers[*buffer].last = stream;
+        }
+    }
+
+    fn launch(&self, kernel: usize, stream: usize, args: &[u64]) {
+        let code = self.cuda.launch(self.kernels[kernel], self.streams[stream], args);
+        assert_eq!(code, 0, "kernel {kernel}");
+    }
+
+    fn step(&mut self) {
+        let stream = self.random.below(STREAMS as u64) as usize;
+        let (x, y) = (self.random.below(BUFFERS as u64) as usize, self.random.below(BUFFERS as u64) as usize);
+        let (v, w) = (self.random.below(WINDOWS as u64) as usize, self.random.below(WINDOWS as u64) as usize);
+        let offset = self.random.below((WINDOW - MOST) as u64 / 8) as usize * 8;
+        let words = self.random.below(MOST as u64 / 4) as usize + 1;
+        let value = self.random.below(1 << 32) as u32;
+        let range = offset..offset + words * 4;
+        let (a, b) = (
+            self.buffers[x].at + self.buffers[x].offsets[v] + offset as u64,
+            self.buffers[y].at + self.buffers[y].offsets[w] + offset as u64,
+        );
+        let handle = self.streams[stream];
+        match self.random.below(12) {
+            0 => {
+                self.order(stream, &[x]);
+                self.launch(0, stream, &[a, value.into(), words as u64]);
+                self.buffers[x].wanted[v][range].copy_from_slice(&value.to_le_bytes().repeat(words));
+            }
+            1 => {
+                self.order(stream, &[x, y]);
+                self.launch(1, stream, &[a, a, b, words as u64]);
+                let other = self.buffers[y].wanted[w].clone();
+                let own = &mut self.buffers[x].wanted[v];
+                for i in range.step_by(4) {
+                    let word = |bytes: &[u8]| u32::from_le_bytes(bytes[i..i + 4].try_into().unwrap());
+                    let sum = word(own).wrapping_add(word(&other));
+                    own[i..i + 4].copy_from_slice(&sum.to_le_bytes());
+                }
+            }
+            kind @ 2..=3 if x != y => {
+                self.order(stream, &[x, y]);
+                let bytes = words as u64 * 4;
+                match kind {
+                    2 => self.launch(2, stream, &[a, b, bytes]),
+                    _ => self.cuda.ok("cuMemcpyDtoDAsync_v2", &[a, b, bytes, handle]),
+                }
+                let bytes = self.buffers[y].wanted[w][range.clone()].to_vec();
+                self.buffers[x].wanted[v][range].copy_from_slice(&bytes);
+            }
+            4 => {
+                self.order(stream, &[x]);
+                let bytes: Vec<u8> = (0..words * 4).map(|i| (value as usize + i) as u8).collect();
+                self.cuda.ok("cuMemcpyHtoDAsync_v2", &[a, bytes.as_ptr() as u64, bytes.len() as u64, handle]);
+                self.buffers[x].wanted[v][range].copy_from_slice(&bytes);
+            }
+            5 => {
+                self.order(stream, &[x]);
+                self.cuda.ok("cuMemsetD32Async", &[a, value.into(), words as u64, handle]);
+                self.buffers[x].wanted[v][range].copy_from_slice(&value.to_le_bytes().repeat(words));
+            }
+            6 => self.walk(stream, x, v, value),
+            7..=8 => self.graph(stream, x, v, offset, value),
+            9 => self.follow(stream, [x, y], [v, w], offset),
+            10 => {
+                // Free it and allocate another one, with work under way.
+                self.cuda.ok("cuMemFree_v2", &[self.buffers[x].at]);
+                self.buffers[x] = self.buffer();
+            }
+            _ => self.check(x),
+        }
+    }
+
+    fn walk(&mut self, stream: usize, x: usize, v: usize, value: u32) {
+        self.order(stream, &[x]);
+        let at = self.buffers[x].at + self.buffers[x].offsets[v];
+        let steps = 64;
+        self.launch(3, stream, &[at, WINDOW as u64, steps, value.into()]);
+        let mut state = u64::from(value) | 1;
+        for step in 0..steps {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            let i = (state % (WINDOW as u64 / 8)) as usize * 8;
+            let word = &mut self.buffers[x].wanted[v][i..i + 8];
+            let sum = u64::from_le_bytes((&*word).try_into().unwrap()).wrapping_add(step);
+            word.copy_from_slice(&sum.to_le_bytes());
+        }
+    }
+
+    /// Captures two fills and launches the graph three times, the last time with what it waits for held back.
+    fn graph(&mut self, stream: usize, x: usize, v: usize, offset: usize, value: u32) {
+        self.order(stream, &[x]);
+        let (at, handle) = (self.buffers[x].at + self.buffers[x].offsets[v] + offset as u64, self.streams[stream]);
+        self.cuda.ok("cuStreamBeginCapture_v2", &[handle, 2]);
+        self.launch(0, stream, &[at, 1, 2]);
+        self.launch(0, stream, &[at + 4, value.into(), 2]);
+        let mut graph = 0_u64;
+        self.cuda.ok("cuStreamEndCapture", &[handle, &raw mut graph as u64]);
+        let exec = self.cuda.get("cuGraphInstantiateWithFlags", &[graph, 0]);
+        for _ in 0..2 {
+            self.cuda.ok("cuGraphLaunch", &[exec, handle]);
+        }
+        let held = self.random.below(8) == 0;
+        if held {
+            self.flagged += 1;
+            self.launch(4, stream, &[self.flag.0, self.flagged.into()]);
+        }
+        self.cuda.ok("cuGraphLaunch", &[exec, handle]);
+        if held {
+            // Whoever moves meanwhile has to wait for it; while it does, this thread must not.
+            std::thread::sleep(std::time::Duration::from_millis(1));
+            self.flag.set(self.flagged);
+        }
+        self.cuda.ok("cuGraphExecDestroy", &[exec]);
+        self.cuda.ok("cuGraphDestroy", &[graph]);
+        let words = [1, value, value].map(u32::to_le_bytes).concat();
+        self.buffers[x].wanted[v][offset..offset + 12].copy_from_slice(&words);
+    }
+
+    /// A kernel reads a word of one buffer by a pointer that stands in another, where no call of the program shows it.
+    fn follow(&mut self, stream: usize, [x, y]: [usize; 2], [v, w]: [usize; 2], offset: usize) {
+        if x == y {
+            return;
+        }
+        self.order(stream, &[x, y]);
+        let target = self.buffers[y].at + self.buffers[y].offsets[w] + offset as u64;
+        let at = self.buffers[x].at + self.buffers[x].offsets[v] + offset as u64;
+        let bytes = target.to_le_bytes();
+        self.cuda.ok("cuMemcpyHtoDAsync_v2", &[at, bytes.as_ptr() as u64, 8, self.streams[stream]]);
+        self.launch(5, stream, &[at + 8, at, 2]);
+        let word = self.buffers[y].wanted[w][offset..offset + 8].to_vec();
+        self.buffers[x].wanted[v][offset..offset + 8].copy_from_slice(&bytes);
+        self.buffers[x].wanted[v][offset + 8..offset + 16].copy_from_slice(&word);
+    }
+
+    fn check(&mut self, x: usize) {
+        self.cuda.ok("cuStreamSynchronize", &[self.streams[self.buffers[x].last]]);
+        for (offset, wanted) in self.buffers[x].offsets.iter().zip(&self.buffers[x].wanted) {
+            let found = self.cuda.download(self.buffers[x].at + offset, WINDOW);
+            assert!(found == *wanted, "bytes differ");
+        }
+    }
+}
+
+/// One program: each thread has its buffers, streams and one of the contexts.
+fn program(cuda: &Cuda, contexts: &[u64], kernels: &[u64; 6], seed: u64) {
+    let threads = 1 + seed % 8;
+    std::thread::scope(|scope| {
+        for thread in 0..threads {
+            scope.spawn(move || {
+                cuda.ok("cuCtxSetCurrent", &[contexts[(thread as usize) % contexts.len()]]);
+                let mut worker = Worker {
+                    cuda,
+                    kernels,
+                    streams: (0..STREAMS).map(|_| cuda.stream()).collect(),
+                    event: cuda.get("cuEventCreate", &[2]),
+                    flag: cuda.flag(),
+                    flagged: 0,
+                    buffers: Vec::new(),
+                    random: Random(seed * 8 + thread),
+                };
+                for _ in 0..BUFFERS {
+                    let buffer = worker.buffer();
+                    worker.buffers.push(buffer);
+                }
+                for _ in 0..STEPS {
+                    worker.step();
+                }
+                for x in 0..BUFFERS {
+                    worker.check(x);
+                    cuda.ok("cuMemFree_v2", &[worker.buffers[x].at]);
+                }
+                for stream in worker.streams {
+                    cuda.ok("cuStreamDestroy_v2", &[stream]);
+                }
+                cuda.ok("cuMemFreeHost", &[worker.flag.0]);
+            });
+        }
+    });
+}
+
+/// Runs some programs, on one device or on two.
+fn programs(cuda: &Cuda, devices: u64) {
+    cuda.ok("cuInit", &[0]);
+    let count = |name: &str, default| std::env::var(name).map_or(default, |n| n.parse::<u64>().expect("a number"));
+    let (first, count) = (count("GPUOS_PRELOAD_FIRST", 0), count("GPUOS_PRELOAD_SEEDS", 50));
+    let contexts: Vec<u64> = (0..2).map(|which| cuda.get("cuCtxCreate_v2", &[0, which % devices])).collect();
+    let kernels = ["fill", "add", "copy", "walk", "wait", "chase"].map(|name| cuda.kernel(name));
+    static RUNNING: AtomicU64 = AtomicU64::new(0);
+    let _say = std::thread::spawn(|| {
+        // Which program a failure was in.
+        std::panic::set_hook(Box::new(|info| eprintln!("program {}: {info}", RUNNING.load(Ordering::SeqCst))));
+    })
+    .join();
+    for seed in first..first + count {
+        RUNNING.store(seed, Ordering::SeqCst);
+        program(cuda, &contexts, &kernels, seed);
+    }
+    for context in contexts {
+        cuda.ok("cuCtxSetCurrent", &[context]);
+        cuda.ok("cuCtxSynchronize", &[]);
+        assert_eq!(cuda.info().0, 256 * MIB, "all is freed");
+    }
+}
+
+const SLOW: &str = "memory=64M,hbm=2G,link=1G";
+
+fn shaken(test: &str, devices: u64, seed: &str) {
+    let settings = format!("devices={devices},{SLOW}");
+    let said = preloaded(test, [256, 16], &settings, &[("GPUOS_PRELOAD_SHAKE", seed)], |cuda| programs(cuda, devices));
+    if let Some(said) = said {
+        let moved = moved(&said);
+        println!("{moved} extents moved");
+        assert!(moved >= 100, "only {moved} extents moved");
+    }
+}
+
+#[test]
+fn bytes_are_those_of_the_reference_while_extents_move() {
+    shaken("bytes_are_those_of_the_reference_while_extents_move", 1, "1");
+}
+
+#[test]
+fn and_on_two_devices() {
+    shaken("and_on_two_devices", 2, "2");
+}
+
+#[test]
+fn and_where_the_policy_moves() {
+    let test = "and_where_the_policy_moves";
+    preloaded(test, [256, 16], "memory=64M", &[], |cuda| programs(cuda, 1));
+}
+
+/// Errors of the shim, each planted alone, are found by the same programs.
+fn found(mutant: &str) {
+    if !cfg!(debug_assertions) {
+        return;
+    }
+    let test = "programs::bytes_are_those_of_the_reference_while_extents_move";
+    let more = [("GPUOS_PRELOAD_SHAKE", "3"), ("GPUOS_PRELOAD_SEEDS", "60")];
+    let out = planted(test, mutant, &format!("devices=1,{SLOW}"), &more);
+    let text = String::from_utf8_lossy(&out.stdout);
+    assert!(text.contains("running 1 test"), "{text}");
+    assert!(!out.status.success(), "nobody found the planted error '{mutant}'");
+}
+
+macro_rules! planted {
+    ($($name:ident $mutant:literal;)*) => { $(
+        #[test]
+        fn $name() {
+            found($mutant);
+        }
+    )* };
+}
+
+planted! {
+    found_graphs_past_the_gate "graph-gate";
+    found_kernels_past_the_gate "launch-gate";
+    found_copies_past_the_gate "copy-gate";
+    found_nobody_waits_for_calls "inside";
+    found_nobody_waits_for_work "drain";
+    found_one_context_is_waited_for "one-context";
+    found_moved_memory_is_read_only "read-only";
+    found_moved_memory_has_no_access "no-access";
+    found_the_end_is_not_copied "short-copy";
+    found_nothing_is_copied "no-copy";
+    found_freed_under_work "free-drain";
+}
