@@ -9,8 +9,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use gpuos_core::job::JobId;
 use gpuos_core::wire::{
-    CheckpointForm, CheckpointJob, CheckpointKept, CheckpointMaking, CheckpointPhase, CheckpointRequest, Code,
-    Happening, Peer, Reply, Request,
+    CheckpointForm, CheckpointJob, CheckpointKept, CheckpointMaking, CheckpointPhase,
+    CheckpointRequest, Code, Happening, Peer, Reply, Request,
 };
 use gpuos_host::socket::{Limits, MOVER, RequestHandler, Server, bind};
 
