@@ -249,7 +249,7 @@ fn form(form: &CheckpointForm) -> String {
         }
     });
     let both: Vec<String> = packed.into_iter().chain(secret).collect();
-    line(&both.join(", "))
+    line(&both.join(", ")).into_owned()
 }
 
 /// Checkpoints that the program could not load.
