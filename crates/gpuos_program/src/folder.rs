@@ -162,7 +162,7 @@ fn joined(name: &str) -> Option<(u16, u64)> {
 fn line(path: &Path) -> Result<Option<String>, Error> {
     let read = || -> io::Result<Vec<u8>> {
         let mut text = Vec::new();
-        fs::File::open(path)?
+        File::open(path)?
             .take(LONGEST_LINE)
             .read_to_end(&mut text)?;
         Ok(text)
