@@ -40,7 +40,7 @@ gpuos_model::messages! {
         "{option}: Slurm gave no slices; give --gpuos-mig to sbatch or salloc; srun alone has what its own --gres names, \
          and in a job the slices of the job",
         "Do what it says.";
-    /// A job asks for checkpoints, and gpuos_mover does not run on the node, or has not answered within 5 s. The job runs without.
+    /// A job asks for checkpoints, and gpuos_mover does not run on the node, or has not answered in time: 5 s, or 12 s where it takes the question. The job runs without.
     pub fn no_mover() = "checkpoints are not made: no gpuos_mover answers on this node",
         "Administrators: `systemctl enable --now gpuos_mover` on the node.";
     /// gpuos_mover of the node was there some minutes ago, and is not now or does not answer in time. The program waits until it does.
