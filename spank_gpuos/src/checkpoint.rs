@@ -39,9 +39,9 @@ const RESTARTS: &CStr = c"SLURM_RESTART_COUNT";
 /// How long a step waits for a mover that is not there: one that is started anew is back by then.
 const COMES_BACK: Duration = Duration::from_secs(2);
 
-/// How long a step waits for the answer. It comes after what gpuosd is waited for, and both stay below slurmd's
-/// UnkillableStepTimeout together.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a step waits for a mover on whose socket nobody listens, and for the answer of one that has taken the question: that may have
+/// to wait for slurmctld. It comes after what gpuosd is waited for, and both stay below slurmd's UnkillableStepTimeout together.
+const PATIENCE: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(12));
 
 /// How long it waits before it asks a mover again that has much to do, or is not there.
 const AGAIN: Duration = Duration::from_millis(250);
@@ -155,7 +155,7 @@ pub fn prepare(spank: Spank<'_>, (socket, jobs): (&str, &str), whole_job: bool) 
     let jobs = Path::new(jobs);
     // On which nodes a start of the program is, the mover has to find out first.
     let told = match was_here(jobs) && start.is_none() {
-        true => ask_or_go_ahead(socket, &what, || ahead.make(jobs)),
+        true => ask_or_go_ahead(socket, &what, PATIENCE, || ahead.make(jobs)),
         false => ask(socket, what, PATIENCE),
     };
     for note in told.notes {
@@ -185,36 +185,49 @@ struct Told {
     notes: Vec<String>,
     /// The folder of the job.
     folder: Option<String>,
+    /// There is a mover, and it has not answered in time.
+    late: bool,
 }
 
 impl Told {
     fn note(text: impl Into<String>) -> Told {
         Told {
             notes: vec![text.into()],
-            folder: None,
+            ..Told::default()
         }
     }
 }
 
-/// Asks the mover. While it is away for a moment `make` makes the folder, in which it answers when it is back.
+/// Asks the mover. While it is away for a moment, or does not answer in time, `make` makes the folder, in which it answers later: a program that
+/// began from the start could do so beside ranks that go on from a checkpoint.
 fn ask_or_go_ahead(
     socket: &str,
     what: &CheckpointRequest,
-    make: impl FnOnce() -> Option<String>,
+    patience: (Duration, Duration),
+    make: impl Fn() -> Option<String>,
 ) -> Told {
+    let away = |folder| Told {
+        notes: vec![messages::mover_is_away().into()],
+        folder: Some(folder),
+        late: true,
+    };
     if !comes_back(socket)
         && let Some(folder) = make()
     {
         // It may have come back just before, and looked for such folders then.
         return match daemon::listens(socket) {
-            true => ask(socket, what.clone(), PATIENCE),
-            false => Told {
-                notes: vec![messages::mover_is_away().into()],
-                folder: Some(folder),
+            true => match ask(socket, what.clone(), patience) {
+                told if told.late => away(folder),
+                told => told,
             },
+            false => away(folder),
         };
     }
-    ask(socket, what.clone(), PATIENCE)
+    let told = ask(socket, what.clone(), patience);
+    match told.late {
+        true => make().map_or(told, away),
+        false => told,
+    }
 }
 
 /// Whether somebody listens there within a moment.
@@ -230,12 +243,18 @@ fn comes_back(socket: &str) -> bool {
 }
 
 /// Asks the mover. One that says that it has much to do, or does not answer, is asked again, as long as there is time: one that is
-/// started anew is back in a moment, and a rank without it would begin from the start.
-fn ask(path: &str, what: CheckpointRequest, patience: Duration) -> Told {
-    let deadline = Instant::now() + patience;
+/// started anew is back in a moment, and a rank without it would begin from the start. There is more time where it takes the question.
+fn ask(path: &str, what: CheckpointRequest, (away, there): (Duration, Duration)) -> Told {
+    let begun = Instant::now();
+    let mut deadline = begun + away;
+    let mut late = false;
     let request = Request::Checkpoint { what };
     loop {
         let socket = daemon::send(path, &request);
+        if socket.is_some() {
+            deadline = deadline.max(begun + there);
+            late = true;
+        }
         let answer = socket.and_then(|socket| daemon::answer(&socket, deadline));
         return match answer {
             Some(Answer::Prepared {
@@ -245,7 +264,11 @@ fn ask(path: &str, what: CheckpointRequest, patience: Duration) -> Told {
             }) => {
                 let folder = environment.remove(CHECKPOINT_VARIABLE);
                 let folder = folder.filter(|path| daemon::is_path(path));
-                let mut told = Told { notes, folder };
+                let mut told = Told {
+                    notes,
+                    folder,
+                    late: false,
+                };
                 let why = failed.map(messages::no_checkpoints);
                 told.notes.extend(why.map(String::from));
                 if told.folder.is_none() && told.notes.is_empty() {
@@ -257,13 +280,19 @@ fn ask(path: &str, what: CheckpointRequest, patience: Duration) -> Told {
                 std::thread::sleep(AGAIN);
                 continue;
             }
-            Some(Answer::Refused(_, why)) => Told::note(messages::no_checkpoints(why)),
+            Some(Answer::Refused(code, why)) => Told {
+                late: code == Code::Busy,
+                ..Told::note(messages::no_checkpoints(why))
+            },
             Some(Answer::Unknown) => Told::note(messages::no_folder()),
             None if Instant::now() + AGAIN < deadline => {
                 std::thread::sleep(AGAIN);
                 continue;
             }
-            None => Told::note(messages::no_mover()),
+            None => Told {
+                late,
+                ..Told::note(messages::no_mover())
+            },
         };
     }
 }

@@ -107,7 +107,7 @@ fn told(name: &str, replies: Vec<Reply>) -> Told {
             }
         }
     });
-    let told = ask(&place.socket(), step(), LONG);
+    let told = ask(&place.socket(), step(), (LONG, LONG));
     answers.join().unwrap();
     told
 }
@@ -192,7 +192,7 @@ fn a_mover_that_is_started_anew_is_waited_for() {
         let listener = UnixListener::bind(socket).unwrap();
         gives(&listener, "/jobs/7");
     });
-    let told = ask(&place.socket(), step(), LONG);
+    let told = ask(&place.socket(), step(), (LONG, LONG));
     starts.join().unwrap();
     assert_eq!(
         (told.folder.as_deref(), told.notes.len()),
@@ -205,14 +205,17 @@ fn without_an_answer_the_step_runs_on() {
     let said = "checkpoints are not made: no gpuos_mover answers on this node";
     let place = Place::new("none");
     let short = 2 * AGAIN;
-    assert_eq!(ask(&place.socket(), step(), short).notes, [said]);
+    assert_eq!(ask(&place.socket(), step(), (short, short)).notes, [said]);
     // One that goes away, and one that says nothing.
     let listener = UnixListener::bind(place.socket()).unwrap();
     let answering = listener.try_clone().unwrap();
     let goes = std::thread::spawn(move || drop(asked_by(&answering)));
-    assert_eq!(ask(&place.socket(), step(), short).notes, [said]);
+    assert_eq!(ask(&place.socket(), step(), (short, short)).notes, [said]);
     goes.join().unwrap();
-    assert_eq!(ask(&place.socket(), step(), Duration::ZERO).notes, [said]);
+    assert_eq!(
+        ask(&place.socket(), step(), (Duration::ZERO, Duration::ZERO)).notes,
+        [said]
+    );
 }
 
 #[test]
@@ -220,7 +223,7 @@ fn roots_own_socket_is_asked_first() {
     let place = Place::new("root");
     let listener = UnixListener::bind(root_socket(&place.socket())).unwrap();
     let answers = std::thread::spawn(move || gives(&listener, "/jobs/7"));
-    let told = ask(&place.socket(), step(), LONG);
+    let told = ask(&place.socket(), step(), (LONG, LONG));
     assert_eq!(told.folder.as_deref(), Some("/jobs/7"));
     answers.join().unwrap();
 }
@@ -283,7 +286,9 @@ fn arguments_name_the_socket_and_the_folder_of_jobs() {
 fn a_mover_that_is_away_is_waited_for_a_moment_and_then_the_folder_is_made() {
     let place = Place::new("away");
     let begun = Instant::now();
-    let told = ask_or_go_ahead(&place.socket(), &step(), || Some("/jobs/7".into()));
+    let told = ask_or_go_ahead(&place.socket(), &step(), PATIENCE, || {
+        Some("/jobs/7".into())
+    });
     assert_eq!(told.folder.as_deref(), Some("/jobs/7"));
     assert!(
         told.notes[0].contains("the program waits for it"),
@@ -291,7 +296,7 @@ fn a_mover_that_is_away_is_waited_for_a_moment_and_then_the_folder_is_made() {
     );
     assert!(begun.elapsed() >= COMES_BACK - 2 * AGAIN);
     // Where none can be made it runs without.
-    let told = ask_or_go_ahead(&place.socket(), &step(), || None);
+    let told = ask_or_go_ahead(&place.socket(), &step(), PATIENCE, || None);
     assert!(told.notes[0].contains("no gpuos_mover answers"), "{told:?}");
     assert_eq!(told.folder, None);
     // One that is there again just then is asked.
@@ -313,7 +318,7 @@ fn a_mover_that_is_away_is_waited_for_a_moment_and_then_the_folder_is_made() {
             gives(&listener, "/jobs/8");
         }
     });
-    let told = ask_or_go_ahead(&socket, &step(), || {
+    let told = ask_or_go_ahead(&socket, &step(), (LONG, LONG), || {
         *made.lock().unwrap() = Some(UnixListener::bind(&socket).unwrap());
         Some("/jobs/7".into())
     });
@@ -321,5 +326,48 @@ fn a_mover_that_is_away_is_waited_for_a_moment_and_then_the_folder_is_made() {
     assert_eq!(
         (told.folder.as_deref(), told.notes.len()),
         (Some("/jobs/8"), 0)
+    );
+}
+
+#[test]
+fn a_mover_that_takes_the_question_is_waited_for_longer() {
+    let place = Place::new("slow");
+    let listener = UnixListener::bind(place.socket()).unwrap();
+    let answers = std::thread::spawn(move || {
+        // The first look whether it is there takes a connection, too.
+        std::thread::sleep(8 * AGAIN);
+        gives(&listener, "/jobs/7");
+    });
+    let told = ask(&place.socket(), step(), (AGAIN, LONG));
+    answers.join().unwrap();
+    assert_eq!(told.folder.as_deref(), Some("/jobs/7"), "{told:?}");
+}
+
+#[test]
+fn a_program_waits_for_a_mover_that_does_not_answer_in_time() {
+    let place = Place::new("mute");
+    let listener = UnixListener::bind(place.socket()).unwrap();
+    let short = (AGAIN, 2 * AGAIN);
+    let told = ask_or_go_ahead(&place.socket(), &step(), short, || Some("/jobs/7".into()));
+    assert_eq!(told.folder.as_deref(), Some("/jobs/7"));
+    assert!(
+        told.notes[0].contains("the program waits for it"),
+        "{told:?}"
+    );
+    // What it says no to, it says no to.
+    drop(listener);
+    std::fs::remove_file(place.socket()).unwrap();
+    let listener = UnixListener::bind(place.socket()).unwrap();
+    let answers = std::thread::spawn(move || {
+        drop(listener.accept().unwrap());
+        let (mut client, _) = asked_by(&listener);
+        let no = prepared(&[], &["job 7 is not yours"], None);
+        client.write_all(&encode(&no, MAX_REPLY).unwrap()).unwrap();
+    });
+    let told = ask_or_go_ahead(&place.socket(), &step(), (LONG, LONG), || unreachable!());
+    answers.join().unwrap();
+    assert_eq!(
+        (told.folder, told.notes),
+        (None, vec!["job 7 is not yours".to_owned()])
     );
 }

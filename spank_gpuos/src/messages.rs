@@ -40,11 +40,11 @@ gpuos_model::messages! {
         "{option}: Slurm gave no slices; give --gpuos-mig to sbatch or salloc; srun alone has what its own --gres names, \
          and in a job the slices of the job",
         "Do what it says.";
-    /// A job asks for checkpoints, and gpuos_mover does not run on the node, or has not answered within 5 s. The job runs without.
+    /// A job asks for checkpoints, and gpuos_mover does not run on the node, or has not answered in time: 5 s, or 12 s where it takes the question. The job runs without.
     pub fn no_mover() = "checkpoints are not made: no gpuos_mover answers on this node",
         "Administrators: `systemctl enable --now gpuos_mover` on the node.";
-    /// gpuos_mover of the node was there some minutes ago and is not now. The program waits until it is back.
-    pub fn mover_is_away() = "gpuos_mover of this node is away: the program waits for it before it begins",
+    /// gpuos_mover of the node was there some minutes ago, and is not now or does not answer in time. The program waits until it does.
+    pub fn mover_is_away() = "gpuos_mover of this node is away or has much to do: the program waits for it before it begins",
         "Administrators: `systemctl status gpuos_mover` on the node; a mover that is started anew goes on by itself.";
     /// gpuos_mover says that it makes none for this job, and why. The job runs without.
     pub fn no_checkpoints(why) = "checkpoints are not made: {why}",

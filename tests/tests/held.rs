@@ -12,6 +12,7 @@ use crate::checkpoint::{committed, counter, until};
 
 per_suite!(
     jobs_come_back_to_their_checkpoints,
+    a_requeued_job_that_is_let_go_starts_at_once,
     the_daemons_tell_where_checkpoints_are,
 );
 
@@ -75,6 +76,32 @@ fn jobs_come_back_to_their_checkpoints(suite: &Suite) {
         cluster.drained();
     }
     no_job_waits_for_it(&cluster);
+    cluster.no_complaints();
+}
+
+/// By a slurmctld that looks for work by itself every hour.
+fn a_requeued_job_that_is_let_go_starts_at_once(suite: &Suite) {
+    let mut setup = Setup::new("let-go", suite);
+    setup.spec.gpuos_toml = Some("[checkpoint]\nenabled = true\n".into());
+    setup.spec.slurm_conf_extra = vec![
+        "SchedulerParameters=batch_sched_delay=3600,sched_interval=3600,bf_interval=3600".into(),
+        "KillWait=1".into(),
+    ];
+    let Some(cluster) = setup.steered() else {
+        return;
+    };
+    let job = cluster.start(&["-N2", "--requeue", "--gpuos-checkpoint=10m"]);
+    let id = job.to_string();
+    for _ in 0..2 {
+        cluster.run("scontrol", &["requeue", &id]);
+        cluster.wait(job, &["PENDING"]);
+        // The second in which credentials were revoked is over.
+        std::thread::sleep(std::time::Duration::from_secs(2));
+        assert_eq!(cluster.wait(job, &["PENDING", "RUNNING"]), "PENDING");
+        cluster.update(&[&format!("JobId={id}"), "StartTime=now"]);
+        cluster.wait(job, &["RUNNING"]);
+    }
+    cluster.cancel(&[job]);
     cluster.no_complaints();
 }
 

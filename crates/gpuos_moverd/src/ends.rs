@@ -24,6 +24,10 @@ const SHARE: u32 = 20;
 /// How long a requeue, and what has to follow it, are tried. A workload manager lets the job start by itself after that.
 const TRIED: Duration = Duration::from_secs(180);
 
+/// A job that has saved is requeued once its node says in the workload manager's records that it holds something of it, or so long after:
+/// where it starts again is decided by that.
+const PUBLISHED: Duration = Duration::from_secs(5);
+
 /// What is still to be done about a job.
 struct Todo {
     action: Action,
@@ -94,6 +98,11 @@ impl Ends {
         let Some(Todo { action, since }) = self.todo.remove(job) else {
             return;
         };
+        let requeues = matches!(action, Action::Requeue { .. });
+        if requeues && since.elapsed() < PUBLISHED && !self.is_published(job) {
+            self.todo.insert(job.clone(), Todo { action, since });
+            return;
+        }
         let next = match (self.manager.act(&action), &action) {
             (Outcome::Done(what), Action::Requeue { .. }) => {
                 tracing::info!(%job, "{what} before its end, and goes on from its checkpoint");
@@ -121,6 +130,15 @@ impl Ends {
         if let Some(next) = next {
             self.todo.insert(job.clone(), next);
         }
+    }
+
+    /// Whether the node says that it holds checkpoints of a job. One that has no number is never named.
+    fn is_published(&self, job: &JobId) -> bool {
+        let Some(number) = job.number() else {
+            return true;
+        };
+        let record = self.manager.node();
+        record.is_ok_and(|record| record.published.held.contains_key(&number))
     }
 
     /// Tells the threads of the jobs that this node leads when these will be ended.
@@ -157,6 +175,7 @@ mod tests {
     use gpuos_core::wire::CheckpointJob;
     use gpuos_link::session::Place;
     use gpuos_workload::job::Job;
+    use gpuos_workload::node::NodeRecord;
     use gpuos_workload::recorded::{Recorded, Table};
 
     use super::*;
@@ -175,7 +194,10 @@ mod tests {
     }
 
     fn manager(jobs: &[Job]) -> Recorded {
+        let mut node = NodeRecord::default();
+        node.published.held.insert(7, 1);
         Recorded::new(Table {
+            node,
             jobs: jobs
                 .iter()
                 .map(|job| (job.id.clone(), job.clone()))
@@ -266,6 +288,29 @@ mod tests {
         ends.go_on();
         assert_eq!(manager.done().len(), 2, "each is done once");
         assert!(told.try_recv().is_err());
+    }
+
+    #[test]
+    fn a_requeue_waits_a_moment_until_it_is_published_where_the_checkpoint_is() {
+        for in_time in [true, false] {
+            let manager = manager(&[running(7)]);
+            manager.with(|table| table.node = NodeRecord::default());
+            let (mut ends, _told) = ends(&manager, 7, true);
+            ends.requeue(7.into());
+            ends.go_on();
+            assert_eq!(manager.done(), []);
+            match in_time {
+                true => {
+                    manager.with(|table| table.node.published.held.insert(7, 1));
+                }
+                false => {
+                    let todo = ends.todo.get_mut(&JobId::from(7)).unwrap();
+                    todo.since = Instant::now().checked_sub(PUBLISHED).unwrap();
+                }
+            }
+            ends.go_on();
+            assert_eq!(manager.done().len(), 1, "{in_time}");
+        }
     }
 
     #[test]

@@ -137,7 +137,11 @@ impl Handler {
                 environment.insert(CHECKPOINT_VARIABLE.into(), folder);
             }
             Ok(Err(why)) => notes.push(format!("checkpoints are not made on this node: {why}")),
-            Err(_) => notes.push("checkpoints are not made on this node: gpuos_mover did not answer in time; see its log".into()),
+            // What was asked is still done; the step may have its program wait for that.
+            Err(_) => {
+                let why = "gpuos_mover did not answer in time; see its log";
+                return refused(Code::Busy, why.into());
+            }
         }
         Reply::Prepared {
             notes,

@@ -20,7 +20,7 @@ use gpuos_core::step::StepId;
 use gpuos_core::wire::MOVER_ALIVE;
 use gpuos_link::session::Place;
 use gpuos_workload::WorkloadManager;
-use gpuos_workload::action::Action;
+use gpuos_workload::action::{Action, Outcome};
 use gpuos_workload::job::{Job, JobState};
 
 use crate::clock::seconds;
@@ -41,10 +41,25 @@ const AGAIN: Duration = Duration::from_secs(1);
 const SWEEP: Duration = Duration::from_secs(600);
 /// Events that wait for the thread of a job. Each may be a piece of a segment, so that few may wait.
 const WAITING: usize = 64;
-/// How long a step waits for the thread of its job.
-pub const PATIENCE: Duration = Duration::from_secs(4);
+/// How long a step waits for the thread of its job: slurmstepd waits for longer.
+pub const PATIENCE: Duration = Duration::from_secs(10);
+/// A step of whose job the workload manager does not tell is looked up again so often, and for so long: its program may wait.
+const LATER: Duration = Duration::from_secs(2);
+const LATER_MOST: Duration = Duration::from_secs(600);
 /// Stack of a job's thread.
 const STACK: usize = 2 << 20;
+
+/// A job's record, or a sentence why there is none.
+fn known(job: &JobId, answer: Result<Option<Job>, Outcome>) -> Result<Job, String> {
+    match answer {
+        Ok(Some(record)) => Ok(record),
+        Ok(None) => Err(format!("the workload manager knows no job {job}")),
+        Err(outcome) => Err(format!(
+            "the workload manager does not tell of job {job}: {}",
+            outcome.words()
+        )),
+    }
+}
 
 /// What the registrar is asked.
 pub enum Ask {
@@ -81,6 +96,17 @@ pub struct Registrar {
     threads: BTreeMap<JobId, JoinHandle<()>>,
     /// Folders of an earlier mover.
     left: Left,
+    /// Steps of whose jobs the workload manager has not told, and since when.
+    unknown: Vec<(Instant, StepAsk)>,
+}
+
+/// See [`Ask::Step`].
+struct StepAsk {
+    job: JobId,
+    launch: Launch,
+    owner: (u32, u32),
+    asked: String,
+    reply: SyncSender<Result<PathBuf, String>>,
 }
 
 impl Registrar {
@@ -103,6 +129,7 @@ impl Registrar {
             in_vain: BTreeMap::new(),
             threads: BTreeMap::new(),
             left,
+            unknown: Vec::new(),
         };
         let thread = thread::Builder::new().name("registrar".into());
         thread.spawn(move || registrar.run(&from))?;
@@ -113,8 +140,14 @@ impl Registrar {
         let mut due = Instant::now() + LOOK;
         let mut sweep = Instant::now();
         self.take_up();
+        let mut later = Instant::now();
         loop {
-            match from.recv_timeout(due.saturating_duration_since(Instant::now())) {
+            let next = if self.unknown.is_empty() {
+                due
+            } else {
+                due.min(later)
+            };
+            match from.recv_timeout(next.saturating_duration_since(Instant::now())) {
                 Ok(Ask::Step {
                     job,
                     launch,
@@ -122,11 +155,30 @@ impl Registrar {
                     gid,
                     asked,
                     reply,
-                }) => self.step((&job, launch), (uid, gid), asked, reply),
+                }) => {
+                    let step = StepAsk {
+                        job,
+                        launch,
+                        owner: (uid, gid),
+                        asked,
+                        reply,
+                    };
+                    self.step(Instant::now(), step);
+                }
                 Ok(Ask::Named(job)) => self.named(&job),
                 Ok(Ask::Stop(_done)) => return self.stop(),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
+            }
+            if Instant::now() >= later {
+                for (since, step) in std::mem::take(&mut self.unknown) {
+                    // Where it does not tell of one it would not of the others, either.
+                    match self.unknown.is_empty() {
+                        true => self.step(since, step),
+                        false => self.unknown.push((since, step)),
+                    }
+                }
+                later = Instant::now() + LATER;
             }
             if Instant::now() >= due {
                 alive(&self.shared.folders);
@@ -141,16 +193,22 @@ impl Registrar {
         }
     }
 
-    /// A step has started: its job is served from now on, if it is not.
-    fn step(
-        &mut self,
-        (job, launch): (&JobId, Launch),
-        (uid, gid): (u32, u32),
-        asked: String,
-        reply: SyncSender<Result<PathBuf, String>>,
-    ) {
-        let refuse = |why: String| drop(reply.try_send(Err(why)));
-        let record = match self.record(job) {
+    /// A step has started: its job is served from now on, if it is not. While the workload manager does not tell of it, it is tried again.
+    fn step(&mut self, since: Instant, step: StepAsk) {
+        let record = self.manager.job(&step.job);
+        if record.is_err() && since.elapsed() < LATER_MOST {
+            return self.unknown.push((since, step));
+        }
+        let record = known(&step.job, record);
+        let StepAsk {
+            job,
+            launch,
+            owner: (uid, gid),
+            asked,
+            reply,
+        } = step;
+        let (job, refuse) = (&job, |why: String| drop(reply.try_send(Err(why))));
+        let record = match record {
             Ok(record) => record,
             Err(why) => return refuse(why),
         };
@@ -262,14 +320,7 @@ impl Registrar {
 
     /// A job as the workload manager has it.
     fn record(&self, job: &JobId) -> Result<Job, String> {
-        match self.manager.job(job) {
-            Ok(Some(record)) => Ok(record),
-            Ok(None) => Err(format!("the workload manager knows no job {job}")),
-            Err(outcome) => Err(format!(
-                "the workload manager does not tell of job {job}: {}",
-                outcome.words()
-            )),
-        }
+        known(job, self.manager.job(job))
     }
 
     /// The nodes that the program has in this start.

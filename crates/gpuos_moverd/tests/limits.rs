@@ -60,6 +60,27 @@ fn noise(seed: u64, length: usize) -> Vec<u8> {
 }
 
 #[test]
+fn a_step_waits_until_the_workload_manager_tells_of_its_job() {
+    let base = Base::new();
+    let mover = base.mover(config(), Forbidden::default());
+    mover.runs(record(1, uid()));
+    mover
+        .manager
+        .with(|table| table.no_answer = Some("it is away".into()));
+    let manager = mover.manager.clone();
+    let comes_back = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(500));
+        manager.with(|table| table.no_answer = None);
+    });
+    let folder = mover.step(1, uid(), "10m,l2=single");
+    comes_back.join().unwrap();
+    assert!(
+        folder.as_ref().is_ok_and(|folder| folder.is_dir()),
+        "{folder:?}"
+    );
+}
+
+#[test]
 fn a_job_that_may_not_have_checkpoints_gets_no_folder() {
     let base = Base::new();
     let forbidden = Forbidden(vec![Forbid {

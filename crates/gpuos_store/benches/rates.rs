@@ -1,6 +1,6 @@
 //! Rates of the store against what bounds them, in one run and turn by turn, so that a machine that is busy is so for both.
 //!
-//!     cargo bench -p gpuos_store --bench rates -- [--folder DIR] [--mib N] [--turns N] [--page FILE.md | --only codes|stop|files]
+//!     cargo bench -p gpuos_store --bench rates -- [--folder DIR] [--mib N] [--turns N] [--page FILE.md | --only codes|stop|files|forms]
 //!
 //! `make bench-checkpoint` calls it. Each row has the median rate of ours, that of its peer, and the median of their ratios.
 

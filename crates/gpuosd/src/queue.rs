@@ -8,6 +8,8 @@ use serde::{Deserialize, Serialize};
 
 /// A requeued job is looked after so often, once a second while slurmctld answers. Slurm holds it back for two minutes.
 const RELEASES: u32 = 15 * 60;
+/// One whose node is DOWN is looked after so often: other nodes of the job may have let it go meanwhile, and it may run here again.
+const OF_A_LOST_NODE: u32 = 5 * 60;
 /// A job that would have to keep off this node waits so often for slurmctld to learn of its GPUs: then it need not, and
 /// one that has no other node can run again.
 const UNTOLD: u32 = 60;
@@ -55,6 +57,14 @@ impl Release {
             job: job.clone(),
             avoid_node,
             tried: 0,
+        }
+    }
+
+    /// Of a job that Slurm has requeued for a node that is DOWN.
+    pub fn of_a_lost_node(job: &JobId) -> Release {
+        Release {
+            tried: RELEASES - OF_A_LOST_NODE,
+            ..Release::of(job, false)
         }
     }
 

@@ -408,7 +408,7 @@ impl EventLoop {
             Report::Note(text) => fx.note(text, None, None),
             Report::Down(job) => {
                 fx.push(Effect::ForgetRelease(job.clone()));
-                fx.push(Effect::Release(Release::of(&job, false)));
+                fx.push(Effect::Release(Release::of_a_lost_node(&job)));
             }
         }
         self.carry_out(fx);

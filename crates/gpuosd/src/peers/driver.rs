@@ -19,7 +19,7 @@ use gpuos_workload::{Addresses, Silent, WorkloadManager};
 
 use super::net::Net;
 use super::{Notice, Peers, Report, port};
-use crate::sink::Sink;
+use crate::sink::{NotTaken, Sink};
 
 /// Between two looks at the time.
 const TICK: Duration = Duration::from_millis(100);
@@ -71,6 +71,7 @@ pub fn start(
         notices: told.clone(),
         to,
         shown: Shown::default(),
+        down: Vec::new(),
         ticked: now,
         own_check_due: None,
         checking: false,
@@ -114,6 +115,8 @@ struct Driver {
     notices: Sender<Notice>,
     to: Sink<Report>,
     shown: Shown,
+    /// Jobs that are to be let go, of which the loop is not told yet.
+    down: Vec<JobId>,
     ticked: Instant,
     /// When slurmctld is asked whether it holds this node for silent.
     own_check_due: Option<Instant>,
@@ -310,6 +313,7 @@ impl Driver {
                 self.check_own_node();
             }
         }
+        self.tell_down();
         self.show();
     }
 
@@ -482,7 +486,8 @@ impl Driver {
         match outcome {
             Outcome::Done(text) => {
                 self.report(Report::Note(text));
-                self.report(Report::Down(job.clone()));
+                self.down.push(job.clone());
+                self.tell_down();
             }
             Outcome::Nothing(text) => self.report(Report::Note(text)),
             Outcome::Refused(text) => {
@@ -495,6 +500,13 @@ impl Driver {
                 self.event(Event::NoAnswer(node));
             }
         }
+    }
+
+    /// Has the loop let jobs go whose node is DOWN. One that it has no room for is told later: the job would wait for minutes.
+    fn tell_down(&mut self) {
+        let to = &self.to;
+        let full = |job: &JobId| to.try_send(Report::Down(job.clone())) == Err(NotTaken::Full);
+        self.down.retain(full);
     }
 
     /// Where peers found this node silent, and its slurmd answers again, slurmctld is asked to resume it.
