@@ -260,7 +260,7 @@ fn as_user(machine: &dyn Machine, uid: u32) -> Vec<String> {
             .to_vec();
     };
     // Nothing of root's environment is the user's business.
-    let kept = ["PATH", "SLURM_CONF"].into_iter();
+    let kept = ["PATH", "SLURM_CONF", crate::daemons::RUNTIME_ENV].into_iter();
     let kept = kept.filter_map(|of| Some(format!("{of}={}", machine.env(of)?)));
     let user = ["runuser", "-u", &name, "--", "srun", "--chdir=/"].map(String::from);
     ["-i".to_string()]
