@@ -82,8 +82,12 @@ class Protocol(unittest.TestCase):
     def test_what_was_saved_is_there_at_the_next_start(self):
         with Mover() as mover:
             client = checkpoint.Checkpoints(0, 1)
+            client.ask()
             self.assertIsNone(client.join())
             self.assertIsNone(client.wanted())
+            client.ask()
+            client.ask()
+            self.assertTrue((client._root() / "ranks/ask.0").is_file())
             number = mover.ask("interval")
             self.assertEqual(client.wanted(), (number, "interval"))
             self.assertEqual(client.outcome(number).state, "pending")

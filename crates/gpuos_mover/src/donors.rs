@@ -142,8 +142,8 @@ pub fn lost(
         let mut away: Vec<NodeIndex> = set.iter().filter(|it| !own.contains(it)).copied().collect();
         if away.len() < usize::from(count) {
             return Err(format!(
-                "{count} parts of each set are to count as gone, and the drill's own nodes hold {} of a set of {}: `gpuos ckpt prune` there \
-                 removes what an earlier drill has left",
+                "of each set {count} are to count as gone, and the drill's own nodes hold {} of the {} parts of one: run it on other nodes, or \
+                 remove what an earlier drill has left there (`gpuos ckpt prune`)",
                 set.len() - away.len(),
                 set.len()
             ));
@@ -288,7 +288,7 @@ mod tests {
             assert_eq!(gone, [NodeIndex(0), NodeIndex(2)].into());
             let why = lost(&own, &donors, 3, draw).unwrap_err();
             assert!(
-                why.contains("the drill's own nodes hold 1 of a set of 3"),
+                why.contains("the drill's own nodes hold 1 of the 3 parts of one"),
                 "{why}"
             );
         }

@@ -23,7 +23,7 @@ use crate::donor::serve::Giver;
 use crate::ends::Ends;
 use crate::folder::Trash;
 use crate::handler::{Handler, is_safe};
-use crate::job::{Shared, Totals};
+use crate::job::{Drills, Shared, Totals};
 use crate::jobs::Jobs;
 use crate::journal::Journal;
 use crate::keeper;
@@ -112,6 +112,7 @@ pub fn run(options: &Options) -> Result<()> {
         manager: manager.clone(),
         totals: Totals::default(),
         journal: Journal::open(&options.jobs),
+        drills: Drills::default(),
         forbidden: config.forbidden.clone(),
     });
     let domains = FailureDomains::new(config, manager.clone());

@@ -17,7 +17,7 @@ use gpuos_host::socket::RequestHandler;
 use gpuos_moverd::domains::FailureDomains;
 use gpuos_moverd::folder::Trash;
 use gpuos_moverd::handler::Handler;
-use gpuos_moverd::job::{Shared, Totals};
+use gpuos_moverd::job::{Drills, Shared, Totals};
 use gpuos_moverd::jobs::Jobs;
 use gpuos_moverd::journal::Journal;
 use gpuos_moverd::left::Left;
@@ -96,6 +96,7 @@ pub fn mover(store: &Path, jobs: &Path, config: CheckpointConfig, forbidden: For
         manager: Arc::new(manager.clone()),
         totals: Totals::default(),
         journal: Journal::open(jobs),
+        drills: Drills::default(),
         forbidden,
     });
     let listed = Arc::new(Jobs::new(sync_channel(1).0));

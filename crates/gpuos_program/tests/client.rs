@@ -45,6 +45,21 @@ fn a_job_without_checkpoints_runs_on() {
 }
 
 #[test]
+fn a_rank_asks_by_a_file_once_it_has_joined() {
+    Checkpoints::at(None, Rank::ALONE)
+        .ask()
+        .expect("nothing is done");
+    let mover = Mover::start();
+    let file = mover.path().join("ranks/ask.0");
+    client(&mover, Rank::ALONE).ask().expect("nothing is done");
+    assert!(!file.exists());
+    let (client, _) = joined(&mover, Rank::ALONE);
+    client.ask().expect("asked");
+    client.ask().expect("asked again");
+    assert!(file.is_file());
+}
+
+#[test]
 fn what_was_saved_is_there_at_the_next_start() {
     let mover = Mover::start();
     let (mut client, start) = joined(&mover, Rank::ALONE);

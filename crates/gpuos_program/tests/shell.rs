@@ -76,7 +76,10 @@ fn a_job_without_checkpoints_runs_on() {
 #[test]
 fn what_cannot_be_loaded_is_refused_and_the_one_before_is_given() {
     let text = "! gpuos_checkpoint_refuse
+        gpuos_checkpoint_ask
         gpuos_checkpoint_start
+        gpuos_checkpoint_ask
+        [ -f \"$GPUOS_CHECKPOINT_DIR/ranks/ask.0\" ] || exit 1
         for number in 1 2; do
             until gpuos_checkpoint_wanted; do sleep 0.01; done
             gpuos_checkpoint_folder $number

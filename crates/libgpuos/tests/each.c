@@ -55,6 +55,7 @@ static int with(void)
     gpuos_ckpt *ckpt = gpuos_ckpt_open(0, 1);
     WANT(gpuos_ckpt_available(ckpt) == 1);
     WANT(gpuos_ckpt_join(ckpt, -1) == GPUOS_CKPT_NEW);
+    WANT(gpuos_ckpt_ask(ckpt) == 0 && gpuos_ckpt_ask(NULL) == GPUOS_CKPT_ERROR);
     for (round = 1; round <= 2; round++) {
         while (gpuos_ckpt_wanted(ckpt, &number, &reason) == 0)
             ;

@@ -1,6 +1,6 @@
 //! `gpuos ckpt drill`: proves that a job's checkpoint can be restored on other nodes.
 //!
-//! `--lose` has it made again without some of its parts; [`drills`] has several jobs.
+//! `--lose` has it made again without some of its parts; several jobs are in `drills`.
 //!
 //! It is a job of the same user that begins from the checkpoint (`--gpuos-restart`), whose program reads what it is given and ends. What is
 //! restored is held against its keyed digests by gpuos_mover, as at every restart.
@@ -16,9 +16,9 @@ use gpuos_model::screen::line;
 use indicatif::ProgressBar;
 use serde_json::{Value, json};
 
+use super::find;
 use super::now::spinner;
 use super::words::{self, size, span, span_ms};
-use super::{drills, find};
 use crate::cli::CkptDrillArgs;
 use crate::reply::Reply;
 use crate::table::count;
@@ -50,10 +50,7 @@ pub struct Done {
     pub yes: bool,
 }
 
-pub fn run(machine: &dyn Machine, args: &CkptDrillArgs) -> Result<Reply> {
-    let Some(job) = &args.job else {
-        return drills::run(machine, args);
-    };
+pub fn run(machine: &dyn Machine, args: &CkptDrillArgs, job: &str) -> Result<Reply> {
     let bar = spinner();
     let done = one(machine, args, job, &bar)?;
     Ok(Reply {
@@ -260,7 +257,7 @@ fn as_user(machine: &dyn Machine, uid: u32) -> Vec<String> {
             .to_vec();
     };
     // Nothing of root's environment is the user's business.
-    let kept = ["PATH", "SLURM_CONF"].into_iter();
+    let kept = ["PATH", "SLURM_CONF", crate::daemons::RUNTIME_ENV].into_iter();
     let kept = kept.filter_map(|of| Some(format!("{of}={}", machine.env(of)?)));
     let user = ["runuser", "-u", &name, "--", "srun", "--chdir=/"].map(String::from);
     ["-i".to_string()]

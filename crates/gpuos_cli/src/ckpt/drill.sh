@@ -20,5 +20,12 @@ read -r word rest <"$folder/start.$name"
 cd "$folder/restore.$name" || fail "the restored files are not there"
 files=$(find . -type f | wc -l)
 bytes=$(find . -type f -exec cat {} + | wc -c)
-came=$(gpuos --json ckpt show --node "$SLURMD_NODENAME" "$SLURM_JOB_ID" 2>/dev/null | tr -d '\n')
+# What the mover tells is as old as its last look, which may be before this rank was answered.
+came='' tries=0
+until [ "$tries" = 8 ]; do
+    came=$(gpuos --json ckpt show --node "$SLURMD_NODENAME" "$SLURM_JOB_ID" 2>/dev/null | tr -d '\n')
+    case $came in *'"restored"'*) break ;; esac
+    tries=$((tries + 1))
+    sleep 0.3
+done
 echo "gpuos-drill $rank restored $rest $files $bytes $(((ended - begun) / 1000000)) $SLURMD_NODENAME $came"

@@ -35,7 +35,10 @@ pub fn run(machine: &dyn Machine, args: &CkptArgs) -> Result<Reply> {
         CkptCommand::Show(args) => show::run(machine, args),
         CkptCommand::Now(args) => now::run(machine, args),
         CkptCommand::Restart(args) => restart::run(machine, args),
-        CkptCommand::Drill(args) => drill::run(machine, args),
+        CkptCommand::Drill(args) => match &args.job {
+            Some(job) => drill::run(machine, args, job),
+            None => drills::run(machine, args),
+        },
         CkptCommand::Report(args) => report::run(machine, args),
         CkptCommand::Verify(args) => keep::verify(machine, args),
         CkptCommand::Prune(args) => keep::prune(machine, args),

@@ -33,11 +33,16 @@ case "$*" in
 *"health --watch"*) echo "2026-11-22 GPU 3: Xid 48"; exit 0 ;;
 *--audit*) echo '{"schema":"gpuos.health-audit/1","lines":[{"at_ms":0,"gpu":3,"text":"the GPU is reset"}]}' ;;
 *--reload*) echo '{"schema":"gpuos.health-reload/1","message":"gpuos.toml is read"}' ;;
+*--migrate*)
+    echo '{"schema":"gpuos.migrate/1","node":"n3","message":"n3 is draining","jobs":[
+        {"job":17,"saved":4,"published":true,"requeued":true,"why":""},
+        {"job":18,"saved":null,"published":false,"requeued":false,"why":"no room on n3"}]}'
+    exit 1 ;;
 *) echo '{"schema":"gpuos.admin/1","node":"n3","message":"n3: GPU 5 draining"}' ;;
 esac
 "#;
 
-fn site() -> Site {
+pub fn site() -> Site {
     let site = Site::new(RELEASES[0]);
     site.program("ssh", SSH);
     site.file("far.text", FAR);
@@ -48,6 +53,42 @@ fn site() -> Site {
 fn words(site: &Site) -> Vec<String> {
     let text = std::fs::read_to_string(site.path("words")).unwrap_or_default();
     text.lines().map(str::to_string).collect()
+}
+
+#[test]
+fn a_node_is_emptied_by_its_own_command_which_says_who_stays() {
+    let site = site();
+    let said = site.run(&["drain", "n3", "--migrate", "--limit=3", "--reason=fan 2"]);
+    let wanted = "n3 is draining\njob 17 has saved as checkpoint 4 and is requeued\n\
+                  job 18 stays, and has not saved: no room on n3\n";
+    assert_eq!((said.code, &said.out[..]), (1, wanted), "{}", said.err);
+    let wanted = [
+        "--json",
+        "drain",
+        "--local",
+        "n3",
+        "--migrate",
+        "--limit=3",
+        "--reason=fan 2",
+    ];
+    assert_eq!(words(&site), wanted);
+    let said = site.run(&["drain", "n3:5", "--migrate"]);
+    assert!(
+        said.err.contains("--migrate is about a whole node"),
+        "{}",
+        said.err
+    );
+    for bad in [
+        &["--migrate", "--force"][..],
+        &["--limit=3"],
+        &["--migrate", "--limit=0"],
+    ] {
+        assert_eq!(
+            site.run(&[&["drain", "n3"], bad].concat()).code,
+            2,
+            "{bad:?}"
+        );
+    }
 }
 
 #[test]

@@ -123,6 +123,9 @@ fn the_json_has_the_agreed_form() {
     let run = crate::ckpt_again::restores(&saved);
     let args = ["ckpt", "drill", "17", &run];
     agreed(&saved, "ckpt-drill", &args, "gpuos.ckpt-drill/1");
+    let emptied = crate::remote::site();
+    let args = ["drain", "n3", "--migrate"];
+    agreed(&emptied, "migrate", &args, "gpuos.migrate/1");
     let several = Site::new("24.11.5");
     let run = crate::ckpt_drills::of_two(&several);
     let args = ["ckpt", "drill", "--all", &run];

@@ -187,7 +187,11 @@ pub(super) fn gather(worker: &mut Worker) {
 /// Seat 0's own claim, if it is not known yet.
 fn claim_once(worker: &Worker) -> Option<Option<Claim>> {
     match &worker.phase {
-        Phase::Gathering(gather) if worker.is_first() && gather.lacks_claim(0) => {
+        Phase::Gathering(gather)
+            if worker.is_first()
+                && gather.lacks_claim(0)
+                && !other::is_busy(worker, worker.other.as_ref()) =>
+        {
             let of = worker.other.as_ref().map(|other| &other.job);
             Some(worker.claim(of))
         }

@@ -73,6 +73,7 @@ use drain::Drain;
 use ends::Ends;
 use gather::Gather;
 use links::Links;
+pub use other::Drills;
 use running::Running;
 pub use tally::Totals;
 
@@ -104,6 +105,8 @@ pub struct Shared {
     pub totals: Totals,
     /// How long restarts and drills took.
     pub journal: Journal,
+    /// Drills that take part on this node.
+    pub drills: Drills,
     /// `[[forbid]]`.
     pub forbidden: Forbidden,
 }

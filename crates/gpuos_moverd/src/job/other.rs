@@ -8,6 +8,9 @@
 //! The other job's parts stay that job's, under its keys; the first checkpoint of the job is written in full and needs none of them.
 //! Until then each run begins from the same one.
 
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+
 use gpuos_config::options::Restart;
 use gpuos_core::job::JobId;
 use gpuos_mover::output::Ready;
@@ -15,6 +18,7 @@ use gpuos_mover::output::Ready;
 use super::back::Back;
 use super::{Worker, donors};
 use crate::carried::{Base, JobRoster, Other};
+use crate::jobs::locked;
 
 /// What is to be done with what the nodes have found that they have.
 pub enum Next {
@@ -74,6 +78,10 @@ pub(super) fn turn_to(worker: &mut Worker, other: Option<Other>) {
         // What is here already is somebody's, who keeps it.
         let is_new = worker.shared.store.existing(&other.job).is_err();
         worker.drilled = is_new.then(|| other.job.clone());
+        if is_new {
+            let by = worker.start.job.clone();
+            locked(&worker.shared.drills.0).insert(other.job.clone(), by);
+        }
     }
     // A drill of what the nodes keep for each other is none of what was drained.
     let alone = other.as_ref().is_some_and(|other| other.losses() > 0);
@@ -95,6 +103,18 @@ pub(super) fn clear(worker: &mut Worker) {
     if is_away && let Err(error) = worker.shared.store.remove_job(&job) {
         worker.note(&error.to_string());
     }
+    locked(&worker.shared.drills.0).remove(&job);
+}
+
+/// Drills of which this node has fetched something: whose checkpoint, and the drill's job.
+#[derive(Default)]
+pub struct Drills(Mutex<BTreeMap<JobId, JobId>>);
+
+/// Whether another drill is about to remove what the one of this job would find here: it waits.
+pub(super) fn is_busy(worker: &Worker, of: Option<&Other>) -> bool {
+    let drills = locked(&worker.shared.drills.0);
+    let by = of.and_then(|of| drills.get(&of.job));
+    of.is_some_and(|of| of.lose.is_some()) && by.is_some_and(|by| *by != worker.start.job)
 }
 
 /// The drill in which the job takes part, by what it asks for: whose checkpoint, which, and how many parts of each set count as gone.

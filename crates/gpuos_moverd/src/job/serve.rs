@@ -179,6 +179,9 @@ impl Worker {
                 if let (Some(_), Phase::Gathering(gather)) = (&of, &mut self.phase) {
                     gather.take_longer();
                 }
+                if other::is_busy(self, of.as_ref()) {
+                    return;
+                }
                 let claim = self.claim(of.as_ref().map(|of| &of.job));
                 let chosen = choice::known(self);
                 self.say(seat, Body::Claim { claim, chosen });
