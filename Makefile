@@ -46,7 +46,7 @@ STRIPPED = STRIP=$(STRIP) scripts/install-stripped.sh
 VERSION  = $(shell sed -n '/^\[workspace.package\]/,/^version/s/^version = "\(.*\)"/\1/p' Cargo.toml)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check style random reference bench bench-checkpoint replay results soak matrix ckpt-matrix ckpt-rto ckpt-losses ckpt-flips ckpt-scale ckpt-overhead ckpt-beside upgrade hostile lint licences build release install uninstall clean sentences forms vm-build vm-from vm-test vm-sh vm-table arm-test
+.PHONY: help demo test check style random reference bench bench-checkpoint replay results soak matrix ckpt-matrix ckpt-rto ckpt-losses ckpt-flips ckpt-scale ckpt-overhead ckpt-beside mem-matrix upgrade hostile lint licences build release install uninstall clean sentences forms vm-build vm-from vm-test vm-sh vm-table arm-test
 
 help:
 	@echo 'make demo       real Slurm clusters on this machine, stock and gpuos side by side (root or sudo)'
@@ -66,6 +66,7 @@ help:
 	@echo 'make ckpt-overhead what checkpoints cost a training loop, and the interval of auto (TURNS=, MIB=)'
 	@echo 'make ckpt-losses any two of eight stores lost at any moment, and three (SEEDS=)'
 	@echo 'make ckpt-flips flips, cuts and swaps in what is stored and drained: none is loaded (FLIPS=)'
+	@echo 'make mem-matrix random CUDA programs whose memory moves while they run, against a plain reference, and planted errors (SEEDS=)'
 	@echo 'make ckpt-scale messages, bytes and modelled time of checkpoint, restart and loss of a rack with 1,250 nodes'
 	@echo 'make random     property tests and simulators with cases of their own in each run, and all seeds'
 	@echo 'make upgrade    jobs that run while gpuos itself is upgraded (FROM=REVISION)'
@@ -290,7 +291,7 @@ release: export CARGO_PROFILE_RELEASE_LTO = fat
 release: export CARGO_PROFILE_RELEASE_CODEGEN_UNITS = 1
 release:
 	@scripts/needs.sh build
-	$(CARGO) build --release --locked $(PLUGINS:%=-p %) -p gpuos_cli -p gpuos_layout -p gpuosd -p gpuos_moverd -p libgpuos -p libscr
+	$(CARGO) build --release --locked $(PLUGINS:%=-p %) -p gpuos_cli -p gpuos_layout -p gpuosd -p gpuos_moverd -p libgpuos -p libscr -p gpuos_preload
 
 # Needs no cargo, so that `make release` can be one user's and `make install` another's.
 install:
@@ -332,6 +333,9 @@ install:
 	  $(STRIPPED) 644 $(RELEASE)/libscr.so $(DESTDIR)$(LIBDIR)/libscr-gpuos.so.0 $(DESTDIR)$(DEBUGDIR)$(LIBDIR)/libscr-gpuos.so.0.debug && \
 	  ln -sf libscr-gpuos.so.0 $(DESTDIR)$(LIBDIR)/libscr.so || exit 1; \
 	else echo 'this build has no libscr.so: programs that use SCR cannot be linked with it' >&2; fi
+	if [ -e $(RELEASE)/libgpuos_preload.so ]; then \
+	  $(STRIPPED) 644 $(RELEASE)/libgpuos_preload.so $(DESTDIR)$(LIBDIR)/libgpuos_preload.so.0 $(DESTDIR)$(DEBUGDIR)$(LIBDIR)/libgpuos_preload.so.0.debug || exit 1; \
+	else echo 'this build has no libgpuos_preload.so: no program gets more memory than its GPU has' >&2; fi
 	install -d $(DESTDIR)$(INCLUDE)/gpuos
 	install -m 644 include/scr.h $(DESTDIR)$(INCLUDE)/gpuos/
 	sed -e 's,@PREFIX@,$(PREFIX),' -e 's,@LIBDIR@,$(LIBDIR),' -e 's,@VERSION@,$(VERSION),' packaging/gpuos.pc.in > $(DESTDIR)$(PKGCONF)/gpuos.pc
@@ -354,6 +358,7 @@ uninstall:
 	rm -f $(PLUGINS:%=$(DESTDIR)$(PLUGINDIR)/%.so)
 	rm -f $(DESTDIR)$(LIBDIR)/libgpuos.so $(DESTDIR)$(LIBDIR)/libgpuos.so.0 $(DESTDIR)$(INCLUDE)/gpuos.h $(DESTDIR)$(PKGCONF)/gpuos.pc
 	rm -f $(DESTDIR)$(LIBDIR)/libscr.so $(DESTDIR)$(LIBDIR)/libscr-gpuos.so.0 $(DESTDIR)$(INCLUDE)/gpuos/scr.h $(DESTDIR)$(PKGCONF)/gpuos-scr.pc
+	rm -f $(DESTDIR)$(LIBDIR)/libgpuos_preload.so.0 $(DESTDIR)$(DEBUGDIR)$(LIBDIR)/libgpuos_preload.so.0.debug
 	rm -f $(DESTDIR)$(DEBUGDIR)$(LIBDIR)/libgpuos.so.0.debug $(DESTDIR)$(DEBUGDIR)$(LIBDIR)/libscr-gpuos.so.0.debug
 	rm -f $(DESTDIR)$(DEBUGDIR)$(PREFIX)/bin/gpuos.debug $(DESTDIR)$(DEBUGDIR)$(PREFIX)/bin/gpuos-layout.debug
 	rm -f $(DAEMONS:%=$(DESTDIR)$(DEBUGDIR)$(PREFIX)/sbin/%.debug) $(PLUGINS:%=$(DESTDIR)$(DEBUGDIR)$(PLUGINDIR)/%.so.debug)

@@ -19,7 +19,9 @@ fn main() {
         let [export, base, since, class, count] = fields[..] else {
             panic!("{TABLE}:{}: five fields are wanted", index + 1);
         };
-        let names: Vec<String> = (0..count.parse().unwrap_or(0)).map(|i| format!("a{i}")).collect();
+        let names: Vec<String> = (0..count.parse().unwrap_or(0))
+            .map(|i| format!("a{i}"))
+            .collect();
         let arguments = names.join(" ");
         let kind = match class {
             "pass" => "Pass",
@@ -41,7 +43,11 @@ fn main() {
                     "cuLaunchCooperativeKernel" => "a0 a9 -",
                     _ => "a1 a2 a3",
                 };
-                writeln!(wrappers, "launch!({index} {export} [{places}] {arguments});").unwrap();
+                writeln!(
+                    wrappers,
+                    "launch!({index} {export} [{places}] {arguments});"
+                )
+                .unwrap();
                 format!("Wrapper(crate::wrappers::{export} as *const ())")
             }
             _ => {
@@ -61,7 +67,11 @@ fn main() {
         "/// How many functions there are.\npub(crate) const COUNT: usize = {count};\n\n/// All of them, by export.\npub(crate) static ROWS: [Row; COUNT] = [\n{rows}];\n"
     );
     let folder = std::env::var("OUT_DIR").expect("cargo's folder");
-    for (name, text) in [("rows.rs", rows), ("indices.rs", indices), ("wrappers.rs", wrappers)] {
+    for (name, text) in [
+        ("rows.rs", rows),
+        ("indices.rs", indices),
+        ("wrappers.rs", wrappers),
+    ] {
         std::fs::write(Path::new(&folder).join(name), text).expect("cargo's folder");
     }
 }

@@ -20,6 +20,7 @@ pub(crate) mod code {
     pub(crate) const NOT_FOUND: u32 = 500;
     pub(crate) const CONTEXT_DESTROYED: u32 = 709;
     pub(crate) const NOT_SUPPORTED: u32 = 801;
+    pub(crate) const CAPTURE_UNSUPPORTED: u32 = 900;
     pub(crate) const UNKNOWN: u32 = 999;
 }
 
@@ -98,7 +99,8 @@ fn opened() -> Option<&'static Opened> {
 
 fn open() -> Option<Opened> {
     // SAFETY: a C string. Its initialisers are the driver's, which the program is about to run anyway.
-    let handle = unsafe { libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+    let handle =
+        unsafe { libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
     if handle.is_null() {
         return None;
     }
@@ -115,7 +117,11 @@ fn open() -> Option<Opened> {
             }
         }
     }
-    Some(Opened { handle: handle as usize, span: span_of(first), by_address })
+    Some(Opened {
+        handle: handle as usize,
+        span: span_of(first),
+        by_address,
+    })
 }
 
 /// The addresses that a library takes which has something at `inside`.
@@ -124,12 +130,18 @@ fn span_of(inside: usize) -> (usize, usize) {
         inside: usize,
         span: (usize, usize),
     }
-    unsafe extern "C" fn each(info: *mut libc::dl_phdr_info, _size: usize, data: *mut c_void) -> c_int {
+    unsafe extern "C" fn each(
+        info: *mut libc::dl_phdr_info,
+        _size: usize,
+        data: *mut c_void,
+    ) -> c_int {
         // SAFETY: the loader gives a description of a library that is loaded, with so many headers, and the pointer of below.
         let (info, search) = unsafe { (&*info, &mut *data.cast::<Search>()) };
         // SAFETY: as above.
         let headers = unsafe { std::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into()) };
-        let loaded = headers.iter().filter(|header| header.p_type == libc::PT_LOAD);
+        let loaded = headers
+            .iter()
+            .filter(|header| header.p_type == libc::PT_LOAD);
         let spans = loaded.map(|header| {
             let start = info.dlpi_addr as usize + header.p_vaddr as usize;
             (start, start + header.p_memsz as usize)
@@ -143,7 +155,10 @@ fn span_of(inside: usize) -> (usize, usize) {
         }
         found.into()
     }
-    let mut search = Search { inside, span: (0, 0) };
+    let mut search = Search {
+        inside,
+        span: (0, 0),
+    };
     // SAFETY: the function is called before this returns only, with the pointer.
     unsafe { libc::dl_iterate_phdr(Some(each), (&raw mut search).cast()) };
     search.span

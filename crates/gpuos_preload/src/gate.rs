@@ -70,7 +70,8 @@ pub(crate) fn enter() -> Inside {
             return Inside::NONE;
         }
         if here.shard.get() == 0 {
-            here.shard.set(NEXT.fetch_add(1, Ordering::Relaxed) % SHARDS + 1);
+            here.shard
+                .set(NEXT.fetch_add(1, Ordering::Relaxed) % SHARDS + 1);
         }
         let shard = here.shard.get() - 1;
         INSIDE[shard].0.fetch_add(1, Ordering::SeqCst);
@@ -103,7 +104,9 @@ fn wait(shard: usize) {
     while is_closed() {
         INSIDE[shard].0.fetch_sub(1, Ordering::SeqCst);
         let guard = WAITING.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let waited = WAITING.1.wait_timeout_while(guard, PATIENCE, |()| is_closed());
+        let waited = WAITING
+            .1
+            .wait_timeout_while(guard, PATIENCE, |()| is_closed());
         if waited.is_ok_and(|(_, waited)| waited.timed_out()) {
             give_up();
         }
@@ -112,7 +115,9 @@ fn wait(shard: usize) {
 }
 
 fn change(from: u32, to: u32) -> bool {
-    let changed = STATE.compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst).is_ok();
+    let changed = STATE
+        .compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst)
+        .is_ok();
     if changed && to == OPEN {
         // Under the lock, so that nobody goes to sleep between looking and this.
         let _guard = WAITING.0.lock().unwrap_or_else(PoisonError::into_inner);

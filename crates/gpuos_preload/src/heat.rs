@@ -45,14 +45,20 @@ pub(crate) fn launch(function: u64, places: u64, extra: u64) {
     let arguments = memory.arguments(function);
     if places != 0 {
         for (which, (_, bytes)) in arguments.iter().enumerate() {
-            let Some(place) = pointer::take::<u64>(places + 8 * which as u64).filter(|place| *place != 0) else {
+            let Some(place) =
+                pointer::take::<u64>(places + 8 * which as u64).filter(|place| *place != 0)
+            else {
                 return;
             };
             memory.touch_words(place, *bytes);
         }
     } else if let Some([1, buffer]) = pointer::take::<[u64; 2]>(extra) {
         // CU_LAUNCH_PARAM_BUFFER_POINTER: all arguments in a row.
-        let bytes = arguments.iter().map(|(offset, bytes)| offset + bytes).max().unwrap_or(0);
+        let bytes = arguments
+            .iter()
+            .map(|(offset, bytes)| offset + bytes)
+            .max()
+            .unwrap_or(0);
         memory.touch_words(buffer, bytes);
     }
 }
@@ -60,7 +66,11 @@ pub(crate) fn launch(function: u64, places: u64, extra: u64) {
 impl Memory {
     /// Where the arguments of a kernel lie; nothing where the driver does not tell.
     fn arguments(&mut self, function: u64) -> Arc<[(usize, usize)]> {
-        let ask = || (0..ARGUMENTS).map_while(|which| vmm::argument(function, which)).collect();
+        let ask = || {
+            (0..ARGUMENTS)
+                .map_while(|which| vmm::argument(function, which))
+                .collect()
+        };
         Arc::clone(self.kernels.entry(function).or_insert_with(ask))
     }
 
@@ -78,8 +88,14 @@ impl Memory {
         let Some((start, range)) = self.around(address) else {
             return;
         };
-        let first = range.extents.partition_point(|extent| extent.at + extent.bytes <= address);
-        let last = if rest { range.extents.len() } else { (first + 1).min(range.extents.len()) };
+        let first = range
+            .extents
+            .partition_point(|extent| extent.at + extent.bytes <= address);
+        let last = if rest {
+            range.extents.len()
+        } else {
+            (first + 1).min(range.extents.len())
+        };
         for at in first..last {
             if self.touches.len() >= KEPT {
                 return;

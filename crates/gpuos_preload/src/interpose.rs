@@ -21,7 +21,10 @@ extern "C" fn look(handle: usize, name: *const c_char, caller: usize) -> Next {
     let answer = catch_unwind(AssertUnwindSafe(|| lookup::by_loader(handle, name, caller)));
     match answer {
         Ok(Some(answer)) => Next { answer, jump: 0 },
-        _ => Next { answer: 0, jump: driver::real_dlsym() },
+        _ => Next {
+            answer: 0,
+            jump: driver::real_dlsym(),
+        },
     }
 }
 

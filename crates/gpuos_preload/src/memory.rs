@@ -77,6 +77,8 @@ pub(crate) struct Memory {
     pub(crate) devices: BTreeMap<i32, Option<Device>>,
     pub(crate) ranges: BTreeMap<u64, Range>,
     small: BTreeMap<u64, Small>,
+    /// Freed while a stream captured, when nobody can wait for work: given back later.
+    deferred: Vec<(u64, Range)>,
     /// Contexts that work can be under way in, with the mover's stream in each.
     pub(crate) contexts: BTreeMap<u64, Option<u64>>,
     /// The primary context of each device.
@@ -110,7 +112,10 @@ impl std::ops::DerefMut for Held {
 }
 
 fn held(mut guard: MutexGuard<'static, Option<Memory>>) -> Held {
-    guard.get_or_insert_with(|| Memory { touches: Vec::with_capacity(heat::KEPT), ..Memory::default() });
+    guard.get_or_insert_with(|| Memory {
+        touches: Vec::with_capacity(heat::KEPT),
+        ..Memory::default()
+    });
     Held(guard)
 }
 
@@ -128,23 +133,53 @@ pub(crate) fn try_lock() -> Option<Held> {
     }
 }
 
+/// Gives back what was freed while a stream captured, where none does any more. The caller has no lock.
+pub(crate) fn reap() {
+    let mut memory = lock();
+    if memory.deferred.is_empty() || !memory.captures.is_empty() {
+        return;
+    }
+    let ranges = std::mem::take(&mut memory.deferred);
+    drop(memory);
+    for (start, range) in ranges {
+        // Nobody waits for work with the lock: what it waits for may need that.
+        let done = vmm::within(range.context, vmm::synchronize);
+        let mut memory = lock();
+        if done == Err(code::CAPTURE_UNSUPPORTED) {
+            memory.deferred.push((start, range));
+        } else {
+            memory.give(start, range);
+            memory.look_for_cold();
+        }
+    }
+}
+
 impl Device {
     /// What is granted of a device. `None`: its memory cannot be in tiers.
     fn open(device: i32) -> Option<Device> {
         let grant = process::grant()?;
         let has = |attribute| vmm::attribute(attribute, device).is_ok_and(|value| value != 0);
         if !has(HAS_VIRTUAL_MEMORY) || !has(HAS_VIRTUAL_MEMORY_OF_HOST) {
-            process::say(format_args!("GPU {device} cannot map host memory: its memory is the driver's alone"));
+            process::say(format_args!(
+                "GPU {device} cannot map host memory: its memory is the driver's alone"
+            ));
             return None;
         }
         let node = vmm::attribute(NODE, device).unwrap_or(0).max(0);
         for place in [Place::Device(device), Place::Node(node)] {
-            if !vmm::granularity(place).is_ok_and(|bytes| bytes > 0 && BLOCK.is_multiple_of(bytes)) {
-                process::say(format_args!("GPU {device} maps memory in pieces that are not 2 MiB: its memory is the driver's alone"));
+            if !vmm::granularity(place).is_ok_and(|bytes| bytes > 0 && BLOCK.is_multiple_of(bytes))
+            {
+                process::say(format_args!(
+                    "GPU {device} maps memory in pieces that are not 2 MiB: its memory is the driver's alone"
+                ));
                 return None;
             }
         }
-        let hbm = grant.hbm.unwrap_or(u64::MAX).min(grant.bytes).min(vmm::total(device).ok()?);
+        let hbm = grant
+            .hbm
+            .unwrap_or(u64::MAX)
+            .min(grant.bytes)
+            .min(vmm::total(device).ok()?);
         // What moves has room in both tiers meanwhile.
         let host = grant.bytes - hbm + hbm.min(BATCH);
         Some(Device {
@@ -170,20 +205,33 @@ impl Device {
     /// Small allocations take of the GPU's memory too.
     fn count_small(&mut self, more: u64, less: u64) {
         self.small = (self.small + more).saturating_sub(less);
-        self.table.grant(Tier::Hbm, self.hbm.saturating_sub(self.small) / BLOCK);
+        self.table
+            .grant(Tier::Hbm, self.hbm.saturating_sub(self.small) / BLOCK);
     }
 }
 
 impl Memory {
     /// A device, as it is when it is asked for the first time.
     pub(crate) fn device(&mut self, device: i32) -> Option<&mut Device> {
-        self.devices.entry(device).or_insert_with(|| Device::open(device)).as_mut()
+        self.devices
+            .entry(device)
+            .or_insert_with(|| Device::open(device))
+            .as_mut()
     }
 
     /// Bytes that the process uses of a device, in both tiers.
     fn used(&self, device: i32) -> u64 {
-        let ranges = self.ranges.values().filter(|range| range.device == device);
-        let small = self.devices.get(&device).and_then(Option::as_ref).map_or(0, |device| device.small);
+        let deferred = self.deferred.iter().map(|(_, range)| range);
+        let ranges = self
+            .ranges
+            .values()
+            .chain(deferred)
+            .filter(|range| range.device == device);
+        let small = self
+            .devices
+            .get(&device)
+            .and_then(Option::as_ref)
+            .map_or(0, |device| device.small);
         ranges.map(|range| range.bytes).sum::<u64>() + small
     }
 
@@ -206,14 +254,21 @@ impl Memory {
 
     /// Allocates. The device is one whose memory is in tiers.
     pub(crate) fn allocate(&mut self, device: i32, context: u64, asked: u64) -> Answer<u64> {
-        let bytes = asked.checked_next_multiple_of(BLOCK).ok_or(code::OUT_OF_MEMORY)?;
+        let bytes = asked
+            .checked_next_multiple_of(BLOCK)
+            .ok_or(code::OUT_OF_MEMORY)?;
         let used = self.used(device);
         let there = self.device(device).ok_or(code::NOT_SUPPORTED)?;
-        let within = used.checked_add(bytes).is_some_and(|all| all <= there.grant);
+        let within = used
+            .checked_add(bytes)
+            .is_some_and(|all| all <= there.grant);
         if !within && !mutant::is(Mutant::Grant) {
             return Err(code::OUT_OF_MEMORY);
         }
-        let kept = there.table.allocate(bytes / BLOCK).map_err(|_| code::OUT_OF_MEMORY)?;
+        let kept = there
+            .table
+            .allocate(bytes / BLOCK)
+            .map_err(|_| code::OUT_OF_MEMORY)?;
         let mut range = Range {
             device,
             context,
@@ -249,9 +304,21 @@ impl Memory {
 
     /// Frees the range that begins here.
     pub(crate) fn free(&mut self, start: u64) {
-        let Some(range) = self.ranges.remove(&start) else {
-            return;
-        };
+        if let Some(range) = self.forget(start) {
+            self.give(start, range);
+            self.look_for_cold();
+        }
+    }
+
+    /// Frees it later: see [`reap`].
+    pub(crate) fn defer(&mut self, start: u64) {
+        if let Some(range) = self.forget(start) {
+            self.deferred.push((start, range));
+        }
+    }
+
+    fn forget(&mut self, start: u64) -> Option<Range> {
+        let range = self.ranges.remove(&start)?;
         for extent in &range.extents {
             self.numbers[extent.number as usize] = None;
             self.free_numbers.push(extent.number);
@@ -260,8 +327,7 @@ impl Memory {
                 policy.freed(trace::Extent(extent.number));
             }
         }
-        self.give(start, range);
-        self.look_for_cold();
+        Some(range)
     }
 
     /// Gives everything of a range back to the driver.
@@ -284,7 +350,10 @@ impl Memory {
 
     /// Pins every range that one of these words is an address in. Answers whether there was one.
     pub(crate) fn pin(&mut self, words: &[u64]) -> bool {
-        let starts: Vec<u64> = words.iter().filter_map(|word| Some(self.around(*word)?.0)).collect();
+        let starts: Vec<u64> = words
+            .iter()
+            .filter_map(|word| Some(self.around(*word)?.0))
+            .collect();
         for start in &starts {
             if let Some(range) = self.ranges.get_mut(start) {
                 range.pinned = true;
@@ -300,7 +369,11 @@ impl Memory {
         };
         there.peers.insert(other);
         let devices = there.sharers(device);
-        for (start, range) in self.ranges.iter_mut().filter(|(_, range)| range.device == device) {
+        for (start, range) in self
+            .ranges
+            .iter_mut()
+            .filter(|(_, range)| range.device == device)
+        {
             range.pinned = true;
             vmm::access(*start, range.bytes, &devices, true)?;
         }
@@ -311,7 +384,14 @@ impl Memory {
     pub(crate) fn saw_small(&mut self, at: u64, bytes: u64, device: i32, context: u64) {
         if let Some(there) = self.device(device) {
             there.count_small(bytes, 0);
-            self.small.insert(at, Small { bytes, device, context });
+            self.small.insert(
+                at,
+                Small {
+                    bytes,
+                    device,
+                    context,
+                },
+            );
             self.saw_context(context);
         }
     }
@@ -327,11 +407,25 @@ impl Memory {
 
     /// A context has ended, and with it what was allocated in it.
     pub(crate) fn end_context(&mut self, context: u64) {
-        let ranges = self.ranges.iter().filter(|(_, range)| range.context == context);
+        let ranges = self
+            .ranges
+            .iter()
+            .filter(|(_, range)| range.context == context);
         for start in ranges.map(|(start, _)| *start).collect::<Vec<u64>>() {
             self.free(start);
         }
-        let small = self.small.iter().filter(|(_, small)| small.context == context);
+        let deferred = std::mem::take(&mut self.deferred);
+        let (ended, others): (Vec<_>, Vec<_>) = deferred
+            .into_iter()
+            .partition(|(_, range)| range.context == context);
+        self.deferred = others;
+        for (start, range) in ended {
+            self.give(start, range);
+        }
+        let small = self
+            .small
+            .iter()
+            .filter(|(_, small)| small.context == context);
         for at in small.map(|(at, _)| *at).collect::<Vec<u64>>() {
             self.freed_small(at);
         }
@@ -342,7 +436,9 @@ impl Memory {
 impl Device {
     /// All devices that have access to its memory.
     pub(crate) fn sharers(&self, device: i32) -> Vec<i32> {
-        std::iter::once(device).chain(self.peers.iter().copied()).collect()
+        std::iter::once(device)
+            .chain(self.peers.iter().copied())
+            .collect()
     }
 
     /// Puts physical memory behind a range. What could not be is not in its extents.
@@ -355,7 +451,13 @@ impl Device {
                 vmm::release(handle);
                 return Err(error);
             }
-            range.extents.push(Extent { at, bytes, handle, id, number: 0 });
+            range.extents.push(Extent {
+                at,
+                bytes,
+                handle,
+                id,
+                number: 0,
+            });
             at += bytes;
         }
         vmm::access(start, range.bytes, &self.sharers(range.device), true)
@@ -369,7 +471,10 @@ impl Device {
         };
         match vmm::create(bytes, self.place(device, tier)) {
             Err(code::OUT_OF_MEMORY) if tier == Tier::Hbm => {
-                let begun = self.table.begin(id, Tier::Host).and_then(|_| self.table.end(id, true));
+                let begun = self
+                    .table
+                    .begin(id, Tier::Host)
+                    .and_then(|_| self.table.end(id, true));
                 begun.map_err(|_| code::OUT_OF_MEMORY)?;
                 vmm::create(bytes, self.place(device, Tier::Host))
             }

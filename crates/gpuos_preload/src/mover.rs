@@ -58,14 +58,20 @@ pub(crate) fn stop() {
     }
     drop(hold(END));
     if std::env::var_os("GPUOS_MEM_REPORT").is_some() {
-        let [moved, bytes, given_up] = [&MOVED, &BYTES, &GIVEN_UP].map(|what| what.load(Ordering::Relaxed));
-        process::say(format_args!("moved {moved} extents of {} MiB in all; given up {given_up} times", bytes >> 20));
+        let [moved, bytes, given_up] =
+            [&MOVED, &BYTES, &GIVEN_UP].map(|what| what.load(Ordering::Relaxed));
+        process::say(format_args!(
+            "moved {moved} extents of {} MiB in all; given up {given_up} times",
+            bytes >> 20
+        ));
     }
 }
 
 /// A seed for moves at random, in tests: builds without debug assertions have none.
 fn shake() -> Option<u64> {
-    let seed = std::env::var("GPUOS_PRELOAD_SHAKE").ok().filter(|_| cfg!(debug_assertions))?;
+    let seed = std::env::var("GPUOS_PRELOAD_SHAKE")
+        .ok()
+        .filter(|_| cfg!(debug_assertions))?;
     seed.parse().ok()
 }
 
@@ -96,11 +102,16 @@ fn run() {
         vmm::relax();
         let mut state = shake();
         while !STOP.load(Ordering::SeqCst) && !process::is_pinned() {
+            if let Some(_busy) = hold(Duration::MAX) {
+                memory::reap();
+            }
             std::thread::sleep(turn(&mut state));
         }
     });
     if shaken.is_err() {
-        process::pin(format_args!("an error of gpuos ended the thread that moves memory"));
+        process::pin(format_args!(
+            "an error of gpuos ended the thread that moves memory"
+        ));
     }
 }
 
@@ -127,7 +138,9 @@ fn turn(shaken: &mut Option<u64>) -> Duration {
     let start = Instant::now();
     batch(&plan);
     match shaken {
-        Some(_) => Duration::from_micros(200),
+        Some(_) => {
+            (start.elapsed() * 2).clamp(Duration::from_micros(200), Duration::from_millis(5))
+        }
         None => (start.elapsed() * OPEN_TIMES).clamp(LOOK, Duration::from_secs(1)),
     }
 }
@@ -157,8 +170,7 @@ fn batch(plan: &Plan) {
     if !memory::lock().captures.is_empty() || process::is_pinned() {
         return;
     }
-    drain();
-    if !mutant::is(Mutant::Inside) && !gate::seal() {
+    if !drain() || (!mutant::is(Mutant::Inside) && !gate::seal()) {
         count(&GIVEN_UP, 1);
         return;
     }
@@ -170,19 +182,29 @@ fn batch(plan: &Plan) {
     }
 }
 
-/// Waits for the work of all contexts.
-fn drain() {
+/// Waits for the work of all contexts. Answers false where that cannot be.
+fn drain() -> bool {
     if mutant::is(Mutant::Drain) {
-        return;
+        return true;
     }
     let contexts: Vec<u64> = memory::lock().contexts.keys().copied().collect();
-    let count = if mutant::is(Mutant::OneContext) { 1 } else { contexts.len() };
+    let count = if mutant::is(Mutant::OneContext) {
+        1
+    } else {
+        contexts.len()
+    };
     for context in contexts.into_iter().take(count) {
-        // A context that has failed has no work any more.
-        if let Err(code::INVALID_CONTEXT | code::CONTEXT_DESTROYED) = vmm::within(context, vmm::synchronize) {
-            memory::lock().contexts.remove(&context);
+        match vmm::within(context, vmm::synchronize) {
+            Err(code::INVALID_CONTEXT | code::CONTEXT_DESTROYED) => {
+                memory::lock().contexts.remove(&context);
+            }
+            // Something captures that this library has not seen.
+            Err(code::CAPTURE_UNSUPPORTED) => return false,
+            // A context that has failed has no work any more.
+            _ => {}
         }
     }
+    true
 }
 
 /// An extent on its way.
@@ -209,7 +231,10 @@ impl Memory {
         }
         // Copies run beside each other, on one stream for each context.
         let contexts: Vec<u64> = moving.iter().map(|one| one.context).collect();
-        let copied: Vec<bool> = contexts.iter().map(|context| self.finish(*context)).collect();
+        let copied: Vec<bool> = contexts
+            .iter()
+            .map(|context| self.finish(*context))
+            .collect();
         for (one, copied) in moving.into_iter().zip(copied) {
             self.end(device, &one, copied);
         }
@@ -231,7 +256,10 @@ impl Memory {
     /// Begins to copy an extent.
     fn begin(&mut self, device: i32, number: u32, tier: Tier, used: u64) -> Option<Moving> {
         let (start, at) = (*self.numbers.get(number as usize)?)?;
-        let range = self.ranges.get(&start).filter(|range| range.device == device)?;
+        let range = self
+            .ranges
+            .get(&start)
+            .filter(|range| range.device == device)?;
         if range.pinned && !mutant::is(Mutant::Pinned) {
             return None;
         }
@@ -258,8 +286,13 @@ impl Memory {
         };
         let begun = vmm::create(bytes, place).and_then(|handle| {
             let begun = vmm::map(scratch, bytes, handle).and_then(|()| {
-                let begun = vmm::access(scratch, bytes, &[device], true)
-                    .and_then(|()| if copied == 0 { Ok(()) } else { vmm::within(context, || vmm::copy(scratch, from, copied, stream)) });
+                let begun = vmm::access(scratch, bytes, &[device], true).and_then(|()| {
+                    if copied == 0 {
+                        Ok(())
+                    } else {
+                        vmm::within(context, || vmm::copy(scratch, from, copied, stream))
+                    }
+                });
                 if begun.is_err() {
                     let _ = vmm::unmap(scratch, bytes);
                 }
@@ -274,7 +307,13 @@ impl Memory {
             let _ = there.table.end(id, false);
             return None;
         };
-        Some(Moving { start, at, context, handle, scratch })
+        Some(Moving {
+            start,
+            at,
+            context,
+            handle,
+            scratch,
+        })
     }
 
     /// Puts the new memory in the place of the old.
@@ -296,20 +335,23 @@ impl Memory {
             }
             vmm::access(at, bytes, &devices, !mutant::is(Mutant::ReadOnly))
         };
-        let moved = copied && vmm::unmap(extent.at, extent.bytes).is_ok() && {
-            let shown = show(one.handle).is_ok();
-            if !shown {
-                // Back to what was there, whose bytes are still good.
-                let _ = vmm::unmap(extent.at, extent.bytes);
-                if show(extent.handle).is_err() {
-                    process::pin(format_args!(
-                        "{} MiB at {:#x} could not be mapped again and are lost: the next work that touches them fails",
-                        extent.bytes >> 20, extent.at
-                    ));
+        let moved = copied
+            && vmm::unmap(extent.at, extent.bytes).is_ok()
+            && {
+                let shown = show(one.handle).is_ok();
+                if !shown {
+                    // Back to what was there, whose bytes are still good.
+                    let _ = vmm::unmap(extent.at, extent.bytes);
+                    if show(extent.handle).is_err() {
+                        process::pin(format_args!(
+                            "{} MiB at {:#x} could not be mapped again and are lost: the next work that touches them fails",
+                            extent.bytes >> 20,
+                            extent.at
+                        ));
+                    }
                 }
-            }
-            shown
-        };
+                shown
+            };
         let _ = there.table.end(extent.id, moved);
         if moved {
             // Nobody can tell what a kernel writes: a copy of the bytes in host memory would be good for nothing.

@@ -58,7 +58,13 @@ pub(crate) fn is(mutant: Mutant) -> bool {
     static PLANTED: OnceLock<Option<Mutant>> = OnceLock::new();
     let read = || {
         let name = std::env::var("GPUOS_PRELOAD_MUTANT").ok()?;
-        Some(NAMES.iter().find(|(known, _)| *known == name).expect("a mutant").1)
+        Some(
+            NAMES
+                .iter()
+                .find(|(known, _)| *known == name)
+                .expect("a mutant")
+                .1,
+        )
     };
     cfg!(debug_assertions) && *PLANTED.get_or_init(read) == Some(mutant)
 }

@@ -55,7 +55,9 @@ impl Memory {
                 continue;
             };
             let full = there.table.room(Tier::Hbm) * BLOCK < moved[1] + bytes;
-            let Some(policy) = there.policy.as_mut() else { continue };
+            let Some(policy) = there.policy.as_mut() else {
+                continue;
+            };
             let extent = trace::Extent(*number);
             if tier == Tier::Hbm && !plan.down.contains(number) {
                 policy.hit(extent);
@@ -106,8 +108,15 @@ impl Memory {
         if there.policy.is_some() || there.table.used(Tier::Host) == 0 {
             return;
         }
-        let of_device = || self.ranges.values().filter(|range| range.device == device).flat_map(|range| &range.extents);
-        let (count, bytes) = of_device().fold((0, 0), |(count, bytes), extent| (count + 1, bytes + extent.bytes));
+        let of_device = || {
+            self.ranges
+                .values()
+                .filter(|range| range.device == device)
+                .flat_map(|range| &range.extents)
+        };
+        let (count, bytes) = of_device().fold((0, 0), |(count, bytes), extent| {
+            (count + 1, bytes + extent.bytes)
+        });
         let mean = (bytes / u64::max(count, 1)).max(BLOCK);
         let room = (there.table.used(Tier::Hbm) + there.table.room(Tier::Hbm)) * BLOCK;
         let mut policy = Learned::new(((room / mean) as usize).max(1));
@@ -122,8 +131,9 @@ impl Memory {
     /// Some extents at random, each to its other tier: for tests.
     pub(crate) fn shake(&self, random: &mut impl FnMut() -> u64) -> Plan {
         let mut plan = Plan::default();
-        let known: Vec<u32> =
-            (0..self.numbers.len() as u32).filter(|number| self.movable(*number).is_some()).collect();
+        let known: Vec<u32> = (0..self.numbers.len() as u32)
+            .filter(|number| self.movable(*number).is_some())
+            .collect();
         for _ in 0..4 {
             if known.is_empty() {
                 break;

@@ -25,13 +25,21 @@ fn read(name: &str, value: Option<String>) -> Result<Option<u64>, String> {
     let Some(value) = value else { return Ok(None) };
     match value.parse::<u64>() {
         Ok(bytes) if bytes >= memory::BLOCK => Ok(Some(bytes)),
-        _ => Err(format!("{name}='{}' is not a number of bytes, at least 2097152", value.escape_debug())),
+        _ => Err(format!(
+            "{name}='{}' is not a number of bytes, at least 2097152",
+            value.escape_debug()
+        )),
     }
 }
 
 fn parse(grant: Option<String>, hbm: Option<String>) -> Result<Option<Grant>, String> {
-    let Some(bytes) = read(GRANT, grant)? else { return Ok(None) };
-    Ok(Some(Grant { bytes, hbm: read(HBM, hbm)? }))
+    let Some(bytes) = read(GRANT, grant)? else {
+        return Ok(None);
+    };
+    Ok(Some(Grant {
+        bytes,
+        hbm: read(HBM, hbm)?,
+    }))
 }
 
 /// What the environment grants. Without a grant this library does nothing.
@@ -63,7 +71,9 @@ static PINNED: AtomicBool = AtomicBool::new(false);
 /// From now on nothing of this process is moved. Said once.
 pub(crate) fn pin(why: fmt::Arguments<'_>) {
     if grant().is_some() && !PINNED.swap(true, Ordering::SeqCst) {
-        say(format_args!("{why}: from now on all memory of the process stays where it is"));
+        say(format_args!(
+            "{why}: from now on all memory of the process stays where it is"
+        ));
     }
 }
 
@@ -104,15 +114,26 @@ mod tests {
 
     #[test]
     fn a_grant_is_a_number_of_bytes() {
-        let parse = |grant: Option<&str>, hbm: Option<&str>| super::parse(grant.map(Into::into), hbm.map(Into::into));
+        let parse = |grant: Option<&str>, hbm: Option<&str>| {
+            super::parse(grant.map(Into::into), hbm.map(Into::into))
+        };
         assert_eq!(parse(None, Some("5")), Ok(None));
-        let grant = Grant { bytes: 1 << 30, hbm: None };
+        let grant = Grant {
+            bytes: 1 << 30,
+            hbm: None,
+        };
         assert_eq!(parse(Some("1073741824"), None), Ok(Some(grant)));
         let hbm = Some(4 << 20);
-        assert_eq!(parse(Some("1073741824"), Some("4194304")), Ok(Some(Grant { hbm, ..grant })));
+        assert_eq!(
+            parse(Some("1073741824"), Some("4194304")),
+            Ok(Some(Grant { hbm, ..grant }))
+        );
         for wrong in ["", "1", "-1", "80G", "2097151", "1e9", "\u{1b}[2J"] {
             let error = parse(Some(wrong), None).unwrap_err();
-            assert!(error.contains("GPUOS_MEM_GRANT") && !error.contains('\u{1b}'), "{error}");
+            assert!(
+                error.contains("GPUOS_MEM_GRANT") && !error.contains('\u{1b}'),
+                "{error}"
+            );
             assert!(parse(Some("1073741824"), Some(wrong)).is_err());
         }
     }

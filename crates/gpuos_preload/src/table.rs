@@ -45,7 +45,10 @@ pub(crate) struct Row {
     pub(crate) base: &'static str,
     /// 1000 × major + 10 × minor.
     pub(crate) since: u32,
-    #[cfg_attr(not(test), allow(dead_code, reason = "what follows of it is in the wrapper"))]
+    #[cfg_attr(
+        not(test),
+        allow(dead_code, reason = "what follows of it is in the wrapper")
+    )]
     pub(crate) class: Class,
     pub(crate) wrapper: Wrapper,
 }
@@ -56,14 +59,19 @@ include!(concat!(env!("OUT_DIR"), "/rows.rs"));
 pub(crate) const NEWEST: u32 = 13_049;
 
 /// The numbers of the rows, by export.
-#[allow(non_upper_case_globals, dead_code, reason = "C's names; made for all of them")]
+#[allow(
+    non_upper_case_globals,
+    dead_code,
+    reason = "C's names; made for all of them"
+)]
 pub(crate) mod index {
     include!(concat!(env!("OUT_DIR"), "/indices.rs"));
 }
 
 /// The row of an export.
 pub(crate) fn export(name: &[u8]) -> Option<usize> {
-    ROWS.binary_search_by(|row| row.export.to_bytes().cmp(name)).ok()
+    ROWS.binary_search_by(|row| row.export.to_bytes().cmp(name))
+        .ok()
 }
 
 /// Whether `cuGetProcAddress` can be asked for this name.
@@ -73,13 +81,21 @@ pub(crate) fn is_base(name: &[u8]) -> bool {
 
 /// The form of a function that was current in a version; the one for a thread's own default stream where that is wanted and there is one.
 pub(crate) fn form(base: &[u8], version: u32, own_stream: bool) -> Option<usize> {
-    let is_own = |row: &Row| row.export.to_bytes().ends_with(b"_ptsz") || row.export.to_bytes().ends_with(b"_ptds");
+    let is_own = |row: &Row| {
+        row.export.to_bytes().ends_with(b"_ptsz") || row.export.to_bytes().ends_with(b"_ptds")
+    };
     let newest = |own: bool| {
         let rows = ROWS.iter().enumerate();
-        let fits = rows.filter(|(_, row)| row.base.as_bytes() == base && row.since <= version && is_own(row) == own);
-        fits.max_by_key(|(_, row)| row.since).map(|(index, _)| index)
+        let fits = rows.filter(|(_, row)| {
+            row.base.as_bytes() == base && row.since <= version && is_own(row) == own
+        });
+        fits.max_by_key(|(_, row)| row.since)
+            .map(|(index, _)| index)
     };
-    own_stream.then(|| newest(true)).flatten().or_else(|| newest(false))
+    own_stream
+        .then(|| newest(true))
+        .flatten()
+        .or_else(|| newest(false))
 }
 
 #[cfg(test)]
@@ -104,10 +120,22 @@ mod tests {
 
     #[test]
     fn forms_are_those_of_the_version() {
-        assert_eq!(name(form(b"cuMemAlloc", 12_000, false)), Some("cuMemAlloc_v2"));
-        assert_eq!(name(form(b"cuCtxCreate", 11_080, false)), Some("cuCtxCreate_v3"));
-        assert_eq!(name(form(b"cuLaunchKernel", 12_000, true)), Some("cuLaunchKernel_ptsz"));
-        assert_eq!(name(form(b"cuCtxGetDevice", 12_000, true)), Some("cuCtxGetDevice"));
+        assert_eq!(
+            name(form(b"cuMemAlloc", 12_000, false)),
+            Some("cuMemAlloc_v2")
+        );
+        assert_eq!(
+            name(form(b"cuCtxCreate", 11_080, false)),
+            Some("cuCtxCreate_v3")
+        );
+        assert_eq!(
+            name(form(b"cuLaunchKernel", 12_000, true)),
+            Some("cuLaunchKernel_ptsz")
+        );
+        assert_eq!(
+            name(form(b"cuCtxGetDevice", 12_000, true)),
+            Some("cuCtxGetDevice")
+        );
         assert_eq!(form(b"cuNoSuchThing", 12_000, false), None);
         assert!(is_base(b"cuMemAlloc") && !is_base(b"cuMemAlloc_v2"));
     }
@@ -115,7 +143,14 @@ mod tests {
     /// Whatever starts work or touches memory that the program names is behind the gate.
     #[test]
     fn nothing_that_touches_memory_is_passed_on() {
-        let touching = ["cuMemcpy", "cuMemset", "cuLaunch", "cuGraphLaunch", "cuGraphUpload", "cuStreamBatch"];
+        let touching = [
+            "cuMemcpy",
+            "cuMemset",
+            "cuLaunch",
+            "cuGraphLaunch",
+            "cuGraphUpload",
+            "cuStreamBatch",
+        ];
         for row in &ROWS {
             let name = row.export.to_str().unwrap();
             let touches = touching.iter().any(|start| name.starts_with(start));
@@ -127,7 +162,10 @@ mod tests {
     #[test]
     fn wrappers_are_there_and_different() {
         let wrapped: Vec<&Row> = ROWS.iter().filter(|row| row.class != Class::Pass).collect();
-        let addresses: BTreeSet<&str> = wrapped.iter().map(|row| row.export.to_str().unwrap()).collect();
+        let addresses: BTreeSet<&str> = wrapped
+            .iter()
+            .map(|row| row.export.to_str().unwrap())
+            .collect();
         assert_eq!(addresses.len(), wrapped.len());
         assert!(wrapped.iter().all(|row| row.wrapper.address() != 0));
     }

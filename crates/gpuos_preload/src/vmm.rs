@@ -70,14 +70,23 @@ impl Place {
     }
 
     fn prop(self) -> Prop {
-        Prop { kind: 1, handle_types: 0, location: self.location(), win32: 0, flags: [0; 8] }
+        Prop {
+            kind: 1,
+            handle_types: 0,
+            location: self.location(),
+            win32: 0,
+            flags: [0; 8],
+        }
     }
 }
 
 /// Bytes that addresses and physical memory of a place are multiples of.
 pub(crate) fn granularity(place: Place) -> Answer<u64> {
     let prop = place.prop();
-    get(index::cuMemGetAllocationGranularity, &[&raw const prop as u64, 0])
+    get(
+        index::cuMemGetAllocationGranularity,
+        &[&raw const prop as u64, 0],
+    )
 }
 
 /// Addresses.
@@ -115,20 +124,34 @@ pub(crate) fn unmap(at: u64, bytes: u64) -> Answer<()> {
 /// Lets devices read a mapping, and write it too.
 pub(crate) fn access(at: u64, bytes: u64, devices: &[i32], write: bool) -> Answer<()> {
     let flags = if write { 3 } else { 1 };
-    let list: Vec<Access> =
-        devices.iter().map(|id| Access { location: Place::Device(*id).location(), flags }).collect();
-    call(index::cuMemSetAccess, &[at, bytes, list.as_ptr() as u64, list.len() as u64])
+    let list: Vec<Access> = devices
+        .iter()
+        .map(|id| Access {
+            location: Place::Device(*id).location(),
+            flags,
+        })
+        .collect();
+    call(
+        index::cuMemSetAccess,
+        &[at, bytes, list.as_ptr() as u64, list.len() as u64],
+    )
 }
 
 /// A property of a device.
 pub(crate) fn attribute(number: u64, device: i32) -> Answer<i32> {
-    let value = get(index::cuDeviceGetAttribute, &[number, u64::from(device.cast_unsigned())])?;
+    let value = get(
+        index::cuDeviceGetAttribute,
+        &[number, u64::from(device.cast_unsigned())],
+    )?;
     Ok((value as u32).cast_signed())
 }
 
 /// All memory of a device.
 pub(crate) fn total(device: i32) -> Answer<u64> {
-    get(index::cuDeviceTotalMem_v2, &[u64::from(device.cast_unsigned())])
+    get(
+        index::cuDeviceTotalMem_v2,
+        &[u64::from(device.cast_unsigned())],
+    )
 }
 
 /// The thread's context; zero where it has none.
@@ -178,26 +201,44 @@ pub(crate) fn copy(to: u64, from: u64, bytes: u64, stream: u64) -> Answer<()> {
 pub(crate) fn primary_is_active(device: i32) -> bool {
     let mut active = 0_i32;
     let mut flags = 0_u32;
-    let words = [u64::from(device.cast_unsigned()), &raw mut flags as u64, &raw mut active as u64];
+    let words = [
+        u64::from(device.cast_unsigned()),
+        &raw mut flags as u64,
+        &raw mut active as u64,
+    ];
     call(index::cuDevicePrimaryCtxGetState, &words).is_ok() && active != 0
 }
 
 /// Whether a stream captures.
 pub(crate) fn is_capturing(stream: u64) -> bool {
     let mut status = 0_u32;
-    call(index::cuStreamIsCapturing, &[stream, &raw mut status as u64]).is_ok() && status != 0
+    call(
+        index::cuStreamIsCapturing,
+        &[stream, &raw mut status as u64],
+    )
+    .is_ok()
+        && status != 0
 }
 
 /// Lets this thread do what a capture of another one forbids it else: `CU_STREAM_CAPTURE_MODE_RELAXED`.
 pub(crate) fn relax() {
     let mut mode = 2_u32;
-    let _ = call(index::cuThreadExchangeStreamCaptureMode, &[&raw mut mode as u64]);
+    let _ = call(
+        index::cuThreadExchangeStreamCaptureMode,
+        &[&raw mut mode as u64],
+    );
 }
 
 /// Where an argument of a kernel lies among them, and its bytes. `None` past the last one.
 pub(crate) fn argument(function: u64, which: u64) -> Option<(usize, usize)> {
     let (mut offset, mut size) = (0_usize, 0_usize);
-    let words = [function, which, &raw mut offset as u64, &raw mut size as u64];
-    let found = call(index::cuFuncGetParamInfo, &words).or_else(|_| call(index::cuKernelGetParamInfo, &words));
+    let words = [
+        function,
+        which,
+        &raw mut offset as u64,
+        &raw mut size as u64,
+    ];
+    let found = call(index::cuFuncGetParamInfo, &words)
+        .or_else(|_| call(index::cuKernelGetParamInfo, &words));
     found.is_ok().then_some((offset, size))
 }

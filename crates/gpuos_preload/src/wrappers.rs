@@ -31,7 +31,8 @@ fn enter(index: usize, launch: bool) -> gate::Inside {
         let name = crate::table::ROWS[index].base;
         (mutant::is(Mutant::LaunchGate) && launch)
             || (mutant::is(Mutant::GraphGate) && name == "cuGraphLaunch")
-            || (mutant::is(Mutant::CopyGate) && (name.starts_with("cuMemcpy") || name.starts_with("cuMemset")))
+            || (mutant::is(Mutant::CopyGate)
+                && (name.starts_with("cuMemcpy") || name.starts_with("cuMemset")))
     };
     if cfg!(debug_assertions) && planted() {
         return gate::around();

@@ -7,30 +7,44 @@ use crate::shim::{MIB, folder, moved, planted, preload, preloaded, variables};
 #[test]
 fn what_a_program_has_a_handle_of_stays() {
     let test = "what_a_program_has_a_handle_of_stays";
-    preloaded(test, [256, 16], "memory=64M", &[("GPUOS_PRELOAD_SHAKE", "5")], |cuda| {
-        cuda.context(0);
-        let at = cuda.alloc(2 * MIB);
-        let handle = cuda.get("cuMemRetainAllocationHandle", &[at]);
-        let alias = cuda.get("cuMemAddressReserve", &[2 * MIB, 0, 0, 0]);
-        cuda.ok("cuMemMap", &[alias, 2 * MIB, 0, handle, 0]);
-        let access = [1_u32, 0, 3];
-        cuda.ok("cuMemSetAccess", &[alias, 2 * MIB, access.as_ptr() as u64, 1]);
-        let other = cuda.alloc(8 * MIB);
-        for round in 0..200_u64 {
-            cuda.ok("cuMemsetD8_v2", &[at, round, 4096]);
-            cuda.ok("cuMemsetD8_v2", &[other, round, 4096]);
-            cuda.ok("cuCtxSynchronize", &[]);
-            assert_eq!(cuda.download(alias, 4096), vec![round as u8; 4096]);
-            std::thread::sleep(std::time::Duration::from_micros(200));
-        }
-    });
+    preloaded(
+        test,
+        [256, 16],
+        "memory=64M",
+        &[("GPUOS_PRELOAD_SHAKE", "5")],
+        |cuda| {
+            cuda.context(0);
+            let at = cuda.alloc(2 * MIB);
+            let handle = cuda.get("cuMemRetainAllocationHandle", &[at]);
+            let alias = cuda.get("cuMemAddressReserve", &[2 * MIB, 0, 0, 0]);
+            cuda.ok("cuMemMap", &[alias, 2 * MIB, 0, handle, 0]);
+            let access = [1_u32, 0, 3];
+            cuda.ok(
+                "cuMemSetAccess",
+                &[alias, 2 * MIB, access.as_ptr() as u64, 1],
+            );
+            let other = cuda.alloc(8 * MIB);
+            for round in 0..200_u64 {
+                cuda.ok("cuMemsetD8_v2", &[at, round, 4096]);
+                cuda.ok("cuMemsetD8_v2", &[other, round, 4096]);
+                cuda.ok("cuCtxSynchronize", &[]);
+                assert_eq!(cuda.download(alias, 4096), vec![round as u8; 4096]);
+                std::thread::sleep(std::time::Duration::from_micros(200));
+            }
+        },
+    );
 }
 
 #[test]
 fn found_what_is_pinned_moves() {
     if cfg!(debug_assertions) {
         let test = "unusual::what_a_program_has_a_handle_of_stays";
-        let out = planted(test, "pinned", "memory=64M", &[("GPUOS_PRELOAD_SHAKE", "5")]);
+        let out = planted(
+            test,
+            "pinned",
+            "memory=64M",
+            &[("GPUOS_PRELOAD_SHAKE", "5")],
+        );
         assert!(!out.status.success(), "nobody found it");
     }
 }
@@ -48,79 +62,113 @@ fn found_more_than_was_granted() {
 #[test]
 fn memory_of_which_a_peer_has_access_stays_and_is_reached() {
     let test = "memory_of_which_a_peer_has_access_stays_and_is_reached";
-    preloaded(test, [64, 16], "devices=2,memory=64M", &[("GPUOS_PRELOAD_SHAKE", "6")], |cuda| {
-        let owner = cuda.context(1);
-        let before = cuda.alloc(4 * MIB);
-        cuda.ok("cuMemsetD8_v2", &[before, 3, 4 * MIB]);
-        cuda.ok("cuCtxSynchronize", &[]);
-        cuda.get("cuCtxCreate_v2", &[0, 0]);
-        let own = cuda.alloc(4 * MIB);
-        cuda.ok("cuCtxEnablePeerAccess", &[owner, 0]);
-        cuda.ok("cuCtxPushCurrent_v2", &[owner]);
-        let after = cuda.alloc(4 * MIB);
-        cuda.ok("cuMemsetD8_v2", &[after, 4, 4 * MIB]);
-        cuda.ok("cuCtxSynchronize", &[]);
-        let mut popped = 0_u64;
-        cuda.ok("cuCtxPopCurrent_v2", &[&raw mut popped as u64]);
-        // Kernels of device 0 read memory of device 1.
-        let copy = cuda.kernel("copy");
-        for (from, byte) in [(before, 3), (after, 4)] {
-            assert_eq!(cuda.launch(copy, 0, &[own, from, 4 * MIB]), 0);
+    preloaded(
+        test,
+        [64, 16],
+        "devices=2,memory=64M",
+        &[("GPUOS_PRELOAD_SHAKE", "6")],
+        |cuda| {
+            let owner = cuda.context(1);
+            let before = cuda.alloc(4 * MIB);
+            cuda.ok("cuMemsetD8_v2", &[before, 3, 4 * MIB]);
             cuda.ok("cuCtxSynchronize", &[]);
-            assert!(cuda.download(own, 4 << 20).iter().all(|found| *found == byte));
-        }
-    });
+            cuda.get("cuCtxCreate_v2", &[0, 0]);
+            let own = cuda.alloc(4 * MIB);
+            cuda.ok("cuCtxEnablePeerAccess", &[owner, 0]);
+            cuda.ok("cuCtxPushCurrent_v2", &[owner]);
+            let after = cuda.alloc(4 * MIB);
+            cuda.ok("cuMemsetD8_v2", &[after, 4, 4 * MIB]);
+            cuda.ok("cuCtxSynchronize", &[]);
+            let mut popped = 0_u64;
+            cuda.ok("cuCtxPopCurrent_v2", &[&raw mut popped as u64]);
+            // Kernels of device 0 read memory of device 1.
+            let copy = cuda.kernel("copy");
+            for (from, byte) in [(before, 3), (after, 4)] {
+                assert_eq!(cuda.launch(copy, 0, &[own, from, 4 * MIB]), 0);
+                cuda.ok("cuCtxSynchronize", &[]);
+                assert!(
+                    cuda.download(own, 4 << 20)
+                        .iter()
+                        .all(|found| *found == byte)
+                );
+            }
+        },
+    );
 }
 
 #[test]
 fn handles_for_other_processes_are_refused() {
-    let said = preloaded("handles_for_other_processes_are_refused", [64, 16], "memory=32M", &[], |cuda| {
-        cuda.context(0);
-        let mut handle = [0_u8; 64];
-        let at = cuda.alloc(4 * MIB);
-        assert_eq!(cuda.code("cuIpcGetMemHandle", &[handle.as_mut_ptr() as u64, at]), 801);
-    });
+    let said = preloaded(
+        "handles_for_other_processes_are_refused",
+        [64, 16],
+        "memory=32M",
+        &[],
+        |cuda| {
+            cuda.context(0);
+            let mut handle = [0_u8; 64];
+            let at = cuda.alloc(4 * MIB);
+            assert_eq!(
+                cuda.code("cuIpcGetMemHandle", &[handle.as_mut_ptr() as u64, at]),
+                801
+            );
+        },
+    );
     if let Some(said) = said {
-        assert!(said.contains("gpuos: cuIpcGetMemHandle: memory in tiers has no such handle"), "{said}");
+        assert!(
+            said.contains("gpuos: cuIpcGetMemHandle: memory in tiers has no such handle"),
+            "{said}"
+        );
     }
 }
 
 #[test]
 fn a_child_of_fork_has_no_driver_and_its_parent_goes_on() {
     let test = "a_child_of_fork_has_no_driver_and_its_parent_goes_on";
-    preloaded(test, [256, 16], "memory=64M", &[("GPUOS_PRELOAD_SHAKE", "7")], |cuda| {
-        cuda.context(0);
-        let a = cuda.alloc(8 * MIB);
-        cuda.upload(a, &[3; 4096]);
-        let calls = ["cuInit", "cuMemAlloc_v2", "cuMemsetD8_v2", "cuMemGetInfo_v2", "cuMemFree_v2"]
+    preloaded(
+        test,
+        [256, 16],
+        "memory=64M",
+        &[("GPUOS_PRELOAD_SHAKE", "7")],
+        |cuda| {
+            cuda.context(0);
+            let a = cuda.alloc(8 * MIB);
+            cuda.upload(a, &[3; 4096]);
+            let calls = [
+                "cuInit",
+                "cuMemAlloc_v2",
+                "cuMemsetD8_v2",
+                "cuMemGetInfo_v2",
+                "cuMemFree_v2",
+            ]
             .map(|name| cuda.address(name).unwrap());
-        for _ in 0..20 {
-            let mut out = [0_u64; 2];
-            let (first, second) = (&raw mut out[0] as u64, &raw mut out[1] as u64);
-            // SAFETY: the child calls these functions, which take no lock before they see that it is one, and ends.
-            let child = unsafe { libc::fork() };
-            if child == 0 {
-                // One that waits for a lock or the gate waits for ever.
-                // SAFETY: the signal ends the child.
-                unsafe { libc::alarm(10) };
-                let codes = [
-                    call(calls[0], &[0]),
-                    call(calls[1], &[first, 4 * MIB]),
-                    call(calls[2], &[a, 1, 4096]),
-                    call(calls[3], &[first, second]),
-                    call(calls[4], &[a]),
-                ];
-                let wrong = codes.iter().any(|code| *code != 3);
-                // SAFETY: ends the child without handlers of the parent's.
-                unsafe { libc::_exit(wrong.into()) };
+            for _ in 0..20 {
+                let mut out = [0_u64; 2];
+                let (first, second) = (&raw mut out[0] as u64, &raw mut out[1] as u64);
+                // SAFETY: the child calls these functions, which take no lock before they see that it is one, and ends.
+                let child = unsafe { libc::fork() };
+                if child == 0 {
+                    // One that waits for a lock or the gate waits for ever.
+                    // SAFETY: the signal ends the child.
+                    unsafe { libc::alarm(10) };
+                    let codes = [
+                        call(calls[0], &[0]),
+                        call(calls[1], &[first, 4 * MIB]),
+                        call(calls[2], &[a, 1, 4096]),
+                        call(calls[3], &[first, second]),
+                        call(calls[4], &[a]),
+                    ];
+                    let wrong = codes.iter().any(|code| *code != 3);
+                    // SAFETY: ends the child without handlers of the parent's.
+                    unsafe { libc::_exit(wrong.into()) };
+                }
+                let mut status = 0;
+                // SAFETY: waits for the child above.
+                assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+                assert_eq!(status, 0);
+                assert_eq!(cuda.download(a, 4096), [3; 4096]);
             }
-            let mut status = 0;
-            // SAFETY: waits for the child above.
-            assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
-            assert_eq!(status, 0);
-            assert_eq!(cuda.download(a, 4096), [3; 4096]);
-        }
-    });
+        },
+    );
 }
 
 #[test]
@@ -136,53 +184,72 @@ fn found_a_child_that_takes_itself_for_its_parent() {
 #[test]
 fn a_kernel_that_waits_for_another_thread_gets_it() {
     let test = "a_kernel_that_waits_for_another_thread_gets_it";
-    preloaded(test, [256, 16], "memory=64M", &[("GPUOS_PRELOAD_SHAKE", "8")], |cuda| {
-        cuda.context(0);
-        let at = cuda.alloc(8 * MIB);
-        cuda.ok("cuMemsetD8_v2", &[at, 0, 4096]);
-        let wait = cuda.kernel("wait");
-        let (one, two) = (cuda.stream(), cuda.stream());
-        for round in 1..6_u32 {
-            assert_eq!(cuda.launch(wait, one, &[at, round.into()]), 0);
-            std::thread::sleep(std::time::Duration::from_millis(2));
-            let bytes = round.to_le_bytes();
-            cuda.ok("cuMemcpyHtoDAsync_v2", &[at, bytes.as_ptr() as u64, 4, two]);
-            cuda.ok("cuStreamSynchronize", &[one]);
-        }
-    });
+    preloaded(
+        test,
+        [256, 16],
+        "memory=64M",
+        &[("GPUOS_PRELOAD_SHAKE", "8")],
+        |cuda| {
+            cuda.context(0);
+            let at = cuda.alloc(8 * MIB);
+            cuda.ok("cuMemsetD8_v2", &[at, 0, 4096]);
+            let wait = cuda.kernel("wait");
+            let (one, two) = (cuda.stream(), cuda.stream());
+            for round in 1..6_u32 {
+                assert_eq!(cuda.launch(wait, one, &[at, round.into()]), 0);
+                std::thread::sleep(std::time::Duration::from_millis(2));
+                let bytes = round.to_le_bytes();
+                cuda.ok("cuMemcpyHtoDAsync_v2", &[at, bytes.as_ptr() as u64, 4, two]);
+                cuda.ok("cuStreamSynchronize", &[one]);
+            }
+        },
+    );
 }
 
 /// A program that sweeps over more than the GPU has: extents come in by what is launched, and the process tells of it.
 #[test]
 fn what_is_used_comes_in() {
-    let said = preloaded("what_is_used_comes_in", [64, 16], "memory=64M", &[], |cuda| {
-        cuda.context(0);
-        let fill = cuda.kernel("fill");
-        let cold = cuda.alloc(16 * MIB);
-        let hot = cuda.alloc(8 * MIB);
-        let place = |at: u64| {
-            let mut place = 0_u64;
-            // The driver says where the memory is to which the host has no address.
-            cuda.ok("cuMemRetainAllocationHandle", &[&raw mut place as u64, at]);
-            let mut prop = [0_u32; 8];
-            cuda.ok("cuMemGetAllocationPropertiesFromHandle", &[prop.as_mut_ptr() as u64, place]);
-            cuda.ok("cuMemRelease", &[place]);
-            prop[2]
-        };
-        let start = std::time::Instant::now();
-        for round in 0..200_u64 {
-            assert_eq!(cuda.launch(fill, 0, &[hot, round, 1024]), 0);
-            cuda.ok("cuCtxSynchronize", &[]);
-            std::thread::sleep(std::time::Duration::from_millis(1));
-            if start.elapsed().as_secs() > 20 {
-                break;
+    let said = preloaded(
+        "what_is_used_comes_in",
+        [64, 16],
+        "memory=64M",
+        &[],
+        |cuda| {
+            cuda.context(0);
+            let fill = cuda.kernel("fill");
+            let cold = cuda.alloc(16 * MIB);
+            let hot = cuda.alloc(8 * MIB);
+            let place = |at: u64| {
+                let mut place = 0_u64;
+                // The driver says where the memory is to which the host has no address.
+                cuda.ok("cuMemRetainAllocationHandle", &[&raw mut place as u64, at]);
+                let mut prop = [0_u32; 8];
+                cuda.ok(
+                    "cuMemGetAllocationPropertiesFromHandle",
+                    &[prop.as_mut_ptr() as u64, place],
+                );
+                cuda.ok("cuMemRelease", &[place]);
+                prop[2]
+            };
+            let start = std::time::Instant::now();
+            for round in 0..200_u64 {
+                assert_eq!(cuda.launch(fill, 0, &[hot, round, 1024]), 0);
+                cuda.ok("cuCtxSynchronize", &[]);
+                std::thread::sleep(std::time::Duration::from_millis(1));
+                if start.elapsed().as_secs() > 20 {
+                    break;
+                }
             }
-        }
-        let ended = cuda.alloc(2 * MIB);
-        assert_eq!(place(ended), 3, "new memory is the host's, the GPU's is full");
-        assert_eq!(place(hot), 1, "hot memory is the GPU's");
-        assert!(cold != 0);
-    });
+            let ended = cuda.alloc(2 * MIB);
+            assert_eq!(
+                place(ended),
+                3,
+                "new memory is the host's, the GPU's is full"
+            );
+            assert_eq!(place(hot), 1, "hot memory is the GPU's");
+            assert!(cold != 0);
+        },
+    );
     if let Some(said) = said {
         assert!(moved(&said) >= 8, "{said}");
     }
@@ -193,7 +260,10 @@ fn a_grant_that_is_none_changes_nothing() {
     let folder = folder();
     let mut all = variables(folder.path(), 64, 16, "memory=32M");
     all.retain(|(name, _)| name != "GPUOS_MEM_GRANT");
-    let mut all: Vec<(&str, &str)> = all.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+    let mut all: Vec<(&str, &str)> = all
+        .iter()
+        .map(|(name, value)| (name.as_str(), value.as_str()))
+        .collect();
     all.push(("GPUOS_MEM_GRANT", "80G"));
     let said = with("a_grant_that_is_none_changes_nothing", &all, |cuda| {
         cuda.context(0);
@@ -203,7 +273,12 @@ fn a_grant_that_is_none_changes_nothing() {
         cuda.ok("cuMemFree_v2", &[at]);
     });
     if let Some(said) = said {
-        assert_eq!(said.matches("GPUOS_MEM_GRANT='80G' is not a number of bytes").count(), 1, "{said}");
+        assert_eq!(
+            said.matches("GPUOS_MEM_GRANT='80G' is not a number of bytes")
+                .count(),
+            1,
+            "{said}"
+        );
     }
 }
 
@@ -218,7 +293,10 @@ fn beside_an_mps_daemon_the_program_runs_without_it() {
         assert_eq!(cuda.info(), (32 * MIB, 32 * MIB));
     });
     if let Some(said) = said {
-        assert!(said.contains("MPS does not go with memory in tiers"), "{said}");
+        assert!(
+            said.contains("MPS does not go with memory in tiers"),
+            "{said}"
+        );
     }
 }
 
@@ -245,15 +323,19 @@ fn exports_are_those_of_the_table() {
     use object::{Object, ObjectSymbol};
     let bytes = std::fs::read(preload()).unwrap();
     let file = object::File::parse(bytes.as_slice()).unwrap();
-    let symbols = file.dynamic_symbols().filter(|symbol| symbol.is_definition() && symbol.is_global());
-    let found: std::collections::BTreeSet<String> =
-        symbols.filter_map(|symbol| Some(symbol.name().ok()?.to_string())).collect();
+    let symbols = file
+        .dynamic_symbols()
+        .filter(|symbol| symbol.is_definition() && symbol.is_global());
+    let found: std::collections::BTreeSet<String> = symbols
+        .filter_map(|symbol| Some(symbol.name().ok()?.to_string()))
+        .collect();
     let table = include_str!("../data/functions.tsv");
     let wrapped = table.lines().filter_map(|line| {
         let fields: Vec<&str> = line.split('\t').collect();
         (fields[3] != "pass").then(|| fields[0].to_string())
     });
-    let wanted: std::collections::BTreeSet<String> =
-        wrapped.chain(["dlsym", "dlopen"].map(String::from)).collect();
+    let wanted: std::collections::BTreeSet<String> = wrapped
+        .chain(["dlsym", "dlopen"].map(String::from))
+        .collect();
     assert_eq!(found, wanted);
 }

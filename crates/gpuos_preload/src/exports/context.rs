@@ -45,7 +45,11 @@ const OWN_STREAMS: u64 = 3;
 /// What a capture is known by.
 fn key(stream: u64) -> (u64, i32) {
     // SAFETY: it has no arguments and always succeeds.
-    let thread = if stream < OWN_STREAMS { unsafe { libc::gettid() } } else { 0 };
+    let thread = if stream < OWN_STREAMS {
+        unsafe { libc::gettid() }
+    } else {
+        0
+    };
     (stream, thread)
 }
 

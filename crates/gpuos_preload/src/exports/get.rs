@@ -10,7 +10,10 @@ fn look(call: &Call<'_>, name: u64, to: u64, version: u64, flags: u64) -> Answer
     if let Some(found) = pointer::take::<usize>(to).filter(|found| *found != 0)
         && process::grant().is_some()
     {
-        pointer::give(to, lookup::by_driver(pointer::text(name), found, version as u32, flags));
+        pointer::give(
+            to,
+            lookup::by_driver(pointer::text(name), found, version as u32, flags),
+        );
     }
     Ok(())
 }

@@ -17,6 +17,7 @@ fn allocate(call: &Call<'_>, to: u64, bytes: u64) -> Answer<()> {
     let (Ok(device), true) = (device, to != 0 && bytes > 0) else {
         return call.go();
     };
+    memory::reap();
     let inside = gate::enter();
     let mut memory = memory::lock();
     if bytes >= BLOCK && memory.device(device).is_some() {
@@ -36,22 +37,39 @@ fn allocate(call: &Call<'_>, to: u64, bytes: u64) -> Answer<()> {
 
 /// Frees. As with the driver's own, all work of the context is done before.
 fn free(call: &Call<'_>, at: u64) -> Answer<()> {
-    let found = memory::lock().around(at).map(|(start, range)| (start, range.context));
+    let mut memory = memory::lock();
+    let found = memory
+        .around(at)
+        .map(|(start, range)| (start, range.context));
     let Some((start, context)) = found else {
-        memory::lock().freed_small(at);
+        memory.freed_small(at);
+        drop(memory);
         return call.go();
     };
     if start != at {
         return Err(code::INVALID);
     }
+    // To wait for work would spoil a capture.
+    let capturing = !memory.captures.is_empty();
+    drop(memory);
     let done = match mutant::is(Mutant::FreeDrain) {
         true => Ok(()),
+        false if capturing => Err(code::CAPTURE_UNSUPPORTED),
         false => vmm::within(context, vmm::synchronize),
     };
     let _inside = gate::enter();
     // A context that has failed frees its memory all the same.
-    memory::lock().free(start);
-    done
+    match done {
+        Err(code::CAPTURE_UNSUPPORTED) => memory::lock().defer(start),
+        _ => memory::lock().free(start),
+    }
+    done.or_else(|error| {
+        if error == code::CAPTURE_UNSUPPORTED {
+            Ok(())
+        } else {
+            Err(error)
+        }
+    })
 }
 
 own! { false

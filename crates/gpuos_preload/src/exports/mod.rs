@@ -45,8 +45,16 @@ impl Call<'_> {
     }
 }
 
-fn run(index: usize, words: &[u64], always: bool, body: impl FnOnce(&Call<'_>) -> Answer<()>) -> Code {
-    let call = Call { address: driver::real(index), words };
+fn run(
+    index: usize,
+    words: &[u64],
+    always: bool,
+    body: impl FnOnce(&Call<'_>) -> Answer<()>,
+) -> Code {
+    let call = Call {
+        address: driver::real(index),
+        words,
+    };
     let answer = if gate::is_off() && !always {
         call.go()
     } else {
