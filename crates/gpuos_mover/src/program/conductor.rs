@@ -67,6 +67,7 @@ impl Conductor {
             Input::Holds { id, ranks } => member.holds(id, ranks),
             Input::Known(known) => member.known(known),
             Input::Refused(refused) => member.refused(refused),
+            Input::Any(joins) => member.any(joins),
             Input::Joins(joins) => member.joins(joins, now, out),
             Input::Saved { number, ranks } => member.saved(number, &ranks, now, out),
             Input::FolderRead { id } => member.folder_read(id, out),

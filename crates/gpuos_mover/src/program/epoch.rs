@@ -1,6 +1,6 @@
 //! One start of the program: who has joined, and from what all of them begin.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use gpuos_checkpoint::ids::{CheckpointId, NodeIndex};
 
@@ -58,19 +58,32 @@ impl Base {
         ))
     }
 
-    /// How a rank begins.
-    pub(super) fn start(&self, join: Join) -> Start {
-        match self {
+    /// How a rank begins. `None`: that is not known before all have joined.
+    pub(super) fn start(&self, join: Join, reads: Reads) -> Option<Start> {
+        Some(match self {
             Base::Nothing => Start::New,
             Base::Lost(why) => Start::Failed(short(why.clone())),
             Base::Past { .. } => {
                 Start::Failed("the program has started without this rank; start it again".into())
             }
-            Base::Made { id, size, .. } if *size != join.size => Start::Failed(format!(
-                "checkpoint {} was made by {size} ranks, and the program has {}; start it with {size}, or remove the job's \
-                 checkpoints with gpuos ckpt prune to begin anew",
-                id.number, join.size
-            )),
+            Base::Made { id, size, holders } if *size != join.size => match reads {
+                Reads::Waits => return None,
+                // There is one for each rank.
+                Reads::All => Start::All {
+                    id: *id,
+                    holders: holders.values().copied().collect(),
+                },
+                Reads::Own => Start::Failed(format!(
+                    "checkpoint {} was made by {size} ranks, and the program has {}; start it with {size}, have all its ranks say that they can \
+                     read the files of any number (any_ranks), or remove the job's checkpoints with gpuos ckpt prune to begin anew",
+                    id.number, join.size
+                )),
+                Reads::Mixed(rank) => Start::Failed(format!(
+                    "checkpoint {} was made by {size} ranks, and rank {rank} of the program's {} does not say that it can read the files of any \
+                     number (any_ranks), as this one does",
+                    id.number, join.size
+                )),
+            },
             Base::Made { id, holders, .. } => match holders.get(&join.rank) {
                 Some(from) => Start::Restore {
                     id: *id,
@@ -81,7 +94,7 @@ impl Base {
                     id.number, join.rank
                 )),
             },
-        }
+        })
     }
 
     /// What ranks are told that begin from it.
@@ -93,15 +106,29 @@ impl Base {
         }
     }
 
-    /// Whether a program of so many ranks runs on, which it does not if it was told to end with an error.
-    pub(super) fn admits(&self, ranks: u16) -> bool {
+    /// Whether a program of so many ranks runs on, which it does not if it was told to end with an error. `any`: it can read the files of any
+    /// number.
+    pub(super) fn admits(&self, ranks: u16, any: bool) -> bool {
         match self {
             Base::Nothing => true,
             Base::Lost(_) => false,
             Base::Past { runs } => *runs,
-            Base::Made { size, .. } => *size == ranks,
+            Base::Made { size, .. } => *size == ranks || any,
         }
     }
+}
+
+/// Whose files a rank can begin from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Reads {
+    /// Those of its own number of its own size.
+    Own,
+    /// Those of any, and so can all ranks of the program.
+    All,
+    /// Those of any, and this rank cannot.
+    Mixed(u16),
+    /// Those of any, and others have not joined.
+    Waits,
 }
 
 /// All ranks have joined.
@@ -280,8 +307,18 @@ impl Epoch {
         all.map(|(join, node)| (join.rank, (join, node))).collect()
     }
 
-    /// The answers, by node and then by what is answered.
-    pub(super) fn answers(&self) -> BTreeMap<NodeIndex, BTreeMap<Start, Vec<Join>>> {
+    /// The first rank of the program that does not read the files of any number of ranks, as those of `any` do. `None`: all do.
+    pub(super) fn own_alone(&self, size: u16, any: &BTreeSet<Join>) -> Option<u16> {
+        let ranks = self.ranks(size);
+        let mut own = ranks.values().filter(|(join, _)| !any.contains(join));
+        own.next().map(|(join, _)| join.rank)
+    }
+
+    /// The answers, by node and then by what is answered. `any`: who can begin from the files of any number of ranks.
+    pub(super) fn answers(
+        &self,
+        any: &BTreeSet<Join>,
+    ) -> BTreeMap<NodeIndex, BTreeMap<Start, Vec<Join>>> {
         let mut answers: BTreeMap<NodeIndex, BTreeMap<Start, Vec<Join>>> = BTreeMap::new();
         let Some(base) = &self.base else {
             return answers;
@@ -294,9 +331,21 @@ impl Epoch {
         if open.is_some_and(|together| !together.over) {
             return answers;
         }
+        let whole = self.complete.map(|complete| {
+            let own = self.own_alone(complete.size, any);
+            (complete.size, own.map_or(Reads::All, Reads::Mixed))
+        });
         for (join, node) in self.joined.values() {
+            let reads = match whole.filter(|(size, _)| *size == join.size) {
+                _ if !any.contains(join) => Reads::Own,
+                Some((_, reads)) => reads,
+                None => Reads::Waits,
+            };
             let start = match &open {
-                None => base.start(*join),
+                None => match base.start(*join, reads) {
+                    Some(start) => start,
+                    None => continue,
+                },
                 Some(together) => Start::Failed(format!(
                     "checkpoint {} was refused, and not all ranks that were given it have joined again; start all of the program again",
                     together.refused

@@ -31,6 +31,7 @@ pub(super) struct Member {
     ready: Option<Ready>,
     holds: Option<(CheckpointId, Vec<(u16, u16)>)>,
     joins: BTreeMap<u16, Join>,
+    any: Vec<Join>,
     answered: BTreeMap<u16, Join>,
     known: Known,
     refused: Option<Refused>,
@@ -69,6 +70,12 @@ impl Member {
     pub(super) fn refused(&mut self, refused: Option<Refused>) {
         self.refused =
             refused.filter(|it| it.join.rank < it.join.size && it.said.len() <= MAX_SAID);
+    }
+
+    pub(super) fn any(&mut self, mut joins: Vec<Join>) {
+        joins.retain(|join| join.rank < join.size);
+        joins.truncate(u16::MAX.into());
+        self.any = joins;
     }
 
     pub(super) fn joins(&mut self, joins: Vec<Join>, now: u64, out: &mut Vec<Output>) {
@@ -124,6 +131,7 @@ impl Member {
             ready: self.ready.is_some(),
             holds: self.holds.clone(),
             joins: self.joins.values().copied().collect(),
+            any: self.any.clone(),
             known: self.known.clone(),
             refused: self.refused.clone(),
             saved: self

@@ -47,6 +47,8 @@ pub(super) struct Report {
     pub(super) holds: Option<(CheckpointId, Vec<(u16, u16)>)>,
     /// The newest join of each rank, by rank.
     pub(super) joins: Vec<Join>,
+    /// Those that can begin from the files of any number of ranks.
+    pub(super) any: Vec<Join>,
     /// What was answered and asked here, also before this conductor began. Complete before `ready`.
     pub(super) known: Known,
     /// A rank here could not load what it was given.
@@ -136,6 +138,7 @@ fn check(body: &Body) -> Result<(), Refused> {
             let held = report.holds.iter().flat_map(|(_, held)| held);
             let answered = &report.known.answered;
             is_joins(&report.joins)
+                && is_joins(&report.any)
                 && answered.len() <= MAX_RANKS
                 && report.refused.iter().all(is_refusal)
                 && answered.iter().all(|it| it.join.rank < it.join.size)
@@ -150,7 +153,12 @@ fn check(body: &Body) -> Result<(), Refused> {
                 Start::Failed(why) => Some(why),
                 _ => None,
             }));
+            let all_held = |start: &Start| match start {
+                Start::All { holders, .. } => holders.len() <= MAX_RANKS,
+                _ => true,
+            };
             answered <= MAX_RANKS
+                && orders.answers.iter().all(|(start, _)| all_held(start))
                 && orders.answers.len() <= MAX_RANKS
                 && orders.answers.iter().all(|(_, joins)| is_joins(joins))
                 && orders.ask.iter().all(|ask| is_joins(&ask.joins))

@@ -22,7 +22,8 @@ use gpuos_store::verify::verify;
 
 pub use crate::random::Random;
 pub use files::Files;
-use files::{Draw, read, tree, write};
+pub use files::read;
+use files::{Draw, tree, write};
 
 /// How long a session goes on when all is done: what comes late, as a question about an old part, comes within it.
 const IDLE_MS: u64 = 1500;
@@ -94,7 +95,7 @@ pub struct Cluster {
     /// Of the stores.
     pub disks: Vec<FakeDisk>,
     /// Of the programs' folders.
-    programs: Vec<FakeDisk>,
+    pub programs: Vec<FakeDisk>,
     pub sets: Vec<Set>,
     pub random: Random,
     pub files: Vec<Files>,
@@ -102,7 +103,9 @@ pub struct Cluster {
     pub begun: BTreeMap<CheckpointId, Vec<Files>>,
     /// The newest that any program was told to be committed.
     pub committed: Option<CheckpointId>,
-    run: u32,
+    pub run: u32,
+    /// What other numbers of nodes have made: the newest that holds, and the highest number.
+    pub others: (Option<CheckpointId>, u32),
 }
 
 pub fn key() -> SiteKey {
@@ -160,6 +163,7 @@ impl Cluster {
             begun: BTreeMap::new(),
             committed: None,
             run: 0,
+            others: (None, 0),
         }
     }
 
@@ -179,6 +183,7 @@ impl Cluster {
             begun: self.begun.clone(),
             committed: self.committed,
             run: self.run,
+            others: self.others,
         }
     }
 
@@ -240,7 +245,8 @@ impl Cluster {
             .zip(&programs)
             .enumerate()
             .map(|(own, (store, disk))| {
-                let settings = settings(own as u16, count, self.run, &self.sets);
+                let mut settings = settings(own as u16, count, self.run, &self.sets);
+                (settings.above, settings.beyond) = self.others;
                 Node::new(store, disk, settings, 0).unwrap()
             })
             .collect();
