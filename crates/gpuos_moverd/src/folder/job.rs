@@ -20,7 +20,8 @@ use super::at::{self, Walk};
 use super::error::Error;
 use super::kept::{Kept, RUN};
 use super::names::{
-    join_name, one_line, read_join, refused_name, restored_name, start_file, start_name, told,
+    any_name, join_name, one_line, read_any, read_join, refused_name, restored_name, start_file,
+    start_name, told,
 };
 use super::resume::{Start, there};
 use super::trash::Trash;
@@ -70,6 +71,8 @@ pub(super) struct Joined {
     changed: Option<(i64, u64)>,
     pub(super) newest: Vec<Join>,
     pub(super) older: Vec<Join>,
+    /// Rank and nonce of those that can begin from the files of any number of ranks.
+    any: BTreeSet<(u16, u64)>,
     /// Who has refused what he was given.
     pub(super) refused: Option<Refused>,
 }
@@ -163,6 +166,16 @@ impl JobFolder {
         Ok(newest)
     }
 
+    /// Those of the ranks that [`JobFolder::joins`] has found last that can begin from the files of any number of ranks.
+    pub fn any(&self) -> Vec<Join> {
+        let state = self.state();
+        let Some(joined) = &state.joined else {
+            return Vec::new();
+        };
+        let says = |join: &&Join| joined.any.contains(&(join.rank, join.nonce));
+        joined.newest.iter().filter(says).copied().collect()
+    }
+
     /// Answers a join in an epoch, once. Earlier ones of the rank are removed, with what was made for them.
     ///
     /// # Errors
@@ -206,6 +219,7 @@ impl JobFolder {
             // A name in the user's folder, which he can remove as well.
             let _ = at::remove(&self.ranks, &join_name(old)[..]);
             let _ = at::remove(&self.ranks, &refused_name(old.rank, old.nonce)[..]);
+            let _ = at::remove(&self.ranks, &any_name(old.rank, old.nonce)[..]);
             if old.nonce != join.nonce {
                 let _ = at::remove(&self.root, &start_name(old)[..]);
                 self.discard(&mut state, restored_name(old));
@@ -340,6 +354,10 @@ impl JobFolder {
             state.asked = None;
             self.discard(&mut state, number.to_string());
         }
+        if failed.is_none() {
+            // All ranks have saved something newer, and need no files of others any more.
+            self.leave_all(&mut state, None);
+        }
         for name in std::mem::take(&mut state.stays) {
             self.discard(&mut state, name);
         }
@@ -430,6 +448,7 @@ fn is_settled((seconds, nanos): (i64, u64)) -> bool {
 
 pub(super) fn read_joins(ranks: &OwnedFd) -> io::Result<Joined> {
     let mut of_rank: BTreeMap<u16, Vec<Join>> = BTreeMap::new();
+    let mut any = BTreeSet::new();
     let mut looked = 0;
     at::each(ranks, |name, told| {
         looked += 1;
@@ -437,6 +456,8 @@ pub(super) fn read_joins(ranks: &OwnedFd) -> io::Result<Joined> {
         if let Some(join) = join.filter(|_| at::is_file(ranks, name, told)) {
             of_rank.entry(join.rank).or_default().push(join);
         }
+        let says = read_any(name.to_bytes());
+        any.extend(says.filter(|_| at::is_file(ranks, name, told)));
         match looked < MOST_NAMES {
             true => Walk::On,
             false => Walk::Stop,
@@ -455,6 +476,7 @@ pub(super) fn read_joins(ranks: &OwnedFd) -> io::Result<Joined> {
         changed: None,
         newest,
         older,
+        any,
         refused: None,
     })
 }

@@ -21,6 +21,7 @@ mod kept;
 mod names;
 mod refused;
 mod resume;
+mod shared;
 mod trash;
 
 pub use error::Error;

@@ -8,11 +8,13 @@
 //! The other job's parts stay that job's, under its keys; the first checkpoint of the job is written in full and needs none of them.
 //! Until then each run begins from the same one.
 
+use gpuos_checkpoint::ids::CheckpointId;
 use gpuos_config::options::Restart;
 use gpuos_core::job::JobId;
 use gpuos_mover::output::Ready;
 
 use super::back::Back;
+use super::elastic::Elastic;
 use super::{Worker, donors};
 use crate::carried::{Base, JobRoster, Other};
 
@@ -24,12 +26,17 @@ pub enum Next {
     Gather(Other),
     /// They were, and this is what there is.
     Gathered(Ready),
+    /// What another number of nodes has made is as new as nothing of this, and was not looked at.
+    Elsewhere(Option<CheckpointId>),
 }
 
-/// Decides it, alike on all nodes. `asked`: what the job says; `has_saved`: it has made a checkpoint in this run already.
+/// Decides it, alike on all nodes, after what the job begins from of other numbers of nodes was taken. `asked`: what the job says; `has_saved`: it has made a checkpoint in this run already.
 pub fn next(roster: &JobRoster, asked: Restart, has_saved: bool, ready: &mut Ready) -> Next {
     if roster.of.is_some() {
         return Next::Gathered(ready.clone());
+    }
+    if roster.other_nodes > ready.restore {
+        return Next::Elsewhere(ready.restore);
     }
     match (asked, &roster.base) {
         (Restart::No, _) if !has_saved && roster.only.is_none() => {
@@ -69,6 +76,7 @@ pub(super) fn turn_to(worker: &mut Worker, other: Option<Other>) {
         return;
     }
     worker.donors = donors(&worker.shared, &worker.start, &worker.to, other.as_ref());
+    worker.elastic = Elastic::default();
     worker.other = other;
     let of = (of(worker).clone(), worker.start.uid);
     worker.back = Back::new(worker.shared.level3.clone(), of, worker.to.clone());
@@ -115,7 +123,6 @@ pub(super) fn is_wanted(worker: &Worker) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use gpuos_checkpoint::ids::CheckpointId;
     use gpuos_mover::roster::Roster;
 
     use super::*;
@@ -135,6 +142,10 @@ mod tests {
             only: None,
             of,
             base,
+            hosts: None,
+            other_nodes: None,
+            beyond: 0,
+            unhosted: Vec::new(),
         }
     }
 
@@ -188,6 +199,18 @@ mod tests {
         let mut lost = ready(None, true);
         assert!(matches!(next(&own, FROM, false, &mut lost), Next::GoOn));
         assert!(lost.lost && lost.restore.is_none());
+    }
+
+    #[test]
+    fn something_newer_of_another_number_of_nodes_is_looked_at_first() {
+        let mut own = roster(None, None);
+        own.other_nodes = Some(id(4));
+        for restore in [None, Some(3)] {
+            let next = next(&own, Restart::Auto, false, &mut ready(restore, false));
+            assert!(matches!(next, Next::Elsewhere(found) if found == restore.map(id)));
+        }
+        let next = next(&own, Restart::Auto, false, &mut ready(Some(5), false));
+        assert!(matches!(next, Next::GoOn));
     }
 
     #[test]
