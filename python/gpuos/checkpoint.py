@@ -61,12 +61,13 @@ class Request(NamedTuple):
 
 class Restored(NamedTuple):
     """The checkpoint that the program goes on from, and the folder with this rank's files, a copy that it may change. `ranks`: how many ranks have
-    made it. If that is another number than the program has, which only happens with `any_ranks`, the folder has one for each of them, which
-    `folders` names, for all ranks to read and none to write."""
+    made it. `shared`, which only happens with `any_ranks` or `all_files`: the folder has one for each of them, which `folders` names, for all
+    ranks to read and none to write."""
 
     number: int
     folder: Path
     ranks: int = 0
+    shared: bool = False
 
     def folders(self) -> "list[Path]":
         """The folder of each rank that has made it."""
@@ -131,15 +132,17 @@ class Checkpoints:
         size: Optional[int] = None,
         folder: Optional[os.PathLike] = None,
         any_ranks: bool = False,
+        all_files: bool = False,
     ):
         """For rank `rank` of `size`, by default what `launched` says; the folder is that of the environment. `any_ranks`: the program can begin from
-        a checkpoint of any number of ranks, which all of them have to say."""
+        a checkpoint of any number of ranks, which all of them have to say. `all_files`: the same, and each needs the files of all of them also where the
+        number is the same."""
         if rank is None or size is None:
             rank, size = launched()
         if not 0 <= rank < size <= 65535:
             raise CheckpointError(f"rank {rank} of {size} cannot be: ranks count from 0, and there are at most 65535")
         folder = folder or os.environ.get(_VARIABLE)
-        self.rank, self.size, self.any_ranks = rank, size, any_ranks
+        self.rank, self.size, self.any_ranks, self.all_files = rank, size, any_ranks or all_files, all_files
         self._folder = Path(folder) if folder else None
         self._joined: Optional[Path] = None
         self._told = False
@@ -181,7 +184,7 @@ class Checkpoints:
             return None
         if ranks is None:
             return Restored(number, self._folder / f"restore.{self.rank}.{nonce}", self.size)
-        return Restored(number, self._folder / f"restored.{number}", ranks)
+        return Restored(number, self._folder / f"restored.{number}", ranks, True)
 
     def refuse(self, why: str = "") -> None:
         """What `join` has given cannot be loaded; `why` is a line for the user. It is passed over from now on, in later runs of the job, too. The
@@ -203,7 +206,8 @@ class Checkpoints:
             try:
                 if self.any_ranks:
                     # Before the join: what is said of it then is not missed.
-                    os.close(os.open(ranks / f"any.{self.rank}.{nonce}", os.O_WRONLY | os.O_CREAT, 0o600))
+                    says = "all" if self.all_files else "any"
+                    os.close(os.open(ranks / f"{says}.{self.rank}.{nonce}", os.O_WRONLY | os.O_CREAT, 0o600))
                 os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
                 break
             except FileExistsError:
@@ -480,7 +484,7 @@ class Session:
             raise CheckpointError("any_ranks=True needs load(reshape=FUNCTION), which reads the files of another number of ranks")
 
         def either(folder: Path) -> Any:
-            if self.restored is not None and self.restored.ranks != self._client.size:
+            if self.restored is not None and self.restored.shared:
                 return reshape(self.restored.folders())
             return self._read(folder, read, options)
 
@@ -529,6 +533,22 @@ class Session:
     def request(self) -> Optional[Request]:
         """What `due` has found."""
         return self._request
+
+    def agrees(self, value: bool) -> bool:
+        """Whether it is true on all ranks, as far as these can know of each other."""
+        return self._ranks.all(value)
+
+    def folder(self) -> Optional[Path]:
+        """The folder for this rank's files of the checkpoint that is due; None where some rank has none. For what all ranks write together, before
+        `save`."""
+        if self._request is None:
+            raise CheckpointError("no checkpoint is due: call folder() after due() was true")
+        found: Optional[Path] = None
+        try:
+            found = self._client.folder(self._request.number)
+        except (GivenUp, _TimedOut) as error:
+            _say(str(error))
+        return found if self.agrees(found is not None) else None
 
     def save(self, state: Any = None, write: Optional[Callable[[Path], None]] = None) -> bool:
         """Saves this rank's part of the checkpoint that is due, and goes on while it is stored. `write` is given the folder for
@@ -579,6 +599,7 @@ def session(
     size: Optional[int] = None,
     outlive: bool = False,
     any_ranks: bool = False,
+    all_files: bool = False,
 ) -> Session:
     """A session, to be used in a `with` statement, which joins and waits for the answer.
 
@@ -588,11 +609,11 @@ def session(
     gloo. `rank`, `size`: by default those of torch.distributed, else what `launched` says. `outlive`: in a job with checkpoints
     SIGTERM does not end the program before the session does. Slurm sends it to a job that it will preempt, which has its
     GraceTime to save then; programs that are started meanwhile ignore it, too, and scancel ends them all some seconds later. `any_ranks`: the program
-    can begin from what another number of ranks has saved, which `load(reshape=)` then reads."""
+    can begin from what another number of ranks has saved, which `load(reshape=)` then reads; `all_files`: that reads what any number has saved."""
     torch = None if broadcast is not None else _torch_distributed()
     if torch is not None and rank is None:
         rank, size = torch.distributed.get_rank(), torch.distributed.get_world_size()
-    client = Checkpoints(rank, size, any_ranks=any_ranks)
+    client = Checkpoints(rank, size, any_ranks=any_ranks, all_files=all_files)
     if broadcast is not None:
         ranks: _Ranks = _Broadcast(broadcast)
     elif torch is not None:

@@ -1,6 +1,6 @@
 //! One start of the program: who has joined, and from what all of them begin.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use gpuos_checkpoint::ids::{CheckpointId, NodeIndex};
 
@@ -66,24 +66,29 @@ impl Base {
             Base::Past { .. } => {
                 Start::Failed("the program has started without this rank; start it again".into())
             }
-            Base::Made { id, size, holders } if *size != join.size => match reads {
-                Reads::Waits => return None,
-                // There is one for each rank.
-                Reads::All => Start::All {
-                    id: *id,
-                    holders: holders.values().copied().collect(),
-                },
-                Reads::Own => Start::Failed(format!(
-                    "checkpoint {} was made by {size} ranks, and the program has {}; start it with {size}, have all its ranks say that they can \
+            Base::Made { size, .. } if *size == join.size && reads == Reads::Waits(true) => {
+                return None;
+            }
+            Base::Made { id, size, holders } if *size != join.size || reads == Reads::All(true) => {
+                match reads {
+                    Reads::Waits(_) => return None,
+                    // There is one for each rank.
+                    Reads::All(_) => Start::All {
+                        id: *id,
+                        holders: holders.values().copied().collect(),
+                    },
+                    Reads::Own => Start::Failed(format!(
+                        "checkpoint {} was made by {size} ranks, and the program has {}; start it with {size}, have all its ranks say that they can \
                      read the files of any number (any_ranks), or remove the job's checkpoints with gpuos ckpt prune to begin anew",
-                    id.number, join.size
-                )),
-                Reads::Mixed(rank) => Start::Failed(format!(
-                    "checkpoint {} was made by {size} ranks, and rank {rank} of the program's {} does not say that it can read the files of any \
+                        id.number, join.size
+                    )),
+                    Reads::Mixed(rank) => Start::Failed(format!(
+                        "checkpoint {} was made by {size} ranks, and rank {rank} of the program's {} does not say that it can read the files of any \
                      number (any_ranks), as this one does",
-                    id.number, join.size
-                )),
-            },
+                        id.number, join.size
+                    )),
+                }
+            }
             Base::Made { id, holders, .. } => match holders.get(&join.rank) {
                 Some(from) => Start::Restore {
                     id: *id,
@@ -123,12 +128,12 @@ impl Base {
 pub(super) enum Reads {
     /// Those of its own number of its own size.
     Own,
-    /// Those of any, and so can all ranks of the program.
-    All,
+    /// Those of any, and so can all ranks of the program. Whether all of them need them in any case.
+    All(bool),
     /// Those of any, and this rank cannot.
     Mixed(u16),
-    /// Those of any, and others have not joined.
-    Waits,
+    /// Those of any, and others have not joined. Whether it needs them in any case.
+    Waits(bool),
 }
 
 /// All ranks have joined.
@@ -308,16 +313,16 @@ impl Epoch {
     }
 
     /// The first rank of the program that does not read the files of any number of ranks, as those of `any` do. `None`: all do.
-    pub(super) fn own_alone(&self, size: u16, any: &BTreeSet<Join>) -> Option<u16> {
+    pub(super) fn own_alone(&self, size: u16, any: &BTreeMap<Join, bool>) -> Option<u16> {
         let ranks = self.ranks(size);
-        let mut own = ranks.values().filter(|(join, _)| !any.contains(join));
+        let mut own = ranks.values().filter(|(join, _)| !any.contains_key(join));
         own.next().map(|(join, _)| join.rank)
     }
 
     /// The answers, by node and then by what is answered. `any`: who can begin from the files of any number of ranks.
     pub(super) fn answers(
         &self,
-        any: &BTreeSet<Join>,
+        any: &BTreeMap<Join, bool>,
     ) -> BTreeMap<NodeIndex, BTreeMap<Start, Vec<Join>>> {
         let mut answers: BTreeMap<NodeIndex, BTreeMap<Start, Vec<Join>>> = BTreeMap::new();
         let Some(base) = &self.base else {
@@ -333,13 +338,15 @@ impl Epoch {
         }
         let whole = self.complete.map(|complete| {
             let own = self.own_alone(complete.size, any);
-            (complete.size, own.map_or(Reads::All, Reads::Mixed))
+            let ranks = self.ranks(complete.size);
+            let every = ranks.values().all(|(join, _)| any.get(join) == Some(&true));
+            (complete.size, own.map_or(Reads::All(every), Reads::Mixed))
         });
         for (join, node) in self.joined.values() {
-            let reads = match whole.filter(|(size, _)| *size == join.size) {
-                _ if !any.contains(join) => Reads::Own,
-                Some((_, reads)) => reads,
-                None => Reads::Waits,
+            let reads = match (any.get(join), whole.filter(|(size, _)| *size == join.size)) {
+                (None, _) => Reads::Own,
+                (Some(_), Some((_, reads))) => reads,
+                (Some(every), None) => Reads::Waits(*every),
             };
             let start = match &open {
                 None => match base.start(*join, reads) {

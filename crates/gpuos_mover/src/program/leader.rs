@@ -428,7 +428,7 @@ impl Leader {
     }
 
     /// Who can begin from the files of any number of ranks.
-    fn any(&self) -> BTreeSet<Join> {
+    fn any(&self) -> BTreeMap<Join, bool> {
         let any = self.peers.iter().flat_map(|peer| &peer.report.any);
         any.copied().collect()
     }

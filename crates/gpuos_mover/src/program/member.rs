@@ -31,7 +31,7 @@ pub(super) struct Member {
     ready: Option<Ready>,
     holds: Option<(CheckpointId, Vec<(u16, u16)>)>,
     joins: BTreeMap<u16, Join>,
-    any: Vec<Join>,
+    any: Vec<(Join, bool)>,
     answered: BTreeMap<u16, Join>,
     known: Known,
     refused: Option<Refused>,
@@ -72,8 +72,8 @@ impl Member {
             refused.filter(|it| it.join.rank < it.join.size && it.said.len() <= MAX_SAID);
     }
 
-    pub(super) fn any(&mut self, mut joins: Vec<Join>) {
-        joins.retain(|join| join.rank < join.size);
+    pub(super) fn any(&mut self, mut joins: Vec<(Join, bool)>) {
+        joins.retain(|(join, _)| join.rank < join.size);
         joins.truncate(u16::MAX.into());
         self.any = joins;
     }

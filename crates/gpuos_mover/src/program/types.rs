@@ -128,8 +128,9 @@ pub enum Input {
     /// A rank of this node could not load what it was given: of several the one of the newest checkpoint. At every look at the folder, ahead
     /// of [`Input::Joins`], but looked for after these.
     Refused(Option<Refused>),
-    /// Those of this node that can begin from the files of any number of ranks. At every look at the folder, ahead of [`Input::Joins`].
-    Any(Vec<Join>),
+    /// Those of this node that can begin from the files of any number of ranks, and whether they need the files of all ranks in any case. At every
+    /// look at the folder, ahead of [`Input::Joins`].
+    Any(Vec<(Join, bool)>),
     /// All that have joined on this node, the newest join of each rank. At every look at the folder.
     Joins(Vec<Join>),
     /// Ranks of this node whose files are complete.

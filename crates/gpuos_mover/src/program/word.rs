@@ -47,8 +47,8 @@ pub(super) struct Report {
     pub(super) holds: Option<(CheckpointId, Vec<(u16, u16)>)>,
     /// The newest join of each rank, by rank.
     pub(super) joins: Vec<Join>,
-    /// Those that can begin from the files of any number of ranks.
-    pub(super) any: Vec<Join>,
+    /// Those that can begin from the files of any number of ranks, and whether they need all in any case.
+    pub(super) any: Vec<(Join, bool)>,
     /// What was answered and asked here, also before this conductor began. Complete before `ready`.
     pub(super) known: Known,
     /// A rank here could not load what it was given.
@@ -138,7 +138,8 @@ fn check(body: &Body) -> Result<(), Refused> {
             let held = report.holds.iter().flat_map(|(_, held)| held);
             let answered = &report.known.answered;
             is_joins(&report.joins)
-                && is_joins(&report.any)
+                && report.any.len() <= MAX_RANKS
+                && report.any.iter().all(|(join, _)| join.rank < join.size)
                 && answered.len() <= MAX_RANKS
                 && report.refused.iter().all(is_refusal)
                 && answered.iter().all(|it| it.join.rank < it.join.size)

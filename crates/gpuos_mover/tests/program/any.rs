@@ -28,7 +28,7 @@ fn start(bench: &mut Bench, size: u16, any: &[u16]) {
     for node in 0..2 {
         let ranks: Vec<u16> = (0..size).filter(|rank| rank % 2 == node).collect();
         let can = ranks.iter().filter(|rank| any.contains(rank));
-        let can = can.map(|rank| join(*rank, size)).collect();
+        let can = can.map(|rank| (join(*rank, size), false)).collect();
         bench.give(node, Input::Any(can));
         let joins = ranks.iter().map(|rank| join(*rank, size)).collect();
         bench.give(node, Input::Joins(joins));
@@ -61,12 +61,12 @@ fn fewer_and_more_ranks_are_told_who_holds_each_ones_files() {
 fn nobody_is_told_before_all_have_joined() {
     let mut bench = bench();
     let first = join(0, 2);
-    bench.give(0, Input::Any(vec![first]));
+    bench.give(0, Input::Any(vec![(first, false)]));
     bench.give(0, Input::Joins(vec![first]));
     bench.wait(5000);
     assert_eq!(bench.answers(), []);
     let second = join(1, 2);
-    bench.give(1, Input::Any(vec![second]));
+    bench.give(1, Input::Any(vec![(second, false)]));
     bench.give(1, Input::Joins(vec![second]));
     assert_eq!(bench.answers(), [(0, all()), (1, all())]);
 }
@@ -101,12 +101,31 @@ fn with_as_many_ranks_each_gets_its_own_files() {
     assert_eq!(answers, [(0, from(1)), (1, from(1)), (2, from(0))]);
 }
 
+#[test]
+fn who_needs_the_files_of_all_ranks_gets_them_with_as_many_ranks_too() {
+    for needs in [[true, true, true], [true, false, true]] {
+        let mut bench = bench();
+        let joins = |node| (0..3).filter(move |rank| rank % 2 == node);
+        for node in [0, 1] {
+            let says = joins(node).map(|rank| (join(rank, 3), needs[usize::from(rank)]));
+            bench.give(node, Input::Any(says.collect()));
+            assert_eq!(bench.answers(), [], "not all have joined");
+            let joins = joins(node).map(|rank| join(rank, 3));
+            bench.give(node, Input::Joins(joins.collect()));
+        }
+        let answers = bench.answers();
+        assert_eq!(answers.len(), 3);
+        let everything = answers.iter().all(|(_, start)| *start == all());
+        assert_eq!(everything, needs[1], "{answers:?}");
+    }
+}
+
 /// A program can name whom it likes: what no rank of its own has joined as says nothing.
 #[test]
 fn who_speaks_for_ranks_that_have_not_joined_is_not_listened_to() {
     let mut bench = bench();
     let said = (0..9).map(|rank| join(rank, 9)).chain([join(1, 2)]);
-    bench.give(0, Input::Any(said.collect()));
+    bench.give(0, Input::Any(said.map(|join| (join, true)).collect()));
     bench.give(0, Input::Joins(vec![join(0, 2)]));
     bench.give(1, Input::Joins(vec![join(1, 2)]));
     let answers = bench.answers();

@@ -20,7 +20,7 @@ use super::at::{self, Walk};
 use super::error::Error;
 use super::kept::{Kept, RUN};
 use super::names::{
-    any_name, join_name, one_line, read_any, read_join, refused_name, restored_name, start_file,
+    any_names, join_name, one_line, read_any, read_join, refused_name, restored_name, start_file,
     start_name, told,
 };
 use super::resume::{Start, there};
@@ -71,8 +71,8 @@ pub(super) struct Joined {
     changed: Option<(i64, u64)>,
     pub(super) newest: Vec<Join>,
     pub(super) older: Vec<Join>,
-    /// Rank and nonce of those that can begin from the files of any number of ranks.
-    any: BTreeSet<(u16, u64)>,
+    /// Rank and nonce of those that can begin from the files of any number of ranks, and whether they need all in any case.
+    any: BTreeMap<(u16, u64), bool>,
     /// Who has refused what he was given.
     pub(super) refused: Option<Refused>,
 }
@@ -166,14 +166,19 @@ impl JobFolder {
         Ok(newest)
     }
 
-    /// Those of the ranks that [`JobFolder::joins`] has found last that can begin from the files of any number of ranks.
-    pub fn any(&self) -> Vec<Join> {
+    /// Those of the ranks that [`JobFolder::joins`] has found last that can begin from the files of any number of ranks, and whether
+    /// they need all in any case.
+    pub fn any(&self) -> Vec<(Join, bool)> {
         let state = self.state();
         let Some(joined) = &state.joined else {
             return Vec::new();
         };
-        let says = |join: &&Join| joined.any.contains(&(join.rank, join.nonce));
-        joined.newest.iter().filter(says).copied().collect()
+        let newest = joined.newest.iter();
+        let says = newest.filter_map(|join| {
+            let all = joined.any.get(&(join.rank, join.nonce))?;
+            Some((*join, *all))
+        });
+        says.collect()
     }
 
     /// Answers a join in an epoch, once. Earlier ones of the rank are removed, with what was made for them.
@@ -219,7 +224,9 @@ impl JobFolder {
             // A name in the user's folder, which he can remove as well.
             let _ = at::remove(&self.ranks, &join_name(old)[..]);
             let _ = at::remove(&self.ranks, &refused_name(old.rank, old.nonce)[..]);
-            let _ = at::remove(&self.ranks, &any_name(old.rank, old.nonce)[..]);
+            for says in any_names(old.rank, old.nonce) {
+                let _ = at::remove(&self.ranks, &says[..]);
+            }
             if old.nonce != join.nonce {
                 let _ = at::remove(&self.root, &start_name(old)[..]);
                 self.discard(&mut state, restored_name(old));
@@ -448,7 +455,7 @@ fn is_settled((seconds, nanos): (i64, u64)) -> bool {
 
 pub(super) fn read_joins(ranks: &OwnedFd) -> io::Result<Joined> {
     let mut of_rank: BTreeMap<u16, Vec<Join>> = BTreeMap::new();
-    let mut any = BTreeSet::new();
+    let mut any = BTreeMap::new();
     let mut looked = 0;
     at::each(ranks, |name, told| {
         looked += 1;

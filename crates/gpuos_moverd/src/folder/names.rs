@@ -28,14 +28,21 @@ pub(super) fn refused_name(rank: u16, nonce: u64) -> String {
     format!("refused.{rank}.{nonce}")
 }
 
-/// The file, made before the join, by which the rank says that it can begin from the files of any number of ranks.
-pub(super) fn any_name(rank: u16, nonce: u64) -> String {
-    format!("any.{rank}.{nonce}")
+/// The files, one of them made before the join, by which the rank says that it can begin from the files of any number of ranks, or needs those
+/// of all of them in any case.
+pub(super) fn any_names(rank: u16, nonce: u64) -> [String; 2] {
+    [format!("any.{rank}.{nonce}"), format!("all.{rank}.{nonce}")]
 }
 
-/// Rank and nonce of such a file.
-pub(super) fn read_any(name: &[u8]) -> Option<(u16, u64)> {
-    rank_and_nonce(std::str::from_utf8(name).ok()?.strip_prefix("any.")?)
+/// Rank and nonce of such a file, and whether it is the second.
+pub(super) fn read_any(name: &[u8]) -> Option<((u16, u64), bool)> {
+    let (word, rest) = std::str::from_utf8(name).ok()?.split_once('.')?;
+    let all = match word {
+        "any" => false,
+        "all" => true,
+        _ => return None,
+    };
+    Some((rank_and_nonce(rest)?, all))
 }
 
 /// The file with the answer to a join.
