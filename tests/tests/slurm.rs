@@ -7,6 +7,7 @@ mod checkpoint_ends;
 mod checkpoint_kinds;
 mod checkpoint_losses;
 mod checkpoint_matrix;
+mod checkpoint_numbers;
 mod checkpoint_outside;
 mod checkpoint_rto;
 mod claims;
