@@ -24,7 +24,7 @@ module gpuos
 
   public :: gpuos_ckpt_open, gpuos_ckpt_close, gpuos_ckpt_available, gpuos_ckpt_rank, gpuos_ckpt_size, gpuos_ckpt_join
   public :: gpuos_ckpt_restored, gpuos_ckpt_wanted, gpuos_ckpt_folder, gpuos_ckpt_ready, gpuos_ckpt_outcome, gpuos_ckpt_wait
-  public :: gpuos_ckpt_message, gpuos_ckpt_refuse, gpuos_ckpt_ask
+  public :: gpuos_ckpt_message, gpuos_ckpt_refuse, gpuos_ckpt_ask, gpuos_ckpt_any_ranks, gpuos_ckpt_restored_ranks
 
   interface
     function gpuos_ckpt_open(rank, size) result(ckpt) bind(c, name='gpuos_ckpt_open')
@@ -51,6 +51,20 @@ module gpuos
     end function
 
     function gpuos_ckpt_size(ckpt) result(ranks) bind(c, name='gpuos_ckpt_size')
+      import :: c_int, c_ptr
+      type(c_ptr), value :: ckpt
+      integer(c_int) :: ranks
+    end function
+
+    ! Before gpuos_ckpt_join: the program can begin from a checkpoint of any number of ranks.
+    function gpuos_ckpt_any_ranks(ckpt) result(rc) bind(c, name='gpuos_ckpt_any_ranks')
+      import :: c_int, c_ptr
+      type(c_ptr), value :: ckpt
+      integer(c_int) :: rc
+    end function
+
+    ! How many ranks have made what the program goes on from.
+    function gpuos_ckpt_restored_ranks(ckpt) result(ranks) bind(c, name='gpuos_ckpt_restored_ranks')
       import :: c_int, c_ptr
       type(c_ptr), value :: ckpt
       integer(c_int) :: ranks

@@ -66,12 +66,21 @@ int gpuos_ckpt_available(const gpuos_ckpt *ckpt);
 int gpuos_ckpt_rank(const gpuos_ckpt *ckpt);
 int gpuos_ckpt_size(const gpuos_ckpt *ckpt);
 
+/* Before gpuos_ckpt_join, on all ranks: the program can begin from a checkpoint of any number of ranks. With as many ranks as have made it nothing
+ * is different; with another number each rank is given the files of all of them, and reads what it needs. 0 or GPUOS_CKPT_ERROR. */
+int gpuos_ckpt_any_ranks(gpuos_ckpt *ckpt);
+
 /* Joins and waits until all ranks have: GPUOS_CKPT_NEW, GPUOS_CKPT_RESTORE, or an error. Says on standard error every 60 s that it waits. */
 int gpuos_ckpt_join(gpuos_ckpt *ckpt, long limit_ms);
 
 /* After GPUOS_CKPT_RESTORE: the checkpoint, and the folder with this rank's files, a copy that it may change. 0 or GPUOS_CKPT_ERROR. `number`
  * may be NULL. */
 int gpuos_ckpt_restored(gpuos_ckpt *ckpt, uint32_t *number, char *folder, size_t size);
+
+/* After GPUOS_CKPT_RESTORE: how many ranks have made the checkpoint. If that is not gpuos_ckpt_size, which only happens after gpuos_ckpt_any_ranks, the
+ * folder of gpuos_ckpt_restored has one folder for each of them, rank-R-of-S, which other ranks read, too, and none may write. 0: the program goes on
+ * from none. */
+int gpuos_ckpt_restored_ranks(gpuos_ckpt *ckpt);
 
 /* After GPUOS_CKPT_RESTORE: the checkpoint cannot be loaded. It is passed over from now on, in later runs of the job, too; the program joins
  * again and is given the one before. If one rank cannot load it, all ranks call this and join again. `why`: a line for the user, or NULL.

@@ -20,11 +20,12 @@
 
 gpuos_checkpoint_restored='' # the checkpoint that the program goes on from
 gpuos_checkpoint_from=''     # the folder with its files
+gpuos_checkpoint_ranks=''    # how many ranks have made it
 gpuos_checkpoint_number=''   # the checkpoint that is wanted
 gpuos_checkpoint_reason=''   # why: interval, asked, end
 gpuos_checkpoint_into=''     # the folder for its files
 gpuos_checkpoint_why=''      # why the last function failed
-_gpuos_joined='' _gpuos_told='' _gpuos_done=0 _gpuos_rank=0 _gpuos_size=1
+_gpuos_joined='' _gpuos_told='' _gpuos_done=0 _gpuos_rank=0 _gpuos_size=1 _gpuos_any=''
 
 # A decimal number without sign and leading zeros, of at most ten digits?
 _gpuos_number() {
@@ -74,10 +75,16 @@ _gpuos_pause() {
     [ "$((_gpuos_pauses % 300))" != 0 ] || echo "gpuos: still waiting for $1, for $((_gpuos_pauses / 5)) s" >&2
 }
 
+# gpuos_checkpoint_any_ranks: before gpuos_checkpoint_start, on all ranks: the program can begin from a checkpoint of any number of ranks. Where that is
+# another one than its own, gpuos_checkpoint_from has a folder for each of the gpuos_checkpoint_ranks that have made it, rank-R-of-S, for all to read.
+gpuos_checkpoint_any_ranks() {
+    _gpuos_any=yes
+}
+
 # gpuos_checkpoint_start [RANK SIZE]: joins and waits until all ranks of the program have. 0: go on from gpuos_checkpoint_from, or begin anew
 # if it is empty. 1: end with an error; standard error has the sentence.
 gpuos_checkpoint_start() {
-    gpuos_checkpoint_restored='' gpuos_checkpoint_from='' _gpuos_joined=''
+    gpuos_checkpoint_restored='' gpuos_checkpoint_from='' gpuos_checkpoint_ranks='' _gpuos_joined=''
     [ -n "${GPUOS_CHECKPOINT_DIR:-}" ] || return 0
     if [ $# = 2 ]; then _gpuos_rank=$1 _gpuos_size=$2; else _gpuos_launcher; fi
     if ! _gpuos_join; then
@@ -97,7 +104,9 @@ _gpuos_join() {
     *[!0-9]*) _gpuos_nonce=$(date +%s)$(printf %09d "$$") ;;
     esac
     _gpuos_mine=$GPUOS_CHECKPOINT_DIR/ranks/$_gpuos_rank.$_gpuos_size.$_gpuos_nonce
-    if ! { printf '' >"$_gpuos_mine"; } 2>/dev/null; then
+    # What is said of a join is there before it.
+    _gpuos_says=${_gpuos_any:+$GPUOS_CHECKPOINT_DIR/ranks/any.$_gpuos_rank.$_gpuos_nonce}
+    if ! { printf '' >"${_gpuos_says:-/dev/null}" && printf '' >"$_gpuos_mine"; } 2>/dev/null; then
         _gpuos_fails "cannot join in $_gpuos_mine; in a container, bind \$GPUOS_CHECKPOINT_DIR into it at the same path, writable"
         return
     fi
@@ -112,8 +121,14 @@ _gpuos_join() {
     case $_gpuos_word in
     new) ;;
     restore)
-        gpuos_checkpoint_restored=$_gpuos_rest
-        gpuos_checkpoint_from=$GPUOS_CHECKPOINT_DIR/restore.$_gpuos_rank.$_gpuos_nonce
+        gpuos_checkpoint_restored=${_gpuos_rest%% *}
+        gpuos_checkpoint_ranks=${_gpuos_rest##* }
+        if [ "$gpuos_checkpoint_restored" = "$_gpuos_rest" ]; then
+            gpuos_checkpoint_ranks=$_gpuos_size
+            gpuos_checkpoint_from=$GPUOS_CHECKPOINT_DIR/restore.$_gpuos_rank.$_gpuos_nonce
+        else
+            gpuos_checkpoint_from=$GPUOS_CHECKPOINT_DIR/restored.$gpuos_checkpoint_restored
+        fi
         ;;
     failed) _gpuos_fails "$_gpuos_rest"; return ;;
     *) _gpuos_fails "the answer \"$_gpuos_word\" is none that this version of gpuos-checkpoint.sh knows"; return ;;

@@ -61,10 +61,18 @@ class Request(NamedTuple):
 
 
 class Restored(NamedTuple):
-    """The checkpoint that the program goes on from, and the folder with this rank's files, a copy that it may change."""
+    """The checkpoint that the program goes on from, and the folder with this rank's files, a copy that it may change. `ranks`: how many ranks have
+    made it. `shared`, which only happens with `any_ranks` or `all_files`: the folder has one for each of them, which `folders` names, for all
+    ranks to read and none to write."""
 
     number: int
     folder: Path
+    ranks: int = 0
+    shared: bool = False
+
+    def folders(self) -> "list[Path]":
+        """The folder of each rank that has made it."""
+        return [self.folder / f"rank-{rank}-of-{self.ranks}" for rank in range(self.ranks)]
 
 
 class Outcome(NamedTuple):
@@ -119,14 +127,23 @@ def _say(text: str) -> None:
 class Checkpoints:
     """The client of the protocol, for one rank of the program."""
 
-    def __init__(self, rank: Optional[int] = None, size: Optional[int] = None, folder: Optional[os.PathLike] = None):
-        """For rank `rank` of `size`, by default what `launched` says; the folder is that of the environment."""
+    def __init__(
+        self,
+        rank: Optional[int] = None,
+        size: Optional[int] = None,
+        folder: Optional[os.PathLike] = None,
+        any_ranks: bool = False,
+        all_files: bool = False,
+    ):
+        """For rank `rank` of `size`, by default what `launched` says; the folder is that of the environment. `any_ranks`: the program can begin from
+        a checkpoint of any number of ranks, which all of them have to say. `all_files`: the same, and each needs the files of all of them also where the
+        number is the same."""
         if rank is None or size is None:
             rank, size = launched()
         if not 0 <= rank < size <= 65535:
             raise CheckpointError(f"rank {rank} of {size} cannot be: ranks count from 0, and there are at most 65535")
         folder = folder or os.environ.get(_VARIABLE)
-        self.rank, self.size = rank, size
+        self.rank, self.size, self.any_ranks, self.all_files = rank, size, any_ranks or all_files, all_files
         self._folder = Path(folder) if folder else None
         self._joined: Optional[Path] = None
         self._held: Optional[BinaryIO] = None
@@ -159,12 +176,17 @@ class Checkpoints:
         word, rest = _words(line)
         if word == "failed":
             raise CheckpointError(rest)
-        number = _number(rest)
-        if word not in ("new", "restore") or (word == "restore") == (number is None):
+        checkpoint, _, of = rest.partition(" of ")
+        number, ranks = _number(checkpoint), _number(of)
+        if word not in ("new", "restore") or (word == "restore") == (number is None) or bool(of) == (ranks is None):
             raise CheckpointError(f"{path} says {line!r}, which this version of gpuos does not know")
         self._joined = self._folder / f"ranks/{self.rank}.{self.size}.{nonce}"
         self._given = None if number is None else nonce
-        return None if number is None else Restored(number, self._folder / f"restore.{self.rank}.{nonce}")
+        if number is None:
+            return None
+        if ranks is None:
+            return Restored(number, self._folder / f"restore.{self.rank}.{nonce}", self.size)
+        return Restored(number, self._folder / f"restored.{number}", ranks, True)
 
     def refuse(self, why: str = "") -> None:
         """What `join` has given cannot be loaded; `why` is a line for the user. It is passed over from now on, in later runs of the job, too. The
@@ -184,6 +206,10 @@ class Checkpoints:
         while True:
             path = ranks / f"{self.rank}.{self.size}.{nonce}"
             try:
+                if self.any_ranks:
+                    # Before the join: what is said of it then is not missed.
+                    says = "all" if self.all_files else "any"
+                    os.close(os.open(ranks / f"{says}.{self.rank}.{nonce}", os.O_WRONLY | os.O_CREAT, 0o600))
                 held = open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb", buffering=0)
                 break
             except FileExistsError:
@@ -444,6 +470,7 @@ class Session:
         default: Any = None,
         read: Optional[Callable[[Path], Any]] = None,
         refuse: bool = True,
+        reshape: Optional[Callable[["list[Path]"], Any]] = None,
         **options: Any,
     ) -> Any:
         """What was saved, or `default` at a first start. `read` is given the folder with this rank's files; without it, what
@@ -452,7 +479,11 @@ class Session:
         Where that raises an exception on any rank, the checkpoint is refused, all ranks join again, and what is read is the one before, until
         one can be loaded or none is left (CheckpointError). All ranks call it. With a `broadcast` alone ranks cannot know of each other: the
         exception is raised then, and the program goes on from the one before when it is started again. `refuse=False`: exceptions are the program's
-        own, and nothing is refused. MemoryError and what is no Exception always are."""
+        own, and nothing is refused. MemoryError and what is no Exception always are.
+
+        `reshape`: in a session with `any_ranks`, what another number of ranks has saved is read by it: it is given the folders of all of them, by rank, and
+        reads what this rank needs."""
+        read = self._reader(read, reshape, options)
         while self.restored is not None:
             if not refuse:
                 return self._read(self.restored.folder, read, options)
@@ -467,6 +498,17 @@ class Session:
                 return value
             self._go_back(error)
         return default
+
+    def _reader(self, read: Any, reshape: Any, options: dict) -> Any:
+        if reshape is None and self._client.any_ranks:
+            raise CheckpointError("any_ranks=True needs load(reshape=FUNCTION), which reads the files of another number of ranks")
+
+        def either(folder: Path) -> Any:
+            if self.restored is not None and self.restored.shared:
+                return reshape(self.restored.folders())
+            return self._read(folder, read, options)
+
+        return read if reshape is None else either
 
     def _go_back(self, error: Optional[Exception]) -> None:
         """Refuses what was given, and joins again."""
@@ -518,6 +560,22 @@ class Session:
         """What `due` has found."""
         return self._request
 
+    def agrees(self, value: bool) -> bool:
+        """Whether it is true on all ranks, as far as these can know of each other."""
+        return self._ranks.all(value)
+
+    def folder(self) -> Optional[Path]:
+        """The folder for this rank's files of the checkpoint that is due; None where some rank has none. For what all ranks write together, before
+        `save`."""
+        if self._request is None:
+            raise CheckpointError("no checkpoint is due: call folder() after due() was true")
+        found: Optional[Path] = None
+        try:
+            found = self._client.folder(self._request.number)
+        except (GivenUp, _TimedOut) as error:
+            _say(str(error))
+        return found if self.agrees(found is not None) else None
+
     def save(self, state: Any = None, write: Optional[Callable[[Path], None]] = None) -> bool:
         """Saves this rank's part of the checkpoint that is due, and goes on while it is stored. `write` is given the folder for
         the files; without it `state` is written with torch.save, if the program has imported torch, else as JSON.
@@ -566,6 +624,8 @@ def session(
     rank: Optional[int] = None,
     size: Optional[int] = None,
     outlive: bool = False,
+    any_ranks: bool = False,
+    all_files: bool = False,
 ) -> Session:
     """A session, to be used in a `with` statement, which joins and waits for the answer.
 
@@ -574,11 +634,12 @@ def session(
     neither. `look_every`: of how many steps one looks; with NCCL each look waits for the GPU, so look seldom or name a group of
     gloo. `rank`, `size`: by default those of torch.distributed, else what `launched` says. `outlive`: in a job with checkpoints
     SIGTERM does not end the program before the session does. Slurm sends it to a job that it will preempt, which has its
-    GraceTime to save then; programs that are started meanwhile ignore it, too, and scancel ends them all some seconds later."""
+    GraceTime to save then; programs that are started meanwhile ignore it, too, and scancel ends them all some seconds later. `any_ranks`: the program
+    can begin from what another number of ranks has saved, which `load(reshape=)` then reads; `all_files`: that reads what any number has saved."""
     torch = None if broadcast is not None else _torch_distributed()
     if torch is not None and rank is None:
         rank, size = torch.distributed.get_rank(), torch.distributed.get_world_size()
-    client = Checkpoints(rank, size)
+    client = Checkpoints(rank, size, any_ranks=any_ranks, all_files=all_files)
     if broadcast is not None:
         ranks: _Ranks = _Broadcast(broadcast)
     elif torch is not None:

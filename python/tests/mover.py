@@ -42,7 +42,7 @@ class Mover:
         while not self._stop.wait(0.002):
             names = [name for name in os.listdir(self.path / "ranks") if name not in self.answered and name[0] != "."]
             self._refuse([name for name in names if name.startswith("refused.")])
-            names = [name for name in names if not name.startswith(("refused.", "ask."))]
+            names = [name for name in names if not name.startswith(("refused.", "ask.", "any.", "all."))]
             parts = [tuple(map(int, name.split("."))) for name in names]
             if parts and len(parts) == parts[0][1]:
                 self.ranks = {rank: size for rank, size, _ in parts}

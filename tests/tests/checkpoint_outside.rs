@@ -21,7 +21,7 @@ fn publish(cluster: &Cluster, nodes: &[&str], job: u32) {
 }
 
 /// The newest checkpoint of a job that programs on these nodes were told of, from `least` on.
-fn newest(cluster: &Cluster, nodes: &[&str], job: u32, least: u32) -> u32 {
+pub(crate) fn newest(cluster: &Cluster, nodes: &[&str], job: u32, least: u32) -> u32 {
     until(cluster, "a checkpoint", || {
         let known = nodes
             .iter()
@@ -39,7 +39,7 @@ fn away(cluster: &Cluster, job: u32, from: &[&str], to: &[&str]) {
 }
 
 /// All ranks go on from one checkpoint that is at least this new.
-fn go_on(cluster: &Cluster, job: u32, times: usize, least: u32) -> u32 {
+pub(crate) fn go_on(cluster: &Cluster, job: u32, times: usize, least: u32) -> u32 {
     let restored = |rank| {
         until(cluster, "it goes on", || {
             let all = said(cluster, job, rank, "restored checkpoint");

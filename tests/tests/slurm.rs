@@ -9,6 +9,7 @@ mod checkpoint_kinds;
 mod checkpoint_losses;
 mod checkpoint_matrix;
 mod checkpoint_memory;
+mod checkpoint_numbers;
 mod checkpoint_outside;
 mod checkpoint_overhead;
 mod checkpoint_rto;

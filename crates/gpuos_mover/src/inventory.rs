@@ -28,7 +28,7 @@ pub(crate) fn report<D: Disk>(local: &mut Local<'_, D>) -> Result<Report> {
     Ok(Report { parts })
 }
 
-/// What the store has. A note of what is committed that does not hold hides all of it: the node counts as one that has lost its
+/// What the store has of checkpoints of as many nodes as the job has. A note of what is committed that does not hold hides all of it: the node counts as one that has lost its
 /// disk then, and what holds is found where its parts are made again.
 pub(crate) fn list<D: Disk>(local: &mut Local<'_, D>) -> Result<Vec<Held>> {
     match local.job.list() {
@@ -36,8 +36,23 @@ pub(crate) fn list<D: Disk>(local: &mut Local<'_, D>) -> Result<Vec<Held>> {
             local.note(error.to_string());
             Ok(Vec::new())
         }
-        listed => listed,
+        listed => Ok(listed?
+            .into_iter()
+            .filter(|held| is_of(local, held))
+            .collect()),
     }
+}
+
+/// Whether it was made by as many nodes as the job has now: what others made is for another way to begin. Where no manifest says it, it may be.
+fn is_of<D: Disk>(local: &Local<'_, D>, held: &Held) -> bool {
+    let nodes = match &held.part {
+        Part::Prepared(summary) => Some(summary.nodes),
+        _ => held.copies.iter().find_map(|node| {
+            let copy = local.job.copy(held.id, *node);
+            copy.ok().map(|copy| copy.nodes)
+        }),
+    };
+    nodes.is_none_or(|nodes| nodes == local.settings.nodes)
 }
 
 fn part<D: Disk>(local: &Local<'_, D>, held: &Held) -> PartReport {

@@ -4,7 +4,8 @@
 //! *generations* of [`Settings::full_every`](crate::settings::Settings::full_every), from the first one that the run may use. A part
 //! refers to parts of its own generation only, on all nodes, so the first checkpoint of a run and of each generation is written in full.
 //! What a checkpoint of this run needs anywhere is thus in its generation and not newer than it. What the ones of
-//! earlier runs need is read from all manifests at the restart, and is in the plan.
+//! earlier runs need is read from all manifests at the restart, and is in the plan. Of those that were made by another number of nodes that is not
+//! known, and each may need all before it.
 
 use std::collections::BTreeMap;
 
@@ -16,6 +17,8 @@ use crate::message::Plan;
 
 /// The rule, the same on all nodes of a run.
 pub(crate) struct Keeping {
+    /// Nodes of the job.
+    nodes: u16,
     policy: Policy,
     full_every: u32,
     /// The highest number of earlier runs.
@@ -25,8 +28,9 @@ pub(crate) struct Keeping {
 }
 
 impl Keeping {
-    pub(crate) fn of(plan: &Plan) -> Keeping {
+    pub(crate) fn of(plan: &Plan, nodes: u16) -> Keeping {
         Keeping {
+            nodes,
             policy: Policy { keep: plan.keep },
             full_every: plan.full_every.max(1),
             highest: plan.highest,
@@ -74,6 +78,9 @@ impl Keeping {
             _ if self.generation(part.id).is_some() => ids
                 .filter(|id| *id <= part.id && self.may_refer(part.id, *id))
                 .collect(),
+            (None, Part::Prepared(summary)) if summary.nodes != self.nodes => {
+                ids.filter(|id| *id < part.id).collect()
+            }
             (None, Part::Prepared(summary)) => summary.needs.clone(),
             _ => Vec::new(),
         };

@@ -5,6 +5,7 @@
 //! - [`settings`]: its place in the job and its limits; [`output`]: what it has to say,
 //! - [`message`]: what nodes say to each other, and what is refused,
 //! - [`roster`]: which index and which set each node has; [`donors`]: what they take from nodes that the job has no more,
+//! - [`hosts`]: which nodes host the parts of a checkpoint that was made by another number of nodes, and [`hosting`]: how they make it whole,
 //! - [`program`]: when the job's program starts, from what, and when it saves.
 //!
 //! ```text
@@ -31,6 +32,8 @@
 #![forbid(unsafe_code)]
 
 pub mod donors;
+pub mod hosting;
+pub mod hosts;
 mod inventory;
 mod keeping;
 mod local;

@@ -10,6 +10,7 @@ use gpuos_checkpoint::commit::{Commit, Effect, Input, step};
 use gpuos_checkpoint::ids::{CheckpointId, Digest, LEADER, NodeIndex};
 use gpuos_store::disk::Disk;
 use gpuos_store::error::Result as Stored;
+use gpuos_store::job::JobStore;
 use gpuos_store::restore::{Target, restore};
 use gpuos_store::room::Room;
 use gpuos_store::store::Store;
@@ -75,12 +76,29 @@ impl<'a, D: Disk> Node<'a, D> {
         settings: Settings,
         now: u64,
     ) -> Result<Node<'a, D>, String> {
+        let job = store.job(&settings.job, settings.uid);
+        Node::with(
+            job.map_err(|error| error.to_string())?,
+            files,
+            settings,
+            now,
+        )
+    }
+
+    /// The same with its parts in this place: a node may host those of others.
+    ///
+    /// # Errors
+    /// The settings contradict each other.
+    pub fn with(
+        job: JobStore<'a, D>,
+        files: &'a D,
+        settings: Settings,
+        now: u64,
+    ) -> Result<Node<'a, D>, String> {
         let (set, place) = settings.place()?;
         let geometry = set.geometry();
         let geometry =
             geometry.ok_or("a set's numbers contradict each other; arrange the sets again")?;
-        let job = store.job(&settings.job, settings.uid);
-        let job = job.map_err(|error| error.to_string())?;
         let (own, nodes) = (settings.own, settings.nodes);
         Ok(Node {
             commit: Commit::new(own, nodes, settings.run, settings.commit, now),

@@ -3,6 +3,7 @@
 use gpuos_checkpoint::commit::Outcome;
 use gpuos_checkpoint::ids::{CheckpointId, NodeIndex};
 use gpuos_checkpoint::refusal::Refusal;
+use serde::{Deserialize, Serialize};
 
 /// Something that the caller does or passes on, in order.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -47,7 +48,7 @@ pub enum Output {
 }
 
 /// With what a job goes on.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Ready {
     /// The checkpoint to restore, the same on all nodes, whose part is here. `None`: there is none.
     pub restore: Option<CheckpointId>,

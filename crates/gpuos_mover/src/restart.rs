@@ -29,6 +29,8 @@ pub(crate) struct Restart {
     keep: u32,
     full_every: u32,
     only: Option<u32>,
+    above: Option<CheckpointId>,
+    beyond: u32,
     sets: Vec<NodeSet>,
     reports: BTreeMap<NodeIndex, Report>,
     /// Checkpoints that could not be repaired, with the reason.
@@ -47,6 +49,8 @@ impl Restart {
             keep: settings.keep,
             full_every: settings.full_every,
             only: settings.only,
+            above: settings.above,
+            beyond: settings.beyond,
             sets: settings.sets.iter().map(stripes).collect(),
             reports: BTreeMap::new(),
             failed: BTreeMap::new(),
@@ -157,7 +161,7 @@ impl Restart {
             repair: Vec::new(),
             passed_over: Vec::new(),
             refused: self.refused.clone().into_iter().collect(),
-            highest: highest.unwrap_or(0),
+            highest: highest.unwrap_or(0).max(self.beyond),
             lost: false,
             kept: Vec::new(),
             keep: self.keep,
@@ -172,10 +176,13 @@ impl Restart {
                 return plan;
             }
         };
-        let only = self.only;
-        let wanted = |verdict: &&Verdict| only.is_none_or(|only| only == verdict.id.number);
+        let (only, above) = (self.only, self.above);
+        let wanted = |verdict: &&Verdict| {
+            only.is_none_or(|only| only == verdict.id.number)
+                && above.is_none_or(|above| above < verdict.id)
+        };
         let wanted: Vec<Verdict> = verdicts.iter().filter(wanted).cloned().collect();
-        if let (Some(only), true) = (only, wanted.is_empty()) {
+        if let (Some(only), true, None) = (only, wanted.is_empty(), above) {
             plan.passed_over
                 .push(format!("there is no checkpoint {only}"));
         }
@@ -195,6 +202,7 @@ impl Restart {
         let was = |verdict: &Verdict| verdict.committed || self.refused.contains_key(&verdict.id);
         // Who names one does not want to begin anew in its place.
         let counts = only.is_some() || verdicts.iter().any(was);
+        let counts = counts && above.is_none();
         plan.lost = chosen.is_none() && counts;
         if let Some(id) = chosen.map(|verdict| verdict.id) {
             plan.restore = self.digests(id).map(|_| id);

@@ -175,7 +175,7 @@ fn hold<'a>(
 }
 
 /// Whether a claim is of a node in a set of the job's nodes.
-fn is_sound(claim: &Claim) -> bool {
+pub(crate) fn is_sound(claim: &Claim) -> bool {
     let members: BTreeSet<&NodeIndex> = claim.set.iter().collect();
     claim.set.contains(&claim.index)
         && members.len() == claim.set.len()
@@ -183,7 +183,7 @@ fn is_sound(claim: &Claim) -> bool {
         && set_of(claim.set.clone(), claim.parity).is_some()
 }
 
-fn set_of(members: Vec<NodeIndex>, parity: u16) -> Option<Set> {
+pub(crate) fn set_of(members: Vec<NodeIndex>, parity: u16) -> Option<Set> {
     let data = members.len().checked_sub(parity.into())?;
     let set = Set {
         data: u8::try_from(data).ok()?,

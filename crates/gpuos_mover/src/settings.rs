@@ -1,7 +1,7 @@
 //! A node's place in its job, and its limits.
 
 use gpuos_checkpoint::commit;
-use gpuos_checkpoint::ids::NodeIndex;
+use gpuos_checkpoint::ids::{CheckpointId, NodeIndex};
 use gpuos_checkpoint::pull::{MOST_WINDOW, Patience};
 use gpuos_checkpoint::sets::Set;
 use gpuos_core::job::JobId;
@@ -40,6 +40,10 @@ pub struct Settings {
     pub full_every: u32,
     /// The run goes on from the checkpoint of this number and no other. `None`: from the newest. That of node 0 counts.
     pub only: Option<u32>,
+    /// Older ones than this are left alone: the run has something newer, of another number of nodes. That of node 0 counts.
+    pub above: Option<CheckpointId>,
+    /// Numbers up to this are taken, by checkpoints of other numbers of nodes. That of node 0 counts.
+    pub beyond: u32,
 }
 
 impl Settings {
@@ -67,6 +71,8 @@ impl Settings {
             keep: 2,
             full_every: 8,
             only: None,
+            above: None,
+            beyond: 0,
         }
     }
 

@@ -5,6 +5,7 @@ mod random;
 mod support;
 
 mod cluster;
+mod elastic;
 mod hostile;
 mod program;
 mod retention;

@@ -7,7 +7,9 @@ use gpuos_checkpoint::ids::{CheckpointId, NodeIndex};
 use gpuos_core::job::JobId;
 use gpuos_link::session::Place;
 use gpuos_mover::donors::Taking;
+use gpuos_mover::hosts::Hosts;
 use gpuos_mover::message::{Bytes, MAX_MESSAGE};
+use gpuos_mover::output::Ready;
 use gpuos_mover::roster::{Claim, Roster};
 use serde::{Deserialize, Serialize};
 
@@ -16,6 +18,9 @@ pub const MAX_CARRIED: usize = MAX_MESSAGE + (4 << 10);
 
 /// Bytes of a segment that are asked for at a time, and at most.
 pub const PIECE: u32 = 1 << 20;
+
+/// Numbers of nodes by which a node has parts, and parts that it hosts, at most; own choice.
+const MAX_CLAIMS: usize = 4096;
 
 /// The longest text of an option; own choice, far above what its reader takes.
 const MAX_ASKED: usize = 512;
@@ -44,8 +49,10 @@ pub enum Body {
     },
     /// This.
     Claim {
-        /// By its newest manifest.
-        claim: Option<Claim>,
+        /// By its manifests, for each number of nodes that the job had when they were made.
+        own: Vec<Claim>,
+        /// By those of nodes that it hosts.
+        hosted: Vec<Claim>,
         /// A run, and the checkpoint that the job's user has chosen for it.
         chosen: Option<(u32, u32)>,
     },
@@ -61,6 +68,17 @@ pub enum Body {
     NoRoster(String),
     /// To seat 0: that node could not give what the roster had it give.
     NotGiven(String),
+    /// For a node that this one hosts, of one that the sender hosts.
+    Hosted {
+        /// Who says it.
+        from: NodeIndex,
+        /// To whom.
+        to: NodeIndex,
+        /// What.
+        bytes: Bytes,
+    },
+    /// To seat 0, of the host of node 0: this can be restored of what other numbers of nodes have made, and is whole.
+    Whole(Box<Ready>),
     /// For the conductor.
     Word(Bytes),
     /// For the loop of the node.
@@ -87,6 +105,8 @@ pub enum Body {
         ticket: u64,
         /// Of this checkpoint.
         id: CheckpointId,
+        /// The one in which the files of this rank are.
+        rank: u16,
     },
     /// Give me bytes of a segment, for the files of a rank.
     SegmentAsk {
@@ -94,6 +114,8 @@ pub enum Body {
         ticket: u64,
         /// Of this checkpoint.
         id: CheckpointId,
+        /// The node whose part it is, as its manifest says.
+        part: u16,
         /// The first byte.
         offset: u64,
         /// How many, [`PIECE`] at most.
@@ -127,6 +149,14 @@ pub struct JobRoster {
     pub of: Option<Other>,
     /// It is whole, and the job begins from it if it has none itself.
     pub base: Option<Base>,
+    /// What another number of nodes has made is made whole, and these host its parts; another roster follows then.
+    pub hosts: Option<Hosts>,
+    /// What other numbers of nodes have made, and was not looked at, is as new as this.
+    pub other_nodes: Option<CheckpointId>,
+    /// The highest number of all that is known; 0: there is none.
+    pub beyond: u32,
+    /// Why what other numbers of nodes have made cannot be restored.
+    pub unhosted: Vec<String>,
 }
 
 /// Another job of the same user, from whose checkpoint a job is to begin.
@@ -148,7 +178,7 @@ impl Other {
     }
 }
 
-/// A checkpoint of another job, whose parts are on all nodes.
+/// A checkpoint of another job, or of another number of nodes, whose parts are all on nodes of the job.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Base {
     /// The job.
@@ -251,11 +281,16 @@ impl Carried {
         let fits = match &carried.body {
             Body::Roster(told) => {
                 let seats = told.roster.index_of_seat.len();
-                seats == usize::from(nodes) && told.asked.len() <= MAX_ASKED
+                let hosts = told.hosts.iter().flat_map(|hosts| &hosts.seat_of_index);
+                seats == usize::from(nodes)
+                    && told.asked.len() <= MAX_ASKED
+                    && hosts.copied().all(|seat| seat < nodes)
             }
-            Body::Claim {
-                claim: Some(claim), ..
-            } => claim.set.len() <= usize::from(u8::MAX),
+            Body::Claim { own, hosted, .. } => {
+                let mut all = own.iter().chain(hosted);
+                own.len() + hosted.len() <= MAX_CLAIMS
+                    && all.all(|claim| claim.set.len() <= usize::from(u8::MAX))
+            }
             Body::SegmentAsk { offset, length, .. } => {
                 *length <= PIECE && offset.checked_add((*length).into()).is_some()
             }

@@ -155,7 +155,7 @@ pub enum BackDone {
     Taken {
         /// For this gathering.
         session: u32,
-        /// A sentence that says what came, or why nothing did.
-        result: Result<String, String>,
+        /// Sentences that say what came, or why nothing did, each with the node if it could not give what it has.
+        results: Vec<Result<String, (String, String)>>,
     },
 }

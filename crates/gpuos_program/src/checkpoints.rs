@@ -32,7 +32,9 @@ pub enum Start {
     Restore {
         /// The checkpoint.
         number: u32,
-        /// This rank's files, as it has saved them; a copy that it may change.
+        /// This rank's files, as it has saved them; a copy that it may change. After [`any_ranks`](Checkpoints::any_ranks), where
+        /// [`given_ranks`](Checkpoints::given_ranks) is another number than this program has ranks: the folder with those of all of them, named
+        /// `rank-R-of-S`, which others read, too.
         folder: PathBuf,
     },
     /// There are checkpoints, and they cannot be loaded as things are: a sentence. The program should end with an error.
@@ -65,6 +67,10 @@ pub struct Checkpoints {
     told: AtomicBool,
     /// The join by which it was given a checkpoint.
     given: Option<u64>,
+    /// It can begin from the files of any number of ranks.
+    any: bool,
+    /// How many ranks have made what it was given.
+    of: u16,
     /// The newest checkpoint for which nothing is left to do here.
     done: u32,
 }
@@ -94,6 +100,8 @@ impl Checkpoints {
             held: None,
             told: AtomicBool::new(false),
             given: None,
+            any: false,
+            of: 0,
             done: 0,
         }
     }
@@ -106,6 +114,17 @@ impl Checkpoints {
     /// Which rank this is.
     pub fn rank(&self) -> Rank {
         self.rank
+    }
+
+    /// Says, before [`join`](Checkpoints::join), that the program can begin from a checkpoint of any number of ranks: every rank then reads what it needs of
+    /// the files of all of them. All ranks have to say so. With as many ranks as have made it each is given its own files alone, as always.
+    pub fn any_ranks(&mut self) {
+        self.any = true;
+    }
+
+    /// How many ranks have made the checkpoint that [`join`](Checkpoints::join) has given. `None`: it has given none.
+    pub fn given_ranks(&self) -> Option<u16> {
+        self.given.map(|_| self.of)
     }
 
     /// Joins, and waits for the answer, at most for `limit`. All ranks of the program have to join before any is answered.
@@ -123,17 +142,24 @@ impl Checkpoints {
         self.nonce = None;
         self.given = None;
         let rank = self.rank;
-        let (nonce, held) = folder.join(rank)?;
+        let (nonce, held) = folder.join(rank, self.any)?;
         self.held = Some(held);
         let waited_for = format!("gpuos_mover's answer to {rank}");
         let answer = wait(&folder, limit, &waited_for, || folder.answer(rank, nonce))?;
         let start = match answer.ok_or(Error::TimedOut(waited_for))? {
             Answer::New => Start::New,
             Answer::Restore(number) => {
-                self.given = Some(nonce);
+                (self.given, self.of) = (Some(nonce), rank.size());
                 Start::Restore {
                     number,
                     folder: folder.restored(rank, nonce),
+                }
+            }
+            Answer::All(number, ranks) => {
+                (self.given, self.of) = (Some(nonce), ranks);
+                Start::Restore {
+                    number,
+                    folder: folder.all(number),
                 }
             }
             Answer::Failed(why) => return Ok(Start::Failed(why)),

@@ -42,13 +42,19 @@ impl Folder {
 
     /// Makes the file by which a rank joins, and gives its nonce, and the file, which is locked as long as it is open: so gpuos_mover knows
     /// that the process has ended. Older ones of the rank are removed: a script that starts programs in a loop would leave one of each.
-    pub(crate) fn join(&self, rank: Rank) -> Result<(u64, File), Error> {
+    pub(crate) fn join(&self, rank: Rank, any: bool) -> Result<(u64, File), Error> {
         let ranks = self.0.join("ranks");
         let since = SystemTime::now().duration_since(UNIX_EPOCH);
         let mut nonce = u64::try_from(since.unwrap_or_default().as_nanos()).unwrap_or(1);
         let prefix = format!("{}.{}", rank.rank(), rank.size());
         let mut file = loop {
             let path = ranks.join(format!("{prefix}.{nonce}"));
+            if any {
+                // Before the join: what is said of it then is not missed.
+                let says = ranks.join(any_name(rank, nonce));
+                let made = OpenOptions::new().write(true).create(true).open(&says);
+                made.map_err(|error| failed(Error::JOIN, &says, error))?;
+            }
             match OpenOptions::new().write(true).create_new(true).open(&path) {
                 Ok(file) => break file,
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => nonce += 1,
@@ -105,6 +111,11 @@ impl Folder {
         made.map_err(|error| failed("make", &path, error))
     }
 
+    /// The folders of all ranks of a checkpoint.
+    pub(crate) fn all(&self, number: u32) -> PathBuf {
+        self.0.join(format!("restored.{number}"))
+    }
+
     pub(crate) fn restored(&self, rank: Rank, nonce: u64) -> PathBuf {
         self.0.join(format!("restore.{}.{nonce}", rank.rank()))
     }
@@ -153,6 +164,11 @@ impl Folder {
             ))
         }))
     }
+}
+
+/// The file by which a rank says that it can begin from the files of any number of ranks.
+fn any_name(rank: Rank, nonce: u64) -> String {
+    format!("any.{}.{nonce}", rank.rank())
 }
 
 /// Rank and nonce in the name by which a rank joins.

@@ -45,6 +45,8 @@ impl Request {
 pub(crate) enum Answer {
     New,
     Restore(u32),
+    /// The checkpoint, and how many ranks have made it.
+    All(u32, u16),
     Failed(String),
 }
 
@@ -64,7 +66,10 @@ fn split(line: &str) -> (&str, &str) {
 pub(crate) fn answer(line: &str) -> Option<Answer> {
     match split(line) {
         ("new", "") => Some(Answer::New),
-        ("restore", checkpoint) => number(checkpoint).map(Answer::Restore),
+        ("restore", checkpoint) => match checkpoint.split_once(" of ") {
+            None => number(checkpoint).map(Answer::Restore),
+            Some((checkpoint, ranks)) => Some(Answer::All(number(checkpoint)?, number(ranks)?)),
+        },
         ("failed", why) => Some(Answer::Failed(why.into())),
         _ => None,
     }
@@ -104,6 +109,9 @@ mod tests {
             "restore x",
             "restore 01",
             "restore 4294967296",
+            "restore 4 of",
+            "restore 4 of 65536",
+            "restore 4 of 2 of 2",
         ] {
             assert_eq!(answer(line), None, "{line}");
         }
@@ -116,6 +124,8 @@ mod tests {
         #[test]
         fn what_is_written_is_read(checkpoint: u32, why in "[^\n\r]{0,80}") {
             prop_assert_eq!(answer(&format!("restore {checkpoint}")), Some(Answer::Restore(checkpoint)));
+            let all = format!("restore {checkpoint} of {}", checkpoint as u16);
+            prop_assert_eq!(answer(&all), Some(Answer::All(checkpoint, checkpoint as u16)));
             prop_assert_eq!(answer(&format!("failed {why}")), Some(Answer::Failed(why.clone())));
             let line = format!("{checkpoint} {why}");
             prop_assert_eq!(failed(&line), Some((checkpoint, why.as_str())));

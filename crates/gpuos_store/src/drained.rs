@@ -148,7 +148,12 @@ fn gone<T>(done: std::io::Result<T>) -> std::io::Result<Option<T>> {
     }
 }
 
-fn remove_tree<D: Disk>(disk: &D, at: &D::Folder, name: &[u8], deeper: u8) -> std::io::Result<()> {
+pub(crate) fn remove_tree<D: Disk>(
+    disk: &D,
+    at: &D::Folder,
+    name: &[u8],
+    deeper: u8,
+) -> std::io::Result<()> {
     let Some(folder) = gone(disk.open_folder(at, name))? else {
         return Ok(());
     };

@@ -211,12 +211,25 @@ impl<D: Disk> JobStore<'_, D> {
     /// # Errors
     /// A folder cannot be read.
     pub fn claim(&self) -> Result<Option<(CheckpointId, NodeIndex, u16, NodeSet)>> {
+        Ok(self.claims()?.into_iter().next())
+    }
+
+    /// The same for each number of nodes that the job had when it made what is here; the newest first.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn claims(&self) -> Result<Vec<(CheckpointId, NodeIndex, u16, NodeSet)>> {
+        let mut claims: Vec<(CheckpointId, NodeIndex, u16, NodeSet)> = Vec::new();
         for id in self.ids()?.into_iter().rev() {
-            if let Ok(manifest) = self.manifest(id) {
-                return Ok(Some((id, manifest.node, manifest.nodes, manifest.set)));
+            if let Ok(manifest) = self.manifest(id)
+                && claims
+                    .iter()
+                    .all(|(_, _, nodes, _)| *nodes != manifest.nodes)
+            {
+                claims.push((id, manifest.node, manifest.nodes, manifest.set));
             }
         }
-        Ok(None)
+        Ok(claims)
     }
 
     pub(crate) fn ids(&self) -> Result<Vec<CheckpointId>> {

@@ -11,6 +11,7 @@
 //! - [`verify`]: everything that is kept, read and held against its digests,
 //! - [`shard`]: parity of other nodes, and [`erasure`]: how it is made,
 //! - [`rebuild`]: segments and manifests that are made again from other nodes,
+//! - [`guest`]: parts of nodes that the job has no more,
 //! - [`drained`]: the store on a file system of all nodes, and [`transfer`]: a part copied there and back,
 //! - [`restore`]: a checkpoint's files into a folder, all of them or one folder's; [`source`]: where their bytes come from.
 //!
@@ -29,6 +30,7 @@ pub mod drained;
 pub mod erasure;
 pub mod error;
 pub mod fake;
+pub mod guest;
 pub mod ingest;
 pub mod inventory;
 pub mod job;

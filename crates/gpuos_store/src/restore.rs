@@ -34,6 +34,11 @@ const LONG: u64 = 4 << 20;
 /// What a folder has until it is complete, also one that the manifest does not name.
 const PRIVATE: u16 = 0o700;
 
+/// Permission bits that what is restored may have ...
+const USUAL: u16 = 0o777;
+/// ... and if nobody is to write there.
+const READABLE: u16 = 0o555;
+
 /// Writes the files of a checkpoint of this job and node.
 ///
 /// # Errors
@@ -44,7 +49,8 @@ pub fn restore<D: Disk, T: Disk>(
     manifest: &Manifest,
     target: &Target<'_, T>,
 ) -> Result<()> {
-    write(job, manifest, None, target, &mut LocalSource::new(job))
+    let source = &mut LocalSource::new(job);
+    write(job, manifest, (None, USUAL), target, source)
 }
 
 /// Writes what one folder of a checkpoint has: it becomes the folder of the target itself. `only` is its name at the top of the
@@ -60,6 +66,30 @@ pub fn restore_part<D: Disk, T: Disk>(
     target: &Target<'_, T>,
     source: &mut dyn Source,
 ) -> Result<()> {
+    of_folder(job, manifest, (only, USUAL), target, source)
+}
+
+/// The same for several readers: nobody is permitted to write.
+///
+/// # Errors
+/// As there.
+pub fn restore_shared<D: Disk, T: Disk>(
+    job: &JobStore<'_, D>,
+    manifest: &Manifest,
+    only: &[u8],
+    target: &Target<'_, T>,
+    source: &mut dyn Source,
+) -> Result<()> {
+    of_folder(job, manifest, (only, READABLE), target, source)
+}
+
+fn of_folder<D: Disk, T: Disk>(
+    job: &JobStore<'_, D>,
+    manifest: &Manifest,
+    (only, modes): (&[u8], u16),
+    target: &Target<'_, T>,
+    source: &mut dyn Source,
+) -> Result<()> {
     let within = |path: &[u8]| beneath(only, path).is_some();
     let folder = manifest.folders.iter().any(|folder| folder.path == only);
     let there = folder || manifest.files.iter().any(|file| within(&file.path));
@@ -69,13 +99,13 @@ pub fn restore_part<D: Disk, T: Disk>(
         let next = "ask for a folder that lies at the top of the program's folder";
         return Err(Error::refused(tried, why, next));
     }
-    write(job, manifest, Some(only), target, source)
+    write(job, manifest, (Some(only), modes), target, source)
 }
 
 fn write<D: Disk, T: Disk>(
     job: &JobStore<'_, D>,
     manifest: &Manifest,
-    only: Option<&[u8]>,
+    (only, modes): (Option<&[u8]>, u16),
     target: &Target<'_, T>,
     source: &mut dyn Source,
 ) -> Result<()> {
@@ -93,6 +123,7 @@ fn write<D: Disk, T: Disk>(
         tried: &tried,
         manifest,
         only,
+        modes,
         source,
         extents: Extents::of(&job.keys, manifest),
     };
@@ -152,6 +183,8 @@ struct Tree<'a, T: Disk> {
     manifest: &'a Manifest,
     /// The folder whose inside is restored; `None`: everything.
     only: Option<&'a [u8]>,
+    /// Permission bits that files and folders may have.
+    modes: u16,
     source: &'a mut dyn Source,
     extents: Extents<'a>,
 }
@@ -194,7 +227,7 @@ impl<'a, T: Disk> Tree<'a, T> {
     fn dress_folder(&self, folder: &T::Folder, mode: u16) -> Result<()> {
         let dress = Dress {
             owner: self.target.owner,
-            mode: mode & 0o777,
+            mode: mode & self.modes,
             mtime: None,
         };
         let disk = self.target.disk;
@@ -262,7 +295,7 @@ impl<'a, T: Disk> Tree<'a, T> {
         }
         let dress = Dress {
             owner: self.target.owner,
-            mode: file.mode & 0o777,
+            mode: file.mode & self.modes,
             mtime: Some(file.mtime),
         };
         disk.dress(&open, &dress).tried(tried)?;

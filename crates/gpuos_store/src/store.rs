@@ -7,6 +7,7 @@
 //! ROOT/JOB/NUMBER-ATTEMPT/manifest           what they are
 //! ROOT/JOB/NUMBER-ATTEMPT/copy-NODE.manifest that of the neighbour
 //! ROOT/JOB/NUMBER-ATTEMPT/shard-STRIPE-PLACE parity of other nodes
+//! ROOT/JOB/guest-NODES-INDEX/                the part of a node that the job has no more
 //! ```
 //!
 //! One process at a time writes to a store.
@@ -69,7 +70,13 @@ impl<D: Disk> Store<D> {
         let mut found = Found::default();
         for name in store.disk.list(&store.root, MAX_JOBS).tried(tried)? {
             match store.tidy(&name) {
-                Ok(Some(job)) => job.tidy(&mut found),
+                Ok(Some(job)) => {
+                    job.tidy(&mut found);
+                    match store.guests(&job) {
+                        Ok(all) => all.iter().for_each(|guest| guest.parts.tidy(&mut found)),
+                        Err(error) => found.faults.push(error.to_string()),
+                    }
+                }
                 Ok(None) => found.removed.push(format!("folder {}", shown(&name))),
                 Err(error) => found.faults.push(error.to_string()),
             }
@@ -229,6 +236,7 @@ impl<D: Disk> Store<D> {
         };
         remove_if_there(&self.disk, &folder, CURRENT).tried(tried)?;
         self.disk.sync_folder(&folder).tried(tried)?;
+        self.drop_guests(&folder).tried(tried)?;
         let names = self.disk.list(&folder, MAX_JOBS).tried(tried)?;
         // The owner goes last: without him nothing of a job can be read.
         for name in names.iter().filter(|name| *name != OWNER) {
@@ -278,7 +286,7 @@ impl<D: Disk> Store<D> {
             let current = there(self.disk.look(&folder, CURRENT)).tried(tried)?;
             usage.push(JobUsage {
                 owner: self.owner(&folder, &job).ok(),
-                bytes: self.taken(&folder, 1).tried(tried)?,
+                bytes: self.taken(&folder, 2).tried(tried)?,
                 committed: current.is_some(),
                 job,
             });

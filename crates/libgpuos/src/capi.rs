@@ -120,6 +120,28 @@ pub unsafe extern "C" fn gpuos_ckpt_restored(
     unsafe { with(handle, restored) }
 }
 
+/// The program can begin from a checkpoint of any number of ranks.
+///
+/// # Safety
+///
+/// `handle` is NULL or an open one.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gpuos_ckpt_any_ranks(handle: *const Handle) -> c_int {
+    // SAFETY: as this function's own.
+    unsafe { with(handle, Handle::any_ranks) }
+}
+
+/// How many ranks have made the checkpoint that the program goes on from.
+///
+/// # Safety
+///
+/// `handle` is NULL or an open one.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gpuos_ckpt_restored_ranks(handle: *const Handle) -> c_int {
+    // SAFETY: as this function's own.
+    unsafe { with(handle, Handle::restored_ranks) }
+}
+
 /// Says that the checkpoint cannot be loaded.
 ///
 /// # Safety

@@ -54,6 +54,18 @@ impl Handle {
         self.state().client.as_ref().ok().map(Checkpoints::rank)
     }
 
+    pub(crate) fn any_ranks(&self) -> i32 {
+        self.call(|client, _| {
+            client.any_ranks();
+            Ok(0)
+        })
+    }
+
+    /// How many ranks have made what the program goes on from; 0: nothing is.
+    pub(crate) fn restored_ranks(&self) -> i32 {
+        self.call(|client, _| Ok(client.given_ranks().map_or(0, i32::from)))
+    }
+
     pub(crate) fn join(&self, limit: Option<Duration>) -> i32 {
         self.call(|client, restored| {
             *restored = None;

@@ -11,6 +11,9 @@ pub struct RunArgs {
     /// Nodes that the program runs on; without it all nodes of the job but its spares.
     #[arg(long, short = 'N', value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub nodes: Option<u32>,
+    /// When fewer nodes are left and none is spare, go on with these, if they are so many: for programs that can with another number.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub least: Option<u32>,
     /// Starts of the program in all, before it is given up.
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
     pub tries: u32,

@@ -35,6 +35,20 @@ pub fn choose(nodes: &[Node], before: &[String], count: usize) -> Option<Vec<Str
     )
 }
 
+/// The same where there are fewer than `count`: as many as there are, if these are `least`.
+pub fn fewer(
+    nodes: &[Node],
+    before: &[String],
+    count: usize,
+    least: Option<usize>,
+) -> Option<Vec<String>> {
+    let usable = nodes.iter().filter(|node| node.lost.is_none()).count();
+    let left = usable.min(count);
+    least
+        .filter(|least| (*least).max(1) <= left)
+        .and_then(|_| choose(nodes, before, left))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -74,6 +88,22 @@ mod tests {
         assert_eq!(all(without_b(), "a b c d").unwrap(), "a c d e");
         let [a, b, _, d, e] = without_b();
         assert_eq!(all([a, b, lost("c"), d, e], "a b c d"), None);
+    }
+
+    #[test]
+    fn it_goes_on_with_fewer_where_that_is_wanted() {
+        let [a, b, c] = ["a", "b", "c"].map(node);
+        let nodes = [a, lost("b"), c.clone()];
+        let before = names("a b c");
+        let fewer = |least| fewer(&nodes, &before, 3, least);
+        assert_eq!(fewer(None), None);
+        assert_eq!(fewer(Some(3)), None);
+        assert_eq!(fewer(Some(2)).unwrap(), names("a c"));
+        assert_eq!(fewer(Some(1)).unwrap(), names("a c"), "all that are left");
+        let none = [lost("a"), b.clone(), c];
+        let fewer = super::fewer(&none, &names("b"), 1, Some(1));
+        assert_eq!(fewer.unwrap(), names("b"), "never more than were wanted");
+        assert_eq!(super::fewer(&[lost("a")], &[], 1, Some(0)), None);
     }
 
     #[test]

@@ -27,7 +27,7 @@ use gpuos_model::screen::line;
 use crate::ckpt::brief;
 use crate::cli::RunArgs;
 use crate::daemons;
-use choose::{Node, choose};
+use choose::{Node, choose, fewer};
 use job::Job;
 use signals::Signals;
 use step::{Ended, Step};
@@ -53,6 +53,11 @@ pub fn run(machine: &dyn Machine, args: &RunArgs) -> Result<u8> {
             "--nodes={count}: job {} has {} nodes; write fewer, or leave the option out",
             job.label,
             job.size
+        );
+    }
+    if let Some(least) = args.least.filter(|least| *least as usize > count) {
+        bail!(
+            "--least={least}: the program runs on {count} nodes; write fewer, or more with --nodes"
         );
     }
     let signals = Signals::take().context("cannot take signals")?;
@@ -90,8 +95,9 @@ impl Program<'_> {
         };
         loop {
             self.tries.start();
-            // Where the program has all nodes, its steps are the job's as any others are.
-            let start = (self.count < self.job.size).then_some(self.tries.starts);
+            // Where the program always has all nodes, its steps are the job's as any others are.
+            let some = self.count < self.job.size || self.args.least.is_some();
+            let start = some.then_some(self.tries.starts);
             let mut step = Step::start(self.machine, &self.job, &nodes, start, &self.args.command)?;
             self.tell(&format!("srun is started on {}", list(&nodes)));
             let ended = step.wait(&nodes, &self.signals)?;
@@ -165,6 +171,10 @@ impl Program<'_> {
             }
             // Those that Slurm has taken from the job do not come back.
             if Instant::now() > deadline || all.len() < self.count {
+                let least = self.args.least.map(|least| least as usize);
+                if let Some(chosen) = fewer(&all, before, self.count, least) {
+                    return Ok(Nodes::These(chosen, lost(before, &all)));
+                }
                 let left = all.iter().filter(|node| node.lost.is_none()).count();
                 let lost = lost(before, &all);
                 let lost = match lost.is_empty() {
@@ -173,7 +183,7 @@ impl Program<'_> {
                 };
                 return Ok(Nodes::TooFew(format!(
                     "{lost}{left} of the job's nodes are left, and the program needs {}",
-                    self.count
+                    least.unwrap_or(self.count)
                 )));
             }
             if self.signals.ends.load(Ordering::Relaxed) {

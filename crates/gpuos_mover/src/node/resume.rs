@@ -83,7 +83,7 @@ impl<D: Disk> Node<'_, D> {
             };
             self.report = None;
             self.local.base = plan.restore;
-            self.local.keeping = Some(Keeping::of(&plan));
+            self.local.keeping = Some(Keeping::of(&plan, self.local.settings.nodes));
             self.local.out.push(Output::Ready(Ready {
                 restore: plan.restore,
                 passed_over: plan.passed_over.clone(),

@@ -68,6 +68,7 @@ impl Conductor {
             Input::Known(known) => member.known(known),
             Input::Refused(refused) => member.refused(refused),
             Input::Gone(gone) => member.gone(gone),
+            Input::Any(joins) => member.any(joins),
             Input::Joins(joins) => member.joins(joins, now, out),
             Input::Saved { number, ranks } => member.saved(number, &ranks, now, out),
             Input::FolderRead { id } => member.folder_read(id, out),

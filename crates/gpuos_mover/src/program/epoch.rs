@@ -58,19 +58,37 @@ impl Base {
         ))
     }
 
-    /// How a rank begins.
-    pub(super) fn start(&self, join: Join) -> Start {
-        match self {
+    /// How a rank begins. `None`: that is not known before all have joined.
+    pub(super) fn start(&self, join: Join, reads: Reads) -> Option<Start> {
+        Some(match self {
             Base::Nothing => Start::New,
             Base::Lost(why) => Start::Failed(short(why.clone())),
             Base::Past { .. } => {
                 Start::Failed("the program has started without this rank; start it again".into())
             }
-            Base::Made { id, size, .. } if *size != join.size => Start::Failed(format!(
-                "checkpoint {} was made by {size} ranks, and the program has {}; start it with {size}, or remove the job's \
-                 checkpoints with gpuos ckpt prune to begin anew",
-                id.number, join.size
-            )),
+            Base::Made { size, .. } if *size == join.size && reads == Reads::Waits(true) => {
+                return None;
+            }
+            Base::Made { id, size, holders } if *size != join.size || reads == Reads::All(true) => {
+                match reads {
+                    Reads::Waits(_) => return None,
+                    // There is one for each rank.
+                    Reads::All(_) => Start::All {
+                        id: *id,
+                        holders: holders.values().copied().collect(),
+                    },
+                    Reads::Own => Start::Failed(format!(
+                        "checkpoint {} was made by {size} ranks, and the program has {}; start it with {size}, have all its ranks say that they can \
+                     read the files of any number (any_ranks), or remove the job's checkpoints with gpuos ckpt prune to begin anew",
+                        id.number, join.size
+                    )),
+                    Reads::Mixed(rank) => Start::Failed(format!(
+                        "checkpoint {} was made by {size} ranks, and rank {rank} of the program's {} does not say that it can read the files of any \
+                     number (any_ranks), as this one does",
+                        id.number, join.size
+                    )),
+                }
+            }
             Base::Made { id, holders, .. } => match holders.get(&join.rank) {
                 Some(from) => Start::Restore {
                     id: *id,
@@ -81,7 +99,7 @@ impl Base {
                     id.number, join.rank
                 )),
             },
-        }
+        })
     }
 
     /// What ranks are told that begin from it.
@@ -93,15 +111,29 @@ impl Base {
         }
     }
 
-    /// Whether a program of so many ranks runs on, which it does not if it was told to end with an error.
-    pub(super) fn admits(&self, ranks: u16) -> bool {
+    /// Whether a program of so many ranks runs on, which it does not if it was told to end with an error. `any`: it can read the files of any
+    /// number.
+    pub(super) fn admits(&self, ranks: u16, any: bool) -> bool {
         match self {
             Base::Nothing => true,
             Base::Lost(_) => false,
             Base::Past { runs } => *runs,
-            Base::Made { size, .. } => *size == ranks,
+            Base::Made { size, .. } => *size == ranks || any,
         }
     }
+}
+
+/// Whose files a rank can begin from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Reads {
+    /// Those of its own number of its own size.
+    Own,
+    /// Those of any, and so can all ranks of the program. Whether all of them need them in any case.
+    All(bool),
+    /// Those of any, and this rank cannot.
+    Mixed(u16),
+    /// Those of any, and others have not joined. Whether it needs them in any case.
+    Waits(bool),
 }
 
 /// All ranks have joined.
@@ -323,8 +355,18 @@ impl Epoch {
         all.map(|(join, node)| (join.rank, (join, node))).collect()
     }
 
-    /// The answers, by node and then by what is answered.
-    pub(super) fn answers(&self) -> BTreeMap<NodeIndex, BTreeMap<Start, Vec<Join>>> {
+    /// The first rank of the program that does not read the files of any number of ranks, as those of `any` do. `None`: all do.
+    pub(super) fn own_alone(&self, size: u16, any: &BTreeMap<Join, bool>) -> Option<u16> {
+        let ranks = self.ranks(size);
+        let mut own = ranks.values().filter(|(join, _)| !any.contains_key(join));
+        own.next().map(|(join, _)| join.rank)
+    }
+
+    /// The answers, by node and then by what is answered. `any`: who can begin from the files of any number of ranks.
+    pub(super) fn answers(
+        &self,
+        any: &BTreeMap<Join, bool>,
+    ) -> BTreeMap<NodeIndex, BTreeMap<Start, Vec<Join>>> {
         let mut answers: BTreeMap<NodeIndex, BTreeMap<Start, Vec<Join>>> = BTreeMap::new();
         let Some(base) = &self.base else {
             return answers;
@@ -337,22 +379,41 @@ impl Epoch {
         if open.is_some_and(|together| !together.over && together.refused.is_some()) {
             return answers;
         }
+        let whole = self.complete.map(|complete| {
+            let own = self.own_alone(complete.size, any);
+            let ranks = self.ranks(complete.size);
+            let every = ranks.values().all(|(join, _)| any.get(join) == Some(&true));
+            (complete.size, own.map_or(Reads::All(every), Reads::Mixed))
+        });
         for (join, node) in self.joined.values() {
-            let start = match (base.start(*join), &open) {
-                (start, None) => start,
-                (Start::Restore { .. }, Some(together)) if !together.over => continue,
-                (start, Some(together)) => match (start, together.refused) {
-                    (_, Some(refused)) => Start::Failed(format!(
+            let reads = match (any.get(join), whole.filter(|(size, _)| *size == join.size)) {
+                (None, _) => Reads::Own,
+                (Some(_), Some((_, reads))) => reads,
+                (Some(every), None) => Reads::Waits(*every),
+            };
+            let begun = base.start(*join, reads);
+            let from = match (base, &begun) {
+                (Base::Made { id, .. }, None | Some(Start::Restore { .. } | Start::All { .. })) => {
+                    Some(id.number)
+                }
+                _ => None,
+            };
+            let start = match (begun, &open, from) {
+                (None, None, _) => continue,
+                (Some(start), None, _) => start,
+                (_, Some(together), Some(_)) if !together.over => continue,
+                (begun, Some(together), from) => match (together.refused, from, begun) {
+                    (Some(refused), ..) => Start::Failed(format!(
                         "checkpoint {refused} was refused, and not all ranks that were given it have joined again; start all of the program again"
                     )),
-                    (Start::Restore { id, .. }, None) => Start::Failed(format!(
+                    (None, Some(number), _) => Start::Failed(format!(
                         "{} of {} ranks have joined, and those that have not may have begun from the start, so that none goes on from \
-                         checkpoint {}; see why in the job's standard error, and start all of the program again",
+                         checkpoint {number}; see why in the job's standard error, and start all of the program again",
                         self.counted(join.size),
                         join.size,
-                        id.number
                     )),
-                    (start, None) => start,
+                    (None, None, Some(start)) => start,
+                    (None, None, None) => continue,
                 },
             };
             let of_node = answers.entry(*node).or_default();

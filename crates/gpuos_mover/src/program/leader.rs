@@ -422,11 +422,12 @@ impl Leader {
         let Some(complete) = self.epoch.complete else {
             return;
         };
+        let any = self.epoch.own_alone(complete.size, &self.any()).is_none();
         let runs = self
             .epoch
             .base
             .as_ref()
-            .is_some_and(|base| base.admits(complete.size));
+            .is_some_and(|base| base.admits(complete.size, any));
         if !runs || !self.peers.iter().all(|peer| peer.report.ready) {
             return;
         }
@@ -456,12 +457,18 @@ impl Leader {
         self.changed = true;
     }
 
+    /// Who can begin from the files of any number of ranks.
+    fn any(&self) -> BTreeMap<Join, bool> {
+        let any = self.peers.iter().flat_map(|peer| &peer.report.any);
+        any.copied().collect()
+    }
+
     /// Tells all nodes how things are.
     fn tell(&mut self) {
         // Nobody is given any more what is refused.
         let mut answers = match self.refused {
             Some(_) => BTreeMap::new(),
-            None => self.epoch.answers(),
+            None => self.epoch.answers(&self.any()),
         };
         let mut asked: BTreeMap<NodeIndex, Vec<Join>> = BTreeMap::new();
         if let Some(made) = &self.made {

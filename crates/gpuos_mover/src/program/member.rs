@@ -34,6 +34,7 @@ pub(super) struct Member {
     gone: Vec<Join>,
     found_gone: Vec<Join>,
     looked: u64,
+    any: Vec<(Join, bool)>,
     answered: BTreeMap<u16, Join>,
     known: Known,
     refused: Option<Refused>,
@@ -77,6 +78,12 @@ impl Member {
     /// It counts with the joins that follow.
     pub(super) fn gone(&mut self, gone: Vec<Join>) {
         self.found_gone = gone;
+    }
+
+    pub(super) fn any(&mut self, mut joins: Vec<(Join, bool)>) {
+        joins.retain(|(join, _)| join.rank < join.size);
+        joins.truncate(u16::MAX.into());
+        self.any = joins;
     }
 
     pub(super) fn joins(&mut self, joins: Vec<Join>, now: u64, out: &mut Vec<Output>) {
@@ -138,6 +145,7 @@ impl Member {
             joins: self.joins.values().copied().collect(),
             gone: self.gone.clone(),
             looked: self.looked,
+            any: self.any.clone(),
             known: self.known.clone(),
             refused: self.refused.clone(),
             saved: self

@@ -28,6 +28,13 @@ pub enum Start {
         /// The node that holds this rank's files.
         from: NodeIndex,
     },
+    /// From this checkpoint of another number of ranks, all of whose files the program can read.
+    All {
+        /// Which.
+        id: CheckpointId,
+        /// The node that holds the files of each of its ranks.
+        holders: Vec<NodeIndex>,
+    },
     /// There are checkpoints, and they cannot be loaded as things are: a sentence.
     Failed(String),
 }

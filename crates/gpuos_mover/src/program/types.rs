@@ -132,6 +132,9 @@ pub enum Input {
     /// Joins of this node whose processes have ended. At every look at the folder, ahead of [`Input::Joins`]. Of some processes that is
     /// never known.
     Gone(Vec<Join>),
+    /// Those of this node that can begin from the files of any number of ranks, and whether they need the files of all ranks in any case. At every
+    /// look at the folder, ahead of [`Input::Joins`].
+    Any(Vec<(Join, bool)>),
     /// All that have joined on this node, the newest join of each rank. At every look at the folder.
     Joins(Vec<Join>),
     /// Ranks of this node whose files are complete.

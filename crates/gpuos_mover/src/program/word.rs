@@ -51,6 +51,8 @@ pub(super) struct Report {
     pub(super) gone: Vec<Join>,
     /// [`Orders::look`] as it was heard before the folder was looked at last.
     pub(super) looked: u64,
+    /// Those that can begin from the files of any number of ranks, and whether they need all in any case.
+    pub(super) any: Vec<(Join, bool)>,
     /// What was answered and asked here, also before this conductor began. Complete before `ready`.
     pub(super) known: Known,
     /// A rank here could not load what it was given.
@@ -143,6 +145,8 @@ fn check(body: &Body) -> Result<(), Refused> {
             let answered = &report.known.answered;
             is_joins(&report.joins)
                 && is_joins(&report.gone)
+                && report.any.len() <= MAX_RANKS
+                && report.any.iter().all(|(join, _)| join.rank < join.size)
                 && answered.len() <= MAX_RANKS
                 && report.refused.iter().all(is_refusal)
                 && answered.iter().all(|it| it.join.rank < it.join.size)
@@ -157,7 +161,12 @@ fn check(body: &Body) -> Result<(), Refused> {
                 Start::Failed(why) => Some(why),
                 _ => None,
             }));
+            let all_held = |start: &Start| match start {
+                Start::All { holders, .. } => holders.len() <= MAX_RANKS,
+                _ => true,
+            };
             answered <= MAX_RANKS
+                && orders.answers.iter().all(|(start, _)| all_held(start))
                 && orders.answers.len() <= MAX_RANKS
                 && orders.answers.iter().all(|(_, joins)| is_joins(joins))
                 && orders.ask.iter().all(|ask| is_joins(&ask.joins))

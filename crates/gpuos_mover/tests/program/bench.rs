@@ -116,7 +116,7 @@ impl Bench {
     fn lay(&mut self, node: u16, join: Join, epoch: u64, start: &Start) {
         let told = match start {
             Start::New => Told::New,
-            Start::Restore { id, .. } => Told::Restore(id.number),
+            Start::Restore { id, .. } | Start::All { id, .. } => Told::Restore(id.number),
             Start::Failed(_) => Told::Failed,
         };
         let answered = Answered { join, epoch, told };

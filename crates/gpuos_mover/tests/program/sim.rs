@@ -559,6 +559,7 @@ impl Job {
         match &start {
             Start::New => all.insert(None),
             Start::Restore { id, .. } => all.insert(Some(*id)),
+            Start::All { .. } => false,
             Start::Failed(_) => false,
         };
         assert!(all.len() <= 1, "all ranks of a start begin from the same");

@@ -23,7 +23,8 @@ use gpuos_store::verify::verify;
 
 pub use crate::random::Random;
 pub use files::Files;
-use files::{Draw, read, tree, write};
+pub use files::read;
+use files::{Draw, tree, write};
 
 /// How long a session goes on when all is done: what comes late, as a question about an old part, comes within it.
 const IDLE_MS: u64 = 1500;
@@ -95,7 +96,7 @@ pub struct Cluster {
     /// Of the stores.
     pub disks: Vec<FakeDisk>,
     /// Of the programs' folders.
-    programs: Vec<FakeDisk>,
+    pub programs: Vec<FakeDisk>,
     pub sets: Vec<Set>,
     pub random: Random,
     pub files: Vec<Files>,
@@ -103,7 +104,9 @@ pub struct Cluster {
     pub begun: BTreeMap<CheckpointId, Vec<Files>>,
     /// The newest that any program was told to be committed.
     pub committed: Option<CheckpointId>,
-    run: u32,
+    pub run: u32,
+    /// What other numbers of nodes have made: the newest that holds, and the highest number.
+    pub others: (Option<CheckpointId>, u32),
 }
 
 pub fn key() -> SiteKey {
@@ -162,6 +165,7 @@ impl Cluster {
             committed: None,
             run: 0,
             form: seed,
+            others: (None, 0),
         }
     }
 
@@ -182,6 +186,7 @@ impl Cluster {
             committed: self.committed,
             run: self.run,
             form: self.form,
+            others: self.others,
         }
     }
 
@@ -242,7 +247,8 @@ impl Cluster {
             .zip(&programs)
             .enumerate()
             .map(|(own, (store, disk))| {
-                let settings = settings(own as u16, count, self.run, &self.sets);
+                let mut settings = settings(own as u16, count, self.run, &self.sets);
+                (settings.above, settings.beyond) = self.others;
                 Node::new(store, disk, settings, 0).unwrap()
             })
             .collect();

@@ -187,7 +187,7 @@ pub fn take<D: Disk>(
     (to, index): (&JobStore<'_, D>, NodeIndex),
     pace: &mut dyn FnMut(u64) -> Stored<()>,
 ) -> Result<u64, String> {
-    let has = |id: &CheckpointId| holding.parts.iter().any(|part| part.id == *id);
+    let has = |id: &CheckpointId| holding.all_parts().any(|part| part.id == *id);
     let mut bytes = 0;
     let mut failed = Vec::new();
     let mut came = false;

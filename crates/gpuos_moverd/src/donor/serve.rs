@@ -10,6 +10,7 @@ use gpuos_checkpoint::ids::{CheckpointId, NodeIndex};
 use gpuos_core::job::JobId;
 use gpuos_link::tcp::Link;
 use gpuos_mover::donors::HeldPart;
+use gpuos_mover::hosting::claimed;
 use gpuos_mover::message::Bytes;
 use gpuos_mover::roster::Claim;
 use gpuos_store::choice;
@@ -139,44 +140,38 @@ pub fn chosen<D: Disk>(store: &JobStore<'_, D>) -> Option<(u32, u32)> {
     chosen.map(|chosen| (chosen.run, chosen.number))
 }
 
-/// What a store's newest manifest of a job says.
-///
-/// # Errors
-/// It cannot be read.
-pub fn claimed<D: Disk>(store: &JobStore<'_, D>) -> Stored<Option<Claim>> {
-    let claim = store.claim()?;
-    Ok(claim.map(|(newest, index, nodes, set)| Claim {
-        index,
-        nodes,
-        set: set.members,
-        parity: set.parity,
-        newest,
-    }))
-}
-
 /// What a store has of a job.
 ///
 /// # Errors
 /// It cannot be read.
 pub fn holding<D: Disk>(store: &JobStore<'_, D>) -> Stored<Holding> {
+    let mut claims = claimed(store)?.into_iter();
     let mut holding = Holding {
-        claim: claimed(store)?,
+        claim: claims.next(),
+        others: claims.map(|claim| (claim, Vec::new())).collect(),
         chosen: chosen(store),
         ..Holding::default()
     };
-    let Some(own) = holding.claim.as_ref().map(|claim| claim.index) else {
+    if holding.claim.is_none() {
         return Ok(holding);
-    };
+    }
     for held in store.list()? {
         let (chunk, needs) = described(store, &held);
-        if let Part::Prepared(summary) = &held.part
-            && summary.node == own
-        {
-            holding.parts.push(HeldPart {
-                id: held.id,
-                committed: held.committed,
-                needs,
-            });
+        if let Part::Prepared(summary) = &held.part {
+            let is_of = |claim: &Claim| (claim.index, claim.nodes) == (summary.node, summary.nodes);
+            let other = holding.others.iter_mut().find(|(claim, _)| is_of(claim));
+            let parts = match other {
+                Some((_, parts)) => Some(parts),
+                None if holding.claim.as_ref().is_some_and(is_of) => Some(&mut holding.parts),
+                None => None,
+            };
+            if let Some(parts) = parts {
+                parts.push(HeldPart {
+                    id: held.id,
+                    committed: held.committed,
+                    needs,
+                });
+            }
         }
         let copies = held.copies.iter().map(|node| (held.id, node.0));
         holding.copies.extend(copies);

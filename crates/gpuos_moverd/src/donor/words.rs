@@ -82,12 +82,22 @@ pub struct Holding {
     pub claim: Option<Claim>,
     /// The checkpoints of which it has its own part.
     pub parts: Vec<HeldPart>,
+    /// The same of what it has from when the job had other numbers of nodes.
+    pub others: Vec<(Claim, Vec<HeldPart>)>,
     /// Manifests of other nodes.
     pub copies: Vec<(CheckpointId, u16)>,
     /// Parity of other nodes.
     pub shards: Vec<Shard>,
     /// A run, and the checkpoint that the job's user has chosen for it.
     pub chosen: Option<(u32, u32)>,
+}
+
+impl Holding {
+    /// The parts of all numbers of nodes.
+    pub fn all_parts(&self) -> impl Iterator<Item = &HeldPart> {
+        let others = self.others.iter().flat_map(|(_, parts)| parts);
+        self.parts.iter().chain(others)
+    }
 }
 
 impl Ask {
@@ -121,10 +131,12 @@ impl Answer {
         let answer = decode(bytes)?;
         let fits = match &answer {
             Answer::Holds(holding) => {
-                let needs = holding.parts.iter().map(|part| part.needs.len());
-                let named = holding.parts.len() + holding.copies.len() + holding.shards.len();
-                let set = holding.claim.as_ref().map_or(0, |claim| claim.set.len());
-                named + needs.sum::<usize>() <= MAX_NAMED && set <= usize::from(u8::MAX)
+                let needs = holding.all_parts().map(|part| 1 + part.needs.len());
+                let named = holding.others.len() + holding.copies.len() + holding.shards.len();
+                let others = holding.others.iter().map(|(claim, _)| claim);
+                let mut claims = holding.claim.iter().chain(others);
+                named + needs.sum::<usize>() <= MAX_NAMED
+                    && claims.all(|claim| claim.set.len() <= usize::from(u8::MAX))
             }
             Answer::Bytes(_) | Answer::No(_) => true,
         };

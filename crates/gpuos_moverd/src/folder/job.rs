@@ -23,8 +23,8 @@ use super::error::Error;
 use super::kept::{Kept, RUN};
 use super::memory::Memory;
 use super::names::{
-    ask_name, join_name, one_line, read_ask, read_join, refused_name, restored_name, start_file,
-    start_name, told,
+    any_names, ask_name, join_name, one_line, read_any, read_ask, read_join, refused_name,
+    restored_name, start_file, start_name, told,
 };
 use super::resume::{Start, there};
 use super::trash::Trash;
@@ -91,6 +91,8 @@ pub(super) struct Joined {
     changed: Option<(i64, u64)>,
     pub(super) newest: Vec<Join>,
     pub(super) older: Vec<Join>,
+    /// Rank and nonce of those that can begin from the files of any number of ranks, and whether they need all in any case.
+    any: BTreeMap<(u16, u64), bool>,
     /// Who has refused what he was given.
     pub(super) refused: Option<Refused>,
     /// Who asks for a checkpoint.
@@ -206,6 +208,21 @@ impl JobFolder {
         removed.count() > 0
     }
 
+    /// Those of the ranks that [`JobFolder::joins`] has found last that can begin from the files of any number of ranks, and whether
+    /// they need all in any case.
+    pub fn any(&self) -> Vec<(Join, bool)> {
+        let state = self.state();
+        let Some(joined) = &state.joined else {
+            return Vec::new();
+        };
+        let newest = joined.newest.iter();
+        let says = newest.filter_map(|join| {
+            let all = joined.any.get(&(join.rank, join.nonce))?;
+            Some((*join, *all))
+        });
+        says.collect()
+    }
+
     /// Answers a join in an epoch, once. Earlier ones of the rank are removed, with what was made for them.
     ///
     /// # Errors
@@ -249,6 +266,9 @@ impl JobFolder {
             // A name in the user's folder, which he can remove as well.
             let _ = at::remove(&self.ranks, &join_name(old)[..]);
             let _ = at::remove(&self.ranks, &refused_name(old.rank, old.nonce)[..]);
+            for says in any_names(old.rank, old.nonce) {
+                let _ = at::remove(&self.ranks, &says[..]);
+            }
             if old.nonce != join.nonce {
                 let _ = at::remove(&self.root, &start_name(old)[..]);
                 self.discard(&mut state, restored_name(old));
@@ -442,6 +462,10 @@ impl JobFolder {
             state.too_small |= failed.is_some() && state.memory.as_ref().is_some_and(full);
             self.discard(&mut state, number.to_string());
         }
+        if failed.is_none() {
+            // All ranks have saved something newer, and need no files of others any more.
+            self.leave_all(&mut state, None);
+        }
         for name in std::mem::take(&mut state.stays) {
             self.discard(&mut state, name);
         }
@@ -537,6 +561,7 @@ fn is_settled((seconds, nanos): (i64, u64)) -> bool {
 pub(super) fn read_joins(ranks: &OwnedFd) -> io::Result<Joined> {
     let mut of_rank: BTreeMap<u16, Vec<Join>> = BTreeMap::new();
     let mut asks = BTreeSet::new();
+    let mut any = BTreeMap::new();
     let mut looked = 0;
     at::each(ranks, |name, told| {
         looked += 1;
@@ -546,6 +571,8 @@ pub(super) fn read_joins(ranks: &OwnedFd) -> io::Result<Joined> {
         if let Some(join) = join.filter(|_| at::is_file(ranks, name, told)) {
             of_rank.entry(join.rank).or_default().push(join);
         }
+        let says = read_any(name.to_bytes());
+        any.extend(says.filter(|_| at::is_file(ranks, name, told)));
         match looked < MOST_NAMES {
             true => Walk::On,
             false => Walk::Stop,
@@ -564,6 +591,7 @@ pub(super) fn read_joins(ranks: &OwnedFd) -> io::Result<Joined> {
         changed: None,
         newest,
         older,
+        any,
         refused: None,
         asks,
     })

@@ -23,6 +23,7 @@ mod memory;
 mod names;
 mod refused;
 mod resume;
+mod shared;
 mod trash;
 
 pub use error::Error;

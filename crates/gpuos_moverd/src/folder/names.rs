@@ -38,6 +38,23 @@ pub(super) fn read_ask(name: &[u8]) -> Option<u16> {
     u16::try_from(number(name.strip_prefix(b"ask.")?, 5)?).ok()
 }
 
+/// The files, one of them made before the join, by which the rank says that it can begin from the files of any number of ranks, or needs those
+/// of all of them in any case.
+pub(super) fn any_names(rank: u16, nonce: u64) -> [String; 2] {
+    [format!("any.{rank}.{nonce}"), format!("all.{rank}.{nonce}")]
+}
+
+/// Rank and nonce of such a file, and whether it is the second.
+pub(super) fn read_any(name: &[u8]) -> Option<((u16, u64), bool)> {
+    let (word, rest) = std::str::from_utf8(name).ok()?.split_once('.')?;
+    let all = match word {
+        "any" => false,
+        "all" => true,
+        _ => return None,
+    };
+    Some((rank_and_nonce(rest)?, all))
+}
+
 /// The file with the answer to a join.
 pub(super) fn start_name(join: &Join) -> String {
     start_file(join.rank, join.nonce)
@@ -66,7 +83,9 @@ fn rank_and_nonce(text: &str) -> Option<(u16, u64)> {
 
 /// What the line of an answer tells.
 pub(super) fn told(line: &str) -> Told {
+    // Behind the number can stand of how many ranks it is.
     let restored = line.strip_prefix("restore ");
+    let restored = restored.and_then(|text| text.split(' ').next());
     let restored = restored.and_then(|text| number(text.as_bytes(), 10));
     match restored.and_then(|number| u32::try_from(number).ok()) {
         Some(number) => Told::Restore(number),
@@ -78,6 +97,20 @@ pub(super) fn told(line: &str) -> Told {
 /// The folder with what was restored for a join.
 pub fn restored_name(join: &Join) -> String {
     format!("restore.{}.{}", join.rank, join.nonce)
+}
+
+/// The folder with the files of all ranks of a checkpoint, and what it is called until it is complete.
+pub(super) fn all_names(number: u32) -> [String; 2] {
+    [
+        format!("restored.{number}"),
+        format!("restore.all.{number}"),
+    ]
+}
+
+/// The checkpoint whose folder that is, complete.
+pub(super) fn read_all(name: &str) -> Option<u32> {
+    let text = name.strip_prefix("restored.")?;
+    u32::try_from(number(text.as_bytes(), 10)?).ok()
 }
 
 /// A decimal number without leading zeros, of so many digits at most.

@@ -1,5 +1,6 @@
 //! Node and conductor of a job, when its roster is known.
 
+use gpuos_checkpoint::ids::CheckpointId;
 use gpuos_checkpoint::interval::choice::Limits;
 use gpuos_config::gpuos_toml::CheckpointConfig;
 use gpuos_config::options::Every as Often;
@@ -8,11 +9,13 @@ use gpuos_mover::node::Node;
 use gpuos_mover::program::{Conductor, Every, Settings as Conducts};
 use gpuos_mover::settings::Settings;
 use gpuos_store::disk::LinuxDisk;
-use gpuos_store::error::Error;
+use gpuos_store::error::{Error, Result as Stored};
+use gpuos_store::job::JobStore;
+use gpuos_store::store::Store;
 
 use super::quota::Quota;
 use super::restoring::{Place, Restorer};
-use super::running::Running;
+use super::running::{Parts, Running};
 use super::{Worker, other};
 use crate::carried::JobRoster;
 
@@ -39,6 +42,9 @@ pub(super) fn running(worker: &mut Worker, roster: JobRoster) -> Result<Running,
     );
     settings.keep = config.keep;
     settings.only = roster.only;
+    settings.beyond = roster.beyond;
+    let of_own = roster.base.as_ref().filter(|base| base.job == *job);
+    settings.above = of_own.map(|base| base.id);
     if config.max_gib > 0 {
         settings.limits.bytes = u64::from(config.max_gib) << 30;
     }
@@ -61,7 +67,7 @@ pub(super) fn running(worker: &mut Worker, roster: JobRoster) -> Result<Running,
     let base = roster.base.as_ref().map(|base| {
         let parts = store.existing(&base.job)?;
         match parts.uid() == uid {
-            true => Ok((base.id, parts)),
+            true => Ok((base.id, of_base(store, parts, base.id)?)),
             false => Err(another_users(&base.job)),
         }
     });
@@ -84,7 +90,21 @@ pub(super) fn running(worker: &mut Worker, roster: JobRoster) -> Result<Running,
     running.has(had);
     running.ask_each(u64::from(config.least_s.max(1)) * 1000);
     running.begin_from(wish.option.restart, base);
+    running.host_in(store, worker.start.job.clone());
     Ok(running)
+}
+
+/// Whose parts of a checkpoint are here: this node's own, and those that it hosts.
+fn of_base(
+    store: &'static Store<LinuxDisk>,
+    parts: JobStore<'static, LinuxDisk>,
+    id: CheckpointId,
+) -> Stored<Parts> {
+    let guests = store.guests(&parts)?.into_iter();
+    let all = [parts].into_iter().chain(guests.map(|guest| guest.parts));
+    // Where it has none of that checkpoint there is no manifest.
+    let all = all.filter_map(|parts| Some((parts.manifest(id).ok()?.node, parts)));
+    Ok(all.collect())
 }
 
 fn another_users(job: &JobId) -> Error {

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use gpuos_checkpoint::ids::NodeIndex;
 use gpuos_mover::donors::{Donor, Taking, decide, lost};
+use gpuos_mover::hosting::place;
 use gpuos_mover::output::Ready;
 use gpuos_mover::roster::Claim;
 use gpuos_store::disk::LinuxDisk;
@@ -194,9 +195,22 @@ impl Donors {
         }
     }
 
-    /// Seat 0: what the roster says, and claims for nodes that have none. `only`: nothing but this checkpoint is wanted.
+    /// Seat 0: what nodes outside the job claim.
+    pub fn claims(&self) -> Vec<Claim> {
+        match &self.look {
+            Look::Known(found) => {
+                let donors = found.donors.iter();
+                donors.map(|donor| donor.claim.clone()).collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// Seat 0: what the roster says of what so many nodes have made, and claims for nodes that have none. `seats`: what the job's nodes claim of
+    /// it; `only`: nothing but this checkpoint is wanted.
     pub fn decide(
         &mut self,
+        nodes: u16,
         seats: &[Option<Claim>],
         only: Option<u32>,
     ) -> (FromDonors, Vec<Claim>) {
@@ -205,7 +219,7 @@ impl Donors {
         };
         let fit = found.donors.iter();
         let fit: Vec<Donor> = fit
-            .filter(|donor| !self.failed.contains(&donor.node))
+            .filter(|donor| donor.claim.nodes == nodes && !self.failed.contains(&donor.node))
             .filter(|donor| {
                 let gone = self.lost.as_ref();
                 gone.is_none_or(|gone| !gone.contains(&donor.claim.index))
@@ -239,37 +253,44 @@ impl Donors {
         self.ended = Arc::default();
     }
 
-    /// Takes the part of `index` from another node, in a thread.
+    /// Takes parts of nodes from others, one after another, in a thread. `hosted`: they are of nodes that this one hosts, which were so many.
     ///
     /// # Errors
     /// It cannot be begun: a sentence.
     pub fn take(
         &mut self,
-        node: &str,
-        index: NodeIndex,
+        parts: Vec<(NodeIndex, String)>,
+        hosted: Option<u16>,
         taking: &Taking,
         session: u32,
     ) -> Result<(), String> {
         self.stop();
         let (around, wanted, ended) =
             (self.around.clone(), self.wanted.clone(), self.ended.clone());
-        let (node, taking, uid) = (node.to_string(), taking.clone(), self.uid);
+        let (taking, uid) = (taking.clone(), self.uid);
         let run = move || {
-            let begun = Instant::now();
-            let taken = taken(&around, &wanted, uid, (&node, index, &taking), &ended);
-            let result = taken.map(|bytes| {
-                format!(
-                    "node {node}, which the job does not have now, gave the part of node {index}: {} in {:.1} s",
-                    size(bytes),
-                    begun.elapsed().as_secs_f64()
-                )
-            });
-            let result = result.map_err(|why| {
-                format!("the part of node {index} could not be had from node {node}: {why}")
-            });
+            let mut results = Vec::new();
+            for (index, node) in parts {
+                let begun = Instant::now();
+                let (of, to) = ((&node[..], index, &taking), (uid, hosted));
+                let taken = taken(&around, &wanted, to, of, &ended);
+                let taken = taken.map(|bytes| {
+                    format!(
+                        "node {node}, which the job does not have now, gave the part of node {index}: {} in {:.1} s",
+                        size(bytes),
+                        begun.elapsed().as_secs_f64()
+                    )
+                });
+                results.push(taken.map_err(|why| {
+                    let told = format!(
+                        "the part of node {index} could not be had from node {node}: {why}"
+                    );
+                    (node, told)
+                }));
+            }
             let _ = around
                 .to
-                .send(Event::Back(BackDone::Taken { session, result }));
+                .send(Event::Back(BackDone::Taken { session, results }));
         };
         let thread = thread::Builder::new().name("take".into()).spawn(run);
         thread
@@ -337,8 +358,8 @@ fn find(around: &Around, wanted: &Wanted, own: &BTreeSet<String>, found: &Mutex<
             let answer = donor(around, wanted, holder);
             let mut found = locked(found);
             match answer {
-                Ok((donor, chosen)) => {
-                    found.donors.extend(donor);
+                Ok((donors, chosen)) => {
+                    found.donors.extend(donors);
                     found.chosen.extend(chosen);
                 }
                 Err(why) => found.silent.push(why),
@@ -355,27 +376,33 @@ fn find(around: &Around, wanted: &Wanted, own: &BTreeSet<String>, found: &Mutex<
 }
 
 /// What a node holds, and the choice for a run that it knows of.
-type Holds = (Option<Donor>, Option<(u32, u32)>);
+type Holds = (Vec<Donor>, Option<(u32, u32)>);
 
 /// What a node holds, if it holds anything, and what the job's user has chosen.
 fn donor(around: &Around, wanted: &Wanted, holder: &Holder) -> Result<Holds, String> {
     let (_, holding) = ask(&around.network, holder, wanted)?;
-    let donor = holding.claim.map(|claim| Donor {
+    let newest = holding.claim.map(|claim| (claim, holding.parts));
+    let all = newest.into_iter().chain(holding.others);
+    let donors = all.map(|(claim, parts)| Donor {
         node: holder.node.clone(),
         claim,
-        parts: holding.parts,
+        parts,
     });
-    Ok((donor, holding.chosen))
+    Ok((donors.collect(), holding.chosen))
 }
 
 fn taken(
     around: &Around,
     wanted: &Wanted,
-    uid: u32,
+    (uid, hosted): (u32, Option<u16>),
     (node, index, taking): (&str, NodeIndex, &Taking),
     ended: &Arc<AtomicBool>,
 ) -> Result<u64, String> {
     let to = around.store.job(&wanted.of, uid);
+    let to = to.and_then(|to| match hosted {
+        Some(nodes) => place(around.store, to, nodes, index),
+        None => Ok(to),
+    });
     let to = to.map_err(|error| error.to_string())?;
     // It has answered when it was asked what it holds.
     let holder = Holder {
@@ -393,43 +420,47 @@ fn taken(
     take(&mut client, &holding, taking, (&to, index), &mut pace)
 }
 
-/// The part of a node of the job is taken from a node that the job does not have.
-pub(super) fn take_from(worker: &mut Worker, node: &str, own: NodeIndex, roster: JobRoster) {
-    worker.note(&format!(
-        "this node takes the part of node {own} from node {node}, which the job does not have now"
-    ));
+/// Parts of these nodes are taken from nodes that the job does not have.
+pub(super) fn take_from(worker: &mut Worker, parts: Vec<(NodeIndex, String)>, roster: JobRoster) {
+    for (index, node) in &parts {
+        worker.note(&format!(
+            "this node takes the part of node {index} from node {node}, which the job does not have now"
+        ));
+    }
     let taking = roster.donors.taking.clone();
+    let hosted = roster.hosts.as_ref().map(|hosts| hosts.nodes());
     worker.phase = Phase::Fetching(Box::new(roster));
     let session = worker.session;
-    if let Err(why) = worker.donors.take(node, own, &taking, session) {
-        taken_in(worker, session, Err(why));
+    let nodes: Vec<String> = parts.iter().map(|(_, node)| node.clone()).collect();
+    if let Err(why) = worker.donors.take(parts, hosted, &taking, session) {
+        let failed = nodes.into_iter().map(|node| Err((node, why.clone())));
+        taken_in(worker, session, failed.collect());
     }
 }
 
-/// It was taken, or not.
-pub(super) fn taken_in(worker: &mut Worker, session: u32, result: Result<String, String>) {
-    if session == worker.session {
-        let (Ok(told) | Err(told)) = &result;
-        worker.came.push(told.clone());
-        if result.is_err() {
-            not_taken(worker);
+/// They were taken, or not. Seat 0 has to know who could not give what it has.
+pub(super) fn taken_in(
+    worker: &mut Worker,
+    session: u32,
+    results: Vec<Result<String, (String, String)>>,
+) {
+    for result in results {
+        let (told, node) = match result {
+            Ok(told) => (told, None),
+            Err((node, why)) => (why, Some(node)),
+        };
+        worker.note(&told);
+        if session != worker.session {
+            continue;
+        }
+        worker.came.push(told);
+        match node {
+            Some(node) if worker.is_first() => worker.donors.failed(node),
+            Some(node) => worker.say(0, Body::NotGiven(node)),
+            None => {}
         }
     }
-    let result = result.map(|told| worker.note(&told));
-    worker.fetched(session, result);
-}
-
-/// Seat 0 has to know who could not give what it has.
-fn not_taken(worker: &mut Worker) {
-    let Phase::Fetching(roster) = &worker.phase else {
-        return;
-    };
-    let own = roster.roster.index_of_seat[usize::from(worker.own_seat())];
-    match roster.donors.taking.from.get(&own.0).cloned() {
-        Some(node) if worker.is_first() => worker.donors.failed(node),
-        Some(node) => worker.say(0, Body::NotGiven(node)),
-        None => {}
-    }
+    worker.fetched(session, Ok(()));
 }
 
 /// Whether a run goes on with what its nodes have, after some of it came from others. Otherwise another roster follows, by which it

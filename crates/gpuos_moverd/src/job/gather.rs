@@ -1,12 +1,14 @@
 //! The movers of a job find each other: seat 0 asks all for what they have of the job, draws the roster, and tells it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use gpuos_checkpoint::ids::NodeIndex;
 use gpuos_checkpoint::sets::{NodeDomains, Scheme};
+use gpuos_config::options::Restart;
 use gpuos_mover::roster::{Claim, Roster, draw};
 
+use super::elastic::{self, Claims};
 use super::{Phase, Worker, choice, other};
 use crate::carried::{Body, JobRoster};
 use crate::domains::satisfiable;
@@ -21,7 +23,7 @@ const OTHERS: Duration = Duration::from_secs(30);
 /// What seat 0 knows of the others.
 pub struct Gather {
     begun: Instant,
-    claims: BTreeMap<u16, Option<Claim>>,
+    claims: BTreeMap<u16, (Vec<Claim>, Vec<Claim>)>,
     chosen: Vec<(u32, u32)>,
     /// What was there before this run is looked for, also in a first run.
     is_long: bool,
@@ -38,10 +40,15 @@ impl Gather {
         }
     }
 
-    /// A seat has this, or nothing, and knows of this choice for a run.
-    pub fn claim(&mut self, seat: u16, claim: Option<Claim>, chosen: Option<(u32, u32)>) {
+    /// A seat has this of its own, hosts that, and knows of this choice for a run.
+    pub fn claim(
+        &mut self,
+        seat: u16,
+        (own, hosted): (Vec<Claim>, Vec<Claim>),
+        chosen: Option<(u32, u32)>,
+    ) {
         self.chosen.extend(chosen);
-        self.claims.entry(seat).or_insert(claim);
+        self.claims.entry(seat).or_insert((own, hosted));
     }
 
     /// Whether a seat has to be asked still.
@@ -54,20 +61,6 @@ impl Gather {
         self.claims.len() >= seats
     }
 
-    /// Gives seats that have nothing the claims of nodes that are lost, in their order.
-    pub fn fill(&mut self, lost: Vec<Claim>) {
-        let has = |index| {
-            self.claims
-                .values()
-                .flatten()
-                .any(|claim| claim.index == index)
-        };
-        let mut open: Vec<Claim> = lost.into_iter().filter(|claim| !has(claim.index)).collect();
-        open.reverse();
-        let empty = self.claims.values_mut().filter(|claim| claim.is_none());
-        empty.for_each(|claim| *claim = open.pop());
-    }
-
     /// What was chosen for a run, as seats know, or `others`.
     pub fn chosen(&self, run: u32, others: &[(u32, u32)]) -> Option<u32> {
         let mut all = self.chosen.iter().chain(others);
@@ -75,17 +68,28 @@ impl Gather {
     }
 
     /// What the seats that have answered have, in their order.
-    pub fn claims(&self) -> Vec<Option<Claim>> {
-        self.claims.values().cloned().collect()
+    pub fn claims(&self) -> Claims {
+        Claims {
+            own: self.claims.values().map(|all| all.0.clone()).collect(),
+            hosted: self.claims.values().map(|all| all.1.clone()).collect(),
+        }
     }
 
     /// Whether the nodes themselves can make whole what the newest of them has, all being heard: of each set no more are missing than it can
     /// lose. Then nobody outside has to be asked, and a node that is dead is not waited for.
     pub fn covers(&self, nodes: u16) -> bool {
-        let claims: Vec<&Claim> = self.claims.values().flatten().collect();
+        let all = self.claims();
+        let claims: Vec<Claim> = all.of(nodes).into_iter().flatten().collect();
         let Some(first) = claims.first() else {
             return false;
         };
+        if all
+            .layouts(&[])
+            .other(nodes, &BTreeSet::new(), Some(first.newest))
+            .is_some()
+        {
+            return false;
+        }
         let is_there = |index: &NodeIndex| claims.iter().any(|claim| claim.index == *index);
         let is_covered = |index: NodeIndex| {
             let set = claims.iter().find(|claim| claim.set.contains(&index));
@@ -120,6 +124,7 @@ impl Gather {
     /// A sentence: there can be none.
     pub fn draw(
         &self,
+        seats: Vec<Option<Claim>>,
         scheme: Scheme,
         domains: &[NodeDomains],
         levels: &[String],
@@ -128,13 +133,21 @@ impl Gather {
             return None;
         }
         let (domains, notes) = satisfiable(domains, levels, scheme);
-        let seats: Vec<(Option<Claim>, NodeDomains)> =
-            self.claims.values().cloned().zip(domains).collect();
+        let seats: Vec<(Option<Claim>, NodeDomains)> = seats.into_iter().zip(domains).collect();
         Some(draw(&seats, scheme).map(|mut roster| {
             roster.notes.extend(notes);
             roster
         }))
     }
+}
+
+/// Gives seats that have nothing the claims of nodes that are lost, in their order.
+fn fill(seats: &mut [Option<Claim>], lost: Vec<Claim>) {
+    let has = |index| seats.iter().flatten().any(|claim| claim.index == index);
+    let mut open: Vec<Claim> = lost.into_iter().filter(|claim| !has(claim.index)).collect();
+    open.reverse();
+    let empty = seats.iter_mut().filter(|claim| claim.is_none());
+    empty.for_each(|claim| *claim = open.pop());
 }
 
 /// Time went by, and not all have been heard.
@@ -185,7 +198,7 @@ pub(super) fn gather(worker: &mut Worker) {
 }
 
 /// Seat 0's own claim, if it is not known yet.
-fn claim_once(worker: &Worker) -> Option<Option<Claim>> {
+fn claim_once(worker: &Worker) -> Option<(Vec<Claim>, Vec<Claim>)> {
     match &worker.phase {
         Phase::Gathering(gather)
             if worker.is_first()
@@ -205,7 +218,6 @@ fn draw_up(worker: &mut Worker) {
     let (Phase::Gathering(gather), Some(wish)) = (&mut worker.phase, &worker.wish) else {
         return;
     };
-    let levels = &worker.shared.config.domains;
     let nodes = worker.start.place.nodes;
     // Another job has run before.
     let run = worker
@@ -240,26 +252,53 @@ fn draw_up(worker: &mut Worker) {
         None => gather.chosen(worker.start.run, &worker.donors.chosen()),
     };
     worker.back.want(only);
-    let (donors, claims) = match worker.back.is_fetching() {
-        false => worker.donors.decide(&gather.claims(), only),
+    let claims = gather.claims();
+    let layouts = claims.layouts(&worker.donors.claims());
+    // Who begins anew leaves all that there is.
+    let anew = wish.option.restart == Restart::No && !has_saved && only.is_none();
+    let looks = !anew || worker.other.is_some();
+    if looks && let Some(told) = elastic::roster(worker, &claims, &layouts, only) {
+        return worker.begin(told);
+    }
+    draw_own(worker, &claims, (scheme, looks), (run, only));
+}
+
+/// Seat 0: draws the roster of what as many nodes as the job has have made.
+fn draw_own(
+    worker: &mut Worker,
+    claims: &Claims,
+    (scheme, looks): (Scheme, bool),
+    (run, only): (u32, Option<u32>),
+) {
+    let nodes = worker.start.place.nodes;
+    let layouts = claims.layouts(&worker.donors.claims());
+    let open = elastic::open(worker, claims, &layouts).filter(|_| looks);
+    let mut seats = claims.of(nodes);
+    let (donors, lost) = match worker.back.is_fetching() {
+        false => worker.donors.decide(nodes, &seats, only),
         true => Default::default(),
     };
     let drained = worker.back.claims(nodes);
     // Parts of something older would come in vain.
     let newer = drained.first().map_or(0, |claim| claim.newest.number);
-    let (donors, claims) = match newer > donors.taking.highest {
+    let (donors, lost) = match newer > donors.taking.highest {
         true => Default::default(),
-        false => (donors, claims),
+        false => (donors, lost),
     };
-    gather.fill(claims);
-    gather.fill(drained);
+    fill(&mut seats, lost);
+    fill(&mut seats, drained);
     if let Some(other) = &worker.other
-        && gather.claims().iter().all(Option::is_none)
+        && seats.iter().all(Option::is_none)
     {
-        let why = other::none_of(other, &donors.silent);
+        let more = [&donors.silent[..], &worker.elastic.whys].concat();
+        let why = other::none_of(other, &more);
         return worker.fail(why);
     }
-    match gather.draw(scheme, &worker.start.domains, levels) {
+    let levels = &worker.shared.config.domains;
+    let (Phase::Gathering(gather), Some(wish)) = (&worker.phase, &worker.wish) else {
+        return;
+    };
+    match gather.draw(seats, scheme, &worker.start.domains, levels) {
         Some(Ok(roster)) => {
             let told = JobRoster {
                 gid: wish.gid,
@@ -269,6 +308,13 @@ fn draw_up(worker: &mut Worker) {
                 only,
                 of: worker.other.clone(),
                 base: worker.base.clone(),
+                hosts: None,
+                other_nodes: open,
+                beyond: layouts.highest(),
+                unhosted: match looks {
+                    true => worker.elastic.whys.clone(),
+                    false => Vec::new(),
+                },
                 roster,
             };
             let notes = &told.roster.notes;

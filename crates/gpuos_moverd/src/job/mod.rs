@@ -6,6 +6,8 @@
 //!      │ │                          └──► Fetching: parts are copied in, from other nodes or the parallel file system
 //!      │ └── too late, or no roster is possible ──► Failed
 //!      └──── a mover of the job was started anew ──────┘
+//!
+//!  … roster ──► Hosting: what another number of nodes has made is made whole ──► Gathering
 //! ```
 //!
 //! What failed for being too late is tried again when the missing movers have come.
@@ -13,7 +15,7 @@
 //! - `links`, `gather`: the others; `begin`: when they are found; `ends`: the job's end, as the workload manager has it; `running`: node and conductor; `quota`: how much it
 //!   may keep; `restoring`: the files of a rank, also from another node; `unwritten`: what its programs could not be told yet;
 //! - `drain`: to the parallel file system, and `back`: from there; `donors`: what nodes hold that the job does not have any more;
-//!   `other`: the begin from another job's checkpoint; `choice`: what its user has chosen for the next run;
+//!   `other`: the begin from another job's checkpoint; `elastic`: with another number of nodes; `choice`: what its user has chosen for the next run;
 //! - `serve`: what the thread does with what comes in; `status`: how it stands, for clients; `tally`: what is counted; `recovery`: how long it took
 //!   to go on.
 //!
@@ -24,6 +26,7 @@ mod begin;
 mod choice;
 mod donors;
 mod drain;
+mod elastic;
 mod ends;
 mod gather;
 #[cfg(test)]
@@ -158,6 +161,8 @@ enum Phase {
     Gathering(Gather),
     /// By this roster nodes copy their parts in, from nodes that the job does not have or from the parallel file system.
     Fetching(Box<JobRoster>),
+    /// By this roster they make whole what another number of nodes has made.
+    Hosting(Box<elastic::Hosted>),
     Running(Box<Running>),
     Failed(String),
 }
@@ -188,6 +193,8 @@ pub struct Worker {
     base: Option<Base>,
     /// In a drill, a job of which nothing was here before: what was fetched of it goes with the drill.
     drilled: Option<JobId>,
+    /// What was looked at of what other numbers of nodes have made.
+    elastic: elastic::Elastic,
     /// What the job's user has chosen for the next run, until all nodes have noted it.
     choosing: Option<choice::Choosing>,
     /// Where this node's part came from in this run, for clients.
@@ -251,6 +258,7 @@ impl Worker {
             other: None,
             base: None,
             drilled: None,
+            elastic: elastic::Elastic::default(),
             choosing: None,
             came: Vec::new(),
             phase: Phase::Gathering(Gather::new()),

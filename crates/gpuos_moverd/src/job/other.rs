@@ -11,11 +11,13 @@
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
+use gpuos_checkpoint::ids::CheckpointId;
 use gpuos_config::options::Restart;
 use gpuos_core::job::JobId;
 use gpuos_mover::output::Ready;
 
 use super::back::Back;
+use super::elastic::Elastic;
 use super::{Worker, donors};
 use crate::carried::{Base, JobRoster, Other};
 use crate::jobs::locked;
@@ -28,12 +30,17 @@ pub enum Next {
     Gather(Other),
     /// They were, and this is what there is.
     Gathered(Ready),
+    /// What another number of nodes has made is as new as nothing of this, and was not looked at.
+    Elsewhere(Option<CheckpointId>),
 }
 
-/// Decides it, alike on all nodes. `asked`: what the job says; `has_saved`: it has made a checkpoint in this run already.
+/// Decides it, alike on all nodes, after what the job begins from of other numbers of nodes was taken. `asked`: what the job says; `has_saved`: it has made a checkpoint in this run already.
 pub fn next(roster: &JobRoster, asked: Restart, has_saved: bool, ready: &mut Ready) -> Next {
     if roster.of.is_some() {
         return Next::Gathered(ready.clone());
+    }
+    if roster.other_nodes > ready.restore {
+        return Next::Elsewhere(ready.restore);
     }
     match (asked, &roster.base) {
         (Restart::No, _) if !has_saved && roster.only.is_none() => {
@@ -74,6 +81,7 @@ pub(super) fn turn_to(worker: &mut Worker, other: Option<Other>) {
         return;
     }
     worker.donors = donors(&worker.shared, &worker.start, &worker.to, other.as_ref());
+    worker.elastic = Elastic::default();
     if let Some(other) = other.as_ref().filter(|other| other.lose.is_some()) {
         // What is here already is somebody's, who keeps it.
         let is_new = worker.shared.store.existing(&other.job).is_err();
@@ -174,7 +182,6 @@ pub(super) fn is_wanted(worker: &Worker) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use gpuos_checkpoint::ids::CheckpointId;
     use gpuos_mover::roster::Roster;
 
     use super::*;
@@ -194,6 +201,10 @@ mod tests {
             only: None,
             of,
             base,
+            hosts: None,
+            other_nodes: None,
+            beyond: 0,
+            unhosted: Vec::new(),
         }
     }
 
@@ -248,6 +259,18 @@ mod tests {
         let mut lost = ready(None, true);
         assert!(matches!(next(&own, FROM, false, &mut lost), Next::GoOn));
         assert!(lost.lost && lost.restore.is_none());
+    }
+
+    #[test]
+    fn something_newer_of_another_number_of_nodes_is_looked_at_first() {
+        let mut own = roster(None, None);
+        own.other_nodes = Some(id(4));
+        for restore in [None, Some(3)] {
+            let next = next(&own, Restart::Auto, false, &mut ready(restore, false));
+            assert!(matches!(next, Next::Elsewhere(found) if found == restore.map(id)));
+        }
+        let next = next(&own, Restart::Auto, false, &mut ready(Some(5), false));
+        assert!(matches!(next, Next::GoOn));
     }
 
     #[test]

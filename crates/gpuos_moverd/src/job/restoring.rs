@@ -1,5 +1,6 @@
 //! The files of ranks are written by a thread of its own, one rank after another, also from another node's store.
 
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel};
@@ -7,13 +8,13 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use gpuos_checkpoint::ids::CheckpointId;
-use gpuos_checkpoint::manifest::{Kind, Manifest, rank_folder};
+use gpuos_checkpoint::manifest::{Kind, Manifest, rank_folder, ranks};
 use gpuos_core::job::JobId;
 use gpuos_mover::program::Join;
 use gpuos_store::disk::{Disk, LinuxDisk};
 use gpuos_store::error::{self, Error, Result};
 use gpuos_store::job::JobStore;
-use gpuos_store::restore::{Target, restore_part};
+use gpuos_store::restore::{Target, restore_part, restore_shared};
 use gpuos_store::room::{size, usable};
 use gpuos_store::source::{LocalSource, Source};
 use gpuos_store::store::Store;
@@ -27,12 +28,19 @@ const AGAIN: Duration = Duration::from_secs(5);
 /// ... and given up after that.
 const PATIENCE: Duration = Duration::from_secs(120);
 
+/// Whose files a rank gets.
+enum What {
+    /// Its own, from a seat; `None`: this node.
+    Own(Option<u16>),
+    /// Those of all ranks of the checkpoint, each likewise.
+    All(Vec<Option<u16>>),
+}
+
 /// What a thread restores.
 struct Task {
     join: Join,
     id: CheckpointId,
-    /// The seat that has the files; `None`: this node.
-    from: Option<u16>,
+    what: What,
     /// In which the program is answered.
     epoch: u64,
 }
@@ -101,10 +109,19 @@ impl Restorer {
 
     /// Has the files of a rank written; [`Event::Restored`] says when that is done.
     pub fn restore(&self, join: Join, epoch: u64, id: CheckpointId, from: Option<u16>) {
+        self.send(join, epoch, id, What::Own(from));
+    }
+
+    /// The same with the files of all ranks that have made it, from the seat that has those of each.
+    pub fn restore_all(&self, join: Join, epoch: u64, id: CheckpointId, from: Vec<Option<u16>>) {
+        self.send(join, epoch, id, What::All(from));
+    }
+
+    fn send(&self, join: Join, epoch: u64, id: CheckpointId, what: What) {
         let _ = self.tasks.send(Task {
             join,
             id,
-            from,
+            what,
             epoch,
         });
     }
@@ -127,9 +144,10 @@ fn run(place: &Place, tasks: &Receiver<Task>, given: &Receiver<Given>, stop: &At
         if stop.load(Ordering::Relaxed) {
             return;
         }
-        let line = match restored {
-            Ok(()) => format!("restore {}", task.id.number),
-            Err(error) => format!("failed {error}"),
+        let line = match (restored, &task.what) {
+            (Ok(()), What::Own(_)) => format!("restore {}", task.id.number),
+            (Ok(()), What::All(from)) => format!("restore {} of {}", task.id.number, from.len()),
+            (Err(error), _) => format!("failed {error}"),
         };
         let restored = Event::Restored {
             join: task.join,
@@ -149,35 +167,125 @@ fn one(
     (given, ticket): (&Receiver<Given>, &mut u64),
     stop: &AtomicBool,
 ) -> Result<()> {
-    let base = place.base.as_ref().filter(|(id, _)| *id == task.id);
-    let of = base.map_or(&place.job, |(_, job)| job);
-    let job = place.store.job(of, place.owner.0)?;
-    let only = rank_folder(task.join.rank, task.join.size);
-    let name = restored_name(&task.join).into_bytes();
-    let target = Target {
-        disk: &LinuxDisk,
-        folder: place.folder.root(),
-        name: &name,
-        owner: Some(place.owner),
-    };
-    let Some(seat) = task.from else {
-        let manifest = job.manifest(task.id)?;
-        fits(place, &manifest, only.as_bytes())?;
-        let source = LocalSource::new(&job);
-        let mut source = Stoppable { source, stop };
-        return restore_part(&job, &manifest, only.as_bytes(), &target, &mut source);
-    };
-    let mut far = Far {
+    let mut from = Origin {
         place,
-        seat,
         id: task.id,
         given,
         ticket,
+        stop,
     };
-    let manifest = far.manifest(&job)?;
-    fits(place, &manifest, only.as_bytes())?;
-    let mut source = Stoppable { source: far, stop };
-    restore_part(&job, &manifest, only.as_bytes(), &target, &mut source)
+    let seats = match &task.what {
+        What::Own(seat) => {
+            let (root, name) = (place.folder.root(), restored_name(&task.join));
+            let rank = (task.join.rank, task.join.size);
+            return from.rank(rank, *seat, (root, &name), Use::Own);
+        }
+        What::All(seats) => seats,
+    };
+    let number = task.id.number;
+    // Another rank of this node has asked for it before.
+    if place.folder.has_all(number) {
+        return Ok(());
+    }
+    let failed = |error: std::io::Error| {
+        let tried = format!("restore the files of all ranks of checkpoint {}", task.id);
+        let next = "see that the disk has space and is writable, and start the job again";
+        Error::new(error::Kind::Disk, tried, error.to_string(), next)
+    };
+    let folder = place.folder.begin_all(number).map_err(failed)?;
+    let size = u16::try_from(seats.len()).unwrap_or(u16::MAX);
+    for (rank, seat) in (0..size).zip(seats) {
+        let name = rank_folder(rank, size);
+        from.rank((rank, size), *seat, (&folder, &name), Use::Shared)?;
+    }
+    place.folder.end_all(number, &folder).map_err(failed)
+}
+
+/// Who may write to what is restored.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Use {
+    Own,
+    Shared,
+}
+
+/// Where files come from.
+struct Origin<'a> {
+    place: &'a Place,
+    id: CheckpointId,
+    given: &'a Receiver<Given>,
+    ticket: &'a mut u64,
+    stop: &'a AtomicBool,
+}
+
+impl Origin<'_> {
+    /// Restores the files of a rank, which a seat has, or this node, to a new folder.
+    fn rank(
+        &mut self,
+        (rank, size): (u16, u16),
+        seat: Option<u16>,
+        (folder, name): (&OwnedFd, &str),
+        used: Use,
+    ) -> Result<()> {
+        let place = self.place;
+        let base = place.base.as_ref().filter(|(id, _)| *id == self.id);
+        let of = base.map_or(&place.job, |(_, job)| job);
+        let job = place.store.job(of, place.owner.0)?;
+        let only = rank_folder(rank, size);
+        let only = only.as_bytes();
+        let target = Target {
+            disk: &LinuxDisk,
+            folder,
+            name: name.as_bytes(),
+            owner: Some(place.owner),
+        };
+        let write =
+            |parts: &JobStore<'_, LinuxDisk>, manifest: &Manifest, source: &mut dyn Source| {
+                match used {
+                    Use::Own => restore_part(parts, manifest, only, &target, source),
+                    Use::Shared => restore_shared(parts, manifest, only, &target, source),
+                }
+            };
+        let stop = self.stop;
+        let Some(seat) = seat else {
+            let (parts, manifest) = part_here(place, job, self.id, rank)?;
+            fits(place, &manifest, only)?;
+            let source = LocalSource::new(&parts);
+            let mut source = Stoppable { source, stop };
+            return write(&parts, &manifest, &mut source);
+        };
+        let mut far = Far {
+            place,
+            seat,
+            id: self.id,
+            rank,
+            part: 0,
+            given: self.given,
+            ticket: &mut *self.ticket,
+        };
+        let manifest = far.manifest(&job)?;
+        fits(place, &manifest, only)?;
+        let mut source = Stoppable { source: far, stop };
+        write(&job, &manifest, &mut source)
+    }
+}
+
+/// The part of this node, or of one that it hosts, in which the files of a rank are.
+fn part_here(
+    place: &Place,
+    job: JobStore<'static, LinuxDisk>,
+    id: CheckpointId,
+    rank: u16,
+) -> Result<(JobStore<'static, LinuxDisk>, Manifest)> {
+    let has = |manifest: &Manifest| ranks(manifest).iter().any(|(of, _)| *of == rank);
+    for guest in place.store.guests(&job)? {
+        if let Ok(manifest) = guest.parts.manifest(id)
+            && has(&manifest)
+        {
+            return Ok((guest.parts, manifest));
+        }
+    }
+    let manifest = job.manifest(id)?;
+    Ok((job, manifest))
 }
 
 /// A source that can be left in the middle.
@@ -236,15 +344,20 @@ struct Far<'a> {
     place: &'a Place,
     seat: u16,
     id: CheckpointId,
+    rank: u16,
+    /// The node whose part it is, once its manifest is here.
+    part: u16,
     given: &'a Receiver<Given>,
     ticket: &'a mut u64,
 }
 
 impl Far<'_> {
     fn manifest(&mut self, job: &JobStore<'_, LinuxDisk>) -> Result<Manifest> {
-        let id = self.id;
-        let bytes = self.ask(|ticket| Body::ManifestAsk { ticket, id })?;
-        job.opened(id, &bytes)
+        let (id, rank) = (self.id, self.rank);
+        let bytes = self.ask(|ticket| Body::ManifestAsk { ticket, id, rank })?;
+        let manifest = job.opened(id, &bytes)?;
+        self.part = manifest.node.0;
+        Ok(manifest)
     }
 
     fn ask(&mut self, body: impl Fn(u64) -> Body) -> Result<Vec<u8>> {
@@ -289,9 +402,11 @@ impl Source for Far<'_> {
         let mut at = offset;
         for part in buffer.chunks_mut(PIECE as usize) {
             let length = part.len() as u32;
+            let of = self.part;
             let bytes = self.ask(|ticket| Body::SegmentAsk {
                 ticket,
                 id: segment,
+                part: of,
                 offset: at,
                 length,
             })?;

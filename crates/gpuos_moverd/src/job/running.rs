@@ -5,9 +5,10 @@ use std::thread::JoinHandle;
 
 use gpuos_checkpoint::commit::Outcome;
 use gpuos_checkpoint::ids::{CheckpointId, LEADER, NodeIndex};
-use gpuos_checkpoint::manifest::ranks;
+use gpuos_checkpoint::manifest::{Manifest, ranks};
 use gpuos_checkpoint::refusal::Refusal;
 use gpuos_config::options::Restart;
+use gpuos_core::job::JobId;
 use gpuos_core::wire::MEMORY_FOLDER;
 use gpuos_mover::message::Bytes;
 use gpuos_mover::node::Node;
@@ -17,9 +18,11 @@ use gpuos_mover::roster::Roster;
 use gpuos_store::disk::LinuxDisk;
 use gpuos_store::error::Kind;
 use gpuos_store::job::JobStore;
+use gpuos_store::store::Store;
 
 use super::back::goes_on;
 use super::donors::{heed, suffices};
+use super::elastic::take_base;
 use super::links::Links;
 use super::other::{Next, next};
 use super::quota::Quota;
@@ -40,8 +43,11 @@ pub struct Running {
     /// This node's place in checkpoints.
     pub own: NodeIndex,
     parts: JobStore<'static, LinuxDisk>,
-    /// The checkpoint of another job from which this one begins, and that job's parts.
-    base: Option<(CheckpointId, JobStore<'static, LinuxDisk>)>,
+    /// The checkpoint of another job, or of another number of nodes, from which this one begins, and the parts of it that are here.
+    base: Option<(CheckpointId, Parts)>,
+    /// Where parts of other nodes are hosted, until so many checkpoints more are committed.
+    guests: Option<(&'static Store<LinuxDisk>, u32)>,
+    job: JobId,
     /// From what the job wants to begin.
     restart: Restart,
     restorer: Restorer,
@@ -93,6 +99,12 @@ impl Asks {
     }
 }
 
+/// Parts of a checkpoint, by the nodes that made them.
+pub type Parts = Vec<(NodeIndex, JobStore<'static, LinuxDisk>)>;
+
+/// So many checkpoints of its own a job has before what it hosts of others is removed: as many as are kept.
+const HOSTED_FOR: u32 = 2;
+
 /// Where something better is than what the nodes have.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Held {
@@ -104,6 +116,8 @@ pub enum Held {
     Other(Other),
     /// This is there of the other job.
     Gathered(Ready),
+    /// Another number of nodes has made something newer; this can be restored of the own.
+    Elsewhere(Option<CheckpointId>),
 }
 
 /// What a call needs beside the state.
@@ -142,6 +156,8 @@ impl Running {
             own,
             parts,
             base: None,
+            guests: None,
+            job: JobId::default(),
             restart: Restart::Auto,
             restorer,
             quota: None,
@@ -189,13 +205,30 @@ impl Running {
     }
 
     /// From what the job wants to begin, and the other job's checkpoint that is that.
-    pub fn begin_from(
-        &mut self,
-        restart: Restart,
-        base: Option<(CheckpointId, JobStore<'static, LinuxDisk>)>,
-    ) {
+    pub fn begin_from(&mut self, restart: Restart, base: Option<(CheckpointId, Parts)>) {
         self.restart = restart;
         self.base = base;
+    }
+
+    /// Which job it is, and where it hosts parts of other nodes.
+    pub fn host_in(&mut self, store: &'static Store<LinuxDisk>, job: JobId) {
+        self.guests = Some((store, HOSTED_FOR));
+        self.job = job;
+    }
+
+    /// Another checkpoint of the job is committed.
+    fn leave_guests(&mut self) {
+        let Some((store, left)) = &mut self.guests else {
+            return;
+        };
+        *left = left.saturating_sub(1);
+        if *left == 0 {
+            // What cannot be removed now goes in a later run.
+            if let Err(error) = store.remove_guests(&self.parts) {
+                self.notes.push(error.to_string());
+            }
+            self.guests = None;
+        }
     }
 
     /// Looks how much the next part may add.
@@ -245,6 +278,7 @@ impl Running {
                 self.joins.clone_from(&joins);
                 self.conduct(around, Input::Refused(around.folder.refused()));
                 self.conduct(around, Input::Gone(around.folder.gone(&joins)));
+                self.conduct(around, Input::Any(around.folder.any()));
                 self.conduct(around, Input::Joins(joins));
                 if self.asks.look(around.now, around.folder.take_ask()) {
                     self.conduct(around, Input::Want(Reason::Asked));
@@ -310,21 +344,23 @@ impl Running {
                 Ok(word) => self.conduct(around, Input::Received { from, word }),
                 Err(refused) => self.notes.push(refused.to_string()),
             },
-            Body::ManifestAsk { ticket, id } => {
-                let bytes = self
-                    .stores()
-                    .find_map(|it| it.manifest_bytes(id, None).ok());
+            Body::ManifestAsk { ticket, id, rank } => {
+                let has =
+                    |it: &&JobStore<LinuxDisk>| it.manifest(id).is_ok_and(|it| has_rank(&it, rank));
+                let part = self.stores(None).find(has);
+                let bytes = part.and_then(|it| it.manifest_bytes(id, None).ok());
                 self.give(around, seat, ticket, bytes);
             }
             Body::SegmentAsk {
                 ticket,
                 id,
+                part,
                 offset,
                 length,
             } => {
                 let mut bytes = vec![0; length.min(PIECE) as usize];
                 let read = |it: &JobStore<LinuxDisk>| it.segment_bytes(id, offset, &mut bytes).ok();
-                let read = self.stores().find_map(read);
+                let read = self.stores(Some(part)).find_map(read);
                 self.give(around, seat, ticket, read.map(|()| bytes));
             }
             Body::Given { ticket, bytes } => {
@@ -334,11 +370,12 @@ impl Running {
         }
     }
 
-    /// What files of ranks may lie in: no two of them have a checkpoint of the same id.
-    fn stores(&self) -> impl Iterator<Item = &JobStore<'static, LinuxDisk>> {
-        [&self.parts]
-            .into_iter()
-            .chain(self.base.iter().map(|base| &base.1))
+    /// What files of ranks may lie in; `part`: of this node alone, as far as what the job begins from is concerned. Of what it has made
+    /// itself there is one part here.
+    fn stores(&self, part: Option<u16>) -> impl Iterator<Item = &JobStore<'static, LinuxDisk>> {
+        let base = self.base.iter().flat_map(|base| &base.1);
+        let base = base.filter(move |(node, _)| part.is_none_or(|part| node.0 == part));
+        base.map(|(_, parts)| parts).chain([&self.parts])
     }
 
     fn give(&self, around: &Around<'_>, seat: u16, ticket: u64, bytes: Option<Vec<u8>>) {
@@ -372,6 +409,7 @@ impl Running {
             Output::Ended { id, outcome } => {
                 if outcome == Outcome::Committed {
                     self.newest = Some((id, false));
+                    self.leave_guests();
                 }
                 todo.push_back(Todo::Conduct(Input::Ended { id, outcome }));
             }
@@ -380,6 +418,7 @@ impl Running {
             }
             Output::Ready(mut ready) => {
                 self.refused.clone_from(&ready.refused);
+                take_base(&self.roster, &self.job, &mut ready);
                 if !suffices(&self.roster.donors, &ready) {
                     self.held = Some(Held::Outside);
                     return;
@@ -395,6 +434,7 @@ impl Running {
                     Next::GoOn => None,
                     Next::Gather(other) => Some(Held::Other(other)),
                     Next::Gathered(ready) => Some(Held::Gathered(ready)),
+                    Next::Elsewhere(restore) => Some(Held::Elsewhere(restore)),
                 };
                 if self.held.is_some() {
                     return;
@@ -421,9 +461,11 @@ impl Running {
 
     /// Whose files this node has of a checkpoint.
     fn ranks_of(&mut self, id: CheckpointId) -> Vec<(u16, u16)> {
-        let base = self.base.as_ref().filter(|base| base.0 == id);
-        let parts = base.map_or(&self.parts, |base| &base.1);
-        match parts.manifest(id) {
+        if let Some((_, parts)) = self.base.as_ref().filter(|base| base.0 == id) {
+            let manifests = parts.iter().filter_map(|(_, it)| it.manifest(id).ok());
+            return manifests.flat_map(|it| ranks(&it)).collect();
+        }
+        match self.parts.manifest(id) {
             Ok(manifest) => ranks(&manifest),
             Err(error) => {
                 self.notes.push(error.to_string());
@@ -453,6 +495,12 @@ impl Running {
                 Start::Restore { id, from } => {
                     let seat = self.seat_of(from).filter(|_| from != self.own);
                     self.restorer.restore(join, epoch, id, seat);
+                }
+                Start::All { id, holders } => {
+                    let seats = holders.into_iter();
+                    let seats = seats.map(|from| self.seat_of(from).filter(|_| from != self.own));
+                    let seats = seats.collect();
+                    self.restorer.restore_all(join, epoch, id, seats);
                 }
             },
             program::Output::Ask {
@@ -513,12 +561,14 @@ impl Running {
             said: by.said,
         };
         let refusal = refusal.cut();
-        match self.parts.refuse(id, &refusal) {
-            // Nothing of it was here.
-            Err(error) if error.kind == Kind::Missing => {}
-            // Other nodes have the mark as well.
-            Err(error) => self.notes.push(error.to_string()),
-            Ok(()) => {}
+        for parts in self.stores(None) {
+            match parts.refuse(id, &refusal) {
+                // Nothing of it was here.
+                Err(error) if error.kind == Kind::Missing => {}
+                // Other nodes have the mark as well.
+                Err(error) => tracing::warn!(job = %self.job, "job {}: {error}", self.job),
+                Ok(()) => {}
+            }
         }
         self.is_refused = Some(format!("checkpoint {}: {refusal}", id.number));
     }
@@ -529,6 +579,11 @@ impl Running {
         let seat = seats.iter().position(|own| *own == index)?;
         u16::try_from(seat).ok()
     }
+}
+
+/// Whether the files of a rank are in this part.
+fn has_rank(manifest: &Manifest, rank: u16) -> bool {
+    ranks(manifest).iter().any(|(of, _)| *of == rank)
 }
 
 /// The seats to which a node needs a link: of its set, and of the conductor; all of them where it is that itself.

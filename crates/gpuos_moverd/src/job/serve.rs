@@ -6,6 +6,8 @@ use gpuos_checkpoint::ids::LEADER;
 use gpuos_config::options::parse_checkpoint;
 use gpuos_core::job::JobId;
 use gpuos_core::wire::CheckpointPhase;
+use gpuos_mover::hosting::{claimed, claims};
+use gpuos_mover::hosts::Hosts;
 use gpuos_mover::program::{Input, Join, Reason};
 use gpuos_mover::roster::Claim;
 
@@ -13,9 +15,8 @@ use super::ends::Next;
 use super::gather::{self, Gather};
 use super::running::{Around, Held, Running};
 use super::unwritten::Tell;
-use super::{Phase, Wish, Worker, begin, choice, donors, new_session, other, recovery};
+use super::{Phase, Wish, Worker, begin, choice, donors, elastic, new_session, other, recovery};
 use crate::carried::{Base, Body, Carried, JobRoster};
-use crate::donor::serve::claimed;
 use crate::event::{BackDone, Event};
 use crate::folder::{JobFolder, Kept};
 
@@ -75,8 +76,8 @@ impl Worker {
             }
             Event::Back(BackDone::Looked { round, found }) => self.back.looked(round, found),
             Event::Back(BackDone::Fetched { session, result }) => self.fetched(session, result),
-            Event::Back(BackDone::Taken { session, result }) => {
-                donors::taken_in(self, session, result)
+            Event::Back(BackDone::Taken { session, results }) => {
+                donors::taken_in(self, session, results)
             }
             Event::Donors(found) => self.donors.found(found),
             Event::Choose { number, reply } => choice::choose(self, number, reply),
@@ -182,13 +183,22 @@ impl Worker {
                 if other::is_busy(self, of.as_ref()) {
                     return;
                 }
-                let claim = self.claim(of.as_ref().map(|of| &of.job));
+                let (own, hosted) = self.claim(of.as_ref().map(|of| &of.job));
                 let chosen = choice::known(self);
-                self.say(seat, Body::Claim { claim, chosen });
+                let body = Body::Claim {
+                    own,
+                    hosted,
+                    chosen,
+                };
+                self.say(seat, body);
             }
-            Body::Claim { claim, chosen } if self.is_first() && session == self.session => {
+            Body::Claim {
+                own,
+                hosted,
+                chosen,
+            } if self.is_first() && session == self.session => {
                 if let Phase::Gathering(gather) = &mut self.phase {
-                    gather.claim(seat, claim, chosen);
+                    gather.claim(seat, (own, hosted), chosen);
                 }
             }
             Body::Roster(roster) if seat == 0 => {
@@ -215,12 +225,14 @@ impl Worker {
             Body::Choose(number) => choice::note(self, seat, number),
             Body::ChoiceNoted(number) => choice::noted(self, seat, number),
             Body::NotGiven(node) if self.is_first() => self.donors.failed(node),
+            Body::Hosted { from, to, bytes } => elastic::came(self, seat, (from, to), &bytes.0),
+            Body::Whole(ready) if self.is_first() => elastic::whole(self, seat, *ready),
             Body::NoRoster(why) if seat == 0 => self.fail(why),
             body => self.with(|running, around| running.came(around, seat, body)),
         }
     }
 
-    fn gather_anew(&mut self, session: u32) {
+    pub(super) fn gather_anew(&mut self, session: u32) {
         self.session = session;
         self.marked = false;
         self.told.clear();
@@ -241,8 +253,8 @@ impl Worker {
         }
     }
 
-    /// What this node has of the job, or of another one of the same user.
-    pub(super) fn claim(&self, of: Option<&JobId>) -> Option<Claim> {
+    /// What this node has of the job, or of another one of the same user, and what it hosts.
+    pub(super) fn claim(&self, of: Option<&JobId>) -> (Vec<Claim>, Vec<Claim>) {
         let uid = self.start.uid;
         let store = match of {
             None => self.shared.store.job(&self.start.job, uid),
@@ -250,15 +262,17 @@ impl Worker {
             Some(other) => self.shared.store.existing(other),
         };
         if of.is_some() && !store.as_ref().is_ok_and(|store| store.uid() == uid) {
-            return None;
+            return Default::default();
         }
-        match store.and_then(|store| claimed(&store)) {
-            Ok(claim) => claim,
-            Err(error) => {
-                self.note(&error.to_string());
-                None
-            }
-        }
+        let known = store.and_then(|store| {
+            let own = claimed(&store)?;
+            let all = claims(self.shared.store, &store)?;
+            Ok((own.clone(), all.into_iter().skip(own.len()).collect()))
+        });
+        known.unwrap_or_else(|error| {
+            self.note(&error.to_string());
+            Default::default()
+        })
     }
 
     /// Time went by.
@@ -267,6 +281,7 @@ impl Worker {
             gather::gather(self);
         }
         self.keep_links();
+        elastic::look(self);
         choice::look(self);
         self.with(|running, around| running.look(around));
         self.look_at_end();
@@ -337,6 +352,8 @@ impl Worker {
         crate::audit::refused(&self.start.job, self.start.uid, &what);
         if first {
             self.back.anew();
+            // It may have been that which other nodes had made.
+            (self.base, self.elastic) = (None, Default::default());
             self.gather_anew(new_session(self.session));
         }
     }
@@ -353,6 +370,7 @@ impl Worker {
                         self.back.again(&running.roster.drained, refused);
                     }
                     Held::Other(other) => other::turn_to(self, Some(other)),
+                    Held::Elsewhere(restore) => self.elastic.passed(restore),
                     Held::Gathered(ready) => {
                         if let Err(why) = other::gathered(self, &ready) {
                             return self.fail(why);
@@ -407,6 +425,7 @@ impl Worker {
         let (needed, roster) = match &self.phase {
             Phase::Running(running) => (&running.needs[..], &running.roster),
             Phase::Fetching(roster) => (&[][..], &**roster),
+            Phase::Hosting(hosted) => (&hosted.seats[..], &hosted.roster),
             _ => return,
         };
         let own = self.start.place.own.0;
@@ -429,11 +448,18 @@ impl Worker {
         }
         other::turn_to(self, roster.of.clone());
         let own = roster.roster.index_of_seat[usize::from(self.own_seat())];
-        let donor = roster.donors.taking.from.get(&own.0).cloned();
+        let indices = match &roster.hosts {
+            Some(hosts) => hosts.hosted(self.own_seat()),
+            None => vec![own],
+        };
+        let from = &roster.donors.taking.from;
+        let parts = indices.into_iter();
+        let parts = parts.filter_map(|index| Some((index, from.get(&index.0)?.clone())));
+        let parts: Vec<_> = parts.collect();
         let Some(id) = roster.drained.fetch else {
-            return match donor {
-                Some(node) => donors::take_from(self, &node, own, roster),
-                None => self.run_with(roster),
+            return match parts.is_empty() {
+                true => self.run_with(roster),
+                false => donors::take_from(self, parts, roster),
             };
         };
         self.note(&format!(
@@ -457,8 +483,17 @@ impl Worker {
     }
 
     fn run_with(&mut self, roster: JobRoster) {
+        if let Some(hosts) = roster.hosts.clone() {
+            return self.host(roster, hosts);
+        }
         if let Some(Base { job, id }) = &roster.base {
-            let told = format!("the job begins from checkpoint {} of job {job}", id.number);
+            let told = match *job == self.start.job {
+                true => format!(
+                    "the job goes on from checkpoint {} of another number of nodes",
+                    id.number
+                ),
+                false => format!("the job begins from checkpoint {} of job {job}", id.number),
+            };
             if !self.came.contains(&told) {
                 self.came.push(told);
             }
@@ -474,6 +509,16 @@ impl Worker {
                 self.with(|running, around| running.look_at_folder(around));
                 self.pass_wish_on();
             }
+            Err(why) => self.fail(why),
+        }
+    }
+
+    fn host(&mut self, roster: JobRoster, hosts: Hosts) {
+        let begun = self
+            .wish(roster.gid, &roster.asked)
+            .and_then(|()| elastic::hosted(self, roster, hosts));
+        match begun {
+            Ok(hosted) => self.phase = Phase::Hosting(Box::new(hosted)),
             Err(why) => self.fail(why),
         }
     }
@@ -532,7 +577,7 @@ impl Worker {
         let known = folder.known();
         let first = self.start.earlier() == 0 && (known.epoch, known.highest) == (0, 0);
         let first = first && !other::is_wanted(self);
-        let line = match first && self.claim(None).is_none() {
+        let line = match first && self.claim(None) == Default::default() {
             true => "new".to_string(),
             false => format!("failed {why}"),
         };
@@ -561,7 +606,7 @@ impl Worker {
     pub(super) fn stage(&self) -> (CheckpointPhase, String) {
         match &self.phase {
             Phase::Gathering(_) => (CheckpointPhase::Gathering, String::new()),
-            Phase::Fetching(_) => (CheckpointPhase::Rebuilding, String::new()),
+            Phase::Fetching(_) | Phase::Hosting(_) => (CheckpointPhase::Rebuilding, String::new()),
             Phase::Running(running) if running.ready.is_none() => {
                 (CheckpointPhase::Rebuilding, String::new())
             }
