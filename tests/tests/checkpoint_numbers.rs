@@ -75,7 +75,10 @@ fn a_job_goes_on_with_other_numbers_of_nodes_and_ranks(suite: &Suite) {
             let mut names = names.map(|entry| entry.file_name().to_string_lossy().into_owned());
             names.any(|name| name.starts_with("guest-"))
         });
-        assert!(!hosted, "what is hosted goes when it has checkpoints of its own");
+        assert!(
+            !hosted,
+            "what is hosted goes when it has checkpoints of its own"
+        );
     }
     cluster.cancel(&[job]);
     other_ranks(&cluster, job);
