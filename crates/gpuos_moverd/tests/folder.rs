@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use gpuos_checkpoint::ids::{CheckpointId, NodeIndex};
 use gpuos_checkpoint::manifest::{NodeSet, ranks};
-use gpuos_mover::program::Join;
+use gpuos_mover::program::{Join, Told};
 use gpuos_moverd::folder::{JobFolder, restored_name};
 use gpuos_store::disk::LinuxDisk;
 use gpuos_store::ingest::Limits;
@@ -46,6 +46,56 @@ fn the_folder_is_roots_and_ranks_is_the_users() {
             assert!(!done.unwrap().success(), "{attempt}");
         }
     }
+}
+
+#[test]
+fn what_is_said_of_joins_stands_beside_them_and_goes_with_them() {
+    let base = Base::new();
+    let folder = base.folder();
+    let ranks = folder.path().join("ranks");
+    user(
+        &ranks,
+        "touch 0.3.17 1.3.18 2.3.19 any.0.17 all.1.18 any.2.20 any.1.x every.2.19; mkdir any.2.19",
+    );
+    assert_eq!(folder.joins().unwrap().len(), 3);
+    let says = [(join(0, 3, 17), false), (join(1, 3, 18), true)];
+    assert_eq!(folder.any(), says);
+    for (join, _) in says {
+        folder.answer(&join, "restore 4 of 2", 1).unwrap();
+    }
+    assert_eq!(folder.known().answered[0].told, Told::Restore(4));
+    // A later start, which does not say so.
+    thread::sleep(Duration::from_millis(20));
+    user(&ranks, "touch 0.3.27");
+    folder.joins().unwrap();
+    folder.answer(&join(0, 3, 27), "new", 2).unwrap();
+    assert!(!ranks.join("any.0.17").exists());
+    folder.joins().unwrap();
+    assert_eq!(folder.any(), says[1..]);
+}
+
+#[test]
+fn files_of_all_ranks_are_there_whole_until_something_newer_is_committed() {
+    let base = Base::new();
+    let folder = base.folder();
+    let made = folder.begin_all(4).unwrap();
+    assert!(!folder.has_all(4));
+    // A mover that ended in the middle of it.
+    drop((made, folder));
+    let folder = base.folder();
+    assert!(!folder.path().join("restore.all.4").exists());
+    let made = folder.begin_all(4).unwrap();
+    folder.end_all(4, &made).unwrap();
+    assert!(folder.has_all(4) && !folder.has_all(5));
+    let (us, _, mode) = facts(folder.path().join("restored.4"));
+    assert_eq!((us, mode), (rustix::process::geteuid().as_raw(), 0o755));
+    drop(folder);
+    let folder = base.folder();
+    assert!(folder.has_all(4), "programs that were given it read it");
+    folder.close(5, Some("it came to nothing")).unwrap();
+    assert!(folder.has_all(4));
+    folder.close(6, None).unwrap();
+    assert!(!folder.has_all(4));
 }
 
 #[test]

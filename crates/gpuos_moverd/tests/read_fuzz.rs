@@ -9,9 +9,11 @@ use gpuos_checkpoint::ids::{CheckpointId, NodeIndex};
 use gpuos_checkpoint::sets::Set;
 use gpuos_core::job::JobId;
 use gpuos_link::session::{Handshake, NONCE, Place};
+use gpuos_mover::hosts::{Hosts, Plain};
 use gpuos_mover::message::{Body as Said, Bytes, Message};
+use gpuos_mover::output::Ready;
 use gpuos_mover::program::{Conductor, Every, Input, Output, Settings};
-use gpuos_mover::roster::Roster;
+use gpuos_mover::roster::{Claim, Roster};
 use gpuos_moverd::carried::{Base, Body, Carried, FromShared, JobRoster, Other};
 use gpuos_store::disk::LinuxDisk;
 use gpuos_store::ingest::Limits;
@@ -65,6 +67,30 @@ fn carried() -> Vec<Vec<u8>> {
             job: "12[3].server".parse().unwrap(),
             id: id(),
         }),
+        hosts: Some(
+            Hosts::try_from(Plain {
+                seat_of_index: vec![0, 3, 1],
+                sets: vec![(vec![0, 2], 1), (vec![1], 0)],
+            })
+            .unwrap(),
+        ),
+        other_nodes: Some(id()),
+        beyond: 8,
+        unhosted: vec!["of 2 nodes: nothing is left".into()],
+    };
+    let ready = Ready {
+        restore: Some(id()),
+        passed_over: vec!["checkpoint 8: node 1 is gone".into()],
+        refused: Vec::new(),
+        highest: 8,
+        lost: false,
+    };
+    let claim = Claim {
+        index: NodeIndex(1),
+        nodes: 3,
+        set: vec![NodeIndex(0), NodeIndex(1)],
+        parity: 1,
+        newest: id(),
     };
     let (ticket, id) = (9, id());
     let bodies = [
@@ -78,7 +104,8 @@ fn carried() -> Vec<Vec<u8>> {
             }),
         },
         Body::Claim {
-            claim: None,
+            own: vec![claim.clone()],
+            hosted: vec![claim],
             chosen: Some((1, 2)),
         },
         Body::Choose(3),
@@ -86,10 +113,21 @@ fn carried() -> Vec<Vec<u8>> {
         Body::Roster(Box::new(roster)),
         Body::NoRoster("no".into()),
         Body::Word(Bytes(vec![1; 20])),
-        Body::ManifestAsk { ticket, id },
+        Body::ManifestAsk {
+            ticket,
+            id,
+            rank: 2,
+        },
+        Body::Hosted {
+            from: NodeIndex(0),
+            to: NodeIndex(2),
+            bytes: Bytes(vec![4; 30]),
+        },
+        Body::Whole(Box::new(ready)),
         Body::SegmentAsk {
             ticket,
             id,
+            part: 1,
             offset: 1 << 40,
             length: 1 << 20,
         },

@@ -76,20 +76,15 @@ impl Gather {
     }
 
     /// Whether the nodes themselves can make whole what the newest of them has, all being heard: of each set no more are missing than it can
-    /// lose. Then nobody outside has to be asked, and a node that is dead is not waited for.
-    pub fn covers(&self, nodes: u16) -> bool {
+    /// lose. Then nobody outside has to be asked, and a node that is dead is not waited for. Another number of nodes may have made it.
+    pub fn covers(&self) -> bool {
         let all = self.claims();
-        let claims: Vec<Claim> = all.of(nodes).into_iter().flatten().collect();
-        let Some(first) = claims.first() else {
+        let layouts = all.layouts(&[]);
+        let Some((nodes, newest)) = layouts.other(0, &BTreeSet::new(), None) else {
             return false;
         };
-        if all
-            .layouts(&[])
-            .other(nodes, &BTreeSet::new(), Some(first.newest))
-            .is_some()
-        {
-            return false;
-        }
+        let claims = all.own.iter().chain(&all.hosted).flatten();
+        let claims: Vec<&Claim> = claims.filter(|claim| claim.nodes == nodes).collect();
         let is_there = |index: &NodeIndex| claims.iter().any(|claim| claim.index == *index);
         let is_covered = |index: NodeIndex| {
             let set = claims.iter().find(|claim| claim.set.contains(&index));
@@ -98,7 +93,7 @@ impl Gather {
                 missing.count() <= usize::from(claim.parity)
             })
         };
-        claims.iter().all(|claim| claim.newest == first.newest)
+        claims.iter().all(|claim| claim.newest == newest)
             && (0..nodes).map(NodeIndex).all(is_covered)
     }
 
@@ -230,7 +225,7 @@ fn draw_up(worker: &mut Worker) {
     // A first run has nothing anywhere. Nodes on which `gpuos run` starts the program again have been at it until now; those of a
     // requeued job may have something older than others.
     let again = worker.start.launch.start > 1 && worker.other.is_none();
-    let is_enough = run == 0 || (again && gather.covers(nodes));
+    let is_enough = run == 0 || (again && gather.covers());
     if !is_enough && !worker.donors.is_known(&worker.start.nodes) {
         return;
     }
