@@ -99,6 +99,7 @@ fn node_loss_to_next_step() {
     let modes = std::env::var("GPUOS_CKPT_RTO_MODES").unwrap_or_default();
     let mut setup = Setup::simulated("ckpt-rto", &Suite::Native, NODES);
     setup.spec.movers = Some(plugins::daemons().to_path_buf());
+    setup.spec.job_submit = true;
     setup.spec.gpuos_toml = Some("[heartbeat]\nact = \"down\"\n".into());
     // As slow as Slurm is by its own defaults: labs have a slurmctld that looks for work every few seconds.
     setup.spec.slurm_conf_extra = vec![

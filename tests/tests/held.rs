@@ -82,6 +82,7 @@ fn jobs_come_back_to_their_checkpoints(suite: &Suite) {
 /// By a slurmctld that looks for work by itself every hour.
 fn a_requeued_job_that_is_let_go_starts_at_once(suite: &Suite) {
     let mut setup = Setup::new("let-go", suite);
+    setup.spec.job_submit = true;
     setup.spec.gpuos_toml = Some("[checkpoint]\nenabled = true\n".into());
     setup.spec.slurm_conf_extra = vec![
         "SchedulerParameters=batch_sched_delay=3600,sched_interval=3600,bf_interval=3600".into(),
