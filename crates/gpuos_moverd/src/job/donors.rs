@@ -116,7 +116,7 @@ impl Donors {
     /// first time.
     ///
     /// # Errors
-    /// The nodes have too many of them themselves: a sentence.
+    /// The nodes have too many of them themselves, or another number of nodes has made them: a sentence.
     pub fn lose(&mut self, seats: &[Option<Claim>], draw: u64) -> Result<Option<String>, String> {
         let Look::Known(found) = &self.look else {
             return Ok(None);
@@ -124,7 +124,16 @@ impl Donors {
         if self.lose == 0 || self.lost.is_some() {
             return Ok(None);
         }
-        let gone = lost(seats, &found.donors, self.lose, draw)?;
+        let is_same = |donor: &&Donor| usize::from(donor.claim.nodes) == seats.len();
+        let donors: Vec<Donor> = found.donors.iter().filter(is_same).cloned().collect();
+        if let (true, Some(other)) = (donors.is_empty(), found.donors.first()) {
+            return Err(format!(
+                "parts count as gone only for as many nodes as have made the checkpoint: {}, and the drill has {}",
+                other.claim.nodes,
+                seats.len()
+            ));
+        }
+        let gone = lost(seats, &donors, self.lose, draw)?;
         let names: Vec<String> = gone.iter().map(ToString::to_string).collect();
         self.lost = Some(gone);
         Ok(Some(format!(

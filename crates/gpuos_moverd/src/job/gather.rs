@@ -232,7 +232,10 @@ fn draw_up(worker: &mut Worker) {
     if let Some(why) = worker.donors.refused() {
         return worker.fail(why);
     }
-    match worker.donors.lose(&gather.claims(), super::draw()) {
+    match worker
+        .donors
+        .lose(&gather.claims().of(nodes), super::draw())
+    {
         Ok(told) => worker.came.extend(told),
         Err(why) => return worker.fail(why),
     }

@@ -200,7 +200,8 @@ impl Running {
     pub fn goes_on_from(&self) -> Option<(u32, u64)> {
         let id = self.ready.as_ref()?.restore?;
         let base = self.base.as_ref().filter(|base| base.0 == id);
-        let parts = base.map_or(&self.parts, |base| &base.1);
+        let parts = base.and_then(|base| base.1.first());
+        let parts = parts.map_or(&self.parts, |(_, parts)| parts);
         Some((id.number, parts.manifest(id).ok()?.time))
     }
 
