@@ -60,6 +60,39 @@ fn a_rank_asks_by_a_file_once_it_has_joined() {
 }
 
 #[test]
+fn a_program_that_reads_the_files_of_any_ranks_says_so_before_it_joins() {
+    let place = tempfile::tempdir().expect("a folder");
+    let path = place.path().to_path_buf();
+    fs::create_dir(path.join("ranks")).expect("made");
+    let answers = {
+        let path = path.clone();
+        thread::spawn(move || {
+            loop {
+                let names = fs::read_dir(path.join("ranks")).expect("it is there");
+                let names = names.map(|name| name.expect("a name").file_name().into_string());
+                let names: Vec<String> = names.map(|name| name.expect("UTF-8")).collect();
+                if let Some(join) = names.iter().find(|name| name.starts_with("1.3.")) {
+                    let nonce = &join["1.3.".len()..];
+                    let (new, start) = (path.join("new"), path.join(format!("start.1.{nonce}")));
+                    fs::write(&new, "restore 4 of 2\nepoch 1\n").expect("written");
+                    fs::rename(new, start).expect("renamed");
+                    return names.contains(&format!("any.1.{nonce}"));
+                }
+                thread::sleep(Duration::from_millis(1));
+            }
+        })
+    };
+    let mut client = Checkpoints::at(Some(path.clone()), rank(1, 3));
+    client.any_ranks();
+    assert_eq!(client.given_ranks(), None);
+    let start = client.join(None).expect("answered");
+    assert!(answers.join().expect("it ends"), "said before the join");
+    let folder = path.join("restored.4");
+    assert_eq!(start, Start::Restore { number: 4, folder });
+    assert_eq!(client.given_ranks(), Some(2));
+}
+
+#[test]
 fn what_was_saved_is_there_at_the_next_start() {
     let mover = Mover::start();
     let (mut client, start) = joined(&mover, Rank::ALONE);

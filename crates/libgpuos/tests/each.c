@@ -42,6 +42,7 @@ static int without(void)
     WANT(gpuos_ckpt_join(NULL, 0) == GPUOS_CKPT_ERROR && gpuos_ckpt_wanted(NULL, NULL, NULL) == GPUOS_CKPT_ERROR);
     WANT(gpuos_ckpt_folder(NULL, 1, text, sizeof text) == GPUOS_CKPT_ERROR && gpuos_ckpt_ready(NULL, 1) == GPUOS_CKPT_ERROR);
     WANT(gpuos_ckpt_refuse(NULL, NULL) == GPUOS_CKPT_ERROR);
+    WANT(gpuos_ckpt_any_ranks(NULL) == GPUOS_CKPT_ERROR && gpuos_ckpt_restored_ranks(NULL) == GPUOS_CKPT_ERROR);
     WANT(gpuos_ckpt_wait(NULL, 1, 0) == GPUOS_CKPT_ERROR && gpuos_ckpt_message(NULL, text, sizeof text) == GPUOS_CKPT_ERROR);
     return 0;
 }
@@ -78,8 +79,10 @@ static int with(void)
             WANT(gpuos_ckpt_wait(ckpt, number, -1) == GPUOS_CKPT_COMMITTED);
     }
     WANT(gpuos_ckpt_ready(ckpt, 1) == GPUOS_CKPT_FAILED);
+    WANT(gpuos_ckpt_restored_ranks(ckpt) == 0);
     WANT(gpuos_ckpt_refuse(ckpt, NULL) == GPUOS_CKPT_ERROR && says(ckpt, "nothing to refuse"));
     WANT(gpuos_ckpt_join(ckpt, -1) == GPUOS_CKPT_RESTORE && gpuos_ckpt_restored(ckpt, &number, folder, sizeof folder) == 0 && number == 2);
+    WANT(gpuos_ckpt_restored_ranks(ckpt) == gpuos_ckpt_size(ckpt));
     WANT(gpuos_ckpt_refuse(ckpt, "no layer 7") == 0 && gpuos_ckpt_refuse(ckpt, NULL) == GPUOS_CKPT_ERROR);
     WANT(gpuos_ckpt_restored(ckpt, NULL, folder, sizeof folder) == GPUOS_CKPT_ERROR);
     /* There was none before it. */

@@ -97,11 +97,11 @@ impl Conductor {
         match (body, &mut self.leader) {
             _ if from == self.settings.own || from.0 >= self.settings.nodes => {}
             (Body::Report { version, report }, Some(leader)) => {
-                leader.report(from, version, report, now);
+                leader.report(from, version, *report, now);
                 return self.say(from, Body::Heard { version }, out);
             }
             (Body::Orders { version, orders }, None) if from == LEADER => {
-                return self.member.orders(version, orders, now, out);
+                return self.member.orders(version, *orders, now, out);
             }
             (Body::Heard { version }, None) if from == LEADER => return self.line.heard(version),
             _ => {}
@@ -123,6 +123,7 @@ impl Conductor {
         self.line.tell(self.member.report());
         let Some(mut leader) = self.leader.take() else {
             if let Some((version, report)) = self.line.due(now) {
+                let report = Box::new(report);
                 self.say(LEADER, Body::Report { version, report }, out);
             }
             return;
@@ -136,7 +137,10 @@ impl Conductor {
             for (to, version, orders) in leader.due(now) {
                 match to == self.settings.own {
                     true => self.member.orders(version, orders, now, out),
-                    false => self.say(to, Body::Orders { version, orders }, out),
+                    false => {
+                        let orders = Box::new(orders);
+                        self.say(to, Body::Orders { version, orders }, out);
+                    }
                 }
             }
             self.line.tell(self.member.report());

@@ -29,11 +29,11 @@ pub struct Word {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) enum Body {
     /// To the leader: all that a node knows.
-    Report { version: u64, report: Report },
+    Report { version: u64, report: Box<Report> },
     /// Of the leader: the report was heard up to this version.
     Heard { version: u64 },
     /// Of the leader: all that a node is to do. That it was heard is in the report.
-    Orders { version: u64, orders: Orders },
+    Orders { version: u64, orders: Box<Orders> },
 }
 
 /// What the leader has to know of a node.
