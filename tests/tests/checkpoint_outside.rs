@@ -156,7 +156,7 @@ fn goes_back(cluster: &Cluster) {
         for words in [
             "checkpoint 3 of job",
             "was restored on n[1-3]: 3 files of 3 ranks",
-            "as if lost, and not read: the parts of nodes ",
+            "as if lost, and not read: the part of node ",
             "was made again of what the others have",
         ] {
             assert!(told.contains(words), "{words}\n{told}\n{}", logs(cluster));

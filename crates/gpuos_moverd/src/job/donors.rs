@@ -136,8 +136,12 @@ impl Donors {
         let gone = lost(seats, &donors, self.lose, draw)?;
         let names: Vec<String> = gone.iter().map(ToString::to_string).collect();
         self.lost = Some(gone);
+        let what = match names.len() {
+            1 => "part of node",
+            _ => "parts of nodes",
+        };
         Ok(Some(format!(
-            "as if lost, and not read: the parts of nodes {}",
+            "as if lost, and not read: the {what} {}",
             names.join(", ")
         )))
     }

@@ -68,10 +68,8 @@ impl Recovery {
         self.loaded_at = millis();
     }
 
-    /// The checkpoint of this number and time, in seconds, is whole on all nodes.
-    fn is_whole(&mut self, number: u32, time: u64) {
-        let since = self.whole.filter(|whole| whole.0 == number);
-        let since = since.map_or_else(millis, |whole| whole.2);
+    /// The checkpoint of this number and time, in seconds, is whole on all nodes since then.
+    fn is_whole(&mut self, number: u32, time: u64, since: u64) {
         self.whole = Some((number, time, since));
     }
 
@@ -125,7 +123,7 @@ pub(super) fn look(worker: &mut Worker) {
         worker.recovery.is_over = true;
         return;
     };
-    worker.recovery.is_whole(number, time);
+    worker.recovery.is_whole(number, time, running.whole_at);
     let has_files = |join| worker.recovery.loaded.contains(join);
     let all = view
         .size

@@ -29,7 +29,7 @@ use super::quota::Quota;
 use super::restoring::Restorer;
 use super::unwritten::{Tell, Unwritten};
 use crate::carried::{Body, JobRoster, Other, PIECE};
-use crate::clock::seconds;
+use crate::clock::{millis, seconds};
 use crate::folder::JobFolder;
 
 /// Node and conductor in one session of a run.
@@ -58,6 +58,8 @@ pub struct Running {
     had: BTreeSet<CheckpointId>,
     /// It has made its part of what the run goes on from again.
     pub made_again: bool,
+    /// When what the run goes on from was whole, in milliseconds since 1970.
+    pub whole_at: u64,
     /// With what the run went on, once that is settled.
     pub ready: Option<Ready>,
     /// What programs could not load, as the nodes have it.
@@ -165,6 +167,7 @@ impl Running {
             unwritten: Unwritten::default(),
             had: BTreeSet::new(),
             made_again: false,
+            whole_at: 0,
             ready: None,
             refused: Vec::new(),
             is_refused: None,
@@ -444,6 +447,7 @@ impl Running {
                 let own = restore.filter(|id| self.base.as_ref().is_none_or(|base| base.0 != *id));
                 self.newest = own.map(|id| (id, true));
                 self.ready = Some(ready.clone());
+                self.whole_at = millis();
                 todo.push_back(Todo::Conduct(Input::Ready(ready)));
                 if let Some(id) = restore {
                     let ranks = self.ranks_of(id);
