@@ -9,7 +9,7 @@ use super::client::{Client, Wanted};
 use super::words::Holding;
 use crate::network::{Hope, Network};
 
-/// A node that the workload manager holds for down is tried for so long: it may be wrong about it.
+/// A node that the workload manager holds for down is tried once, for so long: it may be wrong about it.
 const DOWN: Duration = Duration::from_secs(1);
 /// A node on which nobody takes a connection: its mover may be started anew.
 const AWAY: Duration = Duration::from_secs(15);
@@ -39,6 +39,7 @@ pub fn ask(
             Err(not) => not,
         };
         let most = match not.hope {
+            Hope::Away if holder.is_down => return Err(not.why),
             Hope::Away => patience,
             Hope::Slow => SLOW,
             Hope::None => return Err(not.why),
