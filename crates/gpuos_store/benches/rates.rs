@@ -1,6 +1,6 @@
 //! Rates of the store against what bounds them, in one run and turn by turn, so that a machine that is busy is so for both.
 //!
-//!     cargo bench -p gpuos_store --bench rates -- [--folder DIR] [--mib N] [--turns N] [--page FILE.md]
+//!     cargo bench -p gpuos_store --bench rates -- [--folder DIR] [--mib N] [--turns N] [--page FILE.md] [--only codes|stop|files|forms]
 //!
 //! `make bench-checkpoint` calls it. Each row has the median rate of ours, that of its peer, and the median of their ratios.
 
@@ -27,6 +27,8 @@ struct Options {
     mib: usize,
     turns: usize,
     page: Option<PathBuf>,
+    /// One part alone, which is not for a page.
+    only: Option<String>,
 }
 
 fn options() -> Options {
@@ -35,6 +37,7 @@ fn options() -> Options {
         mib: 1024,
         turns: 5,
         page: None,
+        only: None,
     };
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
@@ -48,9 +51,10 @@ fn options() -> Options {
             "--mib" => options.mib = value().parse().expect("--mib takes a number"),
             "--turns" => options.turns = value().parse().expect("--turns takes a number"),
             "--page" => options.page = Some(value().into()),
+            "--only" => options.only = Some(value()),
             // cargo bench says this to every benchmark.
             "--bench" => {}
-            other => panic!("{other}: --folder, --mib, --turns and --page are known"),
+            other => panic!("{other}: --folder, --mib, --turns, --page and --only are known"),
         }
     }
     options
@@ -59,10 +63,20 @@ fn options() -> Options {
 fn main() {
     let options = options();
     let mut table = Table::new();
-    codes::measure(options.turns, &mut table);
-    stop::measure(&options.folder, options.mib, options.turns, &mut table);
-    files::measure(&options.folder, options.mib, options.turns, &mut table);
-    forms::measure(&options.folder, options.mib, options.turns, &mut table);
+    let wanted = |part: &str| options.only.as_ref().is_none_or(|only| only == part);
+    let (folder, mib, turns) = (&options.folder, options.mib, options.turns);
+    if wanted("codes") {
+        codes::measure(turns, &mut table);
+    }
+    if wanted("stop") {
+        stop::measure(folder, mib, turns, &mut table);
+    }
+    if wanted("files") {
+        files::measure(folder, mib, turns, &mut table);
+    }
+    if wanted("forms") {
+        forms::measure(folder, mib, turns, &mut table);
+    }
     print!("{table}");
     if let Some(page) = options.page {
         table.put(&page);

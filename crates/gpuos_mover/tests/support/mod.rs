@@ -104,6 +104,17 @@ pub struct Cluster {
     /// The newest that any program was told to be committed.
     pub committed: Option<CheckpointId>,
     run: u32,
+    /// In which form the first run keeps extents; each run takes the next one.
+    form: u64,
+}
+
+/// As they are, compressed, encrypted, and both.
+fn form(nth: u64) -> Coding {
+    let compress = [Compress::No, Compress::Always][(nth % 2) as usize];
+    Coding {
+        compress,
+        encrypt: nth / 2 % 2 == 1,
+    }
 }
 
 pub fn key() -> SiteKey {
@@ -232,7 +243,7 @@ impl Cluster {
             .iter()
             .map(|disk| {
                 let (store, _) = Store::open(disk.clone(), folder(disk, b"store"), key()).unwrap();
-                store.coded(form(self.form + u64::from(self.run)))
+                store.coded(form(self.form.wrapping_add(self.run.into())))
             })
             .collect();
         let programs = self.programs.clone();
