@@ -162,8 +162,8 @@ fn goes_back(cluster: &Cluster) {
             assert!(told.contains(words), "{words}\n{told}\n{}", logs(cluster));
         }
         until(cluster, "what was fetched is gone", || {
-            let left = |node: &&str| cluster.lab.checkpoints_dir(node).join(&id).exists();
-            (!OLD.iter().any(|node| left(&node))).then_some(())
+            let left = |node: &str| cluster.lab.checkpoints_dir(node).join(&id).exists();
+            (!OLD.iter().any(|node| left(node))).then_some(())
         });
     }
     reported(cluster, &id);

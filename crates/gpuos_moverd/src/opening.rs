@@ -19,7 +19,7 @@ use rustix::fs::{FlockOperation, flock};
 /// What goes at once after a pause, where the disk has a rate: as much as is on its way to it at once.
 const BURST: u64 = 8 << 20;
 
-/// What one core compresses, in MiB/s, rounded down (docs/results/checkpoint-rates.md). What has a lower rate is slower than that.
+/// What one core compresses, in MiB/s, on a machine that is not idle (docs/decisions/0028). What has a lower rate is slower than that.
 const CODEC_MIB: u32 = 300;
 
 /// Makes the folders of store and jobs where they are missing, and opens the store, which lives as long as the process.

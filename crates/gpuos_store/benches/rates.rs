@@ -63,18 +63,19 @@ fn options() -> Options {
 fn main() {
     let options = options();
     let mut table = Table::new();
-    let wanted = |kind: &str| options.only.as_ref().is_none_or(|only| only == kind);
+    let wanted = |part: &str| options.only.as_ref().is_none_or(|only| only == part);
+    let (folder, mib, turns) = (&options.folder, options.mib, options.turns);
     if wanted("codes") {
-        codes::measure(options.turns, &mut table);
+        codes::measure(turns, &mut table);
     }
     if wanted("stop") {
-        stop::measure(&options.folder, options.mib, options.turns, &mut table);
+        stop::measure(folder, mib, turns, &mut table);
     }
     if wanted("files") {
-        files::measure(&options.folder, options.mib, options.turns, &mut table);
+        files::measure(folder, mib, turns, &mut table);
     }
     if wanted("forms") {
-        forms::measure(&options.folder, options.mib, options.turns, &mut table);
+        forms::measure(folder, mib, turns, &mut table);
     }
     print!("{table}");
     if let Some(page) = options.page.filter(|_| options.only.is_none()) {

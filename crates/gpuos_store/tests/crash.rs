@@ -253,11 +253,14 @@ fn take_long(job: &JobStore<'_, FakeDisk>, number: u32) -> Result<Manifest> {
 
 #[test]
 fn a_crash_while_long_extents_are_written_in_any_order_leaves_none_or_a_complete_checkpoint() {
-    in_forms(&FORMS, |_| crash_while_long_extents_are_written());
+    in_forms(&FORMS, |form| {
+        let every = long() || form == PLAIN;
+        crash_while_long_extents_are_written(if every { 1 } else { 9 });
+    });
 }
 
-fn crash_while_long_extents_are_written() {
-    for at in 0.. {
+fn crash_while_long_extents_are_written(step: usize) {
+    for at in (0..).step_by(step) {
         let disk = begun();
         let store = open(&disk);
         let job_store = store.job(&job(7), 7).unwrap();
@@ -271,7 +274,11 @@ fn crash_while_long_extents_are_written() {
         let current = job_store.current().unwrap().unwrap();
         assert_eq!(verify(&job_store, current).unwrap(), [], "call {at}");
         if taken.is_ok() {
-            assert_eq!((current, calls), (id(2, 5), at));
+            assert_eq!(current, id(2, 5));
+            assert!(
+                (calls..calls + step as u64).contains(&at),
+                "{calls} calls, {at}"
+            );
             return;
         }
         for held in job_store.list().unwrap() {

@@ -107,6 +107,17 @@ pub struct Cluster {
     pub run: u32,
     /// What other numbers of nodes have made: the newest that holds, and the highest number.
     pub others: (Option<CheckpointId>, u32),
+    /// In which form the first run keeps extents; each run takes the next one.
+    form: u64,
+}
+
+/// As they are, compressed, encrypted, and both.
+fn form(nth: u64) -> Coding {
+    let compress = [Compress::No, Compress::Always][(nth % 2) as usize];
+    Coding {
+        compress,
+        encrypt: nth / 2 % 2 == 1,
+    }
 }
 
 pub fn key() -> SiteKey {
@@ -237,7 +248,7 @@ impl Cluster {
             .iter()
             .map(|disk| {
                 let (store, _) = Store::open(disk.clone(), folder(disk, b"store"), key()).unwrap();
-                store.coded(form(self.form + u64::from(self.run)))
+                store.coded(form(self.form.wrapping_add(self.run.into())))
             })
             .collect();
         let programs = self.programs.clone();

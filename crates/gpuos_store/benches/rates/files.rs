@@ -25,7 +25,7 @@ use crate::bytes::{MIB, noise, rate};
 use crate::table::Table;
 
 /// A rank's files.
-const FILES: usize = 4;
+pub const FILES: usize = 4;
 
 pub fn measure(folder: &Path, mib: usize, turns: usize, table: &mut Table) {
     let place = Place::new(folder);
@@ -184,7 +184,7 @@ pub fn put_back(job: &JobStore<'_, LinuxDisk>, place: &Place, id: CheckpointId) 
     restore(job, &manifest, &target).expect("it is restored");
 }
 
-fn copy_back(place: &Place) {
+pub fn copy_back(place: &Place) {
     for nth in 0..FILES {
         let to = place.at("restored").join(nth.to_string());
         let from = place.at("program").join(nth.to_string());
@@ -216,7 +216,7 @@ impl Place {
         self.0.join(name)
     }
 
-    pub fn plain(&self, data: &[u8]) {
+    fn plain(&self, data: &[u8]) {
         let mut file = File::create(self.at("plain")).expect("a file is made");
         for _ in 0..FILES {
             file.write_all(data).expect("it is written");

@@ -18,7 +18,7 @@ use gpuos_store::store::Store;
 use zstd::bulk::Compressor;
 
 use crate::bytes::{MIB, noise, rate};
-use crate::files::{Place, ingest, put_back};
+use crate::files::{FILES, Place, copy_back, ingest, put_back};
 use crate::table::Table;
 
 const EXTENT: usize = 2 * MIB;
@@ -33,15 +33,21 @@ struct Kind {
     coding: Coding,
 }
 
-/// Weights as bf16: the upper half of numbers of a normal distribution with a deviation of 0.02, sums of twelve each.
+/// Weights as bf16: the upper half of numbers of a normal distribution with a deviation of 0.02, each the sum of twelve even ones.
 fn weights(length: usize) -> Vec<u8> {
-    let random = noise(7, length / 2 * 12);
-    let numbers = random.chunks_exact(12).flat_map(|twelve| {
-        let sum: f32 = twelve.iter().map(|byte| f32::from(*byte) / 256.0).sum();
-        let bytes = ((sum - 6.0) * 0.02).to_le_bytes();
-        [bytes[2], bytes[3]]
+    let numbers = (0..length.div_ceil(2 * MIB)).flat_map(|nth| {
+        let random = noise(7 + nth as u64, MIB * 24);
+        let (pairs, _) = random.as_chunks::<2>();
+        let (twelves, _) = pairs.as_chunks::<12>();
+        let one = |twelve: &[[u8; 2]; 12]| {
+            let even = twelve.iter().map(|two| u16::from_le_bytes(*two));
+            let sum: f32 = even.map(|it| f32::from(it) / 65536.0).sum();
+            let bytes = ((sum - 6.0) * 0.02).to_le_bytes();
+            [bytes[2], bytes[3]]
+        };
+        twelves.iter().flat_map(one).collect::<Vec<u8>>()
     });
-    numbers.collect()
+    numbers.take(length).collect()
 }
 
 /// Bytes that have four bits each, as counters, small numbers and text have about.
@@ -124,10 +130,13 @@ pub fn measure(folder: &Path, mib: usize, turns: usize, table: &mut Table) {
 fn one(folder: &Path, mib: usize, turns: usize, kind: Kind, table: &mut Table) {
     let place = Place::new(folder);
     let bytes = kind.data.len();
-    let mut file = File::create(place.at("program").join("0")).expect("a file is made");
-    file.write_all(&kind.data)
-        .and_then(|()| file.sync_all())
-        .expect("the program's file is written");
+    for (nth, part) in kind.data.chunks(bytes / FILES).enumerate() {
+        let path = place.at("program").join(nth.to_string());
+        let mut file = File::create(path).expect("a file is made");
+        file.write_all(part)
+            .and_then(|()| file.sync_all())
+            .expect("the program's file is written");
+    }
     let key = SiteKey::derive(b"a key of measurements that is long enough");
     let keys = SiteKey::derive(b"another").of_job(&JobId::from(1), 0);
     let root = LinuxDisk::folder(&place.at("store")).expect("the store is opened");
@@ -157,9 +166,10 @@ fn one(folder: &Path, mib: usize, turns: usize, kind: Kind, table: &mut Table) {
         let disk = fio * bytes as f64 / left as f64;
         bound.push(disk.min(codec[turn] * lanes));
         back.push(rate(bytes, || put_back(&job, &place, id)));
-        fs::remove_dir_all(place.at("restored").join("it")).expect("it is removed");
-        plain_back.push(rate(bytes, || place.plain(&kind.data)));
-        fs::remove_file(place.at("plain")).expect("it is removed");
+        plain_back.push(rate(bytes, || copy_back(&place)));
+        let restored = place.at("restored");
+        fs::remove_dir_all(&restored).expect("it is removed");
+        fs::create_dir(&restored).expect("it is made");
         job.remove(id).expect("it is removed");
         if turn == 0 {
             let percent = left as f64 * 100.0 / bytes as f64;
@@ -177,7 +187,7 @@ fn one(folder: &Path, mib: usize, turns: usize, kind: Kind, table: &mut Table) {
     table.add(
         "restore that",
         back,
-        "write and fsync of one file of four times the size",
+        "cp of files not in memory, and fsync",
         plain_back,
     );
 }
