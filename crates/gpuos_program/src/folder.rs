@@ -47,7 +47,11 @@ impl Folder {
             if any {
                 // Before the join: what is said of it then is not missed.
                 let says = ranks.join(any_name(rank, nonce));
-                let made = OpenOptions::new().write(true).create(true).open(&says);
+                let made = OpenOptions::new()
+                    .write(true)
+                    .create(true)
+                    .truncate(true)
+                    .open(&says);
                 made.map_err(|error| failed(Error::JOIN, &says, error))?;
             }
             match OpenOptions::new().write(true).create_new(true).open(&path) {
