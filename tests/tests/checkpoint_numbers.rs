@@ -6,7 +6,7 @@ use gpuos_lab::Suite;
 use gpuos_tests::{Cluster, per_suite};
 
 use crate::checkpoint::{counter, logs, movers, output, said, starts_soon, until};
-use crate::checkpoint_outside::{go_on, newest};
+use crate::checkpoint_outside::{go_on, newest, publish};
 
 per_suite!(a_job_goes_on_with_other_numbers_of_nodes_and_ranks);
 
@@ -80,6 +80,8 @@ fn a_job_goes_on_with_other_numbers_of_nodes_and_ranks(suite: &Suite) {
             "what is hosted goes when it has checkpoints of its own"
         );
     }
+    // Parts that the next job's nodes do not have come from those that do.
+    publish(&cluster, &["n1", "n2", "n3", "n4"], job);
     cluster.cancel(&[job]);
     other_ranks(&cluster, job);
 }

@@ -13,7 +13,7 @@ const OLD: [&str; 3] = ["n1", "n2", "n3"];
 const NEW: [&str; 3] = ["n4", "n5", "n6"];
 
 /// Publishes that nodes hold something of a job.
-fn publish(cluster: &Cluster, nodes: &[&str], job: u32) {
+pub(crate) fn publish(cluster: &Cluster, nodes: &[&str], job: u32) {
     for node in nodes {
         let extra = format!("Extra=[gpuos:1 ckpt=x:1,{job}:1,0:0]");
         cluster.update(&[&format!("NodeName={node}"), &extra]);
