@@ -66,7 +66,7 @@ help:
 	@echo 'make ckpt-overhead what checkpoints cost a training loop, and the interval of auto (TURNS=, MIB=)'
 	@echo 'make ckpt-losses any two of eight stores lost at any moment, and three (SEEDS=)'
 	@echo 'make ckpt-flips flips, cuts and swaps in what is stored and drained: none is loaded (FLIPS=)'
-	@echo 'make mem-matrix random CUDA programs whose memory moves while they run, against a plain reference, and planted errors (SEEDS=)'
+	@echo 'make mem-matrix random CUDA programs whose memory moves while they run, against a plain reference, and planted errors (MEM_SEEDS=)'
 	@echo 'make ckpt-scale messages, bytes and modelled time of checkpoint, restart and loss of a rack with 1,250 nodes'
 	@echo 'make random     property tests and simulators with cases of their own in each run, and all seeds'
 	@echo 'make upgrade    jobs that run while gpuos itself is upgraded (FROM=REVISION)'
@@ -222,6 +222,12 @@ ckpt-flips:
 ckpt-scale:
 	@scripts/needs.sh build
 	GPUOS_CKPT_SCALE=1 GPUOS_WRITE=1 $(CARGO) test --release --locked -p gpuos_mover --test mover -- --nocapture scale::
+
+# On the simulated driver, in three ways; builds without debug assertions move nothing at random, so this is no release build.
+MEM_SEEDS ?= 3334
+mem-matrix:
+	@scripts/needs.sh build
+	GPUOS_LONG=1 GPUOS_PRELOAD_SEEDS=$(MEM_SEEDS) $(CARGO) test --locked -p gpuos_preload --test preload -- --nocapture
 
 # Jobs that run while gpuos itself is upgraded, from a revision of this repository.
 upgrade:

@@ -7,7 +7,7 @@
 //! - [`gate`]: calls go in, and nothing moves while they are inside,
 //! - [`table`]: all functions of the driver and what is done with each,
 //! - [`driver`]: the real ones; `vmm`: those that this library calls itself,
-//! - [`process`]: what it is told by the environment, `fork`, the end, and why nothing moves any more,
+//! - [`process`]: what it is told by the environment, and why nothing moves any more; `life`: `cuInit`, `fork`, the end,
 //! - [`memory`]: ranges, extents, devices; `heat`: what a program touches; `plan`: what is to move; `mover`: the thread that moves,
 //! - `wrappers`, `exports`: the functions that programs get; `lookup`: how they get them; `interpose`: `dlsym` and `dlopen`.
 //!
@@ -16,11 +16,15 @@
 #[cfg(panic = "abort")]
 compile_error!("a panic must not end the program that this library is loaded into");
 
+#[cfg_attr(test, allow(dead_code, reason = "unit tests have no `dlsym` of ours"))]
 mod driver;
 mod exports;
 mod gate;
 mod heat;
+#[cfg_attr(test, allow(dead_code, reason = "unit tests have no `dlsym` of ours"))]
 mod interpose;
+mod life;
+#[cfg_attr(test, allow(dead_code, reason = "unit tests have no `dlsym` of ours"))]
 mod lookup;
 mod memory;
 mod mover;

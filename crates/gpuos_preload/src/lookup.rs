@@ -11,7 +11,7 @@ use crate::{driver, process, table};
 /// `name` is null or a C string.
 unsafe fn is_drivers(name: *const c_char) -> bool {
     // SAFETY: the caller's promise; each byte is looked at only if none before it ended the string.
-    let at = |index: usize| unsafe { *name.add(index) }.cast_unsigned();
+    let at = |index: usize| unsafe { *name.cast::<u8>().add(index) };
     !name.is_null() && at(0) == b'c' && at(1) == b'u' && at(2).is_ascii_uppercase()
 }
 

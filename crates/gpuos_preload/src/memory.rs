@@ -1,6 +1,7 @@
 //! The memory of the process: ranges of extents, devices, contexts. One lock holds all of it. Who holds it is inside the gate, or moves.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use gpuos_memory::policy::{Learned, Policy};
@@ -9,11 +10,11 @@ use gpuos_memory::trace;
 
 use crate::driver::code;
 use crate::mutant::{self, Mutant};
+use crate::process::{self, BLOCK};
 use crate::vmm::{self, Answer, Place};
-use crate::{heat, process};
 
-/// Bytes of a block.
-pub(crate) const BLOCK: u64 = 2 << 20;
+/// Touches that are kept until the mover takes them.
+pub(crate) const KEPT: usize = 4096;
 
 /// Bytes that move at once, and room that is kept for it in host memory.
 pub(crate) const BATCH: u64 = 256 << 20;
@@ -93,6 +94,15 @@ pub(crate) struct Memory {
     pub(crate) kernels: HashMap<u64, Arc<[(usize, usize)]>>,
 }
 
+/// Something lies in host memory.
+static COLD: AtomicBool = AtomicBool::new(false);
+
+/// Whether something lies in host memory: only then it is of use to know what a program touches.
+#[inline]
+pub(crate) fn is_cold() -> bool {
+    COLD.load(Ordering::Relaxed)
+}
+
 static MEMORY: Mutex<Option<Memory>> = Mutex::new(None);
 
 /// The memory, while it is held.
@@ -113,7 +123,7 @@ impl std::ops::DerefMut for Held {
 
 fn held(mut guard: MutexGuard<'static, Option<Memory>>) -> Held {
     guard.get_or_insert_with(|| Memory {
-        touches: Vec::with_capacity(heat::KEPT),
+        touches: Vec::with_capacity(KEPT),
         ..Memory::default()
     });
     Held(guard)
@@ -342,10 +352,12 @@ impl Memory {
         }
     }
 
-    /// Heat is of use only where something lies in host memory.
     fn look_for_cold(&self) {
         let mut devices = self.devices.values().flatten();
-        heat::turn(devices.any(|device| device.table.used(Tier::Host) > 0));
+        COLD.store(
+            devices.any(|device| device.table.used(Tier::Host) > 0),
+            Ordering::Relaxed,
+        );
     }
 
     /// Pins every range that one of these words is an address in. Answers whether there was one.
@@ -430,6 +442,7 @@ impl Memory {
             self.freed_small(at);
         }
         self.contexts.remove(&context);
+        self.kernels.clear();
     }
 }
 

@@ -10,7 +10,7 @@ use crate::driver::code;
 use crate::memory::{self, BATCH, Memory};
 use crate::mutant::{self, Mutant};
 use crate::plan::Plan;
-use crate::{gate, heat, process, vmm};
+use crate::{gate, process, vmm};
 
 /// How long the thread sleeps when there is nothing to do, and between looks at what was touched.
 const IDLE: Duration = Duration::from_millis(50);
@@ -102,7 +102,7 @@ fn run() {
         vmm::relax();
         let mut state = shake();
         while !STOP.load(Ordering::SeqCst) && !process::is_pinned() {
-            if let Some(_busy) = hold(Duration::MAX) {
+            if let Some(_busy) = hold(Duration::MAX).filter(|_| !STOP.load(Ordering::SeqCst)) {
                 memory::reap();
             }
             std::thread::sleep(turn(&mut state));
@@ -129,7 +129,7 @@ fn turn(shaken: &mut Option<u64>) -> Duration {
             };
             memory::lock().shake(&mut random)
         }
-        None if !heat::is_on() => return IDLE,
+        None if !memory::is_cold() => return IDLE,
         None => memory::lock().plan(),
     };
     if plan.is_empty() {

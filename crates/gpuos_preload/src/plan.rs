@@ -6,8 +6,9 @@ use gpuos_memory::policy::{Answer, Learned, Policy};
 use gpuos_memory::table::{State, Tier};
 use gpuos_memory::trace;
 
-use crate::memory::{BATCH, BLOCK, Memory};
+use crate::memory::{BATCH, Memory};
 use crate::mutant::{self, Mutant};
+use crate::process::BLOCK;
 
 /// Extents by number, in order: what goes down goes first, and makes room.
 #[derive(Default, Debug)]

@@ -1,12 +1,14 @@
-//! The process: what its environment grants it, what stops all moving, `fork` and the end.
+//! The process: what its environment grants it, and what stops all moving.
 
 use std::fmt;
 use std::io::Write;
-use std::sync::Once;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::{driver, gate, memory, mover, mutant};
+use gpuos_memory::table::BLOCK_MIB;
+
+/// Bytes of a block.
+pub(crate) const BLOCK: u64 = BLOCK_MIB << 20;
 
 /// What the process may use of each GPU, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -24,7 +26,7 @@ const HBM: &str = "GPUOS_MEM_HBM";
 fn read(name: &str, value: Option<String>) -> Result<Option<u64>, String> {
     let Some(value) = value else { return Ok(None) };
     match value.parse::<u64>() {
-        Ok(bytes) if bytes >= memory::BLOCK => Ok(Some(bytes)),
+        Ok(bytes) if bytes >= BLOCK => Ok(Some(bytes)),
         _ => Err(format!(
             "{name}='{}' is not a number of bytes, at least 2097152",
             value.escape_debug()
@@ -32,7 +34,7 @@ fn read(name: &str, value: Option<String>) -> Result<Option<u64>, String> {
     }
 }
 
-fn parse(grant: Option<String>, hbm: Option<String>) -> Result<Option<Grant>, String> {
+fn read_grant(grant: Option<String>, hbm: Option<String>) -> Result<Option<Grant>, String> {
     let Some(bytes) = read(GRANT, grant)? else {
         return Ok(None);
     };
@@ -46,7 +48,7 @@ fn parse(grant: Option<String>, hbm: Option<String>) -> Result<Option<Grant>, St
 pub(crate) fn grant() -> Option<Grant> {
     static READ: OnceLock<Option<Grant>> = OnceLock::new();
     *READ.get_or_init(|| {
-        let grant = parse(std::env::var(GRANT).ok(), std::env::var(HBM).ok()).unwrap_or_else(|error| {
+        let grant = read_grant(std::env::var(GRANT).ok(), std::env::var(HBM).ok()).unwrap_or_else(|error| {
             say(format_args!("{error}: the program runs without gpuos's memory"));
             None
         })?;
@@ -82,32 +84,6 @@ pub(crate) fn is_pinned() -> bool {
     PINNED.load(Ordering::SeqCst)
 }
 
-/// The driver was initialised. From here on a child of `fork` has none.
-pub(crate) fn begin() {
-    static BEGUN: Once = Once::new();
-    if grant().is_none() {
-        return;
-    }
-    BEGUN.call_once(|| {
-        extern "C" fn child() {
-            if !mutant::is(mutant::Mutant::Fork) {
-                gate::off();
-            }
-        }
-        extern "C" fn end() {
-            mover::stop();
-        }
-        // SAFETY: functions without arguments. What runs in the child stores one word, and takes no lock.
-        let registered = unsafe { libc::pthread_atfork(None, None, Some(child)) == 0 && libc::atexit(end) == 0 };
-        if registered && driver::real(crate::table::index::cuMemAddressReserve) != 0 {
-            gate::on();
-            mover::begin();
-        } else {
-            say(format_args!("the driver has no virtual memory, or libc no room for a handler: the program runs without gpuos's memory"));
-        }
-    });
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -115,7 +91,9 @@ mod tests {
     #[test]
     fn a_grant_is_a_number_of_bytes() {
         let parse = |grant: Option<&str>, hbm: Option<&str>| {
-            super::parse(grant.map(Into::into), hbm.map(Into::into))
+            let texts = [grant, hbm].map(|text| text.map(String::from));
+            let [grant, hbm] = texts;
+            read_grant(grant, hbm)
         };
         assert_eq!(parse(None, Some("5")), Ok(None));
         let grant = Grant {

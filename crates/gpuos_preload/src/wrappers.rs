@@ -1,5 +1,6 @@
 //! The wrappers that are made of the table. Each hands its arguments on as they came: numbers and pointers, which the C ABIs of both
-//! architectures pass as words, in registers and on the stack. No function with another argument has one (a test in `tests` looks).
+//! architectures pass as words, in registers and on the stack. The few functions that
+//! have other arguments, floats or large structures, are passed on: a test of `table` names them.
 
 use crate::memory;
 use crate::mutant::{self, Mutant};
@@ -47,7 +48,7 @@ macro_rules! gate {
         pub(crate) extern "C" fn $name($($a: u64),*) -> u32 {
             let real = real!($index $($a)*);
             let _inside = enter($index, false);
-            if heat::is_on() {
+            if memory::is_cold() {
                 heat::words(&[$($a),*]);
             }
             // SAFETY: the caller's arguments, unchanged.
@@ -73,7 +74,7 @@ macro_rules! launch {
         pub(crate) extern "C" fn $name($($a: u64),*) -> u32 {
             let real = real!($index $($a)*);
             let _inside = enter($index, true);
-            if heat::is_on() {
+            if memory::is_cold() {
                 heat::launch(place!($function), place!($places), place!($extra));
             }
             // SAFETY: the caller's arguments, unchanged.
@@ -104,10 +105,13 @@ macro_rules! stop {
         #[cfg_attr(not(test), unsafe(no_mangle))]
         pub(crate) extern "C" fn $name($($a: u64),*) -> u32 {
             let real = real!($index $($a)*);
-            process::pin(format_args!(
-                "the program calls {}, and work that comes of it cannot be waited for",
-                stringify!($name)
-            ));
+            // A child of `fork` takes no lock, not even that of standard error.
+            if !gate::is_off() {
+                process::pin(format_args!(
+                    "the program calls {}, and work that comes of it cannot be waited for",
+                    stringify!($name)
+                ));
+            }
             // What is being moved is there when the gate was passed.
             drop(gate::enter());
             // SAFETY: the caller's arguments, unchanged.

@@ -6,6 +6,7 @@
 mod common;
 
 mod calls;
+mod clients;
 mod programs;
 mod shim;
 mod unusual;

@@ -138,6 +138,7 @@ fn a_child_of_fork_has_no_driver_and_its_parent_goes_on() {
                 "cuMemAlloc_v2",
                 "cuMemsetD8_v2",
                 "cuMemGetInfo_v2",
+                "cuMemGetAddressRange_v2",
                 "cuMemFree_v2",
             ]
             .map(|name| cuda.address(name).unwrap());
@@ -155,7 +156,9 @@ fn a_child_of_fork_has_no_driver_and_its_parent_goes_on() {
                         call(calls[1], &[first, 4 * MIB]),
                         call(calls[2], &[a, 1, 4096]),
                         call(calls[3], &[first, second]),
-                        call(calls[4], &[a]),
+                        // It knows of no memory.
+                        call(calls[4], &[first, second, a]),
+                        call(calls[5], &[a]),
                     ];
                     let wrong = codes.iter().any(|code| *code != 3);
                     // SAFETY: ends the child without handlers of the parent's.

@@ -44,12 +44,11 @@ const OWN_STREAMS: u64 = 3;
 
 /// What a capture is known by.
 fn key(stream: u64) -> (u64, i32) {
+    if stream >= OWN_STREAMS {
+        return (stream, 0);
+    }
     // SAFETY: it has no arguments and always succeeds.
-    let thread = if stream < OWN_STREAMS {
-        unsafe { libc::gettid() }
-    } else {
-        0
-    };
+    let thread = unsafe { libc::gettid() };
     (stream, thread)
 }
 
@@ -78,6 +77,15 @@ fn destroy(call: &Call<'_>, stream: u64) -> Answer<()> {
 }
 
 own! { false
+    // A handle of a kernel may be another kernel's afterwards.
+    fn cuModuleUnload(call: module) {
+        memory::lock().kernels.clear();
+        call.go()
+    }
+    fn cuLibraryUnload(call: library) {
+        memory::lock().kernels.clear();
+        call.go()
+    }
     fn cuCtxCreate(call: to, flags, device) {
         made(call, to)
     }

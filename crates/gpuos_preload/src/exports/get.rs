@@ -2,7 +2,7 @@
 
 use super::{Call, own};
 use crate::vmm::Answer;
-use crate::{lookup, pointer, process};
+use crate::{life, lookup, pointer, process};
 
 /// Looks up a function: the driver's answer, or our wrapper of it.
 fn look(call: &Call<'_>, name: u64, to: u64, version: u64, flags: u64) -> Answer<()> {
@@ -21,7 +21,7 @@ fn look(call: &Call<'_>, name: u64, to: u64, version: u64, flags: u64) -> Answer
 own! { true
     fn cuInit(call: flags) {
         call.go()?;
-        process::begin();
+        life::begin();
         Ok(())
     }
     fn cuGetProcAddress(call: name, to, version, flags) {

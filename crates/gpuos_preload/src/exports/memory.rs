@@ -2,8 +2,9 @@
 
 use super::{Call, own};
 use crate::driver::code;
-use crate::memory::{self, BLOCK};
+use crate::memory;
 use crate::mutant::{self, Mutant};
+use crate::process::BLOCK;
 use crate::vmm::{self, Answer};
 use crate::{gate, pointer};
 

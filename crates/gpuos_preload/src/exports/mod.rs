@@ -8,8 +8,8 @@ mod tell;
 pub(crate) use context::{
     cuCtxCreate, cuCtxCreate_v2, cuCtxCreate_v3, cuCtxCreate_v4, cuCtxDestroy, cuCtxDestroy_v2,
     cuCtxEnablePeerAccess, cuDevicePrimaryCtxRelease, cuDevicePrimaryCtxRelease_v2,
-    cuDevicePrimaryCtxReset, cuDevicePrimaryCtxReset_v2, cuDevicePrimaryCtxRetain,
-    cuStreamBeginCapture, cuStreamBeginCapture_ptsz, cuStreamBeginCapture_v2,
+    cuDevicePrimaryCtxReset, cuDevicePrimaryCtxReset_v2, cuDevicePrimaryCtxRetain, cuLibraryUnload,
+    cuModuleUnload, cuStreamBeginCapture, cuStreamBeginCapture_ptsz, cuStreamBeginCapture_v2,
     cuStreamBeginCapture_v2_ptsz, cuStreamBeginCaptureToGraph, cuStreamBeginCaptureToGraph_ptsz,
     cuStreamDestroy, cuStreamDestroy_v2, cuStreamEndCapture, cuStreamEndCapture_ptsz,
 };

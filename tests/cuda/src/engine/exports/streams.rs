@@ -70,14 +70,16 @@ fn begin(handle: u64, mode: c_uint) -> Answer<()> {
 fn end(handle: u64) -> Answer<u64> {
     let driver = driver()?;
     let (_, stream) = stream_of(handle)?;
-    let mut capture = stream
+    let mut own = stream
         .capture
         .lock()
         .unwrap_or_else(PoisonError::into_inner);
-    if !capture.as_ref().ok_or(code::ILLEGAL_STATE)?.origin {
+    if !own.as_ref().ok_or(code::ILLEGAL_STATE)?.origin {
         return Err(code::CAPTURE_UNMATCHED);
     }
-    let capture = capture.take().ok_or(code::ILLEGAL_STATE)?;
+    let capture = own.take().ok_or(code::ILLEGAL_STATE)?;
+    // Another thread may end its capture, and look at this stream.
+    drop(own);
     let graph = driver.graphs.get(capture.graph)?;
     let before = graph.before(&capture.tails);
     let mut joined = true;

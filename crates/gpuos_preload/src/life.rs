@@ -1,0 +1,33 @@
+//! The life of the process: `cuInit`, `fork` and the end.
+
+use std::sync::Once;
+
+use crate::mutant::{self, Mutant};
+use crate::table::index;
+use crate::{driver, gate, mover, process};
+
+/// The driver was initialised. From here on a child of `fork` has none.
+pub(crate) fn begin() {
+    static BEGUN: Once = Once::new();
+    if process::grant().is_none() {
+        return;
+    }
+    BEGUN.call_once(|| {
+        extern "C" fn child() {
+            if !mutant::is(Mutant::Fork) {
+                gate::off();
+            }
+        }
+        extern "C" fn end() {
+            mover::stop();
+        }
+        // SAFETY: functions without arguments. What runs in the child stores one word, and takes no lock.
+        let registered = unsafe { libc::pthread_atfork(None, None, Some(child)) == 0 && libc::atexit(end) == 0 };
+        if registered && driver::real(index::cuMemAddressReserve) != 0 {
+            gate::on();
+            mover::begin();
+        } else {
+            process::say(format_args!("the driver has no virtual memory, or libc no room for a handler: the program runs without gpuos's memory"));
+        }
+    });
+}
