@@ -208,7 +208,7 @@ fn memory(all: &mut Vec<Attempt>) {
             "",
         ),
         (
-            "fills its folder in memory",
+            "fills its folder",
             "head -c 99M /dev/zero >x 2>/dev/null && echo DONE full; rm x",
             "",
         ),
@@ -218,12 +218,12 @@ fn memory(all: &mut Vec<Attempt>) {
             "",
         ),
         (
-            "a link in memory to another user's file",
+            "a link to another user's file",
             "ln -s $HERS/hers x",
             "symbolic link",
         ),
         (
-            "its folder in memory replaced by a link",
+            "its folder replaced by a link",
             "cd ../..; mv files x; ln -s $HERS files",
             "",
         ),
@@ -238,10 +238,11 @@ fn memory(all: &mut Vec<Attempt>) {
             "",
         ),
     ] {
+        let name = format!("in memory, {name}");
         let trick = format!("{in_memory}{trick}");
         all.push(tried_as(
             "1s,l0=32M,l2=single",
-            name,
+            &name,
             none,
             (&trick, ":"),
             told,
