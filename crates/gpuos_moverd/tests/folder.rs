@@ -9,7 +9,7 @@ use std::time::Duration;
 use gpuos_checkpoint::ids::{CheckpointId, NodeIndex};
 use gpuos_checkpoint::manifest::{NodeSet, ranks};
 use gpuos_mover::program::{Join, Told};
-use gpuos_moverd::folder::{JobFolder, restored_name};
+use gpuos_moverd::folder::{JobFolder, begin_all, end_all, has_all, restored_name};
 use gpuos_store::disk::LinuxDisk;
 use gpuos_store::ingest::Limits;
 use gpuos_store::job::New;
@@ -78,24 +78,24 @@ fn what_is_said_of_joins_stands_beside_them_and_goes_with_them() {
 fn files_of_all_ranks_are_there_whole_until_something_newer_is_committed() {
     let base = Base::new();
     let folder = base.folder();
-    let made = folder.begin_all(4).unwrap();
-    assert!(!folder.has_all(4));
+    let made = begin_all(&folder, 4).unwrap();
+    assert!(!has_all(&folder, 4));
     // A mover that ended in the middle of it.
     drop((made, folder));
     let folder = base.folder();
     assert!(!folder.path().join("restore.all.4").exists());
-    let made = folder.begin_all(4).unwrap();
-    folder.end_all(4, &made).unwrap();
-    assert!(folder.has_all(4) && !folder.has_all(5));
+    let made = begin_all(&folder, 4).unwrap();
+    end_all(&folder, 4, &made).unwrap();
+    assert!(has_all(&folder, 4) && !has_all(&folder, 5));
     let (us, _, mode) = facts(folder.path().join("restored.4"));
     assert_eq!((us, mode), (rustix::process::geteuid().as_raw(), 0o755));
     drop(folder);
     let folder = base.folder();
-    assert!(folder.has_all(4), "programs that were given it read it");
+    assert!(has_all(&folder, 4), "programs that were given it read it");
     folder.close(5, Some("it came to nothing")).unwrap();
-    assert!(folder.has_all(4));
+    assert!(has_all(&folder, 4));
     folder.close(6, None).unwrap();
-    assert!(!folder.has_all(4));
+    assert!(!has_all(&folder, 4));
 }
 
 #[test]

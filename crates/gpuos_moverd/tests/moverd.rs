@@ -2,6 +2,7 @@
 
 #[path = "../../../tests/fuzz/src/checkpoints.rs"]
 mod checkpoints;
+mod numbers;
 mod one;
 mod support;
 

@@ -27,6 +27,7 @@ use super::names::{
     restored_name, start_file, start_name, told,
 };
 use super::resume::{Start, there};
+use super::shared::leave_all;
 use super::trash::Trash;
 use gpuos_mover::program::{Join, Refused};
 
@@ -464,7 +465,7 @@ impl JobFolder {
         }
         if failed.is_none() {
             // All ranks have saved something newer, and need no files of others any more.
-            self.leave_all(&mut state, None);
+            leave_all(self, &mut state, None);
         }
         for name in std::mem::take(&mut state.stays) {
             self.discard(&mut state, name);

@@ -3,7 +3,9 @@
 //! ```text
 //! JOB/                          root's, 0755
 //! JOB/ranks/R.S.NONCE           the user's folder, 0700: ranks join here
+//! JOB/ranks/any.R.NONCE         it can begin from the files of any number of ranks; all.R.NONCE: and needs those of all
 //! JOB/ranks/refused.R.NONCE     a rank cannot load what it was given
+//! JOB/restored.N/rank-R-of-S/   the files of all ranks of N, for those that were told so
 //! JOB/start.R.NONCE             the answer to that, and what was restored for it in restore.R.NONCE/, the user's
 //! JOB/request                   checkpoint N is wanted
 //! JOB/N/files/rank-R-of-S/      the user's: ranks write here, and make N/ready.R
@@ -30,4 +32,5 @@ pub use error::Error;
 pub use job::JobFolder;
 pub use kept::Kept;
 pub use names::{read_join, restored_name};
+pub use shared::{begin_all, end_all, has_all};
 pub use trash::{Progress, Trash};

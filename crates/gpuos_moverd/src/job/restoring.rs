@@ -21,7 +21,7 @@ use gpuos_store::store::Store;
 
 use crate::carried::{Body, PIECE};
 use crate::event::Event;
-use crate::folder::{JobFolder, restored_name};
+use crate::folder::{JobFolder, begin_all, end_all, has_all, restored_name};
 
 /// Another node is asked again after so long ...
 const AGAIN: Duration = Duration::from_secs(5);
@@ -184,7 +184,7 @@ fn one(
     };
     let number = task.id.number;
     // Another rank of this node has asked for it before.
-    if place.folder.has_all(number) {
+    if has_all(&place.folder, number) {
         return Ok(());
     }
     let failed = |error: std::io::Error| {
@@ -192,13 +192,13 @@ fn one(
         let next = "see that the disk has space and is writable, and start the job again";
         Error::new(error::Kind::Disk, tried, error.to_string(), next)
     };
-    let folder = place.folder.begin_all(number).map_err(failed)?;
+    let folder = begin_all(&place.folder, number).map_err(failed)?;
     let size = u16::try_from(seats.len()).unwrap_or(u16::MAX);
     for (rank, seat) in (0..size).zip(seats) {
         let name = rank_folder(rank, size);
         from.rank((rank, size), *seat, (&folder, &name), Use::Shared)?;
     }
-    place.folder.end_all(number, &folder).map_err(failed)
+    end_all(&place.folder, number, &folder).map_err(failed)
 }
 
 /// Who may write to what is restored.
