@@ -43,7 +43,8 @@ struct Worker<'a> {
     streams: Vec<u64>,
     event: u64,
     flag: Flag,
-    flagged: u32,
+    /// Words of it that were used: each is waited for once.
+    flagged: u64,
     buffers: Vec<Buffer>,
     random: Random,
 }
@@ -207,13 +208,13 @@ impl Worker<'_> {
         let held = self.random.below(8) == 0;
         if held {
             self.flagged += 1;
-            self.launch(4, stream, &[self.flag.0, self.flagged.into()]);
+            self.launch(4, stream, &[self.flag.0 + 4 * self.flagged, 1]);
         }
         self.cuda.ok("cuGraphLaunch", &[exec, handle]);
         if held {
             // Whoever moves meanwhile has to wait for it; while it does, this thread must not.
             std::thread::sleep(std::time::Duration::from_millis(1));
-            self.flag.set(self.flagged);
+            Flag(self.flag.0 + 4 * self.flagged).set(1);
         }
         self.cuda.ok("cuGraphExecDestroy", &[exec]);
         self.cuda.ok("cuGraphDestroy", &[graph]);
@@ -363,12 +364,65 @@ fn and_where_the_policy_moves() {
     preloaded(test, [256, 16], "memory=64M", &[], |cuda| programs(cuda, 1));
 }
 
+/// A thread that gives graphs and kernels and waits for each: nothing else has it wait at the gate.
+#[test]
+fn graphs_and_kernels_write_while_extents_move() {
+    let test = "graphs_and_kernels_write_while_extents_move";
+    let settings = format!("devices=1,{SLOW}");
+    preloaded(
+        test,
+        [256, 16],
+        &settings,
+        &[("GPUOS_PRELOAD_SHAKE", "9")],
+        |cuda| {
+            cuda.context(0);
+            let (fill, stream) = (cuda.kernel("fill"), cuda.stream());
+            let bytes = 8 * MIB;
+            let at = cuda.alloc(bytes);
+            let execs: Vec<u64> = (0..2)
+                .map(|value| {
+                    cuda.ok("cuStreamBeginCapture_v2", &[stream, 2]);
+                    assert_eq!(cuda.launch(fill, stream, &[at, value + 1, bytes / 4]), 0);
+                    let mut graph = 0_u64;
+                    cuda.ok("cuStreamEndCapture", &[stream, &raw mut graph as u64]);
+                    cuda.get("cuGraphInstantiateWithFlags", &[graph, 0])
+                })
+                .collect();
+            for round in 0..200_u32 {
+                let value = round % 2;
+                match round % 4 < 2 {
+                    true => cuda.ok("cuGraphLaunch", &[execs[value as usize], stream]),
+                    false => assert_eq!(
+                        cuda.launch(fill, stream, &[at, (value + 1).into(), bytes / 4]),
+                        0
+                    ),
+                }
+                // Waiting is no work: it does not go through the gate.
+                cuda.ok("cuStreamSynchronize", &[stream]);
+                if round % 20 == 19 {
+                    for place in 0..8 {
+                        let word = cuda.download(at + (place + 1) * MIB - 4, 4);
+                        assert_eq!(
+                            word,
+                            (value + 1).to_le_bytes(),
+                            "round {round}, MiB {place}"
+                        );
+                    }
+                }
+            }
+        },
+    );
+}
+
 /// Errors of the shim, each planted alone, are found by the same programs.
 fn found(mutant: &str) {
     if !cfg!(debug_assertions) {
         return;
     }
-    let test = "programs::bytes_are_those_of_the_reference_while_extents_move";
+    let test = match mutant {
+        "graph-gate" | "launch-gate" => "programs::graphs_and_kernels_write_while_extents_move",
+        _ => "programs::bytes_are_those_of_the_reference_while_extents_move",
+    };
     let more = [("GPUOS_PRELOAD_SHAKE", "3"), ("GPUOS_PRELOAD_SEEDS", "60")];
     let out = planted(test, mutant, &format!("devices=1,{SLOW}"), &more);
     let text = String::from_utf8_lossy(&out.stdout);
