@@ -18,10 +18,11 @@ use gpuos_core::job::JobId;
 use gpuos_host::munge::{self, Credentials, Opened};
 use gpuos_link::session::Place;
 use gpuos_mover::program::Reason;
-use gpuos_moverd::donor::Giver;
+use gpuos_moverd::donor::serve::Giver;
 use gpuos_moverd::event::Event;
-use gpuos_moverd::job::{Shared, Start, Totals, Worker};
+use gpuos_moverd::job::{Drills, Shared, Start, Totals, Worker};
 use gpuos_moverd::jobs::{Jobs, Served};
+use gpuos_moverd::journal::Journal;
 use gpuos_moverd::launch::Launch;
 use gpuos_moverd::network::Network;
 use gpuos_store::disk::LinuxDisk;
@@ -115,12 +116,14 @@ impl Site {
                     node: name(node),
                     store,
                     level3: None,
-                    folders: jobs,
+                    folders: jobs.clone(),
                     network,
                     requeue: sync_channel(1).0,
                     config: CheckpointConfig::default(),
                     manager: Arc::new(manager.clone()),
                     totals: Totals::default(),
+                    journal: Journal::open(&jobs),
+                    drills: Drills::default(),
                     forbidden: Forbidden::default(),
                 }),
                 jobs: listed,
@@ -171,6 +174,8 @@ impl Site {
                 domains: vec![NodeDomains::default(); on.len()],
                 place,
                 over: over.clone(),
+                queued_at: None,
+                started_at: None,
             };
             let worker = Worker::new(node.shared.clone(), start, to.clone(), status, shown);
             threads.push(std::thread::spawn(move || worker.run(&from)));
