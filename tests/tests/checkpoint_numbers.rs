@@ -3,6 +3,7 @@
 use std::fs;
 
 use gpuos_lab::Suite;
+use gpuos_tests::suites::left_to_soak;
 use gpuos_tests::{Cluster, per_suite};
 
 use crate::checkpoint::{counter, logs, movers, output, said, starts_soon, until};
@@ -44,6 +45,9 @@ fn change(cluster: &Cluster, job: u32, nodes: usize) {
 }
 
 fn a_job_goes_on_with_other_numbers_of_nodes_and_ranks(suite: &Suite) {
+    if left_to_soak("other numbers of nodes", suite) {
+        return;
+    }
     let Some(cluster) = movers("ckpt-numbers", suite, 4) else {
         return;
     };
