@@ -266,10 +266,12 @@ mod tests {
         open();
     }
 
-    /// `cargo test -p gpuos_preload --release --lib -- --ignored --nocapture open_gate`
+    /// `GPUOS_LONG=1 cargo test -p gpuos_preload --release --lib -- --nocapture open_gate`
     #[test]
-    #[ignore = "a measurement"]
     fn what_an_open_gate_costs() {
+        if std::env::var_os("GPUOS_LONG").is_none() {
+            return;
+        }
         let _alone = alone();
         let mut best = f64::INFINITY;
         for _ in 0..50 {
