@@ -300,6 +300,8 @@ fn a_job_goes_on_with_fewer_nodes_with_more_and_with_other_ranks() {
             .all(|told| told.contains("was made by 3 ranks")),
         "{refused:?}"
     );
+    run.end();
+    let mut run = site.run(4, &[3, 0, 2, 1]);
     for says in ["any", "all"] {
         assert_eq!(
             run.join(2, Some(says)),
@@ -325,7 +327,7 @@ fn a_job_goes_on_with_fewer_nodes_with_more_and_with_other_ranks() {
         let job = node.shared.store.existing(&JobId::from(7)).unwrap();
         assert!(node.shared.store.guests(&job).unwrap().is_empty());
     }
-    let mut run = site.run(4, &[0, 1, 2, 3]);
+    let mut run = site.run(5, &[0, 1, 2, 3]);
     assert_eq!(run.join(2, None), vec![format!("restore {last}"); 2]);
     for rank in 0..2 {
         assert!(run.restored(rank) == text("fourth", rank), "rank {rank}");
