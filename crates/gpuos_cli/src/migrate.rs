@@ -162,6 +162,8 @@ fn migrated(
             }
         })
         .collect();
+    // One that has ended meanwhile is nobody to be moved.
+    moved.retain(|one| one.saved.is_some() || runs(machine, node, &one.job));
     // The new nodes look there for what this one holds.
     let patience = limit.saturating_sub(begun.elapsed()).clamp(LOOK, PUBLISHED);
     published(machine, node, &mut moved, patience, bar);
@@ -177,6 +179,17 @@ fn migrated(
     }
     released(machine, node, &moved, bar);
     moved
+}
+
+/// Whether a job is on the node still and does not end; what slurmctld does not tell counts as yes.
+fn runs(machine: &dyn Machine, node: &str, job: &JobId) -> bool {
+    let Some(Ok(record)) = job.number().map(|number| act::job(machine, number)) else {
+        return true;
+    };
+    record.is_some_and(|record| {
+        let here = record.nodes.iter().any(|name| name == node);
+        here && record.is_running() && record.state != "COMPLETING"
+    })
 }
 
 /// Waits until the node's `Extra` names the jobs that have saved.
