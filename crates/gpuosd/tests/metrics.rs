@@ -364,7 +364,7 @@ fn prometheus_scrapes_gpuosd_and_evaluates_the_rules() {
             rules.iter().all(|rule| rule["health"] != "err"),
             "{rules:?}"
         );
-        let done = rules.len() == 22 && rules.iter().all(|rule| rule["health"] == "ok");
+        let done = rules.len() == 25 && rules.iter().all(|rule| rule["health"] == "ok");
         done.then_some(())
     });
 }

@@ -29,9 +29,10 @@ fn start(bench: &mut Bench, size: u16, any: &[u16]) {
         let ranks: Vec<u16> = (0..size).filter(|rank| rank % 2 == node).collect();
         let can = ranks.iter().filter(|rank| any.contains(rank));
         let can = can.map(|rank| (join(*rank, size), false)).collect();
-        bench.give(node, Input::Any(can));
-        let joins = ranks.iter().map(|rank| join(*rank, size)).collect();
-        bench.give(node, Input::Joins(joins));
+        bench.says(node, can);
+        for rank in ranks {
+            bench.join(node, rank, size, 1);
+        }
     }
 }
 
@@ -61,13 +62,13 @@ fn fewer_and_more_ranks_are_told_who_holds_each_ones_files() {
 fn nobody_is_told_before_all_have_joined() {
     let mut bench = bench();
     let first = join(0, 2);
-    bench.give(0, Input::Any(vec![(first, false)]));
-    bench.give(0, Input::Joins(vec![first]));
+    bench.says(0, vec![(first, false)]);
+    bench.join(0, 0, 2, 1);
     bench.wait(5000);
     assert_eq!(bench.answers(), []);
     let second = join(1, 2);
-    bench.give(1, Input::Any(vec![(second, false)]));
-    bench.give(1, Input::Joins(vec![second]));
+    bench.says(1, vec![(second, false)]);
+    bench.join(1, 1, 2, 1);
     assert_eq!(bench.answers(), [(0, all()), (1, all())]);
 }
 
@@ -108,10 +109,11 @@ fn who_needs_the_files_of_all_ranks_gets_them_with_as_many_ranks_too() {
         let joins = |node| (0..3).filter(move |rank| rank % 2 == node);
         for node in [0, 1] {
             let says = joins(node).map(|rank| (join(rank, 3), needs[usize::from(rank)]));
-            bench.give(node, Input::Any(says.collect()));
+            bench.says(node, says.collect());
             assert_eq!(bench.answers(), [], "not all have joined");
-            let joins = joins(node).map(|rank| join(rank, 3));
-            bench.give(node, Input::Joins(joins.collect()));
+            for rank in joins(node) {
+                bench.join(node, rank, 3, 1);
+            }
         }
         let answers = bench.answers();
         assert_eq!(answers.len(), 3);
@@ -125,9 +127,9 @@ fn who_needs_the_files_of_all_ranks_gets_them_with_as_many_ranks_too() {
 fn who_speaks_for_ranks_that_have_not_joined_is_not_listened_to() {
     let mut bench = bench();
     let said = (0..9).map(|rank| join(rank, 9)).chain([join(1, 2)]);
-    bench.give(0, Input::Any(said.map(|join| (join, true)).collect()));
-    bench.give(0, Input::Joins(vec![join(0, 2)]));
-    bench.give(1, Input::Joins(vec![join(1, 2)]));
+    bench.says(0, said.map(|join| (join, true)).collect());
+    bench.join(0, 0, 2, 1);
+    bench.join(1, 1, 2, 1);
     let answers = bench.answers();
     assert!(!answers.is_empty());
     let failed = |start: &Start| matches!(start, Start::Failed(_));

@@ -25,6 +25,8 @@ pub struct Bench {
     pub slow: bool,
     /// Joins of processes that have ended.
     gone: BTreeSet<Join>,
+    /// What is said in the folder of each node of ranks that can begin from any number's files, and whether they need all.
+    any: Vec<Vec<(Join, bool)>>,
     pub out: Vec<(u16, Output)>,
     /// Words are lost.
     pub cut: bool,
@@ -60,6 +62,7 @@ impl Bench {
             known: vec![BTreeMap::new(); nodes.into()],
             slow: false,
             gone: BTreeSet::new(),
+            any: vec![Vec::new(); nodes.into()],
             out: Vec::new(),
             cut: false,
             refused: Vec::new(),
@@ -184,11 +187,18 @@ impl Bench {
         self.look(node);
     }
 
+    /// It is said in a node's folder of these that they can begin from the files of any number of ranks.
+    pub fn says(&mut self, node: u16, any: Vec<(Join, bool)>) {
+        self.any[usize::from(node)] = any;
+        self.look(node);
+    }
+
     /// A mover looks into the folder.
     fn look(&mut self, node: u16) {
         let joins: Vec<Join> = self.joins[usize::from(node)].values().copied().collect();
         let gone = joins.iter().filter(|join| self.gone.contains(join));
         self.give(node, Input::Gone(gone.copied().collect()));
+        self.give(node, Input::Any(self.any[usize::from(node)].clone()));
         self.give(node, Input::Joins(joins));
     }
 
