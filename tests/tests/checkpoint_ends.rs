@@ -70,6 +70,7 @@ fn drained(cluster: &Cluster) {
     let gpus = cluster.gpus(job);
     let (node, gpus) = gpus.first_key_value().expect("it has a GPU");
     let target = format!("{node}:{}", gpus[0]);
+    known(cluster, node, (job, gpus[0]));
     let dir = cluster.lab.gpuosd_runtime_dir(node);
     let flags = ["--force", "--runtime-dir", dir.to_str().expect("UTF-8")];
     let args = [&["drain", &target][..], &flags].concat();
@@ -151,7 +152,18 @@ fn rare(cluster: &Cluster) -> (u32, String, usize) {
     });
     let gpus = cluster.gpus(job);
     let (node, gpus) = gpus.first_key_value().expect("it has a GPU");
+    known(cluster, node, (job, gpus[0]));
     (job, node.clone(), gpus[0])
+}
+
+/// Waits until gpuosd knows by slurmctld's record that a job has this GPU: on a busy machine later than the job itself.
+fn known(cluster: &Cluster, node: &str, (job, gpu): (u32, usize)) {
+    until(cluster, "gpuosd knows whose the GPU is", || {
+        let told = health(cluster, node, &["--json"]);
+        let told: serde_json::Value = serde_json::from_str(&told).ok()?;
+        let jobs = told["status"]["gpus"].as_array()?.get(gpu)?["jobs"].as_array()?;
+        jobs.contains(&job.into()).then_some(())
+    });
 }
 
 /// `gpuos health` of a node.
