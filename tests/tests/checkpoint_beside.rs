@@ -152,7 +152,9 @@ impl Measure {
     /// Has the program save, and gives the seconds of each time.
     fn run(&self, program: &str, options: &[&str], environment: &str) -> Vec<f64> {
         let (mib, count) = (self.mib, self.count);
-        let script = format!("srun --mpi=pmix env {environment} {program} {mib} {count} {PAUSE}");
+        let script = format!(
+            "srun --kill-on-bad-exit --mpi=pmix env {environment} {program} {mib} {count} {PAUSE}"
+        );
         let shape = ["-N3", "--ntasks-per-node=1"];
         let job = self.cluster.sbatch(&[&shape, options].concat(), &script);
         self.cluster.wait(job, &["COMPLETED"]);
@@ -206,6 +208,7 @@ impl Measure {
             "hostname $SLURMD_NODENAME\n\
              export SCR_CACHE_BASE=$SCR_CACHE_BASE/$SLURMD_NODENAME SCR_CNTL_BASE=$SCR_CNTL_BASE/$SLURMD_NODENAME\n\
              mkdir -p $SCR_CACHE_BASE $SCR_CNTL_BASE\n\
+             cd $SCR_PREFIX\n\
              exec {program} \"$@\"\n"
         );
         fs::write(&start, lines).expect("written");
@@ -220,7 +223,7 @@ impl Measure {
         };
         let (cache, control, prefix) = (place("cache"), place("control"), place("prefix"));
         format!(
-            "SCR_CACHE_BASE={cache} SCR_CNTL_BASE={control} SCR_PREFIX={prefix} SCR_COPY_TYPE={kind} SCR_FLUSH=0 SCR_CACHE_SIZE=2 \
+            "SCR_USER_NAME=root SCR_CACHE_BASE={cache} SCR_CNTL_BASE={control} SCR_PREFIX={prefix} SCR_COPY_TYPE={kind} SCR_FLUSH=0 SCR_CACHE_SIZE=2 \
              SCR_CHECKPOINT_SECONDS={PAUSE} SCR_SET_SIZE={}",
             NODES.len()
         )
