@@ -29,7 +29,7 @@ pub const DIVIDED: u64 = 1 << 7;
 pub const NODES: [&str; 5] = ["n1", "n2", "n3", "n4", "n5"];
 
 /// A longer wait than anything takes that happens at all.
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(180);
 
 /// All that a site can switch on that does something to processes and nodes.
 const TOML: &str = "\

@@ -158,9 +158,14 @@ fn rare(cluster: &Cluster) -> (u32, String, usize) {
 
 /// Waits until gpuosd knows by slurmctld's record that a job has this GPU: on a busy machine later than the job itself.
 fn known(cluster: &Cluster, node: &str, (job, gpu): (u32, usize)) {
+    let gpuos = plugins::programs().join("gpuos");
+    let dir = cluster.lab.gpuosd_runtime_dir(node);
+    let dir = dir.to_str().expect("UTF-8");
     until(cluster, "gpuosd knows whose the GPU is", || {
-        let told = health(cluster, node, &["--json"]);
-        let told: serde_json::Value = serde_json::from_str(&told).ok()?;
+        // It exits with 1 where a GPU is not well.
+        let args = ["health", "--json", "--runtime-dir", dir];
+        let told = cluster.output(gpuos.to_str()?, &args).ok()?.stdout;
+        let told: serde_json::Value = serde_json::from_slice(&told).ok()?;
         let jobs = told["status"]["gpus"].as_array()?.get(gpu)?["jobs"].as_array()?;
         jobs.contains(&job.into()).then_some(())
     });
