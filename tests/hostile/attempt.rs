@@ -35,6 +35,8 @@ pub enum Wave {
     Early,
     /// With job_submit/gpuos.
     Checked,
+    /// The same, for programs with checkpoints: with all others at once gpuosd and gpuos_mover would answer steps late on two processors.
+    Saving,
     /// The same, with options that gpuos.toml forbids in the partition `walled`.
     Walled,
     /// Without it, so that whatever Slurm takes comes into its records.

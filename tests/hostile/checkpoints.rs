@@ -38,6 +38,9 @@ pub fn all() -> Vec<Attempt> {
     let mut all = Vec::new();
     folders(&mut all);
     memory(&mut all);
+    all.iter_mut()
+        .filter(|one| one.wave == Wave::Checked)
+        .for_each(|one| one.wave = Wave::Saving);
     requests(&mut all);
     strangers(&mut all);
     environment(&mut all);

@@ -136,6 +136,7 @@ fn nothing_of_others_is_reached(suite: &Suite) {
     println!("the others' jobs run: {} s", begun.elapsed().as_secs());
     let before = World::look(&stage);
     wave(&stage, Wave::Checked, &mut all, &mut lines);
+    wave(&stage, Wave::Saving, &mut all, &mut lines);
     lines.push(untouched(&stage, &before, "with job_submit/gpuos"));
     println!("with job_submit/gpuos: {} s", begun.elapsed().as_secs());
     stage.end_attackers();
