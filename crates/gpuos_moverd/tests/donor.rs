@@ -36,7 +36,8 @@ const OLD: &str = "n1";
 const NEW: &str = "n4";
 const CHUNK: u64 = 40 << 12;
 
-struct Plain;
+/// Credentials that anybody can read and make.
+pub struct Plain;
 
 impl Credentials for Plain {
     fn seal(&self, payload: &[u8]) -> Result<String, munge::Error> {

@@ -15,7 +15,6 @@ use gpuos_checkpoint::sets::NodeDomains;
 use gpuos_config::access::Forbidden;
 use gpuos_config::gpuos_toml::CheckpointConfig;
 use gpuos_core::job::JobId;
-use gpuos_host::munge::{self, Credentials, Opened};
 use gpuos_link::session::Place;
 use gpuos_mover::program::Reason;
 use gpuos_moverd::donor::serve::Giver;
@@ -33,27 +32,8 @@ use gpuos_workload::recorded::{Recorded, Table};
 use rustix::process::{getegid, geteuid};
 use tempfile::TempDir;
 
+use crate::donor::Plain;
 use crate::one::{line, until};
-
-struct Plain;
-
-impl Credentials for Plain {
-    fn seal(&self, payload: &[u8]) -> Result<String, munge::Error> {
-        let hex: String = payload.iter().map(|byte| format!("{byte:02x}")).collect();
-        Ok(format!("MUNGE:{hex}:"))
-    }
-
-    fn open(&self, credential: &[u8]) -> Result<Opened, munge::Error> {
-        let text = String::from_utf8(credential.to_vec()).unwrap();
-        let hex = text.trim_start_matches("MUNGE:").trim_end_matches(':');
-        let byte = |at: usize| u8::from_str_radix(&hex[at..at + 2], 16).unwrap();
-        Ok(Opened {
-            payload: (0..hex.len()).step_by(2).map(byte).collect(),
-            uid: geteuid().as_raw(),
-            gid: getegid().as_raw(),
-        })
-    }
-}
 
 /// A node with its store and its folders of jobs.
 struct Node {
