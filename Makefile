@@ -186,7 +186,7 @@ ckpt-matrix:
 	  $(CARGO) test --workspace --locked $(AS_ROOT) --test slurm -- --nocapture checkpoint_matrix::
 
 # A node dies, its store with it, so many times: until the program goes on, by parts; docs/results/ckpt-rto has what came of it. For the figures on a machine with
-# nothing else to do: fifty runs take an hour and a half, mostly until gpuosds that were started anew have a say.
+# nothing else to do: fifty runs of both kinds take most of an hour.
 RUNS ?= 50
 ckpt-rto:
 	@scripts/needs.sh build lab

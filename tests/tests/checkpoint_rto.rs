@@ -23,8 +23,8 @@ use crate::checkpoint_matrix::{Random, end_all_of, kill, programs_of, root};
 use crate::heartbeat::{all_heard, found, nodes_of, now_ms, revive};
 use table::{Run, Table};
 
-/// Three for the program, and three that take turns as the one that takes over: a gpuosd that was started anew has no say for a minute.
-const NODES: usize = 6;
+/// Three or four for a job, one that takes over, and those that wait: a gpuosd that was started anew has no say for a minute.
+const NODES: usize = 10;
 const RANKS: u32 = 3;
 
 /// A program that saves what it is asked to, in steps of 10 ms, and writes when it began, was answered and did its first step. It ends once
@@ -174,7 +174,21 @@ impl Measure {
         if mode == Mode::Spare {
             options.push("--gpuos-spares=1");
         }
+        let silent: Vec<&str> = self
+            .up
+            .keys()
+            .filter(|node| !self.has_a_say(node))
+            .map(String::as_str)
+            .collect();
+        let exclude = format!("--exclude={}", silent.join(","));
+        if !silent.is_empty() {
+            options.push(&exclude);
+        }
         self.cluster.sbatch(&options, &script)
+    }
+
+    fn has_a_say(&self, node: &str) -> bool {
+        self.up[node].elapsed() > Duration::from_millis(HOLD_MS) + Duration::from_secs(1)
     }
 
     /// When `what` was written since `since`, by this rank or `script`, in milliseconds since 1970.
@@ -237,16 +251,14 @@ impl Measure {
     /// A job loses a node.
     fn run(&mut self, mode: Mode) -> Run {
         self.cluster.ready();
+        self.until(0, "nodes that have a say", || {
+            let count = self.up.keys().filter(|node| self.has_a_say(node)).count();
+            (count > RANKS as usize + 1).then_some(())
+        });
         let job = self.submit(mode);
         self.cluster.wait(job, &["RUNNING"]);
         all_heard(&self.cluster, job);
         let nodes = nodes_of(&self.cluster, job);
-        let has_a_say = |node: &String| {
-            self.up[node].elapsed() > Duration::from_millis(HOLD_MS) + Duration::from_secs(1)
-        };
-        self.until(job, "all have a say", || {
-            nodes.iter().all(has_a_say).then_some(())
-        });
         let before = self.newest(job);
         self.until(job, "checkpoints", || {
             (self.newest(job) > before + 1).then_some(())
