@@ -2,6 +2,7 @@
 it is called. With a torch that has DCP the real one is tried as well."""
 
 import json
+import subprocess
 import sys
 import tempfile
 import types
@@ -55,6 +56,32 @@ class Client(checkpoint.Checkpoints):
         return checkpoint.Restored(4, self._folder / "restored.4", 2, True)
 
 
+# A rank with a tensor of its own and one that all have. Those that load read what three have saved, each into its own folder.
+RANK = """
+import sys
+from pathlib import Path
+import torch
+import torch.distributed.checkpoint as real
+from gpuos import dcp
+root, size, what, rank = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3], int(sys.argv[4])
+group = f"file://{root}/group-{size}"
+torch.distributed.init_process_group("gloo", init_method=group, rank=rank, world_size=size)
+folders = [root / f"many.4/rank-{of}-of-3" for of in range(3)]
+if what == "save":
+    folders[rank].mkdir(parents=True)
+    state = {"all": torch.arange(1000), f"of {rank}": torch.full((10,), rank)}
+    real.save(state, storage_writer=real.FileSystemWriter(str(folders[rank])))
+else:
+    state = {"all": torch.zeros(1000, dtype=torch.int64), **{f"of {of}": torch.zeros(10, dtype=torch.int64) for of in range(rank, 3, size)}}
+    with dcp.view(folders) as seen:
+        real.load(state, storage_reader=real.FileSystemReader(str(seen)))
+    assert state["all"].tolist() == list(range(1000))
+    for of in range(rank, 3, size):
+        assert state[f"of {of}"].tolist() == [of] * 10, state
+torch.distributed.destroy_process_group()
+"""
+
+
 class DcpTest(unittest.TestCase):
     def setUp(self):
         self.root = Path(self.enterContext(tempfile.TemporaryDirectory())) if hasattr(self, "enterContext") else Path(tempfile.mkdtemp())
@@ -99,12 +126,23 @@ class DcpTest(unittest.TestCase):
             with self.assertRaisesRegex(checkpoint.CheckpointError, "comes with torch 2"):
                 dcp.session()
 
-    def test_the_real_one(self):
+    def real(self):
         try:
-            import torch.distributed.checkpoint as real
             import torch
+            import torch.distributed.checkpoint as real
         except ImportError as error:
             self.skipTest(f"this torch has no DCP that can be imported: {error}")
+        return torch, real
+
+    def test_the_real_one_with_another_number_of_ranks(self):
+        self.real()
+        for size, what in ((3, "save"), (2, "load"), (1, "load")):
+            start = [sys.executable, "-c", RANK, str(self.root), str(size), what]
+            ranks = [subprocess.Popen([*start, str(rank)], cwd=Path(__file__).parents[1]) for rank in range(size)]
+            self.assertEqual([rank.wait(120) for rank in ranks], [0] * size, f"{size} {what}")
+
+    def test_the_real_one(self):
+        torch, real = self.real()
         torch.distributed.init_process_group("gloo", init_method=f"file://{self.root}/group", rank=0, world_size=1)
         try:
             folder = self.root / "restored.4/rank-0-of-1"

@@ -23,8 +23,9 @@ use crate::checkpoint_matrix::{Random, end_all_of, kill, programs_of, root};
 use crate::heartbeat::{all_heard, found, nodes_of, now_ms, revive};
 use table::{Run, Table};
 
-/// Three or four for a job, one that takes over, and those that wait: a gpuosd that was started anew has no say for a minute.
-const NODES: usize = 10;
+/// Three or four for a job, one that takes over, and those that wait: for a minute, a gpuosd that was started anew has no say, and one that has said that a node
+/// is gone says nothing against who asked it.
+const NODES: usize = 16;
 const RANKS: u32 = 3;
 
 /// A program that saves what it is asked to, in steps of 10 ms, and writes when it began, was answered and did its first step. It ends once
@@ -81,7 +82,7 @@ struct Measure {
     cluster: Cluster,
     random: Random,
     mib: u64,
-    /// When the gpuosd of a node was started.
+    /// Since when the gpuosd of a node has run and been asked nothing.
     up: BTreeMap<String, Instant>,
     /// The command `gpuos`, in a folder that the lab's jobs can read.
     gpuos: PathBuf,
@@ -299,6 +300,9 @@ impl Measure {
         };
         self.goes_on(job, newest);
         self.clean(job, &victim);
+        let now = Instant::now();
+        self.up
+            .extend(others.into_iter().chain([victim]).map(|node| (node, now)));
         run
     }
 
@@ -330,7 +334,6 @@ impl Measure {
         }
         self.cluster.lab.start_mover(victim).expect("starts");
         revive(&self.cluster, victim);
-        self.up.insert(victim.to_string(), Instant::now());
         for node in self.up.keys() {
             let name = format!("NodeName={node}");
             let _ = self

@@ -140,18 +140,16 @@ pub(crate) fn strike(matrix: &mut Matrix, victim: Victim, jobs: &[Job]) -> Struc
 
 /// Ends all of a node at once but its gpuosd, and what its disk has of checkpoints.
 pub(crate) fn end_all_of(cluster: &Cluster, node: &str) {
+    let there = programs(cluster);
+    let there = there.iter().filter(|process| process.node == node);
+    let pids: Vec<u32> = there
+        .flat_map(|process| slurmstepd(process.pid).into_iter().chain([process.pid]))
+        .collect();
+    // In a node that loses its power nobody sees another one end: srun would have Slurm end the step on the other nodes.
+    signal("-STOP", &pids);
     cluster.lab.kill_mover(node, libc::SIGKILL).expect("ends");
     cluster.kill_slurmd(node);
-    let there: Vec<Process> = programs(cluster)
-        .into_iter()
-        .filter(|process| process.node == node)
-        .collect();
-    for process in &there {
-        if let Some(pid) = slurmstepd(process.pid) {
-            kill(pid);
-        }
-        kill(process.pid);
-    }
+    signal("-KILL", &pids);
     fs::remove_dir_all(cluster.lab.checkpoints_dir(node)).expect("it had a store");
 }
 
@@ -231,6 +229,11 @@ pub(crate) fn slurmstepd(pid: u32) -> Option<u32> {
 }
 
 pub(crate) fn kill(pid: u32) {
-    // It may have ended by itself.
-    let _ = Command::new("kill").args(["-9", &pid.to_string()]).output();
+    signal("-KILL", &[pid]);
+}
+
+/// To all that have not ended by themselves.
+fn signal(which: &str, pids: &[u32]) {
+    let pids = pids.iter().map(u32::to_string);
+    let _ = Command::new("kill").arg(which).args(pids).output();
 }
