@@ -325,6 +325,7 @@ fn a_job_without_gpus_that_an_option_needs_is_known_to_its_end() {
             asked: Asked::default(),
             mig: None,
             switchable: false,
+            memory: None,
             reason,
         });
     }

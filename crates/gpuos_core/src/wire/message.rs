@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     CheckpointFigures, CheckpointJob, CheckpointRecovery, CheckpointRequest, MigAsk, MigStatus,
-    Status,
+    Status, StepMemory,
 };
 use crate::health::Verb;
 use crate::job::JobId;
@@ -85,6 +85,9 @@ pub enum Request {
         /// [`Reply::Prepared`] until they are whole.
         #[serde(default, alias = "moves", skip_serializing_if = "super::mig::is_false")]
         switchable: bool,
+        /// The memory that its programs may use of each GPU, where its job asks for more than there is, or shares them.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        memory: Option<StepMemory>,
         /// Why it is reported.
         #[serde(default, skip_serializing_if = "Reason::is_devices")]
         reason: Reason,

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use super::{
     Code, Happening, Lines, MAX_REPLY, MAX_REQUEST, MIG_VARIABLES, MPS_VARIABLES, MigAsk,
     MigGpuStatus, MigInstance, MigLoad, MigStatus, PROTOCOL, Peer, Percent, Reason, Reply, Request,
-    Right, Status, WireError, decode, encode, may, needs, refusal,
+    Right, Status, StepMemory, WireError, decode, encode, may, needs, refusal,
 };
 use crate::health::Verb;
 use crate::job::JobId;
@@ -47,6 +47,7 @@ fn requests() -> Vec<Request> {
             asked: Asked::default(),
             mig: None,
             switchable: false,
+            memory: None,
             reason: Reason::Devices,
         },
         Request::StepStart {
@@ -60,6 +61,7 @@ fn requests() -> Vec<Request> {
                 tasks: 2,
             }),
             switchable: false,
+            memory: None,
             reason: Reason::Devices,
         },
         Request::StepStart {
@@ -83,6 +85,10 @@ fn requests() -> Vec<Request> {
             },
             mig: None,
             switchable: true,
+            memory: Some(StepMemory {
+                bytes_per_gpu: 120 << 30,
+                timeslice: false,
+            }),
             reason: Reason::Option,
         },
         Request::StepEnd { id },

@@ -328,6 +328,7 @@ mod tests {
             },
             mig: None,
             switchable: false,
+            memory: None,
             reason: Reason::Devices,
         };
         (request, Client::new(to), from)

@@ -43,6 +43,7 @@ impl EventLoop {
                 asked,
                 mig,
                 switchable,
+                memory: _,
                 reason,
             } => {
                 let starting = Starting {

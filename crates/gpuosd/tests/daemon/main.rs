@@ -162,6 +162,7 @@ fn steps_are_known_by_report_and_what_they_have_by_slurm() {
         asked: gpuos_core::limits::Asked::default(),
         mig: None,
         switchable: false,
+        memory: None,
         reason: Reason::Devices,
     };
     daemon.ask(&start).unwrap();

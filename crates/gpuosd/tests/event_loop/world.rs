@@ -508,6 +508,7 @@ impl World {
                 asked: Default::default(),
                 mig: None,
                 switchable: false,
+                memory: None,
                 reason: Reason::Devices,
             });
         }
