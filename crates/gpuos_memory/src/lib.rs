@@ -8,7 +8,8 @@
 //! - [`bound`]: the least that any policy can move, for a trace that is known beforehand,
 //! - [`replay`]: a trace under a policy, and what went over the link.
 //! - [`table`]: where each extent of a process is, and what may be done with it.
-//! - [`link`]: which move goes over a link next.
+//! - [`link`]: which move goes over a link next,
+//! - [`protocol`]: what a program and gpuosd say to each other.
 //!
 //! Pure: no I/O, no clock, no threads, no logging and no unsafe code.
 #![forbid(unsafe_code)]
@@ -17,6 +18,7 @@ pub mod bound;
 pub mod link;
 pub mod patterns;
 pub mod policy;
+pub mod protocol;
 pub mod replay;
 pub mod table;
 pub mod trace;

@@ -3,5 +3,6 @@
 mod bound;
 mod link;
 mod policies;
+mod protocol;
 mod table;
 mod trace;
