@@ -9,11 +9,13 @@
 //! - [`replay`]: a trace under a policy, and what went over the link.
 //! - [`table`]: where each extent of a process is, and what may be done with it.
 //! - [`link`]: which move goes over a link next.
+//! - [`lease`]: which process of a node may have how much of which tier, and whose turn it is on a GPU.
 //!
 //! Pure: no I/O, no clock, no threads, no logging and no unsafe code.
 #![forbid(unsafe_code)]
 
 pub mod bound;
+pub mod lease;
 pub mod link;
 pub mod patterns;
 pub mod policy;
