@@ -4,7 +4,7 @@
 //!     program                                    gpuosd
 //!     hello 1
 //!     ask GPU BYTES            ------>
-//!                              <------   lease GPU HBM HOST turn     or "wait", or "refused WHY"
+//!                              <------   lease GPU HBM HOST REFUGE turn     or "wait", or "refused WHY"
 //!                              <------   park DEADLINE_MS
 //!     parked MS MOVED LEFT     ------>
 //!                              <------   turn
@@ -13,6 +13,8 @@
 //!                              <------   note TEXT
 //!     bye                      ------>
 //! ```
+//!
+//! After a connection was lost, `return working` or `return parked` comes between `hello` and `ask`.
 //!
 //! The library that speaks it is loaded into programs of users, so it brings no reader of JSON along. A GPU is its UUID, in 32 digits.
 
@@ -41,6 +43,11 @@ pub enum FromProgram {
         gpu: Uuid,
         /// Bytes.
         bytes: u64,
+    },
+    /// It was connected before, and says where its memory is.
+    Return {
+        /// All of it is in host memory, and it waits for its turn.
+        parked: bool,
     },
     /// Nothing was called and no work was under way for some time.
     Idle,
@@ -84,8 +91,10 @@ pub enum ToProgram {
         gpu: Uuid,
         /// Bytes of the GPU's own memory.
         hbm: u64,
-        /// Bytes of host memory.
+        /// Bytes of host memory that the GPU reads in place.
         host: u64,
+        /// Bytes of host memory beside these, for what is in the GPU's memory while it is another job's turn; 0: the GPU is not shared in turns.
+        refuge: u64,
         /// It begins as one that is parked, until it is told [`ToProgram::Turn`].
         wait: bool,
     },
@@ -185,6 +194,9 @@ impl FromProgram {
                 gpu: Uuid::parse(gpu).ok_or(NoMessage)?,
                 bytes: number(bytes)?,
             },
+            ["return", place @ ("working" | "parked")] => FromProgram::Return {
+                parked: place == "parked",
+            },
             ["idle"] => FromProgram::Idle,
             ["busy"] => FromProgram::Busy,
             ["parked", took, moved, left] => FromProgram::Parked {
@@ -211,6 +223,8 @@ impl FromProgram {
         match self {
             FromProgram::Hello { version } => format!("hello {version}\n"),
             FromProgram::Ask { gpu, bytes } => format!("ask {gpu} {bytes}\n"),
+            FromProgram::Return { parked: true } => "return parked\n".into(),
+            FromProgram::Return { parked: false } => "return working\n".into(),
             FromProgram::Idle => "idle\n".into(),
             FromProgram::Busy => "busy\n".into(),
             FromProgram::Parked {
@@ -234,10 +248,11 @@ impl ToProgram {
     pub fn parse(line: &[u8]) -> Result<ToProgram, NoMessage> {
         let words = words(line)?;
         Ok(match words[..] {
-            ["lease", gpu, hbm, host, turn @ ("turn" | "wait")] => ToProgram::Lease {
+            ["lease", gpu, hbm, host, refuge, turn @ ("turn" | "wait")] => ToProgram::Lease {
                 gpu: Uuid::parse(gpu).ok_or(NoMessage)?,
                 hbm: number(hbm)?,
                 host: number(host)?,
+                refuge: number(refuge)?,
                 wait: turn == "wait",
             },
             ["refused", ..] => ToProgram::Refused {
@@ -261,10 +276,11 @@ impl ToProgram {
                 gpu,
                 hbm,
                 host,
+                refuge,
                 wait,
             } => {
                 let turn = if *wait { "wait" } else { "turn" };
-                format!("lease {gpu} {hbm} {host} {turn}\n")
+                format!("lease {gpu} {hbm} {host} {refuge} {turn}\n")
             }
             ToProgram::Refused { why } => format!("refused {}\n", sentence(why)),
             ToProgram::Park { deadline_ms } => format!("park {deadline_ms}\n"),

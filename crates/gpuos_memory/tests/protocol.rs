@@ -11,6 +11,7 @@ fn from_program() -> impl Strategy<Value = FromProgram> {
     prop_oneof![
         any::<u32>().prop_map(|version| FromProgram::Hello { version }),
         (uuid(), any::<u64>()).prop_map(|(gpu, bytes)| FromProgram::Ask { gpu, bytes }),
+        any::<bool>().prop_map(|parked| FromProgram::Return { parked }),
         Just(FromProgram::Idle),
         Just(FromProgram::Busy),
         any::<[u64; 3]>().prop_map(|[took_ms, moved, left]| FromProgram::Parked {
@@ -27,11 +28,12 @@ fn from_program() -> impl Strategy<Value = FromProgram> {
 
 fn to_program() -> impl Strategy<Value = ToProgram> {
     prop_oneof![
-        (uuid(), any::<[u64; 2]>(), any::<bool>()).prop_map(|(gpu, [hbm, host], wait)| {
+        (uuid(), any::<[u64; 3]>(), any::<bool>()).prop_map(|(gpu, [hbm, host, refuge], wait)| {
             ToProgram::Lease {
                 gpu,
                 hbm,
                 host,
+                refuge,
                 wait,
             }
         }),
@@ -75,8 +77,10 @@ fn what_is_nearly_a_message_is_none() {
         "back 18446744073709551616 0",
         "idle\0",
         "idle\r",
-        &format!("lease {bare} 1 2"),
-        &format!("lease {bare} 1 2 now"),
+        "return",
+        "return home",
+        &format!("lease {bare} 1 2 turn"),
+        &format!("lease {bare} 1 2 3 now"),
         &long,
     ] {
         assert!(FromProgram::parse(bad.as_bytes()).is_err(), "{bad:?}");
