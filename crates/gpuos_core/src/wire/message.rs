@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     CheckpointFigures, CheckpointJob, CheckpointRecovery, CheckpointRequest, MigAsk, MigStatus,
-    Status, StepMemory,
+    MemoryStatus, Status, StepMemory,
 };
 use crate::health::Verb;
 use crate::job::JobId;
@@ -34,6 +34,11 @@ pub fn switchable_file(socket: &str) -> String {
 /// The socket beside gpuosd's that only root can reach: users cannot fill its queue, and so keep no report of a step out.
 pub fn root_socket(socket: &str) -> String {
     format!("{socket}.root")
+}
+
+/// The socket beside gpuosd's on which programs ask for memory in tiers, by the lines of `gpuos_memory::protocol`.
+pub fn memory_socket(socket: &str) -> String {
+    format!("{socket}.memory")
 }
 
 /// What a client asks for.
@@ -99,6 +104,8 @@ pub enum Request {
     },
     /// How the GPUs stand that are divided into slices: answered with [`Reply::Mig`].
     Mig,
+    /// What the node lends of its memory in tiers: answered with [`Reply::Memory`].
+    Memory,
     /// Read gpuos.toml again.
     Reload,
     /// The newest lines of the audit log.
@@ -173,6 +180,11 @@ pub enum Reply {
     Mig {
         /// How the pool stands.
         mig: Box<MigStatus>,
+    },
+    /// To [`Request::Memory`].
+    Memory {
+        /// What is lent.
+        memory: Box<MemoryStatus>,
     },
     /// To [`Request::Watch`].
     Happened {

@@ -180,6 +180,7 @@ fn shown(id: u32, job: &Running) -> Job {
             gpus: gpus.fold(GpuSet::EMPTY, GpuSet::with),
             slices: GpuSet::EMPTY,
             shared: GpuSet::EMPTY,
+            memory_mib: 0,
         }],
         ..Job::default()
     }

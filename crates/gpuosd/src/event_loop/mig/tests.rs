@@ -186,6 +186,7 @@ fn record(bits: u64, requeue: bool) -> Record {
             gpus: GpuSet::EMPTY,
             slices: GpuSet(bits),
             shared: GpuSet::EMPTY,
+            memory_mib: 0,
         }],
         ..Record::default()
     }
