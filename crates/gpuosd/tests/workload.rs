@@ -23,6 +23,7 @@ use gpuosd::disk::Disk;
 use gpuosd::event_loop::{EventLoop, Message, Ports, Start};
 use gpuosd::gpus::{GpuIdentity, Library};
 use gpuosd::known::Known;
+use gpuosd::memory;
 use gpuosd::mig::GpuThreads;
 use gpuosd::mps::Runner;
 use gpuosd::numbering::Numbering;
@@ -214,6 +215,12 @@ fn ports(
             threads: Default::default(),
         }),
         isolation: channel().0,
+        memory: memory::Ports {
+            watch: channel().0,
+            members: Default::default(),
+            host: 0,
+            turn_ms: 30_000,
+        },
         disk: Disk::start(folder.into()).unwrap(),
         known: Known::default(),
         to,

@@ -131,6 +131,7 @@ pub const MAY_USE: [(&str, &[&str]); 32] = [
             "gpuos_core",
             "gpuos_config",
             "gpuos_workload",
+            "gpuos_memory",
             "gpuos_host",
             "gpuos_daemon",
             "gpuos_nvml",

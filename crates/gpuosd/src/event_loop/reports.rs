@@ -93,8 +93,9 @@ impl Reports {
         }
         let job = match &request {
             // What is done to a GPU needs slurmctld's word, whatever the step names.
-            Request::StepStart { id, asked, .. }
-                if asked.waits() || needs_job_context(&self.rules, asked) =>
+            Request::StepStart {
+                id, asked, memory, ..
+            } if asked.waits() || memory.is_some() || needs_job_context(&self.rules, asked) =>
             {
                 id.job.clone()
             }
@@ -273,7 +274,7 @@ impl Reports {
         }
         fx.push(Effect::Grow(self.table.min_node_gpus(&id.job)));
         fx.push(Effect::PublishJobs);
-        if !asked.is_nothing() {
+        if !asked.is_nothing() || starting.memory.is_some() {
             fx.push(Effect::Save(Then::Nothing));
         }
         fx.push(Effect::Starting(starting));
