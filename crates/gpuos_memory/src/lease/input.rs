@@ -182,6 +182,8 @@ pub enum Effect {
         client: ClientId,
         /// Where to.
         to: Refuge,
+        /// Of what is parked, bytes that go to NVMe; the others go to host memory.
+        nvme: u64,
         /// On the clock of [`super::Broker::step`].
         deadline_ms: u64,
     },

@@ -5,10 +5,15 @@
 
 mod broker;
 mod config;
+mod ask;
 mod ids;
 mod input;
+mod ladder;
+mod ledger;
+mod links;
 mod reason;
 mod record;
+mod turns;
 mod view;
 
 pub use broker::Broker;
