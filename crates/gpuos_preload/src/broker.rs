@@ -105,14 +105,16 @@ fn set_closed(closed: bool) -> bool {
     true
 }
 
-/// Closes the connection to gpuosd: 0, or 1 where it is open still. What the process has stays its own for 30 s.
+/// Closes the connection to gpuosd: 0, or 1 where it is open still. gpuosd ends a process that is away for more than 30 s.
 #[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(test, allow(dead_code, reason = "for programs"))]
 pub extern "C" fn gpuos_mem_disconnect() -> i32 {
     i32::from(OPEN.load(Ordering::SeqCst) >= 0 && !set_closed(true))
 }
 
 /// Opens it again: 0, or 1 where gpuosd is not there yet; it is tried on.
 #[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(test, allow(dead_code, reason = "for programs"))]
 pub extern "C" fn gpuos_mem_connect() -> i32 {
     i32::from(!set_closed(false))
 }
@@ -159,8 +161,10 @@ fn serve(path: PathBuf, tell: &Sender<Result<Asked, String>>) {
     };
     let first = broker.first();
     let goes_on = matches!(first, Ok(Asked::Go | Asked::Wait));
-    // Who is late finds that the process has begun without.
-    if tell.send(first).is_ok() && goes_on {
+    if tell.send(first).is_err() {
+        // It took too long, and the process has begun without.
+        gate::open();
+    } else if goes_on {
         broker.run();
     }
 }
@@ -196,7 +200,10 @@ impl Broker {
                     wait |= waits;
                     given.push((gpu, lease(hbm, host, refuge)));
                 }
-                Some(ToProgram::Turn) => wait = false,
+                Some(ToProgram::Turn) => {
+                    wait = false;
+                    self.back();
+                }
                 Some(ToProgram::Refused { why }) => {
                     process::say(format_args!("{why}: the program runs without gpuos's memory"));
                     self.close();
@@ -307,6 +314,10 @@ impl Broker {
                 Err(_) => self.close(),
             }
             self.look();
+        }
+        // What the program does at its end waits for nobody.
+        if self.parked.take().is_some() {
+            gate::open();
         }
     }
 

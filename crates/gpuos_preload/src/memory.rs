@@ -189,7 +189,12 @@ impl Device {
         let total = vmm::total(device).ok()?;
         let (bytes, hbm, host) = match lease::of(device) {
             // gpuosd's word, whatever the environment says.
-            Some(lease) => (lease.bytes.min(grant.bytes), lease.hbm.min(total), lease.host),
+            Some(lease) => {
+                let hbm = lease.hbm.min(total);
+                // The driver keeps some of what NVML shows.
+                let bytes = lease.bytes - (lease.hbm - hbm);
+                (bytes.min(grant.bytes), hbm, lease.host)
+            }
             None => {
                 let hbm = grant.hbm.unwrap_or(u64::MAX).min(grant.bytes).min(total);
                 // What moves has room in both tiers meanwhile.
