@@ -134,7 +134,10 @@ pub const MAY_USE: [(&str, &[&str]); 32] = [
             "gpuos_memory",
             "gpuos_host",
             "gpuos_daemon",
+            // What its tests run on.
             "gpuos_nvml",
+            "gpuos_cuda",
+            "gpuos_preload",
         ],
     ),
 ];
