@@ -63,7 +63,7 @@ pub struct Memory {
     jobs: BTreeMap<JobId, u32>,
     holders: BTreeMap<ClientId, Holder>,
     /// What is to be done when the journal of that revision is on the disk.
-    pending: VecDeque<(u64, Vec<Want>)>,
+    pending: VecDeque<(u64, Want)>,
     revision: u64,
     saved: u64,
     due: Option<Instant>,
@@ -344,9 +344,10 @@ impl Memory {
             match record {
                 Record::Client(it) => fx.push(Effect::Programs(Order::Watch(it.client))),
                 Record::Job(spec) => {
-                    let job = u32::try_from(spec.job.0).map(JobId::from);
-                    let held = job.ok().and_then(|job| Some((job.clone(), on.jobs.jobs.get(&job)?.uid)));
-                    self.jobs.extend(held);
+                    // One that the table has no more is told to be gone, below.
+                    let job = JobId::from(u32::try_from(spec.job.0).unwrap_or(0));
+                    let uid = on.jobs.jobs.get(&job).map_or(u32::MAX, |held| held.uid);
+                    self.jobs.insert(job, uid);
                 }
                 Record::JobOver(_) | Record::Gone(_) => {}
             }
@@ -362,9 +363,8 @@ impl Memory {
             self.revision += 1;
             fx.push(Effect::Save(Then::Memory(self.revision)));
         }
-        if !wants.is_empty() {
-            self.pending.push_back((self.revision, wants));
-        }
+        let revision = self.revision;
+        self.pending.extend(wants.into_iter().map(|want| (revision, want)));
         let any = !self.holders.is_empty() || !self.broker.view().clients.is_empty();
         self.due = any.then(|| self.due.unwrap_or(on.now.at + TICK));
         self.go_on(on, fx);
@@ -372,7 +372,7 @@ impl Memory {
 
     fn go_on(&mut self, on: &Facts<'_>, fx: &mut Effects) {
         while self.pending.front().is_some_and(|(of, _)| *of <= self.saved) {
-            for want in self.pending.pop_front().map_or(Vec::new(), |(_, wants)| wants) {
+            if let Some((_, want)) = self.pending.pop_front() {
                 self.want(want, on, fx);
             }
         }
