@@ -171,7 +171,7 @@ impl Client {
         let refuge_nvme: u64 = self.leases.values().map(|it| it.refuge_nvme).sum();
         let (host, nvme) = match self.place {
             Place::Parking(Refuge::Nvme) | Place::Returning(Refuge::Nvme) => {
-                (self.in_host(), self.whole())
+                (self.in_host(), self.whole().max(refuge_nvme))
             }
             // Who may come back has his host memory before he is told to.
             Place::Parked(Refuge::Nvme) => match stowed || self.ending.is_some() {
