@@ -1,8 +1,8 @@
 //! Leases: what is given and refused, what is guaranteed, what comes back after a restart.
 
 use gpuos_memory::lease::{
-    AccountId, At, Broker, ClientId, ClientRecord, Config, Effect, Ended, Granted, GpuId, Input, JobId,
-    JobSpec, Lease, Place, Record, Refuge, Refused, Share, Supply,
+    AccountId, At, Broker, ClientId, ClientRecord, Config, Effect, Ended, GpuId, Granted, Input,
+    JobId, JobSpec, Lease, Place, Record, Refuge, Refused, Share, Supply,
 };
 use proptest::prelude::*;
 
@@ -68,7 +68,9 @@ fn answer(effects: &[Effect]) -> Result<Granted, Refused> {
     // What is answered is in the journal before.
     let at = |which: fn(&Effect) -> bool| effects.iter().position(which);
     let answered = at(|it| matches!(it, Effect::Answer { .. }));
-    let journal = effects.iter().rposition(|it| matches!(it, Effect::Journal(_)));
+    let journal = effects
+        .iter()
+        .rposition(|it| matches!(it, Effect::Journal(_)));
     assert!(journal < answered);
     answer
 }
@@ -167,7 +169,13 @@ fn a_guarantee_is_kept_free_and_a_quota_is_all_there_is() {
         ..spec(1, 160, 80)
     };
     broker.step(0, Input::Job(guaranteed));
-    broker.step(0, Input::Job(JobSpec { hbm_per_gpu: 0, ..spec(2, 80, 80) }));
+    broker.step(
+        0,
+        Input::Job(JobSpec {
+            hbm_per_gpu: 0,
+            ..spec(2, 80, 80)
+        }),
+    );
     // Of 100 GiB 60 are the other one's, whether it uses them or not.
     let full = Err(Refused::HostFull { takes: 50 * GIB });
     assert_eq!(ask(&mut broker, 2, 2, 50), full);
@@ -320,13 +328,23 @@ fn after_a_restart_nothing_is_promised_twice_and_who_stays_away_is_ended() {
     // The second says that it works: it cannot.
     let effects = broker.step(1100, Input::Return(ClientId(2), At::Gpu));
     let why = Ended::Elsewhere;
-    assert!(effects.contains(&Effect::End { client: ClientId(2), why }));
+    assert!(effects.contains(&Effect::End {
+        client: ClientId(2),
+        why
+    }));
     // The first does not come.
     let effects = broker.step(30_900, Input::Tick);
-    assert!(!effects.iter().any(|it| matches!(it, Effect::End { client, .. } if client.0 == 1)));
+    assert!(
+        !effects
+            .iter()
+            .any(|it| matches!(it, Effect::End { client, .. } if client.0 == 1))
+    );
     let effects = broker.step(31_000, Input::Tick);
     let why = Ended::Away;
-    assert!(effects.contains(&Effect::End { client: ClientId(1), why }));
+    assert!(effects.contains(&Effect::End {
+        client: ClientId(1),
+        why
+    }));
     assert_eq!(broker.view().gpus[0].hbm.promised, 64 * GIB);
 
     // As it should be: both come back, and go on.
@@ -336,7 +354,11 @@ fn after_a_restart_nothing_is_promised_twice_and_who_stays_away_is_ended() {
     broker.step(1200, Input::Return(ClientId(2), At::Parked(Refuge::Host)));
     assert_eq!(broker.holders(GPU), [JobId(1)]);
     let effects = broker.step(1300, Input::Gone(ClientId(1)));
-    assert!(effects.iter().any(|it| matches!(it, Effect::Turn { client, .. } if client.0 == 2)));
+    assert!(
+        effects
+            .iter()
+            .any(|it| matches!(it, Effect::Turn { client, .. } if client.0 == 2))
+    );
 }
 
 #[test]
@@ -352,7 +374,10 @@ fn a_gpu_that_is_gone_ends_who_was_on_it() {
         }),
     );
     let why = Ended::GpuGone;
-    assert!(effects.contains(&Effect::End { client: ClientId(1), why }));
+    assert!(effects.contains(&Effect::End {
+        client: ClientId(1),
+        why
+    }));
 }
 
 #[test]
@@ -399,19 +424,21 @@ fn record() -> impl Strategy<Value = Record> {
     });
     let gpus = proptest::collection::vec(any::<u32>(), 0..4);
     let account = proptest::option::of(any::<u64>());
-    let job = (any::<[u64; 6]>(), gpus, any::<bool>(), account).prop_map(|(it, gpus, timeslice, account)| {
-        Record::Job(JobSpec {
-            job: JobId(it[0]),
-            gpus: gpus.into_iter().map(GpuId).collect(),
-            hbm_per_gpu: it[1],
-            host: it[2],
-            bytes_per_gpu: it[3],
-            timeslice,
-            account: account.map(AccountId),
-            rank: it[4],
-            guaranteed: it[5],
-        })
-    });
+    let job = (any::<[u64; 6]>(), gpus, any::<bool>(), account).prop_map(
+        |(it, gpus, timeslice, account)| {
+            Record::Job(JobSpec {
+                job: JobId(it[0]),
+                gpus: gpus.into_iter().map(GpuId).collect(),
+                hbm_per_gpu: it[1],
+                host: it[2],
+                bytes_per_gpu: it[3],
+                timeslice,
+                account: account.map(AccountId),
+                rank: it[4],
+                guaranteed: it[5],
+            })
+        },
+    );
     prop_oneof![
         client,
         job,

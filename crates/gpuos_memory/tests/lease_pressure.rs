@@ -1,8 +1,8 @@
 //! The ladder of pressure on host memory, step by step.
 
 use gpuos_memory::lease::{
-    Broker, ClientId, Config, Demote, Effect, Ended, GpuId, Input, JobId, JobSpec, Notice, Place, Refuge,
-    Supply,
+    Broker, ClientId, Config, Demote, Effect, Ended, GpuId, Input, JobId, JobSpec, Notice, Place,
+    Refuge, Supply,
 };
 
 use crate::lease_support::GIB;
@@ -179,6 +179,7 @@ fn pressure_goes_below_the_lower_mark_only_and_who_was_parked_comes_back() {
     pressure(&mut broker, 300_000, 850);
     assert!(!broker.view().pressure);
     let mut turns = Vec::new();
+    broker.step(300_000, Input::Busy(ClientId(1)));
     for tick in 0..300 {
         let now = 300_000 + tick * 100;
         for effect in broker.step(now, Input::Tick) {
@@ -201,7 +202,12 @@ fn the_deaf_are_parked_or_ended_at_their_deadline() {
     // Who works and frees nothing is to park, and is ended when it does not do that either.
     assert_eq!(
         words[3..7],
-        ["demote Clean 1", "demote Clean 3", "park Nvme 1", "park Nvme 3"],
+        [
+            "demote Clean 1",
+            "demote Clean 3",
+            "park Nvme 1",
+            "park Nvme 3"
+        ],
         "{steps:?}"
     );
     assert_eq!(steps[5].0 - steps[3].0, 10);

@@ -64,7 +64,8 @@ impl Slurm {
             self.gpus.entry(*gpu).or_default().push((id, timeslice));
         }
         self.host.insert(id, host);
-        self.limit.insert(id, world.now + 60_000 + rng.below(60_000));
+        self.limit
+            .insert(id, world.now + 60_000 + rng.below(60_000));
         Some(JobSpec {
             job: id,
             gpus: gpus.into_iter().map(GpuId).collect(),
@@ -79,7 +80,8 @@ impl Slurm {
     }
 
     fn collect(&mut self, world: &World) {
-        let over = |job: &JobId| !world.truth.jobs.contains_key(job) && world.of_job(*job).is_empty();
+        let over =
+            |job: &JobId| !world.truth.jobs.contains_key(job) && world.of_job(*job).is_empty();
         self.host.retain(|job, _| !over(job));
         self.limit.retain(|job, _| !over(job));
         for jobs in self.gpus.values_mut() {
@@ -116,7 +118,10 @@ fn processes(world: &mut World, rng: &mut Rng, spec: &JobSpec) {
 
 fn disturb(world: &mut World, rng: &mut Rng) {
     let clients: Vec<_> = world.processes.keys().copied().collect();
-    let Some(client) = clients.get(rng.below(clients.len() as u64) as usize).copied() else {
+    let Some(client) = clients
+        .get(rng.below(clients.len() as u64) as usize)
+        .copied()
+    else {
         return;
     };
     match rng.below(16) {
@@ -151,10 +156,7 @@ fn disturb(world: &mut World, rng: &mut Rng) {
         // A hostile process says what is not.
         7 => {
             let client = gpuos_memory::lease::ClientId(rng.below(40));
-            world.input(Input::Demoted {
-                client,
-                bytes: 0,
-            });
+            world.input(Input::Demoted { client, bytes: 0 });
         }
         _ => {}
     }
@@ -247,7 +249,10 @@ fn two_thousand_random_jobs_leave_nothing_and_get_no_more_than_there_is() {
     // It is not that nothing ever happens.
     assert!(counts.iter().all(|it| it.1 > 20), "{counts:?}");
     for why in ["Deaf", "NotBack", "Away", "JobOver"] {
-        assert!(ended.contains_key(why), "nobody was ended for {why}: {ended:?}");
+        assert!(
+            ended.contains_key(why),
+            "nobody was ended for {why}: {ended:?}"
+        );
     }
     assert!(!ended.contains_key("Elsewhere"), "{ended:?}");
 }

@@ -86,7 +86,11 @@ fn waits(storm: u64, times: usize) -> (Vec<u64>, u64) {
         let end = ends.keys().next().copied();
         let tick = (now / 10 + 1) * 10;
         let soon = end.map_or(tick, |it| it.0.min(tick));
-        now = if since.is_none() { soon.min(demand_at.max(now)) } else { soon };
+        now = if since.is_none() {
+            soon.min(demand_at.max(now))
+        } else {
+            soon
+        };
         match end {
             Some((at, id)) if at <= now => {
                 ends.remove(&(at, id));
@@ -118,7 +122,11 @@ fn a_storm_of_a_thousand_moves_leaves_who_waits_within_twice_of_idle() {
     let (idle, none) = waits(0, 2000);
     let (storm, ahead) = waits(1000, 2000);
     let p99 = |waits: &[u64]| waits[waits.len() * 99 / 100];
-    eprintln!("p99 {} and {} ms, {ahead} a second beside it", p99(&idle), p99(&storm));
+    eprintln!(
+        "p99 {} and {} ms, {ahead} a second beside it",
+        p99(&idle),
+        p99(&storm)
+    );
     assert_eq!((p99(&idle), none), (TOOK, 0));
     assert!(p99(&storm) <= 2 * p99(&idle));
     // The storm has its budget, 8 GB a second, and no more.
@@ -149,7 +157,10 @@ fn moves_of_the_dead_and_of_strangers_do_not_begin() {
     let mut refused = 0;
     for id in 100..3000 {
         let effects = broker.step(3, wish(id, 3));
-        refused += effects.iter().filter(|it| matches!(it, Effect::NoMove(_))).count();
+        refused += effects
+            .iter()
+            .filter(|it| matches!(it, Effect::NoMove(_)))
+            .count();
     }
     assert!(refused > 1800, "{refused}");
 }

@@ -79,13 +79,7 @@ impl Ledger {
         }
         // What is on NVMe, or goes there, has room there for what it was.
         let moves = self.clients.get(&client).is_some_and(|client| {
-            let nvme = |it| {
-                [
-                    Place::Parking(it),
-                    Place::Parked(it),
-                    Place::Returning(it),
-                ]
-            };
+            let nvme = |it| [Place::Parking(it), Place::Parked(it), Place::Returning(it)];
             nvme(Refuge::Nvme).contains(&client.place) || client.leaving > 0
         });
         if it.stowed || moves {

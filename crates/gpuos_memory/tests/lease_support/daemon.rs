@@ -74,7 +74,9 @@ impl World {
                 let alive = self.processes.contains_key(&client);
                 let answer = answer.ok();
                 if let Some(granted) = answer.filter(|_| alive) {
-                    self.truth.has.insert((client, gpu), (granted.hbm, granted.host));
+                    self.truth
+                        .has
+                        .insert((client, gpu), (granted.hbm, granted.host));
                     if granted.turn {
                         self.truth.told.insert((client, gpu), granted.hbm);
                         self.truth.works.insert(client, true);
@@ -115,7 +117,8 @@ impl World {
             }
             Effect::Notify { notice, .. } => assert!(notice.to_string().len() > 20),
             Effect::End { client, why } => {
-                if self.mutant == Mutant::DeadlineIgnored && matches!(why, Ended::Deaf | Ended::NotBack)
+                if self.mutant == Mutant::DeadlineIgnored
+                    && matches!(why, Ended::Deaf | Ended::NotBack)
                 {
                     return;
                 }
@@ -242,7 +245,10 @@ impl World {
             let idle = Input::Idle(client);
             self.say(client, if busy { Input::Busy(client) } else { idle });
         }
-        let asks = self.processes.get(&client).is_some_and(|it| !it.asks.is_empty());
+        let asks = self
+            .processes
+            .get(&client)
+            .is_some_and(|it| !it.asks.is_empty());
         if asks {
             self.ask_next(client);
         }

@@ -65,27 +65,32 @@ impl Truth {
                 *present,
             )?;
             let lies = self.bytes.values().filter_map(|it| it.hbm.get(gpu));
-            bound(
-                &format!("HBM of GPU {}", gpu.0),
-                lies.sum(),
-                *present,
-            )?;
+            bound(&format!("HBM of GPU {}", gpu.0), lies.sum(), *present)?;
             self.one_holder(*gpu, *present)?;
         }
         let sum = |what: fn(&Bytes) -> u64| self.bytes.values().map(what).sum::<u64>();
         bound("host memory", sum(|it| it.host), self.supply.host)?;
         bound("NVMe", sum(|it| it.nvme), self.supply.nvme)?;
         for (job, spec) in &self.jobs {
-            let own = self.bytes.iter().filter(|(it, _)| self.of.get(it) == Some(job));
+            let own = self
+                .bytes
+                .iter()
+                .filter(|(it, _)| self.of.get(it) == Some(job));
             let host = own.map(|it| it.1.host).sum();
             bound(&format!("host memory of job {}", job.0), host, spec.host)?;
             for (gpu, _) in &self.supply.gpus {
-                let own = self.has.iter().filter(|((client, it), _)| {
-                    it == gpu && self.of.get(client) == Some(job)
-                });
-                let (hbm, all) = own.fold((0, 0), |sum, (_, it)| (sum.0 + it.0, sum.1 + it.0 + it.1));
+                let own = self
+                    .has
+                    .iter()
+                    .filter(|((client, it), _)| it == gpu && self.of.get(client) == Some(job));
+                let (hbm, all) =
+                    own.fold((0, 0), |sum, (_, it)| (sum.0 + it.0, sum.1 + it.0 + it.1));
                 let its = spec.gpus.contains(gpu);
-                let [most, grant] = if its { [spec.hbm_per_gpu, spec.bytes_per_gpu] } else { [0, 0] };
+                let [most, grant] = if its {
+                    [spec.hbm_per_gpu, spec.bytes_per_gpu]
+                } else {
+                    [0, 0]
+                };
                 bound(&format!("HBM of job {}", job.0), hbm, most)?;
                 bound(&format!("memory of job {}", job.0), all, grant)?;
             }

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use gpuos_memory::lease::{
-    At, Broker, ClientId, Config, Demote, Effect, Ended, GpuId, Input, JobId, JobSpec, Place, Record,
-    Refuge, Supply,
+    At, Broker, ClientId, Config, Demote, Effect, Ended, GpuId, Input, JobId, JobSpec, Place,
+    Record, Refuge, Supply,
 };
 use gpuos_model::rng::Rng;
 
