@@ -34,10 +34,12 @@ impl Ledger {
             }
             None => {}
         }
-        let before = self.clients.get_mut(&client);
-        let before = before.and_then(|it| it.leases.remove(&gpu));
+        let known = self.clients.get_mut(&client);
+        let works = known.as_ref().is_none_or(|it| it.place == Place::Resident);
+        let before = known.and_then(|it| it.leases.remove(&gpu));
         let granted = match before {
-            Some(before) if bytes <= before.hbm + before.host => Ok(less(before, bytes)),
+            Some(before) if bytes <= before.hbm + before.host => Ok(less(before, bytes, works)),
+            Some(_) if timeslice && !works => Err(Refused::Grows),
             _ => self.more(client, job, gpu, bytes, before.unwrap_or_default()),
         };
         let lease = match &granted {
@@ -77,13 +79,7 @@ impl Ledger {
         }
         // What is on NVMe, or goes there, has room there for what it was.
         let moves = self.clients.get(&client).is_some_and(|client| {
-            let nvme = |it| {
-                [
-                    Place::Parking(it),
-                    Place::Parked(it),
-                    Place::Returning(it),
-                ]
-            };
+            let nvme = |it| [Place::Parking(it), Place::Parked(it), Place::Returning(it)];
             nvme(Refuge::Nvme).contains(&client.place) || client.leaving > 0
         });
         if it.stowed || moves {
@@ -142,16 +138,18 @@ impl Ledger {
     }
 }
 
-/// What is left when a process gives back: GPU memory is given back last, and its refuge on NVMe first.
-fn less(before: Lease, bytes: u64) -> Lease {
+/// What is left when a process gives back: GPU memory is given back last. One that parks was told how much goes where: its refuge
+/// stays as it was.
+fn less(before: Lease, bytes: u64, works: bool) -> Lease {
     let hbm = before.hbm.min(bytes);
-    let refuge = before.refuge_host + before.refuge_nvme;
-    let refuge_host = before.refuge_host.min(hbm);
-    Lease {
+    let mut lease = Lease {
         hbm,
         host: bytes - hbm,
-        refuge_host,
-        refuge_nvme: if refuge > 0 { hbm - refuge_host } else { 0 },
-        fresh: before.fresh,
+        ..before
+    };
+    if works {
+        lease.refuge_host = before.refuge_host.min(hbm);
+        lease.refuge_nvme = before.refuge_nvme.min(hbm - lease.refuge_host);
     }
+    lease
 }

@@ -59,7 +59,8 @@ impl Broker {
             }
         };
         self.deadlines(&mut out);
-        self.ladder.step(&self.config, &mut self.ledger, now, &mut out);
+        self.ladder
+            .step(&self.config, &mut self.ledger, now, &mut out);
         let asking = asked.as_ref().map(|(client, _, _)| *client);
         turns::decide(&self.config, &mut self.ledger, now, asking, &mut out);
         self.links.begin(now, &mut out);
@@ -213,7 +214,11 @@ impl Broker {
             return;
         };
         let job = it.job;
-        let waits = self.ledger.jobs.get(&job).is_some_and(|job| job.turn == Turn::Waits);
+        let waits = self
+            .ledger
+            .jobs
+            .get(&job)
+            .is_some_and(|job| job.turn == Turn::Waits);
         let idle = self.ledger.of_job(job).all(|(_, it)| it.idle.is_some());
         if waits && idle {
             turns::catch_up(&mut self.ledger, job);
@@ -249,11 +254,10 @@ impl Broker {
             (Place::Resident | Place::Parking(_) | Place::Returning(_), At::Gpu) => Place::Resident,
             // It never heard that it may work.
             (Place::Resident, At::Parked(Refuge::Host)) if in_turns => Place::Parked(Refuge::Host),
-            (Place::Parked(known) | Place::Parking(known) | Place::Returning(known), At::Parked(it))
-                if known == it =>
-            {
-                Place::Parked(it)
-            }
+            (
+                Place::Parked(known) | Place::Parking(known) | Place::Returning(known),
+                At::Parked(it),
+            ) if known == it => Place::Parked(it),
             _ => {
                 let why = Ended::Elsewhere;
                 self.ledger.end(&self.config, now, client, why, out);
@@ -291,14 +295,17 @@ impl Broker {
 
     fn restore(&mut self, records: Vec<Record>, out: &mut Vec<Effect>) {
         let away = Some(self.now + self.config.away_ms);
-        let mut over = Vec::new();
+        let mut jobs: Vec<(JobSpec, bool)> = Vec::new();
         for record in records {
             match record {
                 Record::Job(spec) => {
-                    over.retain(|job| *job != spec.job);
-                    self.ledger.job(&spec);
+                    jobs.retain(|(known, _)| known.job != spec.job);
+                    jobs.push((spec, false));
                 }
-                Record::JobOver(job) => over.push(job),
+                Record::JobOver(job) => {
+                    let known = jobs.iter_mut().find(|(known, _)| known.job == job);
+                    known.into_iter().for_each(|(_, over)| *over = true);
+                }
                 Record::Gone(client) => {
                     self.ledger.clients.remove(&client);
                 }
@@ -314,13 +321,16 @@ impl Broker {
                 }
             }
         }
+        jobs.iter().for_each(|(spec, _)| self.ledger.job(spec));
         self.after_restore();
-        for job in over {
-            self.job_gone(job, out);
+        for (spec, _) in jobs.iter().filter(|(_, over)| *over) {
+            self.job_gone(spec.job, out);
         }
         // Leases of a job that no record has told of cannot be held against anything.
         let jobs = &self.ledger.jobs;
-        self.ledger.clients.retain(|_, it| jobs.contains_key(&it.job));
+        self.ledger
+            .clients
+            .retain(|_, it| jobs.contains_key(&it.job));
         self.supply(self.ledger.supply.clone(), out);
     }
 
@@ -347,7 +357,7 @@ impl Broker {
         let mut records = Vec::new();
         for (id, job) in &self.ledger.jobs {
             let known = self.jobs.get(id);
-            if known.is_none_or(|it| it.0 != job.spec) {
+            if known.is_none_or(|it| it.0 != job.spec || (it.1 && !job.over)) {
                 records.push(Record::Job(job.spec.clone()));
             }
             if job.over && known.is_none_or(|it| !it.1) {
@@ -455,17 +465,11 @@ impl Broker {
 }
 
 /// Says what a process may not have heard, with a new deadline.
-fn say_again(
-    config: &Config,
-    now: u64,
-    client: ClientId,
-    it: &mut Client,
-    out: &mut Vec<Effect>,
-) {
+fn say_again(config: &Config, now: u64, client: ClientId, it: &mut Client, out: &mut Vec<Effect>) {
     match it.place {
         Place::Parking(to) => {
             it.told = now;
-            it.until = turns::deadline(config, now, it.park_ms, it.hbm());
+            it.until = turns::park_until(config, now, it, to);
             out.push(it.to_park(client, to));
         }
         Place::Returning(_) => {

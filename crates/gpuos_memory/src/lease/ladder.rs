@@ -61,13 +61,7 @@ impl Ladder {
     }
 
     /// The next step, where one is due.
-    pub fn step(
-        &mut self,
-        config: &Config,
-        ledger: &mut Ledger,
-        now: u64,
-        out: &mut Vec<Effect>,
-    ) {
+    pub fn step(&mut self, config: &Config, ledger: &mut Ledger, now: u64, out: &mut Vec<Effect>) {
         let waits = pending(config, ledger, now);
         if self.under_way && !waits {
             self.under_way = false;
@@ -205,7 +199,12 @@ fn dirty(config: &Config, ledger: &mut Ledger, now: u64, out: &mut Vec<Effect>) 
             let has = it.leases.values().filter(|it| !it.fresh);
             let has: u64 = has.map(|it| it.refuge_host).sum();
             let parked = it.place == Place::Parked(Refuge::Host);
-            parked && it.hears() && !it.tried && it.asked.is_none() && has > 0 && it.refuge_host() <= room
+            parked
+                && it.hears()
+                && !it.tried
+                && it.asked.is_none()
+                && has > 0
+                && it.refuge_host() <= room
         });
         let Some(id) = found.map(|(id, _)| id) else {
             continue;
@@ -254,7 +253,9 @@ fn stowable(ledger: &Ledger, job: JobId) -> bool {
 
 /// The lowest job is parked on NVMe.
 fn stow(ledger: &mut Ledger) -> bool {
-    let job = lowest(ledger).into_iter().find(|job| stowable(ledger, *job));
+    let job = lowest(ledger)
+        .into_iter()
+        .find(|job| stowable(ledger, *job));
     job.is_some_and(|job| {
         set_stowed(ledger, job, true);
         true
@@ -269,14 +270,19 @@ fn set_stowed(ledger: &mut Ledger, job: JobId, stowed: bool) {
 
 /// The highest of those on NVMe for which there is room.
 fn comes_back(ledger: &Ledger) -> Option<JobId> {
-    let stowed = ledger.jobs.iter().filter(|(_, job)| job.stowed && !job.over);
+    let stowed = ledger
+        .jobs
+        .iter()
+        .filter(|(_, job)| job.stowed && !job.over);
     let mut jobs: Vec<JobId> = stowed.map(|(id, _)| *id).collect();
     jobs.sort_by_key(|id| {
         let job = &ledger.jobs[id];
         (Reverse(job.spec.rank), job.arrived)
     });
     jobs.into_iter().find(|job| {
-        let away = ledger.of_job(*job).filter(|(_, it)| it.place == Place::Parked(Refuge::Nvme));
+        let away = ledger
+            .of_job(*job)
+            .filter(|(_, it)| it.place == Place::Parked(Refuge::Nvme));
         let takes: u64 = away.map(|(_, it)| it.in_host()).sum();
         takes <= ledger.host_room(*job) && takes <= ledger.quota_room(*job)
     })

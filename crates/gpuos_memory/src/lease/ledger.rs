@@ -136,7 +136,10 @@ impl Client {
 
     /// Bytes of host memory, for extents and as a refuge.
     pub fn in_host(&self) -> u64 {
-        self.leases.values().map(|it| it.host + it.refuge_host).sum()
+        self.leases
+            .values()
+            .map(|it| it.host + it.refuge_host)
+            .sum()
     }
 
     /// Bytes of host memory in which something of GPU memory is or will be parked.
@@ -171,7 +174,7 @@ impl Client {
         let refuge_nvme: u64 = self.leases.values().map(|it| it.refuge_nvme).sum();
         let (host, nvme) = match self.place {
             Place::Parking(Refuge::Nvme) | Place::Returning(Refuge::Nvme) => {
-                (self.in_host(), self.whole())
+                (self.in_host(), self.whole().max(refuge_nvme))
             }
             // Who may come back has his host memory before he is told to.
             Place::Parked(Refuge::Nvme) => match stowed || self.ending.is_some() {
@@ -228,7 +231,10 @@ impl Ledger {
     fn fixed(&self, gpu: GpuId) -> u64 {
         let clients = self.clients.values();
         let fixed = clients.filter(|client| !self.in_turns(client.job));
-        fixed.filter_map(|it| it.leases.get(&gpu)).map(|it| it.hbm).sum()
+        fixed
+            .filter_map(|it| it.leases.get(&gpu))
+            .map(|it| it.hbm)
+            .sum()
     }
 
     pub fn promised_hbm(&self, gpu: GpuId) -> u64 {
@@ -269,13 +275,14 @@ impl Ledger {
 
     pub fn charge(&self, job: JobId) -> Charge {
         let stowed = self.stowed(job);
-        self.of_job(job).fold(Charge::default(), |sum, (_, client)| {
-            let charge = client.charge(stowed);
-            Charge {
-                host: sum.host + charge.host,
-                nvme: sum.nvme + charge.nvme,
-            }
-        })
+        self.of_job(job)
+            .fold(Charge::default(), |sum, (_, client)| {
+                let charge = client.charge(stowed);
+                Charge {
+                    host: sum.host + charge.host,
+                    nvme: sum.nvme + charge.nvme,
+                }
+            })
     }
 
     pub fn promised(&self) -> Charge {
@@ -321,7 +328,11 @@ impl Ledger {
                 reserved += self.reserved(*id);
             }
         }
-        let mut accounts: Vec<_> = self.jobs.values().filter_map(|it| it.spec.account).collect();
+        let mut accounts: Vec<_> = self
+            .jobs
+            .values()
+            .filter_map(|it| it.spec.account)
+            .collect();
         accounts.sort_unstable();
         accounts.dedup();
         for account in accounts {
@@ -364,7 +375,10 @@ impl Ledger {
         };
         let has = self.charge(job).host;
         let account = it.spec.account.is_none_or(|account| {
-            let all: u64 = self.of_account(account).map(|job| self.charge(job).host).sum();
+            let all: u64 = self
+                .of_account(account)
+                .map(|job| self.charge(job).host)
+                .sum();
             let kept = self.accounts.get(&account).map_or(0, |it| it.kept);
             all > kept
         });

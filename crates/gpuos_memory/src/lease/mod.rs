@@ -3,9 +3,9 @@
 //! One [`Broker`] for each node, as a step function: it is told what happened and answers what is to be done. Processes own their
 //! memory, and the broker decides about leases of it. Times are in ms of a clock that only goes forward; the caller has it.
 
+mod ask;
 mod broker;
 mod config;
-mod ask;
 mod ids;
 mod input;
 mod ladder;

@@ -46,6 +46,15 @@ pub(super) fn deadline(config: &Config, now: u64, took: Option<u64>, bytes: u64)
     now + config.switch_ms.max(took.saturating_mul(4))
 }
 
+/// When a process has to have parked. To NVMe goes more, and more slowly.
+pub(super) fn park_until(config: &Config, now: u64, client: &Client, to: Refuge) -> u64 {
+    let until = deadline(config, now, client.park_ms, client.hbm());
+    match to {
+        Refuge::Host => until,
+        Refuge::Nvme => until + config.demote_ms,
+    }
+}
+
 fn guess(config: &Config, bytes: u64) -> u64 {
     (u128::from(bytes) * 1000 / u128::from(config.rate.max(1))) as u64
 }
@@ -63,7 +72,9 @@ fn beside(ledger: &Ledger, job: JobId) -> BTreeSet<JobId> {
 /// GPUs on which a job has something.
 fn gpus(ledger: &Ledger, job: JobId) -> BTreeSet<GpuId> {
     let clients = ledger.of_job(job);
-    clients.flat_map(|(_, it)| it.leases.keys().copied()).collect()
+    clients
+        .flat_map(|(_, it)| it.leases.keys().copied())
+        .collect()
 }
 
 /// It has work, or waits with work.
@@ -115,7 +126,9 @@ fn over(config: &Config, ledger: &Ledger, now: u64, id: JobId) -> bool {
     };
     let switch = switch_ms(config, ledger, id);
     let serial = job.serial || job.thrashed;
-    let patience = config.idle_ms.max(if serial { 10 * switch } else { switch });
+    let patience = config
+        .idle_ms
+        .max(if serial { 10 * switch } else { switch });
     if idle(ledger, id).is_some_and(|idle| now.saturating_sub(idle.max(since)) >= patience) {
         return true;
     }
@@ -185,7 +198,8 @@ fn turned(ledger: &Ledger, which: fn(&Job) -> bool) -> Vec<JobId> {
     let jobs = ledger.jobs.iter();
     let jobs = jobs.filter(|(_, job)| job.spec.timeslice && which(job));
     let jobs = jobs.map(|(id, _)| *id);
-    jobs.filter(|id| ledger.of_job(*id).next().is_some()).collect()
+    jobs.filter(|id| ledger.of_job(*id).next().is_some())
+        .collect()
 }
 
 fn all_gpus(ledger: &Ledger, jobs: &[JobId]) -> BTreeSet<GpuId> {
@@ -251,7 +265,12 @@ fn holders(
     order.sort_by_key(|id| fair(ledger, id));
     let mut taken: BTreeMap<GpuId, JobId> = BTreeMap::new();
     // Those that were all there before somebody came for whom there is no room.
-    for id in order.iter().filter(|id| holds(ledger, id)).copied().collect::<Vec<_>>() {
+    for id in order
+        .iter()
+        .filter(|id| holds(ledger, id))
+        .copied()
+        .collect::<Vec<_>>()
+    {
         match contested[&id].iter().any(|gpu| taken.contains_key(gpu)) {
             true => dismiss(config, ledger, now, id),
             false => taken.extend(contested[&id].iter().map(|gpu| (*gpu, id))),
@@ -263,7 +282,10 @@ fn holders(
             continue;
         }
         let gpus = &contested[&id];
-        let before: BTreeSet<JobId> = gpus.iter().filter_map(|it| taken.get(it).copied()).collect();
+        let before: BTreeSet<JobId> = gpus
+            .iter()
+            .filter_map(|it| taken.get(it).copied())
+            .collect();
         let free = gpus.is_disjoint(&reserved);
         if !free || !before.iter().all(|it| over(config, ledger, now, *it)) {
             // Nobody behind it in the order takes a part of what it waits for.
@@ -397,10 +419,7 @@ fn park(
     };
     client.place = Place::Parking(to);
     client.told = now;
-    client.until = deadline(config, now, client.park_ms, client.hbm());
-    if to == Refuge::Nvme {
-        client.until += config.demote_ms;
-    }
+    client.until = park_until(config, now, client, to);
     out.push(client.to_park(id, to));
 }
 
