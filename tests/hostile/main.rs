@@ -12,7 +12,7 @@ pub(crate) mod attacker;
 pub(crate) mod attempt;
 mod checkpoints;
 mod claims;
-mod memory;
+mod leases;
 mod mps;
 mod network;
 mod node;
@@ -79,7 +79,7 @@ fn attempts() -> Vec<Attempt> {
         claims::all(),
         node::all(),
         mps::all(),
-        memory::all(),
+        leases::all(),
         network::all(),
         checkpoints::all(),
     ]

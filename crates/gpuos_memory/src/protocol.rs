@@ -3,7 +3,7 @@
 //! ```text
 //!     program                                    gpuosd
 //!     hello 1
-//!     ask GPU BYTES            ------>
+//!     ask GPU BYTES HBM        ------>
 //!                              <------   lease GPU HBM HOST REFUGE turn     or "wait", or "refused WHY"
 //!                              <------   park DEADLINE_MS
 //!     parked MS MOVED LEFT     ------>
@@ -43,6 +43,8 @@ pub enum FromProgram {
         gpu: Uuid,
         /// Bytes.
         bytes: u64,
+        /// Bytes that the driver says the GPU has itself: what NVML shows is somewhat more.
+        hbm: u64,
     },
     /// It was connected before, and says where its memory is.
     Return {
@@ -190,9 +192,10 @@ impl FromProgram {
             ["hello", version] => FromProgram::Hello {
                 version: number(version)?.try_into().map_err(|_| NoMessage)?,
             },
-            ["ask", gpu, bytes] => FromProgram::Ask {
+            ["ask", gpu, bytes, hbm] => FromProgram::Ask {
                 gpu: Uuid::parse(gpu).ok_or(NoMessage)?,
                 bytes: number(bytes)?,
+                hbm: number(hbm)?,
             },
             ["return", place @ ("working" | "parked")] => FromProgram::Return {
                 parked: place == "parked",
@@ -222,7 +225,7 @@ impl FromProgram {
     pub fn line(&self) -> String {
         match self {
             FromProgram::Hello { version } => format!("hello {version}\n"),
-            FromProgram::Ask { gpu, bytes } => format!("ask {gpu} {bytes}\n"),
+            FromProgram::Ask { gpu, bytes, hbm } => format!("ask {gpu} {bytes} {hbm}\n"),
             FromProgram::Return { parked: true } => "return parked\n".into(),
             FromProgram::Return { parked: false } => "return working\n".into(),
             FromProgram::Idle => "idle\n".into(),

@@ -10,7 +10,11 @@ fn uuid() -> impl Strategy<Value = Uuid> {
 fn from_program() -> impl Strategy<Value = FromProgram> {
     prop_oneof![
         any::<u32>().prop_map(|version| FromProgram::Hello { version }),
-        (uuid(), any::<u64>()).prop_map(|(gpu, bytes)| FromProgram::Ask { gpu, bytes }),
+        (uuid(), any::<[u64; 2]>()).prop_map(|(gpu, [bytes, hbm])| FromProgram::Ask {
+            gpu,
+            bytes,
+            hbm
+        }),
         any::<bool>().prop_map(|parked| FromProgram::Return { parked }),
         Just(FromProgram::Idle),
         Just(FromProgram::Busy),
@@ -72,7 +76,8 @@ fn what_is_nearly_a_message_is_none() {
         "hello 4294967296",
         "parked 1 2",
         "parked 1 2 x",
-        "ask 01 5",
+        "ask 01 5 5",
+        &format!("ask {bare} 5"),
         "back 1  2",
         "back 18446744073709551616 0",
         "idle\0",

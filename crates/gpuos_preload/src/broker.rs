@@ -120,6 +120,7 @@ pub extern "C" fn gpuos_mem_connect() -> i32 {
 }
 
 /// What there is of a device, as gpuosd and the driver know it.
+#[derive(Clone, Copy)]
 struct Gpu {
     device: i32,
     uuid: Uuid,
@@ -248,8 +249,9 @@ impl Broker {
             self.say(FromProgram::Return { parked });
         }
         for at in 0..self.gpus.len() {
-            let gpu = self.gpus[at].uuid;
-            self.say(FromProgram::Ask { gpu, bytes });
+            let Gpu { device, uuid: gpu } = self.gpus[at];
+            let hbm = vmm::total(device).unwrap_or(0);
+            self.say(FromProgram::Ask { gpu, bytes, hbm });
         }
         Ok(())
     }

@@ -163,7 +163,8 @@ impl<'a> Program<'a> {
 
     fn ask_again(&mut self, gpu: usize, bytes: u64) -> Result<(u64, u64, u64, bool), String> {
         let gpu = uuid(self.site, gpu);
-        self.say(FromProgram::Ask { gpu, bytes });
+        let hbm = CARD;
+        self.say(FromProgram::Ask { gpu, bytes, hbm });
         loop {
             match self.told() {
                 Some(ToProgram::Lease {

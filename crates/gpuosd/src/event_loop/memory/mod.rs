@@ -36,6 +36,14 @@ const SLACK: u64 = 256 << 20;
 /// Steps with the option; no node has more.
 const MOST_STEPS: usize = 4096;
 
+/// A job that may ask.
+#[derive(Debug)]
+struct Lent {
+    uid: u32,
+    /// What it may have. The broker is told when the first of its programs asks.
+    spec: Option<JobSpec>,
+}
+
 /// A process with a lease.
 #[derive(Debug)]
 struct Holder {
@@ -59,8 +67,8 @@ pub struct Memory {
     /// What the journal had, until it is known what the node has.
     restored: Option<Vec<Record>>,
     steps: BTreeMap<StepId, StepMemory>,
-    /// Jobs that the broker knows, with their users.
-    jobs: BTreeMap<JobId, u32>,
+    /// Jobs that may ask.
+    jobs: BTreeMap<JobId, Lent>,
     holders: BTreeMap<ClientId, Holder>,
     /// What is to be done when the journal of that revision is on the disk.
     pending: VecDeque<(u64, Want)>,
@@ -160,8 +168,8 @@ impl Memory {
             rank: 0,
             guaranteed: 0,
         };
-        self.jobs.insert(record.id.clone(), record.uid);
-        self.step(Input::Job(spec), on, fx);
+        let (uid, spec) = (record.uid, Some(spec));
+        self.jobs.insert(record.id.clone(), Lent { uid, spec });
         self.publish();
     }
 
@@ -256,7 +264,7 @@ impl Memory {
             return;
         };
         match said {
-            FromProgram::Ask { gpu, bytes } => self.ask(client, gpu, bytes, on, fx),
+            FromProgram::Ask { gpu, bytes, hbm } => self.ask(client, (gpu, bytes, hbm), on, fx),
             FromProgram::Return { parked } => {
                 let at = match parked {
                     true => At::Parked(Refuge::Host),
@@ -282,7 +290,13 @@ impl Memory {
         }
     }
 
-    fn ask(&mut self, client: ClientId, gpu: Uuid, bytes: u64, on: &Facts<'_>, fx: &mut Effects) {
+    fn ask(
+        &mut self,
+        client: ClientId,
+        (gpu, bytes, hbm): (Uuid, u64, u64),
+        on: &Facts<'_>,
+        fx: &mut Effects,
+    ) {
         let found = on.gpus.found().iter();
         let found = found.filter(|found| Uuid::parse(&found.uuid) == Some(gpu));
         let number = found.filter_map(|found| found.number.gres()).next();
@@ -291,10 +305,18 @@ impl Memory {
             return self.refuse(client, why);
         };
         let gpu = GpuId(number.index() as u32);
+        let of = self.jobs.get_mut(&holder.program.job);
+        let told = of.and_then(|job| job.spec.take()).map(|mut spec| {
+            // The driver keeps some of what NVML shows. Who says less than that has more in host memory, as far as his job goes.
+            if !spec.timeslice && hbm > 0 {
+                spec.hbm_per_gpu = spec.hbm_per_gpu.min(hbm);
+            }
+            Input::Job(spec)
+        });
         let job = Number(holder.program.job.number().unwrap_or(0).into());
         let total = self.supply.gpus.iter().find(|(of, _)| *of == gpu);
         // Only who has something in host memory needs room there to move.
-        let tiers = total.is_some_and(|(_, total)| bytes > *total);
+        let tiers = total.is_some_and(|(_, total)| bytes > hbm.min(*total));
         let asked = if tiers { bytes.saturating_add(SLACK) } else { bytes };
         holder.asked.insert(gpu, (bytes, tiers));
         let ask = Input::Ask {
@@ -303,7 +325,9 @@ impl Memory {
             gpu,
             bytes: asked,
         };
-        self.step(ask, on, fx);
+        for input in told.into_iter().chain([ask]) {
+            self.step(input, on, fx);
+        }
     }
 
     /// What the node has, whenever it is something else.
@@ -347,7 +371,7 @@ impl Memory {
                     // One that the table has no more is told to be gone, below.
                     let job = JobId::from(u32::try_from(spec.job.0).unwrap_or(0));
                     let uid = on.jobs.jobs.get(&job).map_or(u32::MAX, |held| held.uid);
-                    self.jobs.insert(job, uid);
+                    self.jobs.insert(job, Lent { uid, spec: None });
                 }
                 Record::JobOver(_) | Record::Gone(_) => {}
             }
@@ -501,10 +525,11 @@ impl Memory {
 
     /// Tells those who answer programs which jobs there are: jobs of which the broker knows, and their steps with the option.
     fn publish(&self) {
-        let one = |(job, uid): (&JobId, &u32)| {
+        let one = |(job, lent): (&JobId, &Lent)| {
             let own = self.steps.keys().filter(|id| id.job == *job);
             let steps: BTreeSet<u32> = own.map(|id| id.step).collect();
-            (job.clone(), Member { uid: *uid, steps })
+            let uid = lent.uid;
+            (job.clone(), Member { uid, steps })
         };
         self.members.set(self.jobs.iter().map(one).collect());
     }

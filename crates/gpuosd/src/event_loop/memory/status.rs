@@ -45,7 +45,7 @@ fn program(memory: &Memory, view: &ClientView) -> MemoryProgramStatus {
     MemoryProgramStatus {
         uid: holder
             .map(|it| it.program.uid)
-            .or(memory.jobs.get(&job).copied())
+            .or(memory.jobs.get(&job).map(|lent| lent.uid))
             .unwrap_or(u32::MAX),
         job,
         pid: process(view.client).0,

@@ -42,9 +42,9 @@ fn nothing_lent(stage: &Stage, node: &str) -> Result<(), String> {
 /// What a process of no such job may say: all of it comes to nothing.
 fn lines(all: &mut Vec<Attempt>) {
     let held = "it is told of no memory, nothing is lent, and gpuosd is the same process";
-    let ask = format!("hello 1\nask {GPU} 1099511627776\n");
+    let ask = format!("hello 1\nask {GPU} 1099511627776 1\n");
     let all_of_it = format!(
-        "hello 1\nreturn working\nask {GPU} 18446744073709551615\nparked 0 0 0\nback 0 0\nmoved 1 1\nidle\nbusy\npinned\nbye\n"
+        "hello 1\nreturn working\nask {GPU} 18446744073709551615 0\nparked 0 0 0\nback 0 0\nmoved 1 1\nidle\nbusy\npinned\nbye\n"
     );
     for (name, text) in [
         ("asks for a GPU without a job", ask.clone().into_bytes()),
