@@ -71,7 +71,7 @@ pub enum FromProgram {
         /// Bytes that came from host memory.
         moved: u64,
     },
-    /// Bytes that it has moved to host memory and back in all, beside parking.
+    /// Bytes that it has moved to host memory and back in all, parking among it.
     Moved {
         /// To host memory.
         down: u64,

@@ -394,8 +394,7 @@ impl Broker {
         let moved = mover::moved();
         if moved != self.moved.0 && self.moved.1.elapsed() >= TELL {
             self.moved = (moved, Instant::now());
-            // What parking moved is told with that.
-            let (down, up) = (moved.0, moved.1);
+            let (down, up) = moved;
             self.say(FromProgram::Moved { down, up });
         }
         if !self.in_turns {

@@ -39,7 +39,7 @@ pub(crate) fn park() -> Option<Parked> {
         return Some(Parked::default());
     }
     let mut parked = Parked::default();
-    shift(Tier::Host, |memory| memory.resident(), &mut parked);
+    shift(Tier::Host, resident, &mut parked);
     parked.left = memory::lock().bytes_in_hbm();
     Some(parked)
 }
@@ -47,7 +47,11 @@ pub(crate) fn park() -> Option<Parked> {
 /// Brings back what was in the memory of GPUs, as far as there is room, and opens the gate. Answers the bytes that came.
 pub(crate) fn back(extents: &BTreeSet<u32>) -> u64 {
     let mut came = Parked::default();
-    shift(Tier::Hbm, |memory| memory.of_these_in_host(extents), &mut came);
+    shift(
+        Tier::Hbm,
+        |memory| of_these_on_host(memory, extents),
+        &mut came,
+    );
     memory::lock().look_for_cold();
     gate::open();
     came.moved
@@ -109,27 +113,25 @@ fn shift(tier: Tier, which: impl Fn(&Memory) -> Vec<(i32, u32, u64)>, done: &mut
     }
 }
 
-impl Memory {
-    /// All extents that can be moved, with their device and bytes.
-    fn all(&self) -> impl Iterator<Item = (u32, (i32, Tier, u64))> {
-        let numbers = 0..self.numbers.len() as u32;
-        numbers.filter_map(|number| Some((number, self.movable(number)?)))
-    }
+/// All extents that can be moved, with their device, tier and bytes.
+fn all(memory: &Memory) -> impl Iterator<Item = (u32, (i32, Tier, u64))> {
+    let numbers = 0..memory.numbers.len() as u32;
+    numbers.filter_map(|number| Some((number, memory.movable(number)?)))
+}
 
-    /// Those in the memory of GPUs.
-    fn resident(&self) -> Vec<(i32, u32, u64)> {
-        let there = self.all().filter(|(_, (_, tier, _))| *tier == Tier::Hbm);
-        there
-            .map(|(number, (device, _, bytes))| (device, number, bytes))
-            .collect()
-    }
+/// Those in the memory of GPUs.
+fn resident(memory: &Memory) -> Vec<(i32, u32, u64)> {
+    let there = all(memory).filter(|(_, (_, tier, _))| *tier == Tier::Hbm);
+    there
+        .map(|(number, (device, _, bytes))| (device, number, bytes))
+        .collect()
+}
 
-    /// Those of a set that are in host memory.
-    fn of_these_in_host(&self, extents: &BTreeSet<u32>) -> Vec<(i32, u32, u64)> {
-        let own = |number: &u32| {
-            let (device, tier, bytes) = self.movable(*number)?;
-            (tier == Tier::Host).then_some((device, *number, bytes))
-        };
-        extents.iter().filter_map(own).collect()
-    }
+/// Those of a set that are in host memory.
+fn of_these_on_host(memory: &Memory, extents: &BTreeSet<u32>) -> Vec<(i32, u32, u64)> {
+    let own = |number: &u32| {
+        let (device, tier, bytes) = memory.movable(*number)?;
+        (tier == Tier::Host).then_some((device, *number, bytes))
+    };
+    extents.iter().filter_map(own).collect()
 }

@@ -53,7 +53,7 @@ struct Holder {
     asked: BTreeMap<GpuId, (u64, bool)>,
     pinned: bool,
     ending: bool,
-    /// Bytes that went to host memory and came back: when it was parked, and besides.
+    /// Bytes that went to host memory and came back: when it was parked, and in all by its last word.
     parked: [u64; 2],
     moved: [u64; 2],
     parks: u64,

@@ -41,7 +41,8 @@ fn program(memory: &Memory, view: &ClientView) -> MemoryProgramStatus {
             refuge: lease.refuge_host.saturating_add(lease.refuge_nvme),
         })
     };
-    let sum = |way: usize| holder.map_or(0, |it| it.parked[way].saturating_add(it.moved[way]));
+    // What it says from time to time has what it said of parking in it.
+    let all = |way: usize| holder.map_or(0, |it| it.parked[way].max(it.moved[way]));
     MemoryProgramStatus {
         uid: holder
             .map(|it| it.program.uid)
@@ -54,8 +55,8 @@ fn program(memory: &Memory, view: &ClientView) -> MemoryProgramStatus {
         connected: holder.is_some_and(|it| it.line.is_some()),
         pinned: holder.is_some_and(|it| it.pinned),
         leases: view.leases.iter().filter_map(lease).collect(),
-        moved_down: sum(0),
-        moved_up: sum(1),
+        moved_down: all(0),
+        moved_up: all(1),
         parks: holder.map_or(0, |it| it.parks),
     }
 }
