@@ -637,6 +637,7 @@ impl EventLoop {
             waiting: self.node.scheduler.waiting(),
             peers: &self.peers,
             slices: mig::status::slices(&self.mig, &facts),
+            memory: memory::status::status(&self.memory),
             troubles: facts.troubles.names().collect(),
         });
     }
