@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use gpuos_core::health::{Event, Sample};
 use gpuos_core::job::JobId;
 use gpuos_core::wire::{
-    CheckpointFigures, CheckpointJob, CheckpointPhase, CheckpointRecoveries, MigLoad, Percent,
+    CheckpointFigures, CheckpointJob, CheckpointPhase, CheckpointRecoveries, MemoryGpuStatus,
+    MemoryStatus, MemoryTierStatus, MigLoad, Percent,
 };
 use gpuos_model::gpu_index::GresGpu;
 use gpuos_model::mig::MigPlacement;
