@@ -13,7 +13,7 @@ use gpuos_core::step::StepId;
 use gpuos_core::wire::StepMemory;
 use gpuos_memory::lease::{
     At, Broker, ClientId, Config, Effect as Want, GpuId, Granted, Input, JobId as Number, JobSpec,
-    Record, Refuge, Refused, Supply,
+    Place, Record, Refuge, Refused, Supply,
 };
 use gpuos_memory::protocol::{FromProgram, ToProgram, Uuid};
 use gpuos_model::gpu_index::GresGpu;
@@ -459,12 +459,13 @@ impl Memory {
                 let Some(uuid) = found.next().and_then(|found| Uuid::parse(&found.uuid)) else {
                     return;
                 };
+                let (refuge, wait) = self.standing(client, gpu);
                 let lease = ToProgram::Lease {
                     gpu: uuid,
                     hbm: granted.hbm,
                     host: granted.host,
-                    refuge: self.refuge(client, gpu),
-                    wait: !granted.turn,
+                    refuge,
+                    wait,
                 };
                 self.say(client, &lease);
             }
@@ -486,13 +487,17 @@ impl Memory {
         }
     }
 
-    /// Host memory that is kept for what a process has in a GPU's.
-    fn refuge(&self, client: ClientId, gpu: GpuId) -> u64 {
+    /// Host memory that is kept for what a process has in a GPU's, and whether it has to wait for its turn. Who was told that it has it need
+    /// not: a process with several GPUs asks for each.
+    fn standing(&self, client: ClientId, gpu: GpuId) -> (u64, bool) {
         let view = self.broker.view();
-        let own = view.clients.iter().find(|one| one.client == client);
-        let leases = own.iter().flat_map(|one| &one.leases);
-        let mut lease = leases.filter(|(of, _)| *of == gpu);
-        lease.next().map_or(0, |(_, lease)| lease.refuge_host)
+        let Some(own) = view.clients.iter().find(|one| one.client == client) else {
+            return (0, false);
+        };
+        let mut leases = own.leases.iter().filter(|(of, _)| *of == gpu);
+        let refuge = leases.next().map_or(0, |(_, lease)| lease.refuge_host);
+        let waits = matches!(own.place, Place::Parked(_) | Place::Parking(_));
+        (refuge, waits)
     }
 
     fn end(&mut self, client: ClientId, why: &str, fx: &mut Effects) {
