@@ -217,7 +217,11 @@ impl Reports {
             ..
         } = report;
         let Request::StepStart {
-            asked, uid, gpus, ..
+            asked,
+            uid,
+            gpus,
+            memory,
+            ..
         } = &mut request
         else {
             return;
@@ -240,6 +244,10 @@ impl Reports {
         notes.extend(grants::granted(&self.node, gpus, asked, record));
         if let Some(record) = record {
             self.table.grant(&self.node, record);
+        }
+        if memory.is_some() && record.is_none() {
+            // Its programs wait some seconds for what it may have.
+            fx.poll_scheduler(PollBy::AfterLast(LOOK_AGAIN));
         }
         let uid = *uid;
         fx.push(Effect::User(job.clone(), uid));

@@ -32,8 +32,9 @@ const LINES: Rate = Rate {
     each_second: 20.0,
     at_once: 200.0,
 };
-/// How long a step's report may take to come to the loop, and slurmctld's word about its job.
-const KNOWN: Duration = Duration::from_secs(4);
+/// How long a step's report may take to come to the loop, and slurmctld's word about its job; and for a process of no step.
+const KNOWN: Duration = Duration::from_secs(6);
+const STRANGER: Duration = Duration::from_secs(1);
 /// Between two looks at that.
 const LOOK: Duration = Duration::from_millis(50);
 /// How long the first line may take.
@@ -215,7 +216,7 @@ impl Shared {
         if peer.pid == 0 {
             return Err("gpuosd cannot see this process: it runs in another PID namespace");
         }
-        let deadline = Instant::now() + KNOWN;
+        let begun = Instant::now();
         loop {
             let who = self.processes.who(peer.pid).ok().flatten();
             let who = who.ok_or("gpuosd cannot see this process")?;
@@ -228,11 +229,16 @@ impl Shared {
                         started: who.started,
                     });
                 }
-                Err(why) if Instant::now() >= deadline => return Err(why),
+                Err(why) if begun.elapsed() >= KNOWN => return Err(why),
                 Err(why) => {
                     let nowhere = who.step.is_none() && who.unclear.is_none();
-                    if nowhere && place.key.0 == Kind::Guest && !self.members.has(peer.uid) {
-                        place = self.places.enter(Kind::Stranger, peer.uid).ok_or(why)?;
+                    if nowhere && !self.members.has(peer.uid) {
+                        if begun.elapsed() >= STRANGER {
+                            return Err(why);
+                        }
+                        if place.key.0 == Kind::Guest {
+                            place = self.places.enter(Kind::Stranger, peer.uid).ok_or(why)?;
+                        }
                     }
                     thread::sleep(LOOK);
                 }
