@@ -19,16 +19,22 @@ const TALK: &str = "GPUOS_DAEMON_TALK";
 /// All memory of a simulated H100, as NVML shows it.
 const CARD: u64 = 81_559 << 20;
 
+/// The user of this test, and of its jobs.
+pub fn own() -> u32 {
+    rustix::process::getuid().as_raw()
+}
+
 /// The path of the socket for programs.
 pub fn socket(daemon: &Daemon) -> String {
     memory_socket(&daemon.socket().display().to_string())
 }
 
-/// A job of user 1000 that has these GPUs and so much memory here.
+/// A job of this user that has these GPUs and so much memory here.
 pub fn job(site: &Site, id: u32, gpus: &str, memory: &str) {
     site.job(id, gpus);
     let text = site.slurm(&format!("jobs/{id}"));
     let text = text.replace(" Mem=0 ", &format!(" Mem={memory} "));
+    let text = text.replace("UserId=ann(1000)", &format!("UserId=ann({})", own()));
     site.set_slurm(&format!("jobs/{id}"), &text);
 }
 
@@ -39,7 +45,7 @@ pub fn step(daemon: &Daemon, job: u32, gpus: &[u8], bytes_per_gpu: u64, timeslic
             job: job.into(),
             step: 0,
         },
-        uid: 1000,
+        uid: own(),
         gpus: gpus.to_vec(),
         asked: Default::default(),
         mig: None,
@@ -109,8 +115,13 @@ struct Program<'a> {
 }
 
 impl<'a> Program<'a> {
-    /// One that belongs to a step, by its control group, as a user. It is connected.
-    fn start(site: &'a Site, daemon: &Daemon, uid: u32, cgroup: &str) -> Program<'a> {
+    /// One that belongs to step 0 of a job, by its control group. It is connected.
+    fn start(site: &'a Site, daemon: &Daemon, job: u32) -> Program<'a> {
+        Program::start_as(site, daemon, own(), &of_job(job, "0"))
+    }
+
+    /// The same by the kernel's word of its user and group.
+    fn start_as(site: &'a Site, daemon: &Daemon, uid: u32, cgroup: &str) -> Program<'a> {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "memory::talks_for_a_test", "--nocapture"])
             .env(TALK, socket(daemon))
@@ -214,7 +225,7 @@ fn a_program_is_given_what_slurm_gives_its_job_and_no_more() {
     job(&site, 7, "2", "60G");
     let daemon = start(&site);
     step(&daemon, 7, &[2], 120 * GIB, false);
-    let mut program = Program::start(&site, &daemon, 1000, &of_job(7, "0"));
+    let mut program = Program::start(&site, &daemon, 7);
     let (hbm, host, refuge, wait) = program.ask(2, 120 * GIB).unwrap();
     assert_eq!((hbm, refuge, wait), (CARD, 0, false));
     // What does not fit, and room for what moves.
@@ -224,7 +235,7 @@ fn a_program_is_given_what_slurm_gives_its_job_and_no_more() {
     let one = &told.programs[0];
     assert_eq!(
         (one.job.number(), one.uid, one.pid),
-        (Some(7), 1000, program.child.id())
+        (Some(7), own(), program.child.id())
     );
     assert_eq!((one.place.as_str(), one.connected), ("resident", true));
     assert_eq!((one.leases[0].hbm, one.leases[0].host), (hbm, host));
@@ -241,7 +252,7 @@ fn a_program_is_given_what_slurm_gives_its_job_and_no_more() {
     assert!(why.contains("a larger --gpuos-mem"), "{why}");
     assert_eq!(program.ask_again(2, 120 * GIB).unwrap().0, hbm);
     // A second process gets what is left, which is nothing.
-    let mut second = Program::start(&site, &daemon, 1000, &of_job(7, "0"));
+    let mut second = Program::start(&site, &daemon, 7);
     assert!(second.ask(2, 120 * GIB).is_err());
     drop(second);
     program.kill();
@@ -257,7 +268,7 @@ fn a_job_with_too_little_memory_is_told_how_much_it_takes() {
     job(&site, 7, "2", "10G");
     let daemon = start(&site);
     step(&daemon, 7, &[2], 120 * GIB, false);
-    let mut program = Program::start(&site, &daemon, 1000, &of_job(7, "0"));
+    let mut program = Program::start(&site, &daemon, 7);
     let why = program.ask(2, 120 * GIB).unwrap_err();
     assert!(why.contains("of host memory") && why.contains("a larger --mem"), "{why}");
     // What fits is given.
@@ -273,27 +284,24 @@ fn who_is_no_program_of_such_a_job_gets_nothing() {
     site.job(8, "3");
     let daemon = start(&site);
     step(&daemon, 7, &[2], 120 * GIB, false);
-    let refused = |uid, cgroup: &str| {
-        let mut program = Program::start(&site, &daemon, uid, cgroup);
-        match program.told() {
-            Some(ToProgram::Refused { why }) => {
-                assert_eq!(program.told(), None);
-                why
-            }
-            other => panic!("{cgroup}: {other:?}"),
-        }
-    };
-    for (uid, cgroup) in [
-        (1001, of_job(7, "0")),
-        (1000, of_job(7, "1")),
-        (1000, of_job(8, "0")),
-        (1000, of_job(9, "0")),
-    ] {
-        let why = refused(uid, &cgroup);
+    let others = [
+        (own() + 1, of_job(7, "0")),
+        (own(), of_job(7, "1")),
+        (own(), of_job(8, "0")),
+        (own(), of_job(9, "0")),
+    ];
+    // All at once: each is waited for some seconds.
+    let start = |(uid, cgroup): &(u32, String)| Program::start_as(&site, &daemon, *uid, cgroup);
+    let mut programs: Vec<Program> = others.iter().map(start).collect();
+    for program in &mut programs {
+        let Some(ToProgram::Refused { why }) = program.told() else {
+            panic!("it is not refused");
+        };
         assert!(
             why.contains("no --gpuos-mem") || why.contains("another user's"),
             "{why}"
         );
+        assert_eq!(program.told(), None);
     }
     assert!(status(&daemon).programs.is_empty());
 }
@@ -306,8 +314,8 @@ fn two_jobs_have_a_gpu_in_turns_and_one_that_is_deaf_is_ended() {
     let daemon = start(&site);
     step(&daemon, 7, &[2], 60 * GIB, true);
     step(&daemon, 8, &[2], 60 * GIB, true);
-    let mut a = Program::start(&site, &daemon, 1000, &of_job(7, "0"));
-    let mut b = Program::start(&site, &daemon, 1000, &of_job(8, "0"));
+    let mut a = Program::start(&site, &daemon, 7);
+    let mut b = Program::start(&site, &daemon, 8);
     let (hbm, host, refuge, wait) = a.ask(2, 60 * GIB).unwrap();
     assert_eq!((hbm, host, refuge, wait), (60 * GIB, 0, 60 * GIB, false));
     let (hbm, _, refuge, wait) = b.ask(2, 60 * GIB).unwrap();
@@ -347,7 +355,7 @@ fn two_jobs_have_a_gpu_in_turns_and_one_that_is_deaf_is_ended() {
         moved: GIB,
     });
     // One that does not park is ended, and the next one has the GPU.
-    let mut c = Program::start(&site, &daemon, 1000, &of_job(7, "0"));
+    let mut c = Program::start(&site, &daemon, 7);
     assert!(c.ask(2, 60 * GIB).unwrap().3);
     assert!(matches!(b.told(), Some(ToProgram::Park { .. })));
     assert!(matches!(b.told(), Some(ToProgram::Note { text }) if text.contains("was ended")));
@@ -367,7 +375,7 @@ fn what_was_lent_outlives_gpuosd_and_nothing_is_lent_twice() {
     let daemon = start(&site);
     step(&daemon, 7, &[2], 60 * GIB, true);
     step(&daemon, 8, &[2], 60 * GIB, true);
-    let mut a = Program::start(&site, &daemon, 1000, &of_job(7, "0"));
+    let mut a = Program::start(&site, &daemon, 7);
     assert!(!a.ask(2, 60 * GIB).unwrap().3);
     daemon.kill();
     assert_eq!(a.told(), None);
@@ -378,7 +386,7 @@ fn what_was_lent_outlives_gpuosd_and_nothing_is_lent_twice() {
     };
     assert_eq!(leases(&daemon), [a.child.id()]);
     // The process has ended meanwhile as far as this test is concerned: another one with its number and start is it.
-    let mut b = Program::start(&site, &daemon, 1000, &of_job(8, "0"));
+    let mut b = Program::start(&site, &daemon, 8);
     assert!(b.ask(2, 60 * GIB).unwrap().3, "the GPU is the other's still");
     a.forget();
     assert_eq!(b.told(), Some(ToProgram::Turn));
@@ -391,7 +399,7 @@ fn a_job_that_is_over_leaves_nothing() {
     job(&site, 7, "2", "60G");
     let daemon = start(&site);
     step(&daemon, 7, &[2], 100 * GIB, false);
-    let mut program = Program::start(&site, &daemon, 1000, &of_job(7, "0"));
+    let mut program = Program::start(&site, &daemon, 7);
     program.ask(2, 100 * GIB).unwrap();
     fs::remove_file(site.path("slurm/jobs/7")).unwrap();
     let id = StepId {
@@ -425,11 +433,11 @@ fn floods_and_half_lines_cost_nobody_anything() {
         let _ = stream.write_all(&vec![at; 50 << at % 8]);
         held.push(stream);
     }
-    let mut program = Program::start(&site, &daemon, 1000, &of_job(7, "0"));
+    let mut program = Program::start(&site, &daemon, 7);
     program.ask(2, 100 * GIB).unwrap();
     // Half a line, lines that are none, and one without an end.
     for text in ["ask 01", "turn", "\u{1b}[2J", &"x".repeat(5000)] {
-        let mut other = Program::start(&site, &daemon, 1000, &of_job(7, "0"));
+        let mut other = Program::start(&site, &daemon, 7);
         other.say(FromProgram::Hello { version: 1 });
         other.line(text);
         if text.len() != 6 {

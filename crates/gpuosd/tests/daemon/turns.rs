@@ -11,7 +11,7 @@ use gpuos_core::wire::MemoryProgramStatus;
 
 use crate::common::{Cuda, library};
 use crate::isolation::{of_job, record};
-use crate::memory::{job, socket, start, status, step};
+use crate::memory::{job, own, socket, start, status, step};
 use crate::site::{Daemon, Site};
 
 const MIB: u64 = 1 << 20;
@@ -89,7 +89,7 @@ impl<'a> Program<'a> {
             .env("GPUOS_MEM_SOCKET", socket(daemon))
             .spawn()
             .unwrap();
-        record(site, child.id(), 1000, "train", &of_job(of, "0"));
+        record(site, child.id(), own(), "train", &of_job(of, "0"));
         fs::write(folder.join("begin"), "").unwrap();
         Program {
             site,
