@@ -28,7 +28,7 @@ mod host;
 mod isolation;
 mod journal;
 mod limits;
-pub mod memory;
+mod memory;
 mod message;
 mod mig;
 mod quiet;
