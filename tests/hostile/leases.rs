@@ -32,9 +32,9 @@ fn socket(stage: &Stage, node: &str) -> PathBuf {
 /// `Ok` where nobody has a lease on a node, and gpuosd answers root.
 fn nothing_lent(stage: &Stage, node: &str) -> Result<(), String> {
     match stage.ask(node, &Request::Memory)? {
-        Reply::Memory { memory } => {
-            ensure(memory.programs.is_empty(), || format!("{:?}", memory.programs))
-        }
+        Reply::Memory { memory } => ensure(memory.programs.is_empty(), || {
+            format!("{:?}", memory.programs)
+        }),
         other => Err(format!("{other:?}")),
     }
 }
@@ -49,11 +49,17 @@ fn lines(all: &mut Vec<Attempt>) {
     for (name, text) in [
         ("asks for a GPU without a job", ask.clone().into_bytes()),
         ("says all that can be said", all_of_it.into_bytes()),
-        ("names the job of another", format!("hello 1 {{victim}}\n{ask}").into_bytes()),
+        (
+            "names the job of another",
+            format!("hello 1 {{victim}}\n{ask}").into_bytes(),
+        ),
         ("sends a line of 128 KiB", vec![b'x'; 128 << 10]),
         ("sends half a line", b"hello".to_vec()),
         ("sends bytes", (0..=255).cycle().take(4096).collect()),
-        ("speaks as gpuosd does", format!("lease {GPU} 1 1 1 turn\nturn\npark 1\n").into_bytes()),
+        (
+            "speaks as gpuosd does",
+            format!("lease {GPU} 1 1 1 turn\nturn\npark 1\n").into_bytes(),
+        ),
     ] {
         all.push(attempt(INPUT, name, held, move |stage| {
             let pid = stage.cluster.lab.gpuosd_pid("n3");
@@ -67,7 +73,9 @@ fn lines(all: &mut Vec<Attempt>) {
                 ensure(lent.is_none(), || format!("it was told {lent:?}"))?;
                 nothing_lent(stage, "n3")?;
                 let now = stage.cluster.lab.gpuosd_pid("n3");
-                ensure(pid.is_some() && now == pid, || format!("{pid:?} is {now:?}"))
+                ensure(pid.is_some() && now == pid, || {
+                    format!("{pid:?} is {now:?}")
+                })
             })
         }));
     }
@@ -76,20 +84,30 @@ fn lines(all: &mut Vec<Attempt>) {
 /// Many connections that stay.
 fn crowd() -> Attempt {
     let held = "root is answered, and so are users on the other socket";
-    attempt(INPUT, "four accounts hold 64 connections each", held, |stage| {
-        let path = socket(stage, "n3").display().to_string();
-        let crowd = CROWD.map(|uid| stage.part(uid, "hold", &[&path, "64"]));
-        let mut crowd: Vec<_> = crowd.into_iter().collect();
-        let holds: Vec<String> = crowd.iter_mut().map(first_line).collect();
-        crowd.into_iter().for_each(|one| stage.keep(one));
-        let hello = "{\"ask\":\"hello\",\"protocol\":1,\"client\":\"gpuos\"}\n{\"ask\":\"memory\"}\n";
-        let told = stage.talk(EVE, "n3", hello.as_bytes(), 2);
-        judge(move |stage| {
-            nothing_lent(stage, "n3")?;
-            stage.status("n3")?;
-            let told = told.heard();
-            let answered = told.iter().any(|line| line.contains("\"answer\":\"memory\""));
-            ensure(answered, || format!("{holds:?}; the other was told {told:?}"))
-        })
-    })
+    attempt(
+        INPUT,
+        "four accounts hold 64 connections each",
+        held,
+        |stage| {
+            let path = socket(stage, "n3").display().to_string();
+            let crowd = CROWD.map(|uid| stage.part(uid, "hold", &[&path, "64"]));
+            let mut crowd: Vec<_> = crowd.into_iter().collect();
+            let holds: Vec<String> = crowd.iter_mut().map(first_line).collect();
+            crowd.into_iter().for_each(|one| stage.keep(one));
+            let hello =
+                "{\"ask\":\"hello\",\"protocol\":1,\"client\":\"gpuos\"}\n{\"ask\":\"memory\"}\n";
+            let told = stage.talk(EVE, "n3", hello.as_bytes(), 2);
+            judge(move |stage| {
+                nothing_lent(stage, "n3")?;
+                stage.status("n3")?;
+                let told = told.heard();
+                let answered = told
+                    .iter()
+                    .any(|line| line.contains("\"answer\":\"memory\""));
+                ensure(answered, || {
+                    format!("{holds:?}; the other was told {told:?}")
+                })
+            })
+        },
+    )
 }

@@ -55,7 +55,14 @@ fn a_uuid_is_read_as_nvidia_writes_it() {
     assert_eq!(uuid.to_string(), bare);
     assert_eq!(Uuid::parse(bare), Some(uuid));
     let long = format!("{bare}0");
-    for bad in ["", "GPU-", "MIG-0123", &bare[1..], &long, &bare.replace('a', "g")] {
+    for bad in [
+        "",
+        "GPU-",
+        "MIG-0123",
+        &bare[1..],
+        &long,
+        &bare.replace('a', "g"),
+    ] {
         assert_eq!(Uuid::parse(bad), None, "{bad}");
     }
 }

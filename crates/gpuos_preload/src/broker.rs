@@ -60,12 +60,16 @@ pub(crate) fn begin() -> Asked {
     let run = move || {
         let run = AssertUnwindSafe(|| serve(path, &tell));
         if catch_unwind(run).is_err() {
-            process::pin(format_args!("an error of gpuos ended the thread that talks to gpuosd"));
+            process::pin(format_args!(
+                "an error of gpuos ended the thread that talks to gpuosd"
+            ));
             gate::open();
         }
     };
     let asked = match mover::thread("gpuos-broker", run) {
-        Ok(()) => told.recv_timeout(PATIENCE).map_err(|_| "it does not answer".to_string()),
+        Ok(()) => told
+            .recv_timeout(PATIENCE)
+            .map_err(|_| "it does not answer".to_string()),
         Err(error) => Err(format!("no thread can be started: {error}")),
     };
     match asked {
@@ -206,7 +210,9 @@ impl Broker {
                     self.back();
                 }
                 Some(ToProgram::Refused { why }) => {
-                    process::say(format_args!("{why}: the program runs without gpuos's memory"));
+                    process::say(format_args!(
+                        "{why}: the program runs without gpuos's memory"
+                    ));
                     self.close();
                     return Ok(Asked::Refused);
                 }
@@ -266,7 +272,10 @@ impl Broker {
     /// Says something; a connection that does not take it is none.
     fn say(&mut self, what: FromProgram) {
         let line = what.line();
-        let said = self.stream.as_mut().map(|stream| stream.write_all(line.as_bytes()));
+        let said = self
+            .stream
+            .as_mut()
+            .map(|stream| stream.write_all(line.as_bytes()));
         if matches!(said, Some(Err(_))) {
             self.close();
         }

@@ -2,9 +2,9 @@
 
 use std::sync::Once;
 
+use crate::broker::{self, Asked};
 use crate::mutant::{self, Mutant};
 use crate::table::index;
-use crate::broker::{self, Asked};
 use crate::{driver, gate, mover, process};
 
 /// The driver was initialised. From here on a child of `fork` has none.

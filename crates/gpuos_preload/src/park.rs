@@ -102,7 +102,9 @@ fn shift(tier: Tier, which: impl Fn(&Memory) -> Vec<(i32, u32, u64)>, done: &mut
         }
         let before = done.extents.len();
         for (_, number, bytes) in wanted {
-            let moved = memory.movable(number).is_some_and(|(_, now, _)| now == tier);
+            let moved = memory
+                .movable(number)
+                .is_some_and(|(_, now, _)| now == tier);
             if moved && done.extents.insert(number) {
                 done.moved += bytes;
             }

@@ -145,7 +145,9 @@ fn plays(
     let program = program.spawn().expect("timeout of coreutils");
     let played = std::thread::scope(|scope| {
         let played = scope.spawn(|| play(listener, &progress));
-        played.join().unwrap_or_else(|_| Err("the play failed".into()))
+        played
+            .join()
+            .unwrap_or_else(|_| Err("the play failed".into()))
     });
     std::fs::write(own.path().join("end"), "").expect("a file");
     let out = program.wait_with_output().expect("its end");
@@ -176,7 +178,10 @@ fn work(folder: &Path, cuda: &Cuda, mib: u64) {
     while !folder.join("end").exists() {
         round += 1;
         for (at, part) in parts.iter().enumerate() {
-            assert_eq!(cuda.launch(fill, 0, &[*part, round + at as u64, 2 * MIB]), 0);
+            assert_eq!(
+                cuda.launch(fill, 0, &[*part, round + at as u64, 2 * MIB]),
+                0
+            );
         }
         for (at, part) in parts.iter().enumerate() {
             let word = ((round + at as u64) as u32).to_le_bytes();
@@ -199,7 +204,10 @@ fn a_program_has_what_it_is_given_whatever_its_environment_says() {
         let all = cuda.alloc(96 * MIB);
         cuda.upload(all + 95 * MIB, &[7; 4096]);
         assert_eq!(cuda.download(all + 95 * MIB, 4096), [7; 4096]);
-        assert_eq!(cuda.code("cuMemAlloc_v2", &[&raw const all as u64, 2 * MIB]), 2);
+        assert_eq!(
+            cuda.code("cuMemAlloc_v2", &[&raw const all as u64, 2 * MIB]),
+            2
+        );
         return;
     }
     plays(test, &[], |listener, _| {

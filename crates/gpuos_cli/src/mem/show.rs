@@ -48,11 +48,7 @@ pub fn run(machine: &dyn Machine, args: &MemShowArgs) -> Result<Reply> {
     }
 }
 
-fn ask(
-    machine: &dyn Machine,
-    reach: &Reach,
-    node: Option<&str>,
-) -> Result<(String, MemoryStatus)> {
+fn ask(machine: &dyn Machine, reach: &Reach, node: Option<&str>) -> Result<(String, MemoryStatus)> {
     let Some(node) = node else {
         let dir = daemons::pick(&reach.runtime_dir, None);
         return here(Client::connect(&dir.join(NAME), PATIENCE)?);
@@ -158,7 +154,17 @@ fn gib(bytes: u64) -> String {
 
 fn programs(programs: &[MemoryProgramStatus]) -> String {
     let mut table = Table::new(&[
-        "JOB", "PID", "GPU", "HBM", "HOST", "FOR PARKING", "PLACE", "WORK", "PARKED", "OUT", "BACK",
+        "JOB",
+        "PID",
+        "GPU",
+        "HBM",
+        "HOST",
+        "FOR PARKING",
+        "PLACE",
+        "WORK",
+        "PARKED",
+        "OUT",
+        "BACK",
     ]);
     for one in programs {
         let place = match (one.connected, one.pinned) {

@@ -96,15 +96,32 @@ JOB  PID  GPU   HBM  HOST  FOR PARKING  PLACE                  WORK  PARKED    O
 Sizes are in GiB. OUT and BACK: what went to host memory and came back.
 1 process of other users
 ";
-    assert_eq!((answer.code, &answer.out[..]), (0, wanted), "{}", answer.err);
+    assert_eq!(
+        (answer.code, &answer.out[..]),
+        (0, wanted),
+        "{}",
+        answer.err
+    );
     let own = site.run(&["mem", "show", "8", &run]);
-    assert!(own.code == 0 && !own.out.contains("  7  107"), "{}", own.out);
+    assert!(
+        own.code == 0 && !own.out.contains("  7  107"),
+        "{}",
+        own.out
+    );
     let none = site.run(&["mem", "show", "9", &run]);
     assert_eq!(none.code, 1);
-    assert!(none.out.ends_with("job 9 has no memory in tiers here\n"), "{}", none.out);
+    assert!(
+        none.out.ends_with("job 9 has no memory in tiers here\n"),
+        "{}",
+        none.out
+    );
     let json = site.run(&["mem", "show", "--json", &run]).json();
     assert_eq!(
-        (&json["schema"], &json["node"], &json["memory"]["programs"][1]["job"]),
+        (
+            &json["schema"],
+            &json["node"],
+            &json["memory"]["programs"][1]["job"]
+        ),
         (&"gpuos.mem/1".into(), &"n1".into(), &8.into())
     );
     let nobody = site.run(&["mem", "show", "--runtime-dir", &site.path("nowhere")]);

@@ -5,8 +5,8 @@ use gpuos_model::node_gpu::NodeGpu;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    CheckpointFigures, CheckpointJob, CheckpointRecovery, CheckpointRequest, MigAsk, MigStatus,
-    MemoryStatus, Status, StepMemory,
+    CheckpointFigures, CheckpointJob, CheckpointRecovery, CheckpointRequest, MemoryStatus, MigAsk,
+    MigStatus, Status, StepMemory,
 };
 use crate::health::Verb;
 use crate::job::JobId;

@@ -6,8 +6,9 @@ use proptest::prelude::*;
 
 use super::{
     Code, Happening, Lines, MAX_REPLY, MAX_REQUEST, MIG_VARIABLES, MPS_VARIABLES, MemoryGpuStatus,
-    MemoryLeaseStatus, MemoryProgramStatus, MemoryStatus, MemoryTierStatus, MigAsk, MigGpuStatus, MigInstance, MigLoad, MigStatus, PROTOCOL, Peer, Percent, Reason, Reply, Request,
-    Right, Status, StepMemory, Viewer, WireError, decode, encode, may, needs, refusal,
+    MemoryLeaseStatus, MemoryProgramStatus, MemoryStatus, MemoryTierStatus, MigAsk, MigGpuStatus,
+    MigInstance, MigLoad, MigStatus, PROTOCOL, Peer, Percent, Reason, Reply, Request, Right,
+    Status, StepMemory, Viewer, WireError, decode, encode, may, needs, refusal,
 };
 use crate::health::Verb;
 use crate::job::JobId;

@@ -95,8 +95,7 @@ impl Reports {
             // What is done to a GPU needs slurmctld's word, whatever the step names.
             Request::StepStart {
                 id, asked, memory, ..
-            } if asked.waits() || memory.is_some() || needs_job_context(&self.rules, asked) =>
-            {
+            } if asked.waits() || memory.is_some() || needs_job_context(&self.rules, asked) => {
                 id.job.clone()
             }
             _ => {

@@ -176,17 +176,13 @@ fn refuse(stream: &Arc<UnixStream>, why: &str) {
 
 impl Shared {
     /// Serves a connection to its end. Answers why it is not served, for the program's user.
-    fn talk(
-        &self,
-        stream: &Arc<UnixStream>,
-        peer: Peer,
-        guest: Place,
-    ) -> Result<(), &'static str> {
+    fn talk(&self, stream: &Arc<UnixStream>, peer: Peer, guest: Place) -> Result<(), &'static str> {
         let program = self.identify(peer, guest)?;
         let place = self.places.enter(Kind::Member, peer.uid);
         let _place = place.ok_or("too many programs of this user have memory in tiers here")?;
         let mut lines = Lines::default();
-        let silent = "the program and gpuosd do not understand each other: use gpuos of one release";
+        let silent =
+            "the program and gpuosd do not understand each other: use gpuos of one release";
         stream.set_read_timeout(Some(HELLO)).map_err(|_| silent)?;
         match next(stream, &mut lines) {
             Some(FromProgram::Hello { version: VERSION }) => {}

@@ -31,10 +31,7 @@ pub enum Order {
 ///
 /// # Errors
 /// The thread cannot be made.
-pub fn start(
-    processes: Box<dyn Processes>,
-    to: Sink<Notice>,
-) -> std::io::Result<Sender<Order>> {
+pub fn start(processes: Box<dyn Processes>, to: Sink<Notice>) -> std::io::Result<Sender<Order>> {
     let (orders, from) = channel();
     let run = move || watch(&*processes, &from, &to);
     thread::Builder::new().name("programs".into()).spawn(run)?;
@@ -116,7 +113,7 @@ mod tests {
         );
         let (to, from) = sync_channel::<Told>(8);
         let orders = start(Box::new(proc), Sink::of(&to)).unwrap();
-        let mut next = || match from.recv_timeout(Duration::from_secs(60)) {
+        let next = || match from.recv_timeout(Duration::from_secs(60)) {
             Ok(Told(Notice::Gone(client))) => client,
             Ok(Told(told)) => panic!("{told:?}"),
             Err(e) => panic!("{e}"),

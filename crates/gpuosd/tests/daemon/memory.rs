@@ -272,7 +272,10 @@ fn a_job_with_too_little_memory_is_told_how_much_it_takes() {
     step(&daemon, 7, &[2], 120 * GIB, false);
     let mut program = Program::start(&site, &daemon, 7);
     let why = program.ask(2, 120 * GIB).unwrap_err();
-    assert!(why.contains("of host memory") && why.contains("a larger --mem"), "{why}");
+    assert!(
+        why.contains("of host memory") && why.contains("a larger --mem"),
+        "{why}"
+    );
     // What fits is given.
     let (hbm, host, ..) = program.ask_again(2, 85 * GIB).unwrap();
     assert_eq!(hbm, CARD);
@@ -327,7 +330,7 @@ fn two_jobs_have_a_gpu_in_turns_and_one_that_is_deaf_is_ended() {
     assert_eq!(told.gpus[2].turn, Some(7.into()));
     for _ in 0..2 {
         for (holder, other) in [(0, 1), (1, 0)] {
-            let mut both = [&mut a, &mut b];
+            let both = [&mut a, &mut b];
             assert!(matches!(both[holder].told(), Some(ToProgram::Park { .. })));
             both[holder].say(FromProgram::Parked {
                 took_ms: 1,
@@ -343,7 +346,10 @@ fn two_jobs_have_a_gpu_in_turns_and_one_that_is_deaf_is_ended() {
     }
     site.until("what was parked", || {
         let programs = status(&daemon).programs;
-        let parks: Vec<_> = programs.iter().map(|one| (one.parks, one.moved_down)).collect();
+        let parks: Vec<_> = programs
+            .iter()
+            .map(|one| (one.parks, one.moved_down))
+            .collect();
         (parks == [(2, 2 * GIB); 2]).then_some(())
     });
     // It is killed while it parks: the other one goes on.
@@ -389,7 +395,10 @@ fn what_was_lent_outlives_gpuosd_and_nothing_is_lent_twice() {
     assert_eq!(leases(&daemon), [a.child.id()]);
     // The process has ended meanwhile as far as this test is concerned: another one with its number and start is it.
     let mut b = Program::start(&site, &daemon, 8);
-    assert!(b.ask(2, 60 * GIB).unwrap().3, "the GPU is the other's still");
+    assert!(
+        b.ask(2, 60 * GIB).unwrap().3,
+        "the GPU is the other's still"
+    );
     a.forget();
     assert_eq!(b.told(), Some(ToProgram::Turn));
     assert_eq!(leases(&daemon), [b.child.id()]);
@@ -410,7 +419,9 @@ fn a_job_that_is_over_leaves_nothing() {
     };
     daemon.ask(&Request::StepEnd { id }).unwrap();
     // What is left of it is ended.
-    assert!(matches!(program.told(), Some(ToProgram::Note { text }) if text.contains("its job is over")));
+    assert!(
+        matches!(program.told(), Some(ToProgram::Note { text }) if text.contains("its job is over"))
+    );
     program.child.wait().unwrap();
     program.forget();
     site.until("all of it is free", || {

@@ -23,10 +23,10 @@ use gpuos_workload::job::Job;
 
 use super::effect::{Effect, Effects, Quota, Then};
 use super::facts::Facts;
-use crate::memory::{Notice, Saved};
 use crate::memory::line::Line;
 use crate::memory::programs::{self, Member, Members, Program};
 use crate::memory::watch::Order;
+use crate::memory::{Notice, Saved};
 use crate::queue::{Task, Why};
 
 /// The broker is told of the time so often while somebody has a lease.
@@ -175,7 +175,8 @@ impl Memory {
 
     /// slurmctld told all jobs of the node, or the last step of one has ended: others than those in the table are gone.
     pub fn keep_jobs(&mut self, on: &Facts<'_>, fx: &mut Effects) {
-        self.steps.retain(|id, _| on.jobs.jobs.contains_key(&id.job));
+        self.steps
+            .retain(|id, _| on.jobs.jobs.contains_key(&id.job));
         let gone = |job: &&JobId| !on.jobs.jobs.contains_key(*job);
         let gone: Vec<JobId> = self.jobs.keys().filter(gone).cloned().collect();
         for job in gone {
@@ -317,7 +318,11 @@ impl Memory {
         let total = self.supply.gpus.iter().find(|(of, _)| *of == gpu);
         // Only who has something in host memory needs room there to move.
         let tiers = total.is_some_and(|(_, total)| bytes > hbm.min(*total));
-        let asked = if tiers { bytes.saturating_add(SLACK) } else { bytes };
+        let asked = if tiers {
+            bytes.saturating_add(SLACK)
+        } else {
+            bytes
+        };
         holder.asked.insert(gpu, (bytes, tiers));
         let ask = Input::Ask {
             client,
@@ -388,14 +393,19 @@ impl Memory {
             fx.push(Effect::Save(Then::Memory(self.revision)));
         }
         let revision = self.revision;
-        self.pending.extend(wants.into_iter().map(|want| (revision, want)));
+        self.pending
+            .extend(wants.into_iter().map(|want| (revision, want)));
         let any = !self.holders.is_empty() || !self.broker.view().clients.is_empty();
         self.due = any.then(|| self.due.unwrap_or(on.now.at + TICK));
         self.go_on(on, fx);
     }
 
     fn go_on(&mut self, on: &Facts<'_>, fx: &mut Effects) {
-        while self.pending.front().is_some_and(|(of, _)| *of <= self.saved) {
+        while self
+            .pending
+            .front()
+            .is_some_and(|(of, _)| *of <= self.saved)
+        {
             if let Some((_, want)) = self.pending.pop_front() {
                 self.want(want, on, fx);
             }

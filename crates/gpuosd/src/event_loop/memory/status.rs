@@ -15,7 +15,11 @@ pub fn status(memory: &Memory) -> MemoryStatus {
     MemoryStatus {
         gpus: view.gpus.iter().filter_map(gpu).collect(),
         host: tier(view.host),
-        programs: view.clients.iter().map(|one| program(memory, one)).collect(),
+        programs: view
+            .clients
+            .iter()
+            .map(|one| program(memory, one))
+            .collect(),
         programs_of_others: 0,
     }
 }
