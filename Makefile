@@ -223,11 +223,13 @@ ckpt-scale:
 	@scripts/needs.sh build
 	GPUOS_CKPT_SCALE=1 GPUOS_WRITE=1 $(CARGO) test --release --locked -p gpuos_mover --test mover -- --nocapture scale::
 
-# On the simulated driver, in three ways; builds without debug assertions move nothing at random, so this is no release build.
+# On the simulated driver, in three ways; builds without debug assertions move nothing at random, so this is no release build. Then the
+# broker of a node, on jobs in simulated time.
 MEM_SEEDS ?= 3334
 mem-matrix:
 	@scripts/needs.sh build
 	GPUOS_LONG=1 GPUOS_PRELOAD_SEEDS=$(MEM_SEEDS) $(CARGO) test --locked -p gpuos_preload --test preload -- --nocapture
+	GPUOS_LONG=1 $(CARGO) test --locked -p gpuos_memory --test memory -- --nocapture lease
 
 # Jobs that run while gpuos itself is upgraded, from a revision of this repository.
 upgrade:

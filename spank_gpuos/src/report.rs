@@ -156,6 +156,7 @@ pub fn started(socket: &str, node: &str, start: Start) -> StepAnswer {
         asked,
         mig,
         switchable,
+        memory: None,
         reason,
     };
     let sent = send(&path, &request);

@@ -154,6 +154,7 @@ fn a_step_with_slices_has_them_or_does_not_run() {
             tasks: 1,
         }),
         switchable: false,
+        memory: None,
         reason: Reason::Devices,
     };
     let long = Duration::from_secs(60);

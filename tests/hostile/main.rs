@@ -12,6 +12,7 @@ pub(crate) mod attacker;
 pub(crate) mod attempt;
 mod checkpoints;
 mod claims;
+mod leases;
 mod mps;
 mod network;
 mod node;
@@ -78,6 +79,7 @@ fn attempts() -> Vec<Attempt> {
         claims::all(),
         node::all(),
         mps::all(),
+        leases::all(),
         network::all(),
         checkpoints::all(),
     ]

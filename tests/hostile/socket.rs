@@ -265,6 +265,7 @@ fn others(all: &mut Vec<Attempt>) {
             "n2",
         ),
         ("asks for the slices", Request::Mig, "n1"),
+        ("asks for memory in tiers", Request::Memory, "n1"),
     ] {
         all.push(
             attempt(INPUT, name, own, move |stage| {

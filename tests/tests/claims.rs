@@ -164,6 +164,7 @@ fn how_long(cluster: &Cluster) {
             asked,
             mig,
             switchable,
+            memory: None,
             reason: Reason::Devices,
         };
         let begun = Instant::now();

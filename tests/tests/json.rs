@@ -204,6 +204,7 @@ impl Node {
                 asked,
                 mig: None,
                 switchable: false,
+                memory: None,
                 reason: Reason::Devices,
             })
             .unwrap();
@@ -442,6 +443,7 @@ fn the_slices_of_a_node_are_shown() {
             tasks: 1,
         }),
         switchable: false,
+        memory: None,
         reason: Reason::Devices,
     };
     client.ask(&asked).unwrap();

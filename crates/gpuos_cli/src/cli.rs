@@ -25,7 +25,7 @@ pub use ckpt::{
     CkptArgs, CkptCommand, CkptDrillArgs, CkptJobArgs, CkptListArgs, CkptNowArgs, CkptPruneArgs,
     CkptReportArgs, CkptRestartArgs, MoverReach,
 };
-pub use mem::{MemArgs, MemCommand, MemSimArgs, Room};
+pub use mem::{MemArgs, MemCommand, MemShowArgs, MemSimArgs, Room};
 pub use mig::{MigArgs, MigAssertArgs, MigCommand, MigPlanArgs, Reach};
 pub use run::RunArgs;
 pub use sim::{Protocol, SimArgs};
@@ -107,7 +107,9 @@ impl Command {
             Command::Replay(_)
                 | Command::Discover(_)
                 | Command::Sim(_)
-                | Command::Mem(_)
+                | Command::Mem(MemArgs {
+                    command: MemCommand::Sim(_)
+                })
                 | Command::Layout(_)
                 | Command::Completion(_)
                 | Command::Man(_)

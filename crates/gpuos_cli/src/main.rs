@@ -119,7 +119,7 @@ fn run(cli: &Cli) -> anyhow::Result<u8> {
             }
         },
         Command::Ckpt(args) => ckpt::run(&machine, args)?,
-        Command::Mem(args) => mem::run(args)?,
+        Command::Mem(args) => mem::run(&machine, args)?,
         // It speaks while it works, and hands on the exit code of the program.
         Command::Run(args) => return run::run(&machine, args),
         Command::Drain(args) if args.migrate => migrate::run(&machine, args)?,

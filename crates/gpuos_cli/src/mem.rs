@@ -1,6 +1,9 @@
-//! `gpuos mem sim`: a trace of GPU memory under each policy.
+//! `gpuos mem`: a trace of GPU memory under each policy (`sim`), and what a node lends (`show`).
+
+mod show;
 
 use anyhow::{Context, Result, anyhow, bail};
+use gpuos_host::Machine;
 use gpuos_memory::bound;
 use gpuos_memory::patterns::{PATTERNS, Pattern};
 use gpuos_memory::policy::{NAMES, named};
@@ -19,9 +22,10 @@ const MOST_BYTES: u64 = 1 << 30;
 /// Answers `gpuos mem`.
 ///
 /// # Errors
-/// A trace that cannot be read, or too little GPU memory.
-pub fn run(args: &MemArgs) -> Result<Reply> {
+/// A trace that cannot be read, or too little GPU memory; no gpuosd.
+pub fn run(machine: &dyn Machine, args: &MemArgs) -> Result<Reply> {
     match &args.command {
+        MemCommand::Show(args) => show::run(machine, args),
         MemCommand::Sim(args) => sim(args),
     }
 }

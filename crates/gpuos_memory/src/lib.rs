@@ -8,15 +8,19 @@
 //! - [`bound`]: the least that any policy can move, for a trace that is known beforehand,
 //! - [`replay`]: a trace under a policy, and what went over the link.
 //! - [`table`]: where each extent of a process is, and what may be done with it.
-//! - [`link`]: which move goes over a link next.
+//! - [`link`]: which move goes over a link next,
+//! - [`lease`]: which process of a node may have how much of which tier, and whose turn it is on a GPU,
+//! - [`protocol`]: what a program and gpuosd say to each other about it.
 //!
 //! Pure: no I/O, no clock, no threads, no logging and no unsafe code.
 #![forbid(unsafe_code)]
 
 pub mod bound;
+pub mod lease;
 pub mod link;
 pub mod patterns;
 pub mod policy;
+pub mod protocol;
 pub mod replay;
 pub mod table;
 pub mod trace;

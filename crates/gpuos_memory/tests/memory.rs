@@ -1,7 +1,15 @@
 //! Tests of the memory of GPUs, as far as it is thinking.
 
 mod bound;
+mod lease;
+mod lease_kills;
+mod lease_pressure;
+mod lease_sim;
+mod lease_storm;
+mod lease_support;
+mod lease_turns;
 mod link;
 mod policies;
+mod protocol;
 mod table;
 mod trace;

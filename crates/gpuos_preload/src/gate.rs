@@ -14,7 +14,7 @@
 //! give up a closed gate that drains for too long, and the mover tries again later. Once it is sealed there is only copying left.
 
 use std::cell::Cell;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -37,6 +37,11 @@ struct Counter(AtomicUsize);
 static INSIDE: [Counter; SHARDS] = [const { Counter(AtomicUsize::new(0)) }; SHARDS];
 static STATE: AtomicU32 = AtomicU32::new(OFF);
 static NEXT: AtomicUsize = AtomicUsize::new(0);
+/// Somebody came since [`take_touched`]. It is written only when it changes, so that threads do not take it from each other.
+static TOUCHED: Touched = Touched(AtomicBool::new(false));
+
+#[repr(align(128))]
+struct Touched(AtomicBool);
 static WAITING: (Mutex<()>, Condvar) = (Mutex::new(()), Condvar::new());
 
 struct Here {
@@ -74,6 +79,9 @@ pub(crate) fn enter() -> Inside {
                 .set(NEXT.fetch_add(1, Ordering::Relaxed) % SHARDS + 1);
         }
         let shard = here.shard.get() - 1;
+        if !TOUCHED.0.load(Ordering::Relaxed) {
+            TOUCHED.0.store(true, Ordering::Relaxed);
+        }
         INSIDE[shard].0.fetch_add(1, Ordering::SeqCst);
         if STATE.load(Ordering::SeqCst) != OPEN {
             wait(shard);
@@ -136,6 +144,22 @@ pub(crate) fn on() {
     change(OFF, OPEN);
 }
 
+/// Turns the gate on, closed as after [`seal`]: nobody comes in before [`open`].
+pub(crate) fn on_sealed() {
+    change(OFF, MOVING);
+}
+
+/// Whether somebody came, in or only to the gate, since this was asked last.
+pub(crate) fn take_touched() -> bool {
+    TOUCHED.0.load(Ordering::Relaxed) && TOUCHED.0.swap(false, Ordering::Relaxed)
+}
+
+/// Whether a call is inside. Those that wait for the gate are not.
+pub(crate) fn is_used() -> bool {
+    let mut counters = INSIDE.iter();
+    counters.any(|counter| counter.0.load(Ordering::SeqCst) != 0)
+}
+
 /// Turns it off for good: in a child of `fork`, which has no driver.
 pub(crate) fn off() {
     STATE.store(OFF, Ordering::SeqCst);
@@ -189,7 +213,6 @@ pub(crate) static ALONE: Mutex<()> = Mutex::new(());
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::atomic::AtomicBool;
     use std::time::Instant;
 
     fn alone() -> std::sync::MutexGuard<'static, ()> {
@@ -248,6 +271,30 @@ mod tests {
             open();
         });
         assert!(entered.load(Ordering::SeqCst));
+    }
+
+    #[test]
+    fn who_comes_to_a_gate_is_seen_in_and_before_it() {
+        let _alone = alone();
+        take_touched();
+        assert!(!take_touched());
+        let inside = enter();
+        assert!(take_touched() && is_used());
+        drop(inside);
+        assert!(close() && seal());
+        take_touched();
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| drop(enter()));
+            while !take_touched() {
+                std::thread::yield_now();
+            }
+            // It goes out again to wait, so that the mover is not kept.
+            while is_used() {
+                std::thread::yield_now();
+            }
+            assert!(!waits.is_finished());
+            open();
+        });
     }
 
     #[test]

@@ -7,8 +7,10 @@
 //! - [`gate`]: calls go in, and nothing moves while they are inside,
 //! - [`table`]: all functions of the driver and what is done with each,
 //! - [`driver`]: the real ones; `vmm`: those that this library calls itself,
-//! - [`process`]: what it is told by the environment, and why nothing moves any more; `life`: `cuInit`, `fork`, the end,
+//! - [`process`]: what it is told by the environment, and why nothing moves any more; `lease`: what gpuosd gives instead; `life`: `cuInit`,
+//!   `fork`, the end,
 //! - [`memory`]: ranges, extents, devices; `heat`: what a program touches; `plan`: what is to move; `mover`: the thread that moves,
+//! - [`broker`]: the thread that talks to gpuosd; [`park`]: giving the GPU to the next job, and having it again,
 //! - `wrappers`, `exports`: the functions that programs get; `lookup`: how they get them; `interpose`: `dlsym` and `dlopen`.
 //!
 //! A panic ends in the wrapper: the call goes to the driver or fails, and the process is pinned.
@@ -16,6 +18,7 @@
 #[cfg(panic = "abort")]
 compile_error!("a panic must not end the program that this library is loaded into");
 
+mod broker;
 #[cfg_attr(test, allow(dead_code, reason = "unit tests have no `dlsym` of ours"))]
 mod driver;
 mod exports;
@@ -23,12 +26,14 @@ mod gate;
 mod heat;
 #[cfg_attr(test, allow(dead_code, reason = "unit tests have no `dlsym` of ours"))]
 mod interpose;
+mod lease;
 mod life;
 #[cfg_attr(test, allow(dead_code, reason = "unit tests have no `dlsym` of ours"))]
 mod lookup;
 mod memory;
 mod mover;
 mod mutant;
+mod park;
 mod plan;
 mod pointer;
 mod process;

@@ -2,6 +2,7 @@
 
 use std::sync::Once;
 
+use crate::broker::{self, Asked};
 use crate::mutant::{self, Mutant};
 use crate::table::index;
 use crate::{driver, gate, mover, process};
@@ -17,6 +18,7 @@ pub(crate) fn begin() {
             if !mutant::is(Mutant::Fork) {
                 gate::off();
             }
+            broker::forget();
         }
         extern "C" fn end() {
             mover::stop();
@@ -24,7 +26,13 @@ pub(crate) fn begin() {
         // SAFETY: functions without arguments. What runs in the child stores one word, and takes no lock.
         let registered = unsafe { libc::pthread_atfork(None, None, Some(child)) == 0 && libc::atexit(end) == 0 };
         if registered && driver::real(index::cuMemAddressReserve) != 0 {
-            gate::on();
+            match broker::begin() {
+                // Said by those who asked; the gate stays off, and every call goes to the driver.
+                Asked::Refused => return,
+                // Sealed already.
+                Asked::Wait => {}
+                Asked::Go => gate::on(),
+            }
             mover::begin();
         } else {
             process::say(format_args!("the driver has no virtual memory, or libc no room for a handler: the program runs without gpuos's memory"));

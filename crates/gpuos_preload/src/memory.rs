@@ -9,6 +9,7 @@ use gpuos_memory::table::{self, ExtentId, State, Table, Tier};
 use gpuos_memory::trace;
 
 use crate::driver::code;
+use crate::lease;
 use crate::mutant::{self, Mutant};
 use crate::process::{self, BLOCK};
 use crate::vmm::{self, Answer, Place};
@@ -185,16 +186,24 @@ impl Device {
                 return None;
             }
         }
-        let hbm = grant
-            .hbm
-            .unwrap_or(u64::MAX)
-            .min(grant.bytes)
-            .min(vmm::total(device).ok()?);
-        // What moves has room in both tiers meanwhile.
-        let host = grant.bytes - hbm + hbm.min(BATCH);
+        let total = vmm::total(device).ok()?;
+        let (bytes, hbm, host) = match lease::of(device) {
+            // gpuosd's word, whatever the environment says.
+            Some(lease) => {
+                let hbm = lease.hbm.min(total);
+                // The driver keeps some of what NVML shows.
+                let bytes = lease.bytes - (lease.hbm - hbm);
+                (bytes.min(grant.bytes), hbm, lease.host)
+            }
+            None => {
+                let hbm = grant.hbm.unwrap_or(u64::MAX).min(grant.bytes).min(total);
+                // What moves has room in both tiers meanwhile.
+                (grant.bytes, hbm, grant.bytes - hbm + hbm.min(BATCH))
+            }
+        };
         Some(Device {
             table: Table::new(hbm / BLOCK, host.div_ceil(BLOCK)),
-            grant: grant.bytes,
+            grant: bytes,
             hbm,
             small: 0,
             node,
@@ -243,6 +252,14 @@ impl Memory {
             .and_then(Option::as_ref)
             .map_or(0, |device| device.small);
         ranges.map(|range| range.bytes).sum::<u64>() + small
+    }
+
+    /// Bytes that are in the memory of devices, the driver's own small allocations among them.
+    pub(crate) fn bytes_in_hbm(&self) -> u64 {
+        let devices = self.devices.values().flatten();
+        devices
+            .map(|device| device.table.used(Tier::Hbm) * BLOCK + device.small)
+            .sum()
     }
 
     /// What a program sees as free, and in all.
@@ -352,7 +369,7 @@ impl Memory {
         }
     }
 
-    fn look_for_cold(&self) {
+    pub(crate) fn look_for_cold(&self) {
         let mut devices = self.devices.values().flatten();
         COLD.store(
             devices.any(|device| device.table.used(Tier::Host) > 0),

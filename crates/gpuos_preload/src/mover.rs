@@ -24,13 +24,24 @@ const END: Duration = Duration::from_secs(1);
 static BUSY: Mutex<()> = Mutex::new(());
 static STOP: AtomicBool = AtomicBool::new(false);
 
-/// What was done: extents and bytes that were moved, and how often a closed gate was given up.
+/// What was done: extents that were moved, bytes to host memory and back, and how often a closed gate was given up.
 static MOVED: AtomicU64 = AtomicU64::new(0);
-static BYTES: AtomicU64 = AtomicU64::new(0);
+static DOWN: AtomicU64 = AtomicU64::new(0);
+static UP: AtomicU64 = AtomicU64::new(0);
 static GIVEN_UP: AtomicU64 = AtomicU64::new(0);
 
 fn count(what: &AtomicU64, more: u64) {
     what.fetch_add(more, Ordering::Relaxed);
+}
+
+/// Bytes that were moved to host memory and back.
+pub(crate) fn moved() -> (u64, u64) {
+    (DOWN.load(Ordering::Relaxed), UP.load(Ordering::Relaxed))
+}
+
+/// Whether the process ends.
+pub(crate) fn is_stopping() -> bool {
+    STOP.load(Ordering::SeqCst)
 }
 
 /// Keeps the mover from using contexts.
@@ -58,11 +69,11 @@ pub(crate) fn stop() {
     }
     drop(hold(END));
     if std::env::var_os("GPUOS_MEM_REPORT").is_some() {
-        let [moved, bytes, given_up] =
-            [&MOVED, &BYTES, &GIVEN_UP].map(|what| what.load(Ordering::Relaxed));
+        let [moved, down, up, given_up] =
+            [&MOVED, &DOWN, &UP, &GIVEN_UP].map(|what| what.load(Ordering::Relaxed));
         process::say(format_args!(
             "moved {moved} extents of {} MiB in all; given up {given_up} times",
-            bytes >> 20
+            (down + up) >> 20
         ));
     }
 }
@@ -75,23 +86,30 @@ fn shake() -> Option<u64> {
     seed.parse().ok()
 }
 
-/// Starts the thread.
+/// Starts a thread of this library's. Signals are the program's: its handlers run on its threads.
+///
+/// # Errors
+/// There can be no more threads.
+pub(crate) fn thread(name: &str, body: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
+    let builder = std::thread::Builder::new().name(name.to_string());
+    // SAFETY: sets of signals of this frame; the thread inherits the mask, and the old one is set again.
+    let started = unsafe {
+        let mut all: libc::sigset_t = std::mem::zeroed();
+        let mut before: libc::sigset_t = std::mem::zeroed();
+        libc::sigfillset(&raw mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
+        let started = builder.spawn(body);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut());
+        started
+    };
+    started.map(drop)
+}
+
+/// Starts the thread that moves.
 pub(crate) fn begin() {
     static BEGUN: Once = Once::new();
     BEGUN.call_once(|| {
-        let builder = std::thread::Builder::new().name("gpuos-mover".to_string());
-        // Signals are the program's: its handlers run on its threads.
-        // SAFETY: sets of signals of this frame; the thread inherits the mask, and the old one is set again.
-        let started = unsafe {
-            let mut all: libc::sigset_t = std::mem::zeroed();
-            let mut before: libc::sigset_t = std::mem::zeroed();
-            libc::sigfillset(&raw mut all);
-            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
-            let started = builder.spawn(run);
-            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut());
-            started
-        };
-        if let Err(error) = started {
+        if let Err(error) = thread("gpuos-mover", run) {
             process::pin(format_args!("no thread can be started: {error}"));
         }
     });
@@ -183,7 +201,7 @@ fn batch(plan: &Plan) {
 }
 
 /// Waits for the work of all contexts. Answers false where that cannot be.
-fn drain() -> bool {
+pub(crate) fn drain() -> bool {
     if mutant::is(Mutant::Drain) {
         return true;
     }
@@ -220,7 +238,7 @@ struct Moving {
 
 impl Memory {
     /// Moves extents of a device to a tier; those that cannot be stay.
-    fn shift(&mut self, device: i32, numbers: impl Iterator<Item = u32>, tier: Tier) {
+    pub(crate) fn shift(&mut self, device: i32, numbers: impl Iterator<Item = u32>, tier: Tier) {
         let mut moving = Vec::new();
         let mut used = 0;
         for number in numbers {
@@ -360,7 +378,11 @@ impl Memory {
             }
             vmm::release(std::mem::replace(&mut extent.handle, one.handle));
             count(&MOVED, 1);
-            count(&BYTES, extent.bytes);
+            let way = match there.table.state(extent.id) {
+                Ok(State::Host) => &DOWN,
+                _ => &UP,
+            };
+            count(way, extent.bytes);
         } else {
             vmm::release(one.handle);
         }

@@ -33,9 +33,13 @@ pub(crate) enum Mutant {
     Grant,
     /// A child of `fork` goes on as if it had a driver.
     Fork,
+    /// A process that is told to park moves nothing.
+    ParkNothing,
+    /// A process that is parked lets calls in.
+    ParkOpen,
 }
 
-const NAMES: [(&str, Mutant); 14] = [
+const NAMES: [(&str, Mutant); 16] = [
     ("graph-gate", Mutant::GraphGate),
     ("launch-gate", Mutant::LaunchGate),
     ("copy-gate", Mutant::CopyGate),
@@ -50,6 +54,8 @@ const NAMES: [(&str, Mutant); 14] = [
     ("free-drain", Mutant::FreeDrain),
     ("grant", Mutant::Grant),
     ("fork", Mutant::Fork),
+    ("park-nothing", Mutant::ParkNothing),
+    ("park-open", Mutant::ParkOpen),
 ];
 
 /// Whether this error is planted.

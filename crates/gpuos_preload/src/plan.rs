@@ -26,7 +26,7 @@ impl Plan {
 
 impl Memory {
     /// The device of an extent and the tier that it is in; `None` if it cannot be moved.
-    fn movable(&self, number: u32) -> Option<(i32, Tier, u64)> {
+    pub(crate) fn movable(&self, number: u32) -> Option<(i32, Tier, u64)> {
         let (start, at) = (*self.numbers.get(number as usize)?)?;
         let range = self.ranges.get(&start)?;
         if range.pinned && !mutant::is(Mutant::Pinned) {

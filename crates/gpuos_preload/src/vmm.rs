@@ -146,6 +146,25 @@ pub(crate) fn attribute(number: u64, device: i32) -> Answer<i32> {
     Ok((value as u32).cast_signed())
 }
 
+/// How many devices there are.
+pub(crate) fn count() -> Answer<i32> {
+    Ok((get(index::cuDeviceGetCount, &[])? as u32).cast_signed())
+}
+
+/// The device of a number.
+pub(crate) fn nth(number: i32) -> Answer<i32> {
+    let device = get(index::cuDeviceGet, &[u64::from(number.cast_unsigned())])?;
+    Ok((device as u32).cast_signed())
+}
+
+/// Who a device is.
+pub(crate) fn uuid(device: i32) -> Answer<[u8; 16]> {
+    let mut uuid = [0_u8; 16];
+    let words = [&raw mut uuid as u64, u64::from(device.cast_unsigned())];
+    call(index::cuDeviceGetUuid_v2, &words).or_else(|_| call(index::cuDeviceGetUuid, &words))?;
+    Ok(uuid)
+}
+
 /// All memory of a device.
 pub(crate) fn total(device: i32) -> Answer<u64> {
     get(

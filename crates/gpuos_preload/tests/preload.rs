@@ -5,6 +5,7 @@
 #[allow(dead_code, reason = "the simulated driver's tests use all of it")]
 mod common;
 
+mod broker;
 mod calls;
 mod clients;
 mod programs;

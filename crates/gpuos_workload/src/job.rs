@@ -14,6 +14,8 @@ pub struct Allocation {
     pub slices: GpuSet,
     /// GPUs of which it has parts on each of them: others may have them too.
     pub shared: GpuSet,
+    /// Memory on each of them, in MiB; 0 where the workload manager does not give memory to jobs.
+    pub memory_mib: u64,
 }
 
 /// What becomes of a job.
@@ -101,6 +103,18 @@ impl Job {
         self.sum_on(node, |part| part.shared)
     }
 
+    /// GPUs that it has on a node as a whole.
+    pub fn whole_on(&self, node: &str) -> GpuSet {
+        self.sum_on(node, |part| part.gpus)
+    }
+
+    /// Memory that it has on a node, in MiB; 0: nobody says.
+    pub fn memory_on(&self, node: &str) -> u64 {
+        let here = self.allocations.iter();
+        let here = here.filter(|part| part.nodes.iter().any(|name| name == node));
+        here.fold(0, |sum, part| sum.saturating_add(part.memory_mib))
+    }
+
     /// GPUs that it has on a node, as a whole or in part.
     pub fn gpus_on(&self, node: &str) -> GpuSet {
         self.sum_on(node, |part| GpuSet(part.gpus.0 | part.shared.0))
@@ -125,6 +139,7 @@ mod tests {
             gpus: GpuSet(gpus),
             shared: GpuSet(shared),
             slices: GpuSet(slices),
+            memory_mib: 10,
         };
         let job = Job {
             allocations: vec![
@@ -138,6 +153,8 @@ mod tests {
         assert_eq!(job.shared_on("n1"), GpuSet(4));
         assert_eq!(job.slices_on("n1"), GpuSet(0xf1));
         assert_eq!(job.gpus_on("n3"), GpuSet::EMPTY);
+        assert_eq!((job.memory_on("n1"), job.memory_on("n3")), (20, 0));
+        assert_eq!(job.whole_on("n1"), GpuSet(3));
     }
 
     #[test]

@@ -510,6 +510,7 @@ mod tests {
                 gpus: gpus.iter().fold(GpuSet::EMPTY, |set, gpu| set.with(*gpu)),
                 slices: GpuSet::EMPTY,
                 shared: GpuSet::EMPTY,
+                memory_mib: 0,
             }],
             ..Job::default()
         }

@@ -11,6 +11,7 @@
 //! - [`limits`]: sets power limits and clocks for jobs,
 //! - [`mps`]: starts and ends MPS daemons for jobs,
 //! - [`mig`]: makes and destroys MIG instances for jobs, and writes [`slices`] ([`switchable_file`]: which GPUs are MIG-switchable),
+//! - [`memory`]: hears programs that ask for memory in tiers, and sees them end,
 //! - [`disk`]: writes the state ([`store`]) and the audit log ([`audit`]),
 //! - [`socket_handler`]: answers clients,
 //! - [`peers`]: the other nodes of this node's jobs,
@@ -35,6 +36,7 @@ pub mod isolation;
 pub mod jobs;
 pub mod known;
 pub mod limits;
+pub mod memory;
 pub mod metrics;
 pub mod mig;
 pub mod mps;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
 use gpuos_config::gpuos_toml::Config;
-use gpuos_core::wire::switchable_file as beside;
+use gpuos_core::wire::{memory_socket, switchable_file as beside};
 use gpuos_daemon::door::Door;
 use gpuos_daemon::places;
 use gpuos_host::hardware::discover::Sysfs;
@@ -29,6 +29,7 @@ use crate::gpus::{self, Library};
 use crate::host;
 use crate::isolation;
 use crate::known::Known;
+use crate::memory;
 use crate::mig::GpuThreads;
 use crate::mps::Runner;
 use crate::numbering::Numbering;
@@ -146,6 +147,7 @@ pub fn run(options: &Options) -> Result<()> {
         groups: Box::new(Cgroups::at(&options.cgroup, &options.runtime_dir, &node)),
     };
     let gpus = (library.clone(), numbering.clone());
+    let programs = PathBuf::from(memory_socket(&door.path().to_string_lossy()));
     let ports = Ports {
         numbering: numbering.clone(),
         peers: peers.clone(),
@@ -178,6 +180,7 @@ pub fn run(options: &Options) -> Result<()> {
             to: Sink::of(&to),
             threads: Mutex::default(),
         }),
+        memory: hear_programs(options, &programs, &to)?,
         to: to.clone(),
         disk,
         known,
@@ -199,9 +202,34 @@ pub fn run(options: &Options) -> Result<()> {
     let _ = sd_notify::notify(false, &[sd_notify::NotifyState::Ready]);
     serve(events, &from, &mut door, &handler);
     peers.end(FAREWELL);
+    let _ = std::fs::remove_file(&programs);
     let _ = sd_notify::notify(false, &[sd_notify::NotifyState::Stopping]);
     door.close();
     Ok(())
+}
+
+/// Hears programs that ask for memory in tiers. Where there can be no socket they run without.
+fn hear_programs(
+    options: &Options,
+    socket: &Path,
+    to: &SyncSender<Message>,
+) -> Result<memory::Ports> {
+    let processes = || Proc::at(&options.proc).with_groups_below(&options.slurm_groups);
+    let members = memory::programs::Members::default();
+    match socket::bind(socket) {
+        Ok(listener) => {
+            let (processes, members) = (Box::new(processes()), members.clone());
+            memory::door::serve(listener, processes, members, Sink::of(to))?;
+        }
+        Err(e) => tracing::error!("no socket for memory in tiers: {}: {e}", socket.display()),
+    }
+    let meminfo = std::fs::read_to_string(options.proc.join("meminfo")).unwrap_or_default();
+    Ok(memory::Ports {
+        watch: memory::watch::start(Box::new(processes()), Sink::of(to))?,
+        members,
+        host: memory::host_memory(&meminfo),
+        turn_ms: options.memory_turn * 1000,
+    })
 }
 
 fn serve(

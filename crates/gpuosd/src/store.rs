@@ -11,6 +11,7 @@ use gpuos_model::gpuset::MAX_GPUS;
 use serde::{Deserialize, Serialize};
 
 use crate::jobs::Table;
+use crate::memory;
 use crate::mig::pool::Journal;
 use crate::queue::Release;
 
@@ -44,6 +45,9 @@ pub struct Saved {
     /// MIG instances of jobs.
     #[serde(default)]
     pub mig: Journal,
+    /// Memory in tiers of jobs.
+    #[serde(default)]
+    pub memory: memory::Saved,
 }
 
 /// The bytes of a state.
@@ -190,6 +194,7 @@ mod tests {
             limits: Limits::default(),
             mps: Mps::default(),
             mig: Journal::default(),
+            memory: memory::Saved::default(),
         }
     }
 

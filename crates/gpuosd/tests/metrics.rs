@@ -193,6 +193,7 @@ fn jobs_come_and_go_in_metrics_and_map_files() {
         asked: gpuos_core::limits::Asked::default(),
         mig: None,
         switchable: false,
+        memory: None,
         reason: Reason::Devices,
     });
     node.line(
@@ -333,6 +334,7 @@ fn prometheus_scrapes_gpuosd_and_evaluates_the_rules() {
         asked: gpuos_core::limits::Asked::default(),
         mig: None,
         switchable: false,
+        memory: None,
         reason: Reason::Devices,
     });
     let prometheus = Prometheus::start(&node);
@@ -411,6 +413,7 @@ fn each_question_of_the_dashboard_finds_data_of_a_real_node() {
         asked: Default::default(),
         mig: None,
         switchable: false,
+        memory: None,
         reason: Reason::Devices,
     });
     let prometheus = Prometheus::start(&node);

@@ -23,6 +23,7 @@ use gpuosd::disk::Disk;
 use gpuosd::event_loop::{EventLoop, Message, Ports, Start};
 use gpuosd::gpus::{GpuIdentity, Library};
 use gpuosd::known::Known;
+use gpuosd::memory;
 use gpuosd::mig::GpuThreads;
 use gpuosd::mps::Runner;
 use gpuosd::numbering::Numbering;
@@ -214,6 +215,12 @@ fn ports(
             threads: Default::default(),
         }),
         isolation: channel().0,
+        memory: memory::Ports {
+            watch: channel().0,
+            members: Default::default(),
+            host: 0,
+            turn_ms: 30_000,
+        },
         disk: Disk::start(folder.into()).unwrap(),
         known: Known::default(),
         to,
@@ -325,6 +332,7 @@ fn a_job_without_gpus_that_an_option_needs_is_known_to_its_end() {
             asked: Asked::default(),
             mig: None,
             switchable: false,
+            memory: None,
             reason,
         });
     }

@@ -131,9 +131,13 @@ pub const MAY_USE: [(&str, &[&str]); 32] = [
             "gpuos_core",
             "gpuos_config",
             "gpuos_workload",
+            "gpuos_memory",
             "gpuos_host",
             "gpuos_daemon",
+            // What its tests run on.
             "gpuos_nvml",
+            "gpuos_cuda",
+            "gpuos_preload",
         ],
     ),
 ];

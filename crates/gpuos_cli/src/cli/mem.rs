@@ -1,7 +1,10 @@
 //! `gpuos mem` in the table of flags.
 
 use clap::{Args, Subcommand};
+use gpuos_core::job::JobId;
 use gpuos_memory::policy::NAMES;
+
+use super::{Reach, node_name};
 
 /// `gpuos mem`.
 #[derive(Args)]
@@ -14,6 +17,8 @@ pub struct MemArgs {
 /// What `gpuos mem` does.
 #[derive(Subcommand)]
 pub enum MemCommand {
+    /// Show what a node lends of the memory of its GPUs and of the host, to which programs, and whose turn it is.
+    Show(MemShowArgs),
     /// Replay what a program does with GPU memory, with less of it than it needs: what each policy moves over the link.
     Sim(MemSimArgs),
 }
@@ -22,9 +27,27 @@ impl MemCommand {
     /// Its name, with that of the command.
     pub fn name(&self) -> &'static str {
         match self {
+            MemCommand::Show(_) => "mem show",
             MemCommand::Sim(_) => "mem sim",
         }
     }
+}
+
+/// `gpuos mem show`.
+#[derive(Args)]
+pub struct MemShowArgs {
+    /// Only programs of this job, by its own number; exit 1 when it has none here.
+    #[arg(value_name = "JOBID")]
+    pub job: Option<JobId>,
+    /// Node to look at; without one this node.
+    #[arg(long, value_name = "NODE", value_parser = node_name)]
+    pub node: Option<String>,
+    /// Show it anew each second.
+    #[arg(long)]
+    pub watch: bool,
+    /// How gpuosd is reached.
+    #[command(flatten)]
+    pub reach: Reach,
 }
 
 /// `gpuos mem sim`.

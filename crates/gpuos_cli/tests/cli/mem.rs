@@ -1,6 +1,133 @@
-//! `gpuos mem sim`, over patterns and a trace of one's own.
+//! `gpuos mem sim`, over patterns and a trace of one's own, and `gpuos mem show`, with a gpuosd that tells of what it lends.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, channel};
+
+use gpuos_core::wire::{
+    Happening, MemoryGpuStatus, MemoryLeaseStatus, MemoryProgramStatus, MemoryStatus,
+    MemoryTierStatus, Peer, Reply, Request,
+};
+use gpuos_host::socket::{Limits, NAME, RequestHandler, Server, bind};
 
 use crate::site::Site;
+
+struct Lends(MemoryStatus);
+
+impl RequestHandler for Lends {
+    fn who(&self) -> (String, String) {
+        ("0.1.0".into(), "n1".into())
+    }
+
+    fn ask(&self, _peer: Peer, request: Request) -> Reply {
+        assert_eq!(request, Request::Memory);
+        let memory = Box::new(self.0.clone());
+        Reply::Memory { memory }
+    }
+
+    fn watch(&self, _peer: Peer) -> Receiver<Happening> {
+        channel().1
+    }
+}
+
+/// Two jobs have GPU 2 in turns, and GPU 3 lends nothing.
+fn lent() -> MemoryStatus {
+    let gib = |gib: u64| gib << 30;
+    let program = |job: u32, place: &str| MemoryProgramStatus {
+        job: job.into(),
+        uid: 1000,
+        pid: 100 + job,
+        place: place.into(),
+        busy: true,
+        connected: job == 7,
+        pinned: false,
+        leases: vec![MemoryLeaseStatus {
+            gpu: 2u8.try_into().unwrap(),
+            hbm: gib(60),
+            host: 0,
+            refuge: gib(60),
+        }],
+        moved_down: gib(120),
+        moved_up: gib(60),
+        parks: 2,
+    };
+    let gpu = |gpu: u8, promised: u64, turn: Option<u32>| MemoryGpuStatus {
+        gpu: gpu.try_into().unwrap(),
+        hbm: MemoryTierStatus {
+            present: gib(80),
+            promised: gib(promised),
+        },
+        in_turns: turn.is_some(),
+        serialised: false,
+        turn: turn.map(Into::into),
+    };
+    MemoryStatus {
+        gpus: vec![gpu(2, 60, Some(7)), gpu(3, 0, None)],
+        host: MemoryTierStatus {
+            present: gib(512),
+            promised: gib(120),
+        },
+        programs: vec![program(7, "resident"), program(8, "parked")],
+        programs_of_others: 1,
+    }
+}
+
+/// A gpuosd of node n1 that lends this; the flag that names its socket.
+pub fn daemon(site: &Site) -> String {
+    let dir = site.path("run-memory");
+    std::fs::create_dir_all(&dir).unwrap();
+    let listener = bind(&Path::new(&dir).join(NAME)).unwrap();
+    Server::start(listener, Arc::new(Lends(lent())), Limits::default()).unwrap();
+    format!("--runtime-dir={dir}")
+}
+
+#[test]
+fn what_a_node_lends_is_shown_with_whose_turn_it_is() {
+    let site = Site::new("24.11.5");
+    let run = daemon(&site);
+    let answer = site.run(&["mem", "show", &run]);
+    let wanted = "\
+n1: 1 of 2 GPUs lent, 120.0 of 512.0 GiB of host memory
+GPU 2   [##################......] 60.0 of 80.0 GiB  in turns: job 7 has it
+
+JOB  PID  GPU   HBM  HOST  FOR PARKING  PLACE                  WORK  PARKED    OUT  BACK
+  7  107    2  60.0   0.0         60.0  resident               yes        2  120.0  60.0
+  8  108    2  60.0   0.0         60.0  parked, not connected  yes        2  120.0  60.0
+Sizes are in GiB. OUT and BACK: what went to host memory and came back.
+1 process of other users
+";
+    assert_eq!(
+        (answer.code, &answer.out[..]),
+        (0, wanted),
+        "{}",
+        answer.err
+    );
+    let own = site.run(&["mem", "show", "8", &run]);
+    assert!(
+        own.code == 0 && !own.out.contains("  7  107"),
+        "{}",
+        own.out
+    );
+    let none = site.run(&["mem", "show", "9", &run]);
+    assert_eq!(none.code, 1);
+    assert!(
+        none.out.ends_with("job 9 has no memory in tiers here\n"),
+        "{}",
+        none.out
+    );
+    let json = site.run(&["mem", "show", "--json", &run]).json();
+    assert_eq!(
+        (
+            &json["schema"],
+            &json["node"],
+            &json["memory"]["programs"][1]["job"]
+        ),
+        (&"gpuos.mem/1".into(), &"n1".into(), &8.into())
+    );
+    let nobody = site.run(&["mem", "show", "--runtime-dir", &site.path("nowhere")]);
+    assert_eq!(nobody.code, 1);
+    assert!(nobody.err.contains("gpuosd"), "{}", nobody.err);
+}
 
 #[test]
 fn a_pattern_is_replayed_under_each_policy() {

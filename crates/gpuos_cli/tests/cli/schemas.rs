@@ -67,6 +67,7 @@ fn the_json_has_the_agreed_form() {
         "--seeds=1",
     ];
     let run = crate::top::daemon(&site);
+    let lends = crate::mem::daemon(&site);
     for (name, args, schema) in [
         ("topo", &["topo"][..], "gpuos.topo/1"),
         ("topo-node", &["topo", "n1"], "gpuos.topo-node/1"),
@@ -91,6 +92,7 @@ fn the_json_has_the_agreed_form() {
         ("replay-differs", &["replay", &bad], "gpuos.replay/1"),
         ("sim-gangs", &gangs, "gpuos.sim/1"),
         ("sim-mig", &mig, "gpuos.sim/1"),
+        ("mem", &["mem", "show", "--json", &lends], "gpuos.mem/1"),
         ("mem-sim", &["mem", "sim", "loop"], "gpuos.mem-sim/1"),
         (
             "mem-trace",

@@ -5,8 +5,8 @@ use gpuos_model::node_gpu::NodeGpu;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    CheckpointFigures, CheckpointJob, CheckpointRecovery, CheckpointRequest, MigAsk, MigStatus,
-    Status,
+    CheckpointFigures, CheckpointJob, CheckpointRecovery, CheckpointRequest, MemoryStatus, MigAsk,
+    MigStatus, Status, StepMemory,
 };
 use crate::health::Verb;
 use crate::job::JobId;
@@ -34,6 +34,11 @@ pub fn switchable_file(socket: &str) -> String {
 /// The socket beside gpuosd's that only root can reach: users cannot fill its queue, and so keep no report of a step out.
 pub fn root_socket(socket: &str) -> String {
     format!("{socket}.root")
+}
+
+/// The socket beside gpuosd's on which programs ask for memory in tiers, by the lines of `gpuos_memory::protocol`.
+pub fn memory_socket(socket: &str) -> String {
+    format!("{socket}.memory")
 }
 
 /// What a client asks for.
@@ -85,6 +90,9 @@ pub enum Request {
         /// [`Reply::Prepared`] until they are whole.
         #[serde(default, alias = "moves", skip_serializing_if = "super::mig::is_false")]
         switchable: bool,
+        /// The memory that its programs may use of each GPU, where its job asks for more than there is, or shares them.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        memory: Option<StepMemory>,
         /// Why it is reported.
         #[serde(default, skip_serializing_if = "Reason::is_devices")]
         reason: Reason,
@@ -96,6 +104,8 @@ pub enum Request {
     },
     /// How the GPUs stand that are divided into slices: answered with [`Reply::Mig`].
     Mig,
+    /// What the node lends of its memory in tiers: answered with [`Reply::Memory`].
+    Memory,
     /// Read gpuos.toml again.
     Reload,
     /// The newest lines of the audit log.
@@ -170,6 +180,11 @@ pub enum Reply {
     Mig {
         /// How the pool stands.
         mig: Box<MigStatus>,
+    },
+    /// To [`Request::Memory`].
+    Memory {
+        /// What is lent.
+        memory: Box<MemoryStatus>,
     },
     /// To [`Request::Watch`].
     Happened {

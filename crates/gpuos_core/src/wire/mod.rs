@@ -5,7 +5,8 @@
 //! and go without reading. docs/admin/gpuosd.md has the protocol for people.
 //!
 //! - [`message`]: the messages,
-//! - [`mig`]: slices of GPUs; [`checkpoint`]: what gpuos_mover is asked on its socket,
+//! - [`mig`]: slices of GPUs; [`memory`]: memory beyond that of GPUs, [`memory_status`]: who has it; [`checkpoint`]: what gpuos_mover is asked on its
+//!   socket,
 //! - [`status`]: what [`Reply::Status`] carries,
 //! - [`frame`]: lines to messages and back, within limits,
 //! - [`right`]: who may ask for what,
@@ -13,6 +14,8 @@
 
 mod checkpoint;
 mod frame;
+mod memory;
+mod memory_status;
 mod message;
 mod mig;
 mod reveal;
@@ -27,8 +30,13 @@ pub use checkpoint::{
     CheckpointRequest, MEMORY_FOLDER, MEMORY_UNSEEN, MOVER_ALIVE,
 };
 pub use frame::{Lines, MAX_REPLY, MAX_REQUEST, WireError, decode, encode};
+pub use memory::StepMemory;
+pub use memory_status::{
+    MemoryGpuStatus, MemoryLeaseStatus, MemoryProgramStatus, MemoryStatus, MemoryTierStatus,
+};
 pub use message::{
-    Code, Happening, MPS_VARIABLES, PROTOCOL, Reason, Reply, Request, root_socket, switchable_file,
+    Code, Happening, MPS_VARIABLES, PROTOCOL, Reason, Reply, Request, memory_socket, root_socket,
+    switchable_file,
 };
 pub use mig::{MIG_VARIABLES, MigAsk, MigGpuStatus, MigInstance, MigLoad, MigStatus, Percent};
 pub use reveal::{Viewer, names_others};

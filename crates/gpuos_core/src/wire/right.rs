@@ -25,7 +25,11 @@ pub enum Right {
 /// What a request needs. A whole match, so that a new request cannot be forgotten.
 pub fn needs(request: &Request) -> Right {
     match request {
-        Request::Hello { .. } | Request::Status | Request::Watch | Request::Mig => Right::Everybody,
+        Request::Hello { .. }
+        | Request::Status
+        | Request::Watch
+        | Request::Mig
+        | Request::Memory => Right::Everybody,
         Request::Audit { job: Some(job), .. } => Right::Owner(job.clone()),
         Request::Checkpoint { what } => match what {
             // Nobody is told of jobs of others.

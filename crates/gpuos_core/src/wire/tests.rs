@@ -5,9 +5,10 @@ use gpuos_model::node_gpu::NodeGpu;
 use proptest::prelude::*;
 
 use super::{
-    Code, Happening, Lines, MAX_REPLY, MAX_REQUEST, MIG_VARIABLES, MPS_VARIABLES, MigAsk,
-    MigGpuStatus, MigInstance, MigLoad, MigStatus, PROTOCOL, Peer, Percent, Reason, Reply, Request,
-    Right, Status, WireError, decode, encode, may, needs, refusal,
+    Code, Happening, Lines, MAX_REPLY, MAX_REQUEST, MIG_VARIABLES, MPS_VARIABLES, MemoryGpuStatus,
+    MemoryLeaseStatus, MemoryProgramStatus, MemoryStatus, MemoryTierStatus, MigAsk, MigGpuStatus,
+    MigInstance, MigLoad, MigStatus, PROTOCOL, Peer, Percent, Reason, Reply, Request, Right,
+    Status, StepMemory, Viewer, WireError, decode, encode, may, needs, refusal,
 };
 use crate::health::Verb;
 use crate::job::JobId;
@@ -47,6 +48,7 @@ fn requests() -> Vec<Request> {
             asked: Asked::default(),
             mig: None,
             switchable: false,
+            memory: None,
             reason: Reason::Devices,
         },
         Request::StepStart {
@@ -60,6 +62,7 @@ fn requests() -> Vec<Request> {
                 tasks: 2,
             }),
             switchable: false,
+            memory: None,
             reason: Reason::Devices,
         },
         Request::StepStart {
@@ -83,10 +86,15 @@ fn requests() -> Vec<Request> {
             },
             mig: None,
             switchable: true,
+            memory: Some(StepMemory {
+                bytes_per_gpu: 120 << 30,
+                timeslice: false,
+            }),
             reason: Reason::Option,
         },
         Request::StepEnd { id },
         Request::Mig,
+        Request::Memory,
         Request::Reload,
         Request::Audit {
             lines: 20,
@@ -142,6 +150,58 @@ fn mig() -> MigStatus {
     }
 }
 
+/// GPU 3, which jobs 7 and 9 of two users have in turns.
+fn memory() -> MemoryStatus {
+    let program = |job: u32, uid| MemoryProgramStatus {
+        job: job.into(),
+        uid,
+        pid: job * 10,
+        place: "resident".into(),
+        busy: true,
+        connected: true,
+        pinned: false,
+        leases: vec![MemoryLeaseStatus {
+            gpu: nth(3),
+            hbm: 60 << 30,
+            host: 0,
+            refuge: 60 << 30,
+        }],
+        moved_down: 5,
+        moved_up: 4,
+        parks: 1,
+    };
+    MemoryStatus {
+        gpus: vec![MemoryGpuStatus {
+            gpu: nth(3),
+            hbm: MemoryTierStatus {
+                present: 80 << 30,
+                promised: 60 << 30,
+            },
+            in_turns: true,
+            serialised: false,
+            turn: Some(9.into()),
+        }],
+        host: MemoryTierStatus::default(),
+        programs: vec![program(7, 1000), program(9, 1001)],
+        programs_of_others: 0,
+    }
+}
+
+#[test]
+fn a_user_is_told_of_his_own_programs_memory_alone() {
+    let users = [(7.into(), 1000), (9.into(), 1001)].into();
+    let told = |uid| {
+        let users = &users;
+        memory().redacted_for(&Viewer { uid, users })
+    };
+    let (own, other, nobody) = (told(1000), told(1001), told(1002));
+    assert_eq!(own.programs, memory().programs[..1]);
+    assert_eq!((own.programs_of_others, &own.gpus[0].turn), (1, &None));
+    assert_eq!(other.gpus[0].turn, Some(9.into()));
+    assert!(nobody.programs.is_empty() && nobody.programs_of_others == 2);
+    assert_eq!(nobody.gpus[0].hbm, memory().gpus[0].hbm);
+}
+
 #[test]
 fn requests_come_back_as_they_were_sent_one_line_each() {
     for request in requests() {
@@ -184,6 +244,9 @@ fn replies_come_back_as_they_were_sent() {
         },
         Reply::Mig {
             mig: Box::new(mig()),
+        },
+        Reply::Memory {
+            memory: Box::new(memory()),
         },
         Reply::Happened { event: happening },
         Reply::Refused {
@@ -275,7 +338,11 @@ fn users_see_owners_ask_about_their_jobs_and_root_acts() {
     for request in requests() {
         // What a user may: with job 7 his, with job 7 somebody else's, and with job 7 unknown.
         let [his, anothers, unknown] = match request {
-            Request::Hello { .. } | Request::Status | Request::Watch | Request::Mig => [true; 3],
+            Request::Hello { .. }
+            | Request::Status
+            | Request::Watch
+            | Request::Mig
+            | Request::Memory => [true; 3],
             Request::Audit { job: Some(_), .. } => [true, false, false],
             _ => [false; 3],
         };

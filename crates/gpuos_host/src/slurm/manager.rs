@@ -192,6 +192,7 @@ fn job(record: super::Job, now: u64) -> Job {
         gpus: part.gpus,
         slices: part.slices,
         shared: part.shared,
+        memory_mib: part.memory_mib,
     };
     Job {
         id: record.id.into(),

@@ -14,6 +14,7 @@ mod tests;
 pub use bucket::{Bucket, Rate};
 pub use client::{Client, ClientError};
 pub use listen::{BindError, bind, bind_for_root};
+pub use peer::peer;
 pub use serve::{RequestHandler, Server};
 pub use shares::{Limits, Need};
 

@@ -13,7 +13,10 @@ use gpuos_core::wire::Peer;
 
 /// Who is at the other end. The process is 0 where it is in no PID namespace of this one's: gpuosd in a container, and
 /// the client outside. Rights go by the user, so that is no reason to refuse it.
-pub(super) fn peer(stream: &UnixStream) -> io::Result<Peer> {
+///
+/// # Errors
+/// The kernel does not say.
+pub fn peer(stream: &UnixStream) -> io::Result<Peer> {
     let mut told = libc::ucred {
         pid: 0,
         uid: 0,

@@ -41,6 +41,9 @@ impl EventLoop {
             Effect::Mps(task) => self.ports.mps.begin(task),
             Effect::Mig(gpu, task) => self.ports.mig.begin(gpu, task),
             Effect::Isolation(order) => drop(self.ports.isolation.send(order)),
+            Effect::Programs(order) => {
+                log_if_ended(self.ports.memory.watch.send(order), "programs");
+            }
             Effect::Renumber => self.ports.numbering.renew(),
             Effect::Save(then) => self.save(then),
             Effect::Log(audit, quota) => {
@@ -129,6 +132,7 @@ impl EventLoop {
 
     /// Has the GPUs of a step prepared.
     fn start(&mut self, step: Starting) {
+        self.memory.started(&step.id, step.memory);
         let waits = !step.id.is_extern() && self.mig.concerns(&step.gpus, step.switchable);
         if step.mig.is_some() || waits {
             return self.mig(|mig, on, fx| mig.step(step, on, fx));
@@ -194,6 +198,7 @@ impl EventLoop {
             limits: limits.clone(),
             mps: mps.clone(),
             mig: self.mig.journal(),
+            memory: self.memory.state(),
         };
         let ack = self.ack(then);
         self.ports.disk.save(store::encode(&saved), ack);
@@ -226,6 +231,7 @@ impl EventLoop {
             Then::Mig(gpu, revision) => Box::new(move |told| {
                 tell(Message::Mig(gpu, crate::mig::Notice::Saved(revision, told)));
             }),
+            Then::Memory(revision) => Box::new(move |_| tell(Message::MemorySaved(revision))),
             Then::MigCounted(job) => Box::new(move |_| tell(Message::MigCounted(job))),
             Then::Answer(client, message) => Box::new(move |saved| {
                 client.answer(done(&match saved {

@@ -7,7 +7,7 @@ use gpuos_core::isolation::Finding;
 use gpuos_core::job::JobId;
 use gpuos_core::limits::{Asked, Holder};
 use gpuos_core::step::StepId;
-use gpuos_core::wire::{MigAsk, Peer, Reply, Request};
+use gpuos_core::wire::{MigAsk, Peer, Reply, Request, StepMemory};
 use gpuos_model::gpu_index::NvmlIndex;
 use gpuos_model::node_gpu::NodeGpu;
 
@@ -15,6 +15,7 @@ use super::client::Client;
 use super::limits::Prepare;
 use crate::blocking::Device;
 use crate::isolation::Order;
+use crate::memory::watch;
 use crate::queue::{Release, Task};
 use crate::{limits, mig, mps};
 
@@ -64,6 +65,8 @@ pub enum Then {
     Mig(NvmlIndex, u64),
     /// A job could not get its MIG instances.
     MigCounted(JobId),
+    /// The journal of memory in tiers, of this revision.
+    Memory(u64),
     /// A client waits for that.
     Answer(Client, String),
 }
@@ -81,6 +84,8 @@ pub struct Starting {
     pub mig: Option<MigAsk>,
     /// It waits until GPUs are whole.
     pub switchable: bool,
+    /// Its memory in tiers.
+    pub memory: Option<StepMemory>,
     /// Where the answer goes.
     pub client: Client,
 }
@@ -103,6 +108,8 @@ pub enum Effect {
     Mig(NvmlIndex, mig::Task),
     /// Processes and control groups.
     Isolation(Order),
+    /// Processes with memory in tiers.
+    Programs(watch::Order),
     /// Read gres.conf again.
     Renumber,
     // Disk, log, clients.

@@ -12,7 +12,7 @@ use crate::blocking::{self, Answer};
 use crate::gpus::{self, GpuIdentity};
 use crate::peers::Report;
 use crate::queue::Task;
-use crate::{host, isolation, mig, socket_handler};
+use crate::{host, isolation, memory, mig, socket_handler};
 
 /// What the loop is told.
 #[derive(Debug)]
@@ -48,6 +48,10 @@ pub enum Message {
     Mig(NvmlIndex, mig::Notice),
     /// The disk knows that a job could not get its MIG instances.
     MigCounted(JobId),
+    /// A program with memory in tiers.
+    Memory(memory::Notice),
+    /// The disk has the journal of memory in tiers of this revision, or cannot write it.
+    MemorySaved(u64),
     /// Of the other nodes of jobs.
     Peers(Report),
     /// Who is on the GPUs.
@@ -91,6 +95,12 @@ impl From<host::Notice> for Message {
 impl From<isolation::Notice> for Message {
     fn from(told: isolation::Notice) -> Message {
         Message::Isolation(told)
+    }
+}
+
+impl From<memory::Notice> for Message {
+    fn from(told: memory::Notice) -> Message {
+        Message::Memory(told)
     }
 }
 

@@ -11,6 +11,7 @@
 //! - [`limits`]: power limits, clocks and MPS,
 //! - [`mig`]: MIG instances,
 //! - [`isolation`]: who is on the GPUs,
+//! - [`memory`]: memory in tiers, and whose turn it is on a GPU,
 //! - [`journal`]: what is written down, and who hears it ([`watchers`], [`quiet`]),
 //! - [`telemetry`]: metrics and traces.
 //!
@@ -27,6 +28,7 @@ mod host;
 mod isolation;
 mod journal;
 mod limits;
+mod memory;
 mod message;
 mod mig;
 mod quiet;
@@ -62,6 +64,7 @@ use health::Health;
 use host::Host;
 use journal::Journal;
 use limits::Settings;
+use memory::Memory;
 pub use message::Message;
 use mig::Mig;
 use reports::Reports;
@@ -111,6 +114,8 @@ pub struct Ports {
     pub to: SyncSender<Message>,
     /// Kills, and whether control groups are looked at.
     pub isolation: Sender<Order>,
+    /// Programs with memory in tiers.
+    pub memory: crate::memory::Ports,
     /// State and audit log.
     pub disk: Disk,
     /// The other nodes of jobs.
@@ -152,6 +157,7 @@ pub struct EventLoop {
     host: Host,
     settings: Settings,
     mig: Mig,
+    memory: Memory,
     isolation: Keeper,
     peers: Vec<PeerView>,
     journal: Journal,
@@ -179,9 +185,11 @@ impl EventLoop {
             limits: Default::default(),
             mps: Default::default(),
             mig: Default::default(),
+            memory: Default::default(),
         });
         if rebooted {
             saved.jobs = Default::default();
+            saved.memory = Default::default();
         }
         let suspicions = Suspicions::new(start.polls.1.clone(), &saved.health);
         let switchable = saved.mig.switchable.keys().copied().collect();
@@ -191,6 +199,10 @@ impl EventLoop {
             host: Host::default(),
             settings: Settings::restore(saved.limits, saved.mps, ports.mps.folder.clone()),
             mig: Mig::restore(saved.mig, now),
+            memory: {
+                let own = &ports.memory;
+                Memory::restore(saved.memory, own.members.clone(), own.host, own.turn_ms)
+            },
             isolation: Keeper::default(),
             peers: Vec::new(),
             journal: Journal::new(&start.node),
@@ -274,6 +286,10 @@ impl EventLoop {
                 self.mig(|mig, on, fx| mig.finish(on, fx));
             }
             Message::MigCounted(job) => self.mig(|mig, _, fx| mig.counted(&job, fx)),
+            Message::Memory(told) => self.memory(|memory, on, fx| memory.on_notice(told, on, fx)),
+            Message::MemorySaved(revision) => {
+                self.memory(|memory, on, fx| memory.saved(revision, on, fx));
+            }
             Message::Peers(report) => self.reported(report),
             Message::Reload => self.node.scheduler.ask(Task::Config),
             Message::End => return false,
@@ -333,9 +349,10 @@ impl EventLoop {
         }
     }
 
-    /// When the first of those that wait for slurmctld's word has waited long enough.
+    /// When the first of those that wait for slurmctld's word has waited long enough, or memory in tiers is to be told of the time.
     pub fn held_until(&self) -> Option<Instant> {
-        self.node.reports.held_until()
+        let until = [self.node.reports.held_until(), self.memory.due()];
+        until.into_iter().flatten().min()
     }
 
     /// Those who have waited long enough go on without what slurmctld would have had to say.
@@ -343,6 +360,7 @@ impl EventLoop {
         let now = self.now();
         let fx = self.node.reports.late(now);
         self.carry_out(fx);
+        self.memory(Memory::tick);
     }
 
     /// Sets a trouble of somebody else's, or that it is over.
@@ -468,6 +486,12 @@ impl EventLoop {
         self.isolation.jobs(node, jobs, slices, asked);
         // Before the rules, which are told who has slices now.
         self.mig(|mig, on, fx| mig.jobs_received(jobs, asked, on, fx));
+        self.memory(|memory, on, fx| {
+            memory.keep_jobs(on, fx);
+            for job in jobs {
+                memory.job_received(job, on, fx);
+            }
+        });
         self.publish_jobs(Event::Jobs);
     }
 
@@ -476,6 +500,10 @@ impl EventLoop {
         self.carry_out(fx);
         let fx = self.node.reports.job_received_late(job, record);
         self.carry_out(fx);
+        // After its step, which has waited for this.
+        if let Some(record) = record.filter(|record| record.unreadable.is_empty()) {
+            self.memory(|memory, on, fx| memory.job_received(record, on, fx));
+        }
     }
 
     /// gpuos.toml was read, or what is wrong with it; `None`: slurmctld has to say where it is.
@@ -540,6 +568,14 @@ impl EventLoop {
         self.carry_out(fx);
     }
 
+    /// Has memory in tiers do something.
+    fn memory(&mut self, tell: impl FnOnce(&mut Memory, &Facts<'_>, &mut Effects)) {
+        let mut fx = Effects::default();
+        let now = self.now();
+        tell(&mut self.memory, &self.node.facts(now), &mut fx);
+        self.carry_out(fx);
+    }
+
     /// Has power limits, clocks and MPS do something.
     fn settings(&mut self, tell: impl FnOnce(&mut Settings, &Facts<'_>, &mut Effects)) {
         let mut fx = Effects::default();
@@ -601,6 +637,7 @@ impl EventLoop {
             waiting: self.node.scheduler.waiting(),
             peers: &self.peers,
             slices: mig::status::slices(&self.mig, &facts),
+            memory: memory::status::status(&self.memory),
             troubles: facts.troubles.names().collect(),
         });
     }

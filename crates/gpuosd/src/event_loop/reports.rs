@@ -93,9 +93,9 @@ impl Reports {
         }
         let job = match &request {
             // What is done to a GPU needs slurmctld's word, whatever the step names.
-            Request::StepStart { id, asked, .. }
-                if asked.waits() || needs_job_context(&self.rules, asked) =>
-            {
+            Request::StepStart {
+                id, asked, memory, ..
+            } if asked.waits() || memory.is_some() || needs_job_context(&self.rules, asked) => {
                 id.job.clone()
             }
             _ => {
@@ -216,7 +216,11 @@ impl Reports {
             ..
         } = report;
         let Request::StepStart {
-            asked, uid, gpus, ..
+            asked,
+            uid,
+            gpus,
+            memory,
+            ..
         } = &mut request
         else {
             return;
@@ -239,6 +243,10 @@ impl Reports {
         notes.extend(grants::granted(&self.node, gpus, asked, record));
         if let Some(record) = record {
             self.table.grant(&self.node, record);
+        }
+        if memory.is_some() && record.is_none() {
+            // Its programs wait some seconds for what it may have.
+            fx.poll_scheduler(PollBy::AfterLast(LOOK_AGAIN));
         }
         let uid = *uid;
         fx.push(Effect::User(job.clone(), uid));
@@ -273,7 +281,7 @@ impl Reports {
         }
         fx.push(Effect::Grow(self.table.min_node_gpus(&id.job)));
         fx.push(Effect::PublishJobs);
-        if !asked.is_nothing() {
+        if !asked.is_nothing() || starting.memory.is_some() {
             fx.push(Effect::Save(Then::Nothing));
         }
         fx.push(Effect::Starting(starting));
@@ -328,6 +336,7 @@ mod tests {
             },
             mig: None,
             switchable: false,
+            memory: None,
             reason: Reason::Devices,
         };
         (request, Client::new(to), from)

@@ -10,6 +10,7 @@ use gpuos_model::node_gpu::NodeGpu;
 use super::EventLoop;
 use super::client::{Client, done};
 use super::effect::{Effect, Effects, Starting, Then};
+use super::memory::{self, Memory};
 use super::mig;
 use crate::socket_handler::refused;
 use crate::{RELEASE, status};
@@ -43,6 +44,7 @@ impl EventLoop {
                 asked,
                 mig,
                 switchable,
+                memory,
                 reason,
             } => {
                 let starting = Starting {
@@ -51,6 +53,7 @@ impl EventLoop {
                     asked,
                     mig,
                     switchable,
+                    memory,
                     client,
                 };
                 let fx = self.node.reports.started(starting, uid, reason);
@@ -58,8 +61,10 @@ impl EventLoop {
             }
             Request::StepEnd { id } => {
                 self.mig(|mig, on, _| mig.ended(&id, on));
+                self.memory.ended(&id);
                 let fx = self.node.reports.ended(&id);
                 self.carry_out(fx);
+                self.memory(Memory::keep_jobs);
                 done("noted")
             }
             Request::Mig => {
@@ -71,6 +76,17 @@ impl EventLoop {
                     mig = mig.redacted_for(&Viewer { uid, users });
                 }
                 Reply::Mig { mig: Box::new(mig) }
+            }
+            Request::Memory => {
+                let mut memory = memory::status::status(&self.memory);
+                if !self.journal.privileged_viewers().sees_all(peer.uid) {
+                    let users = &self.users();
+                    let uid = peer.uid;
+                    memory = memory.redacted_for(&Viewer { uid, users });
+                }
+                Reply::Memory {
+                    memory: Box::new(memory),
+                }
             }
             Request::Reload => return self.node.scheduler.reload(client),
             Request::Checkpoint { .. } => {

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use gpuos_config::gpuos_toml::MetricsConfig;
 use gpuos_core::health::{Effect, Event, NodeHealth, Sample};
 use gpuos_core::peers::{PeerState, PeerView};
+use gpuos_core::wire::MemoryStatus;
 use gpuos_model::node_gpu::NodeGpu;
 use gpuos_workload::action::{Action, Outcome};
 
@@ -63,6 +64,8 @@ pub struct Rest<'a> {
     pub peers: &'a [PeerView],
     /// See [`Snapshot::slices`].
     pub slices: Vec<Slice>,
+    /// See [`Snapshot::memory`].
+    pub memory: MemoryStatus,
     /// What keeps the daemon from its work.
     pub troubles: Vec<&'static str>,
 }
@@ -243,6 +246,7 @@ impl Keeper {
             waiting: rest.waiting,
             peers: peers(rest.peers),
             slices: rest.slices.clone(),
+            memory: rest.memory.clone(),
             nameless: self.config.nameless,
             checkpoints: self
                 .checkpoints
@@ -300,6 +304,7 @@ mod tests {
             waiting: 0,
             peers: &[],
             slices: Vec::new(),
+            memory: MemoryStatus::default(),
             troubles: Vec::new(),
         };
         for gpu in 0..2u8 {

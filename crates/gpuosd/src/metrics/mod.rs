@@ -4,6 +4,7 @@
 //! - [`count`]: what is counted while the loop runs,
 //! - [`table`]: what a poll gives,
 //! - [`slices`]: MIG instances,
+//! - [`memory`]: memory in tiers,
 //! - [`checkpoints`]: what gpuos_mover tells,
 //! - [`text`]: a snapshot as Prometheus reads it; docs/admin/metrics.md has every metric,
 //! - [`serve`]: the HTTP endpoint,
@@ -14,6 +15,7 @@ pub mod checkpoints;
 pub mod count;
 pub mod job_mapping;
 pub mod keep;
+mod memory;
 pub mod serve;
 mod slices;
 pub mod table;
@@ -23,7 +25,7 @@ use std::collections::BTreeMap;
 
 use gpuos_core::health::{GpuState, Sample};
 use gpuos_core::job::JobId;
-use gpuos_core::wire::MigLoad;
+use gpuos_core::wire::{MemoryStatus, MigLoad};
 use gpuos_model::gpu_index::{GresGpu, NvmlIndex};
 use gpuos_model::mig::MigPlacement;
 use gpuos_model::node_gpu::NodeGpu;
@@ -47,6 +49,8 @@ pub struct Snapshot {
     pub job_memory: BTreeMap<(GresGpu, JobId), u64>,
     /// MIG instances of the pool that are there.
     pub slices: Vec<Slice>,
+    /// Memory in tiers.
+    pub memory: MemoryStatus,
     /// What was counted since the daemon started.
     pub counts: Counts,
     /// Whether gpuos has drained the whole node.

@@ -15,7 +15,7 @@ use prometheus_client::registry::{Registry, Unit};
 
 use super::count::{Act, OTHER};
 use super::table::{CLOCK_REASONS, METRICS};
-use super::{Gpu, Snapshot, checkpoints, slices};
+use super::{Gpu, Snapshot, checkpoints, memory, slices};
 use crate::RELEASE;
 
 /// What the text is, for HTTP.
@@ -152,6 +152,7 @@ impl Collector for View {
         self.states(encoder)?;
         self.jobs(encoder)?;
         slices::encode(&self.snapshot, &self.node(), encoder)?;
+        memory::encode(&self.snapshot, &self.node(), encoder)?;
         checkpoints::encode(&self.snapshot, &self.node(), encoder)?;
         self.counts(encoder)?;
         self.daemon(encoder)

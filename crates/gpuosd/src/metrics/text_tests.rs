@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use gpuos_core::health::{Event, Sample};
 use gpuos_core::job::JobId;
 use gpuos_core::wire::{
-    CheckpointFigures, CheckpointJob, CheckpointPhase, CheckpointRecoveries, MigLoad, Percent,
+    CheckpointFigures, CheckpointJob, CheckpointPhase, CheckpointRecoveries, MemoryGpuStatus,
+    MemoryStatus, MemoryTierStatus, MigLoad, Percent,
 };
 use gpuos_model::gpu_index::GresGpu;
 use gpuos_model::mig::MigPlacement;
@@ -164,6 +165,19 @@ fn full() -> Arc<Snapshot> {
             slice(8, 1, Some(17.into()), Some((9984, 0))),
             slice(9, 2, None, None),
         ],
+        memory: MemoryStatus {
+            gpus: vec![MemoryGpuStatus {
+                gpu: gres(0).into(),
+                hbm: MemoryTierStatus {
+                    present: 80,
+                    promised: 60,
+                },
+                in_turns: true,
+                serialised: false,
+                turn: Some(17.into()),
+            }],
+            ..MemoryStatus::default()
+        },
         nameless: false,
         checkpoints: Checkpoints::Told(Arc::new(figures())),
         troubles: vec!["slurmctld"],
@@ -220,6 +234,9 @@ fn figures_come_with_their_units_and_labels() {
         &format!("gpuos_gpu_foreign_processes{{{gpu}}} 0.0"),
         "gpuos_mig_instances{node=\"n1\",gpu=\"mig4\",profile=\"1g.10gb\",jobid=\"17\"} 2.0",
         "gpuos_mig_instances{node=\"n1\",gpu=\"mig4\",profile=\"1g.10gb\",jobid=\"\"} 1.0",
+        "gpuos_memory_lent_bytes{node=\"n1\",gpu=\"0\"} 60.0",
+        "gpuos_memory_host_lent_bytes{node=\"n1\"} 0.0",
+        "gpuos_memory_programs{node=\"n1\",place=\"parked\"} 0.0",
         "gpuos_mig_info{node=\"n1\",gpu=\"mig4\",gi=\"8\",uuid=\"MIG-8\",profile=\"1g.10gb\",first_slice=\"1\",jobid=\"17\"} 1.0",
         "gpuos_mig_memory_total_bytes{node=\"n1\",gpu=\"mig4\",gi=\"7\"} 10468982784.0",
         "gpuos_mig_memory_used_bytes{node=\"n1\",gpu=\"mig4\",gi=\"7\"} 3145728.0",

@@ -419,6 +419,7 @@ mod tests {
                 gpus: GpuSet::EMPTY,
                 slices: GpuSet(bits),
                 shared: GpuSet::EMPTY,
+                memory_mib: 0,
             }],
             ..Job::default()
         }

@@ -3,12 +3,16 @@
 mod bpf;
 mod claims;
 mod clear;
+#[path = "../../../../tests/cuda/tests/common/mod.rs"]
+#[allow(dead_code, reason = "the simulated driver's tests use all of it")]
+mod common;
 mod devices;
 mod harm;
 mod host;
 mod isolation;
 mod journal;
 mod limits;
+mod memory;
 mod mig;
 mod mig_fails;
 mod mig_health;
@@ -20,6 +24,7 @@ mod pooled;
 #[path = "../../../../tests/src/program.rs"]
 mod program;
 mod site;
+mod turns;
 mod unit;
 mod walls;
 
@@ -162,6 +167,7 @@ fn steps_are_known_by_report_and_what_they_have_by_slurm() {
         asked: gpuos_core::limits::Asked::default(),
         mig: None,
         switchable: false,
+        memory: None,
         reason: Reason::Devices,
     };
     daemon.ask(&start).unwrap();

@@ -122,6 +122,7 @@ pub fn request(job: u32, step: u32, request: &str, slices: &[u8]) -> Request {
             tasks: 1,
         }),
         switchable: false,
+        memory: None,
         reason: Reason::Devices,
     }
 }

@@ -43,6 +43,7 @@ fn whole(job: u32, number: u32) -> Request {
         asked: Asked::default(),
         mig: None,
         switchable: true,
+        memory: None,
         reason: Reason::Devices,
     }
 }

@@ -96,6 +96,7 @@ fn start_as(
         },
         mig: None,
         switchable: false,
+        memory: None,
         reason: Reason::Devices,
     };
     match daemon.ask(&request).unwrap() {

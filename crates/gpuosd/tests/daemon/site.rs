@@ -373,6 +373,7 @@ impl Daemon<'_> {
             asked,
             mig: None,
             switchable: false,
+            memory: None,
             reason: Reason::Devices,
         };
         self.ask(&request).unwrap()

@@ -233,6 +233,7 @@ fn gpus_of_a_users_running_jobs_give_him_more_places() {
         asked: Asked::default(),
         mig: None,
         switchable: false,
+        memory: None,
         reason: Reason::Devices,
     };
     daemon.ask(&claim).unwrap();
@@ -405,6 +406,7 @@ fn start_of(uid: u32, job: u32, asked: Asked) -> Request {
         asked,
         mig: None,
         switchable: false,
+        memory: None,
         reason: Reason::Devices,
     }
 }

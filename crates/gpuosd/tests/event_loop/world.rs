@@ -23,6 +23,7 @@ use gpuosd::disk::Disk;
 use gpuosd::event_loop::{EventLoop, Message, Ports, Start};
 use gpuosd::gpus::{GpuIdentity, Library};
 use gpuosd::known::Known;
+use gpuosd::memory;
 use gpuosd::mig::GpuThreads;
 use gpuosd::mps::Runner;
 use gpuosd::numbering::Numbering;
@@ -180,6 +181,7 @@ fn shown(id: u32, job: &Running) -> Job {
             gpus: gpus.fold(GpuSet::EMPTY, GpuSet::with),
             slices: GpuSet::EMPTY,
             shared: GpuSet::EMPTY,
+            memory_mib: 0,
         }],
         ..Job::default()
     }
@@ -294,6 +296,12 @@ impl World {
             mig: hands.clone(),
             to: sync_channel(1).0,
             isolation: channel().0,
+            memory: memory::Ports {
+                watch: channel().0,
+                members: Default::default(),
+                host: 0,
+                turn_ms: 30_000,
+            },
             disk: disk.clone(),
             known: Known::default(),
             wall: Box::new(move || wall.load(Ordering::Relaxed)),
@@ -508,6 +516,7 @@ impl World {
                 asked: Default::default(),
                 mig: None,
                 switchable: false,
+                memory: None,
                 reason: Reason::Devices,
             });
         }

@@ -146,6 +146,7 @@ impl World {
                 tasks: 1,
             }),
             switchable: false,
+            memory: None,
             client: Client::new(to),
         };
         self.tell(|mig, on, fx| mig.step(starting, on, fx));
@@ -186,6 +187,7 @@ fn record(bits: u64, requeue: bool) -> Record {
             gpus: GpuSet::EMPTY,
             slices: GpuSet(bits),
             shared: GpuSet::EMPTY,
+            memory_mib: 0,
         }],
         ..Record::default()
     }
@@ -314,6 +316,7 @@ fn a_step_with_a_whole_gpu_waits_for_the_library_while_gpuos_toml_was_not_read()
         asked: Default::default(),
         mig: None,
         switchable: true,
+        memory: None,
         client: Client::new(to),
     };
     world.tell(|mig, on, fx| mig.step(starting, on, fx));

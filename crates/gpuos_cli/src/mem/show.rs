@@ -1,0 +1,192 @@
+//! `gpuos mem show`: what a node lends of the memory of its GPUs and of the host, to whom, and whose turn it is. gpuosd of the node tells
+//! it.
+
+use std::io::IsTerminal;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use gpuos_core::job::JobId;
+use gpuos_core::wire::{
+    MemoryGpuStatus, MemoryProgramStatus, MemoryStatus, MemoryTierStatus, Reply as Answer, Request,
+};
+use gpuos_host::Machine;
+use gpuos_host::socket::{Client, NAME};
+use gpuos_model::screen::lines;
+use serde_json::json;
+
+use crate::cli::{MemShowArgs, Reach};
+use crate::reply::{Reply, out};
+use crate::table::{Table, count};
+use crate::{daemons, remote};
+
+/// How long gpuosd may take.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Between two looks with `--watch`.
+const AGAIN: Duration = Duration::from_secs(1);
+/// Cells of a bar.
+const BAR: u64 = 24;
+/// The cursor to the top, and all after it away.
+const HOME: &str = "\u{1b}[H\u{1b}[J";
+
+/// The answer.
+///
+/// # Errors
+/// gpuosd cannot be asked.
+pub fn run(machine: &dyn Machine, args: &MemShowArgs) -> Result<Reply> {
+    loop {
+        let (node, memory) = ask(machine, &args.reach, args.node.as_deref())?;
+        let reply = shown(&node, memory, args.job.as_ref());
+        if !args.watch {
+            return Ok(reply);
+        }
+        let home = match std::io::stdout().is_terminal() {
+            true => HOME,
+            false => "",
+        };
+        out(&format!("{home}{}\n", lines(&reply.text)));
+        std::thread::sleep(AGAIN);
+    }
+}
+
+fn ask(machine: &dyn Machine, reach: &Reach, node: Option<&str>) -> Result<(String, MemoryStatus)> {
+    let Some(node) = node else {
+        let dir = daemons::pick(&reach.runtime_dir, None);
+        return here(Client::connect(&dir.join(NAME), PATIENCE)?);
+    };
+    if daemons::is_of_nodes(&reach.runtime_dir) {
+        // In a lab all nodes are here.
+        let dir = daemons::pick(&reach.runtime_dir, Some(node));
+        return here(Client::connect(&dir.join(NAME), PATIENCE)?);
+    }
+    let client = Client::connect(&reach.runtime_dir.join(NAME), PATIENCE).ok();
+    match client.filter(|client| client.daemon.1 == node) {
+        Some(client) => here(client),
+        None => far(machine, reach, node),
+    }
+}
+
+fn here(mut client: Client) -> Result<(String, MemoryStatus)> {
+    let node = client.daemon.1.clone();
+    match client.ask(&Request::Memory)? {
+        Answer::Memory { memory } => Ok((node, *memory)),
+        other => bail!("gpuosd gave another answer: {other:?}"),
+    }
+}
+
+/// The same from gpuosd of another node, by the same command there.
+fn far(machine: &dyn Machine, reach: &Reach, node: &str) -> Result<(String, MemoryStatus)> {
+    let dir = remote::runtime_dir(&reach.runtime_dir);
+    let line = format!("gpuos --json mem show{dir}");
+    let (told, _) = remote::ask(machine, &reach.via, node, &line)?;
+    let strange = || format!("gpuos of {node} gave another answer: {told}");
+    let memory = serde_json::from_value(told["memory"].clone()).with_context(strange)?;
+    Ok((told["node"].as_str().unwrap_or(node).into(), memory))
+}
+
+fn shown(node: &str, mut memory: MemoryStatus, job: Option<&JobId>) -> Reply {
+    if let Some(job) = job {
+        memory.programs.retain(|one| one.job == *job);
+    }
+    let lent = memory.gpus.iter().filter(|gpu| gpu.hbm.promised > 0);
+    let lent: Vec<&MemoryGpuStatus> = lent.collect();
+    let mut text = format!(
+        "{node}: {} of {} lent, {} of host memory\n",
+        lent.len(),
+        count(memory.gpus.len(), "GPU"),
+        of(memory.host)
+    );
+    for gpu in &lent {
+        text += &of_gpu(gpu);
+    }
+    if !memory.programs.is_empty() {
+        text += &format!("\n{}", programs(&memory.programs));
+    }
+    if memory.programs_of_others > 0 {
+        let others = count(memory.programs_of_others as usize, "process");
+        let others = others.replace("processs", "processes");
+        text += &format!("{others} of other users\n");
+    }
+    if let (Some(job), true) = (job, memory.programs.is_empty()) {
+        text += &format!("job {job} has no memory in tiers here\n");
+    }
+    Reply {
+        schema: "gpuos.mem/1",
+        yes: job.is_none() || !memory.programs.is_empty(),
+        json: json!({ "node": node, "memory": memory }),
+        text,
+    }
+}
+
+fn of_gpu(gpu: &MemoryGpuStatus) -> String {
+    let turn = match (gpu.in_turns, &gpu.turn) {
+        (false, _) => String::new(),
+        (true, Some(job)) => format!("  in turns: job {job} has it"),
+        (true, None) => "  in turns".into(),
+    };
+    let serialised = match gpu.serialised {
+        true => ", until it ends or has no work: switching costs too much",
+        false => "",
+    };
+    format!(
+        "GPU {:<3} [{}] {}{turn}{serialised}\n",
+        gpu.gpu,
+        bar(gpu.hbm),
+        of(gpu.hbm)
+    )
+}
+
+/// A bar, of which so much is full as is promised.
+fn bar(tier: MemoryTierStatus) -> String {
+    let full = (tier.promised.min(tier.present)).saturating_mul(BAR);
+    let full = full.checked_div(tier.present).unwrap_or(0) as usize;
+    format!("{:.<width$}", "#".repeat(full), width = BAR as usize)
+}
+
+fn of(tier: MemoryTierStatus) -> String {
+    format!("{} of {} GiB", gib(tier.promised), gib(tier.present))
+}
+
+/// GiB with one digit behind the point.
+fn gib(bytes: u64) -> String {
+    let tenths = (u128::from(bytes) * 10) >> 30;
+    format!("{}.{}", tenths / 10, tenths % 10)
+}
+
+fn programs(programs: &[MemoryProgramStatus]) -> String {
+    let mut table = Table::new(&[
+        "JOB",
+        "PID",
+        "GPU",
+        "HBM",
+        "HOST",
+        "FOR PARKING",
+        "PLACE",
+        "WORK",
+        "PARKED",
+        "OUT",
+        "BACK",
+    ]);
+    for one in programs {
+        let place = match (one.connected, one.pinned) {
+            (false, _) => format!("{}, not connected", one.place),
+            (true, true) => format!("{}, pinned", one.place),
+            (true, false) => one.place.clone(),
+        };
+        for lease in &one.leases {
+            table.row([
+                one.job.to_string(),
+                one.pid.to_string(),
+                lease.gpu.to_string(),
+                gib(lease.hbm),
+                gib(lease.host),
+                gib(lease.refuge),
+                place.clone(),
+                if one.busy { "yes" } else { "no" }.into(),
+                one.parks.to_string(),
+                gib(one.moved_down),
+                gib(one.moved_up),
+            ]);
+        }
+    }
+    table.render() + "Sizes are in GiB. OUT and BACK: what went to host memory and came back.\n"
+}

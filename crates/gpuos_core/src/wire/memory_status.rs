@@ -1,0 +1,114 @@
+//! Memory of GPUs in tiers, as clients see it.
+use std::collections::BTreeMap;
+
+use gpuos_model::node_gpu::NodeGpu;
+use serde::{Deserialize, Serialize};
+
+use super::Viewer;
+use crate::job::JobId;
+
+/// The memory that a node lends to jobs with `--gpuos-mem`.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct MemoryStatus {
+    /// Its GPUs, by number.
+    pub gpus: Vec<MemoryGpuStatus>,
+    /// Host memory.
+    pub host: MemoryTierStatus,
+    /// Processes that have some.
+    pub programs: Vec<MemoryProgramStatus>,
+    /// Processes of others, which are left out; 0 for those who are told everything.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub programs_of_others: u32,
+}
+
+fn is_none(count: &u32) -> bool {
+    *count == 0
+}
+
+/// A tier, in bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct MemoryTierStatus {
+    /// There is.
+    pub present: u64,
+    /// Promised to processes.
+    pub promised: u64,
+}
+
+/// A GPU.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct MemoryGpuStatus {
+    /// Its number in GRES `gpu`.
+    pub gpu: NodeGpu,
+    /// Its own memory.
+    pub hbm: MemoryTierStatus,
+    /// Jobs have it in turns: all of them together do not fit.
+    #[serde(default)]
+    pub in_turns: bool,
+    /// Turns cost too much here: each lasts until its job ends or has no work.
+    #[serde(default)]
+    pub serialised: bool,
+    /// The job whose turn it is; absent where there are no turns, and where it is the job of another.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub turn: Option<JobId>,
+}
+
+/// A process.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct MemoryProgramStatus {
+    /// Its job.
+    pub job: JobId,
+    /// Its user.
+    pub uid: u32,
+    /// The process.
+    pub pid: u32,
+    /// Where its memory is: `resident`, `parking`, `parked`, `returning`.
+    pub place: String,
+    /// It has work, or waits with work for its turn.
+    pub busy: bool,
+    /// Its connection is there.
+    pub connected: bool,
+    /// Nothing of it can be moved.
+    #[serde(default)]
+    pub pinned: bool,
+    /// What it has of each GPU.
+    pub leases: Vec<MemoryLeaseStatus>,
+    /// Bytes that it has moved to host memory, by its own word.
+    #[serde(default)]
+    pub moved_down: u64,
+    /// Bytes that it has moved back, by its own word.
+    #[serde(default)]
+    pub moved_up: u64,
+    /// How often it was parked.
+    #[serde(default)]
+    pub parks: u64,
+}
+
+/// What a process has of a GPU, in bytes.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct MemoryLeaseStatus {
+    /// The GPU.
+    pub gpu: NodeGpu,
+    /// In the GPU's own memory, when the process works.
+    pub hbm: u64,
+    /// In host memory that the GPU reads in place.
+    pub host: u64,
+    /// Kept in host memory for while others have the GPU.
+    #[serde(default)]
+    pub refuge: u64,
+}
+
+impl MemoryStatus {
+    /// What a user is told: his own, and counts of the rest.
+    #[must_use]
+    pub fn redacted_for(mut self, viewer: &Viewer<'_>) -> MemoryStatus {
+        let owns = |job: &JobId, users: &BTreeMap<JobId, u32>| users.get(job) == Some(&viewer.uid);
+        let all = self.programs.len();
+        self.programs
+            .retain(|one| one.uid == viewer.uid && owns(&one.job, viewer.users));
+        self.programs_of_others = (all - self.programs.len()) as u32;
+        for gpu in &mut self.gpus {
+            gpu.turn.take_if(|job| !owns(job, viewer.users));
+        }
+        self
+    }
+}

@@ -1,0 +1,494 @@
+//! The step function.
+
+use std::collections::BTreeMap;
+
+use super::config::Config;
+use super::ids::{At, ClientId, GpuId, JobId, Refuge};
+use super::input::{Demote, Effect, Granted, Input, JobSpec, Supply};
+use super::ladder::{self, Ladder};
+use super::ledger::{Client, Ledger, Turn};
+use super::links::Links;
+use super::reason::{Ended, Refused};
+use super::record::{ClientRecord, Place, Record};
+use super::turns;
+use super::view::{ClientView, GpuView, Tier, View};
+use crate::link::Wish;
+
+/// The broker of a node.
+pub struct Broker {
+    config: Config,
+    now: u64,
+    ledger: Ledger,
+    ladder: Ladder,
+    links: Links,
+    /// What the journal has.
+    jobs: BTreeMap<JobId, (JobSpec, bool)>,
+    clients: BTreeMap<ClientId, ClientRecord>,
+}
+
+impl Broker {
+    /// A broker that knows nothing yet.
+    pub fn new(config: Config) -> Broker {
+        Broker {
+            config,
+            now: 0,
+            ledger: Ledger::default(),
+            ladder: Ladder::default(),
+            links: Links::default(),
+            jobs: BTreeMap::new(),
+            clients: BTreeMap::new(),
+        }
+    }
+
+    /// Something happened at a time in ms; what is to be done about it, in this order. A time before the last one is taken for that.
+    pub fn step(&mut self, now_ms: u64, input: Input) -> Vec<Effect> {
+        let now = now_ms.max(self.now);
+        turns::count(&mut self.ledger, now - self.now);
+        self.now = now;
+        let mut out = Vec::new();
+        let asked = match input {
+            Input::Ask {
+                client,
+                job,
+                gpu,
+                bytes,
+            } => Some((client, gpu, self.ask(client, job, gpu, bytes, &mut out))),
+            input => {
+                self.take(input, &mut out);
+                None
+            }
+        };
+        self.deadlines(&mut out);
+        self.ladder
+            .step(&self.config, &mut self.ledger, now, &mut out);
+        let asking = asked.as_ref().map(|(client, _, _)| *client);
+        turns::decide(&self.config, &mut self.ledger, now, asking, &mut out);
+        self.links.begin(now, &mut out);
+        if let Some((client, gpu, answer)) = asked {
+            let answer = answer.map(|()| self.granted(client, gpu));
+            let answer = Effect::Answer {
+                client,
+                gpu,
+                answer,
+            };
+            out.insert(0, answer);
+        }
+        let mut effects = self.records();
+        effects.append(&mut out);
+        effects
+    }
+
+    fn granted(&self, client: ClientId, gpu: GpuId) -> Granted {
+        let it = self.ledger.clients.get(&client);
+        let lease = it.and_then(|it| it.leases.get(&gpu)).copied();
+        let lease = lease.unwrap_or_default();
+        Granted {
+            hbm: lease.hbm,
+            host: lease.host,
+            turn: it.is_some_and(|it| it.place == Place::Resident),
+        }
+    }
+
+    fn ask(
+        &mut self,
+        client: ClientId,
+        job: JobId,
+        gpu: GpuId,
+        bytes: u64,
+        out: &mut Vec<Effect>,
+    ) -> Result<(), Refused> {
+        let first = !self.ledger.in_turns(job) || self.ledger.of_job(job).next().is_some();
+        self.ledger.ask(&self.config, client, job, gpu, bytes)?;
+        if !first {
+            turns::catch_up(&mut self.ledger, job);
+        }
+        // Who asks is there.
+        let now = self.now;
+        if let Some(it) = self.ledger.clients.get_mut(&client)
+            && it.away.take().is_some()
+        {
+            say_again(&self.config, now, client, it, out);
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, input: Input, out: &mut Vec<Effect>) {
+        let now = self.now;
+        match input {
+            Input::Supply(supply) => self.supply(supply, out),
+            Input::Restored(records) => self.restore(records, out),
+            Input::Account(account, share) => {
+                self.ledger.accounts.entry(account).or_default().share = share;
+                self.ledger.keep(account);
+            }
+            Input::Job(spec) => self.ledger.job(&spec),
+            Input::JobGone(job) => self.job_gone(job, out),
+            Input::Gone(client) => {
+                self.links.gone(now, client);
+                if let Some(it) = self.ledger.clients.remove(&client) {
+                    self.ledger.forget(it.job);
+                }
+            }
+            Input::Away(client) => {
+                let until = now + self.config.away_ms;
+                if let Some(it) = self.ledger.clients.get_mut(&client) {
+                    it.away.get_or_insert(until);
+                }
+            }
+            Input::Return(client, at) => self.returned(client, at, out),
+            Input::Idle(client) => {
+                if let Some(it) = self.ledger.clients.get_mut(&client) {
+                    it.idle.get_or_insert(now);
+                }
+            }
+            Input::Busy(client) => self.busy(client),
+            Input::Parked { client, took_ms } => self.parked(client, took_ms),
+            Input::Back { client, took_ms } => {
+                if let Some(it) = self.ledger.clients.get_mut(&client)
+                    && let Place::Returning(_) = it.place
+                {
+                    it.place = Place::Resident;
+                    it.back_ms = turns::smooth(it.back_ms, took_ms.min(now - it.told));
+                }
+            }
+            Input::Demoted { client, bytes } => {
+                if let Some(it) = self.ledger.clients.get_mut(&client) {
+                    ladder::demoted(it, bytes);
+                }
+            }
+            Input::Pressure {
+                free,
+                total,
+                stalled,
+            } => self.ladder.measure(&self.config, now, free, total, stalled),
+            Input::Move {
+                id: what,
+                client,
+                link,
+                bytes,
+                why,
+            } => {
+                let known = self.ledger.clients.get(&client);
+                if known.is_none_or(|it| it.ending.is_some()) {
+                    out.push(Effect::NoMove(what));
+                    return;
+                }
+                let wish = Wish { what, bytes, why };
+                self.links.wish(&self.config, now, client, link, wish, out);
+            }
+            Input::Moved(id) => self.links.ended(now, id),
+            Input::Ask { .. } | Input::Tick => {}
+        }
+    }
+
+    fn supply(&mut self, supply: Supply, out: &mut Vec<Effect>) {
+        self.ledger.supply = supply;
+        let gpus = &self.ledger.supply.gpus;
+        let known = |gpu: &GpuId| gpus.iter().any(|it| it.0 == *gpu);
+        let clients = self.ledger.clients.iter();
+        let lost = clients.filter(|(_, it)| !it.leases.keys().all(known));
+        let lost: Vec<ClientId> = lost.map(|(id, _)| *id).collect();
+        for client in lost {
+            let why = Ended::GpuGone;
+            self.ledger.end(&self.config, self.now, client, why, out);
+        }
+    }
+
+    fn job_gone(&mut self, job: JobId, out: &mut Vec<Effect>) {
+        let Some(it) = self.ledger.jobs.get_mut(&job) else {
+            return;
+        };
+        it.over = true;
+        it.next = None;
+        it.requeued = None;
+        let clients: Vec<ClientId> = self.ledger.of_job(job).map(|(id, _)| id).collect();
+        for client in clients {
+            let why = Ended::JobOver;
+            self.ledger.end(&self.config, self.now, client, why, out);
+        }
+        self.ledger.forget(job);
+    }
+
+    fn busy(&mut self, client: ClientId) {
+        let Some(it) = self.ledger.clients.get(&client) else {
+            return;
+        };
+        let job = it.job;
+        let waits = self
+            .ledger
+            .jobs
+            .get(&job)
+            .is_some_and(|job| job.turn == Turn::Waits);
+        let idle = self.ledger.of_job(job).all(|(_, it)| it.idle.is_some());
+        if waits && idle {
+            turns::catch_up(&mut self.ledger, job);
+        }
+        if let Some(it) = self.ledger.clients.get_mut(&client) {
+            it.idle = None;
+        }
+    }
+
+    fn parked(&mut self, client: ClientId, took_ms: u64) {
+        let now = self.now;
+        if let Some(it) = self.ledger.clients.get_mut(&client)
+            && let Place::Parking(to) = it.place
+        {
+            it.place = Place::Parked(to);
+            if to == Refuge::Host {
+                // What a process says counts up to what it can have been.
+                it.park_ms = turns::smooth(it.park_ms, took_ms.min(now - it.told));
+            }
+        }
+    }
+
+    /// A process is there again. What it says has to be possible; the journal knows better.
+    fn returned(&mut self, client: ClientId, at: At, out: &mut Vec<Effect>) {
+        let now = self.now;
+        let Some(it) = self.ledger.clients.get_mut(&client) else {
+            return;
+        };
+        it.away = None;
+        let jobs = &self.ledger.jobs;
+        let in_turns = jobs.get(&it.job).is_some_and(|job| job.spec.timeslice);
+        let place = match (it.place, at) {
+            (Place::Resident | Place::Parking(_) | Place::Returning(_), At::Gpu) => Place::Resident,
+            // It never heard that it may work.
+            (Place::Resident, At::Parked(Refuge::Host)) if in_turns => Place::Parked(Refuge::Host),
+            (
+                Place::Parked(known) | Place::Parking(known) | Place::Returning(known),
+                At::Parked(it),
+            ) if known == it => Place::Parked(it),
+            _ => {
+                let why = Ended::Elsewhere;
+                self.ledger.end(&self.config, now, client, why, out);
+                return;
+            }
+        };
+        it.place = place;
+        say_again(&self.config, now, client, it, out);
+    }
+
+    /// What has a deadline that is over.
+    fn deadlines(&mut self, out: &mut Vec<Effect>) {
+        let now = self.now;
+        let mut end = Vec::new();
+        for (id, it) in &mut self.ledger.clients {
+            let late = now >= it.until;
+            match (it.ending, it.away, it.place) {
+                (Some((why, again)), ..) if now >= again => {
+                    it.ending = Some((why, now + self.config.end_ms));
+                    out.push(Effect::End { client: *id, why });
+                }
+                (Some(_), ..) => {}
+                (None, Some(until), _) if now >= until => end.push((*id, Ended::Away)),
+                (None, Some(_), _) => {}
+                (None, None, Place::Parking(_)) if late => end.push((*id, Ended::Deaf)),
+                (None, None, Place::Returning(_)) if late => end.push((*id, Ended::NotBack)),
+                _ => {}
+            }
+        }
+        for (client, why) in end {
+            self.ledger.end(&self.config, now, client, why, out);
+        }
+        ladder::deaf(&self.config, &mut self.ledger, now, out);
+    }
+
+    fn restore(&mut self, records: Vec<Record>, out: &mut Vec<Effect>) {
+        let away = Some(self.now + self.config.away_ms);
+        let mut jobs: Vec<(JobSpec, bool)> = Vec::new();
+        for record in records {
+            match record {
+                Record::Job(spec) => {
+                    jobs.retain(|(known, _)| known.job != spec.job);
+                    jobs.push((spec, false));
+                }
+                Record::JobOver(job) => {
+                    let known = jobs.iter_mut().find(|(known, _)| known.job == job);
+                    known.into_iter().for_each(|(_, over)| *over = true);
+                }
+                Record::Gone(client) => {
+                    self.ledger.clients.remove(&client);
+                }
+                Record::Client(it) => {
+                    let mut client = Client::new(it.job, it.place);
+                    client.leases = it.leases.into_iter().collect();
+                    client.leaving = it.leaving;
+                    client.away = away;
+                    if client.leaving > 0 {
+                        client.asked = Some((Demote::Dirty, 0));
+                    }
+                    self.ledger.clients.insert(it.client, client);
+                }
+            }
+        }
+        jobs.iter().for_each(|(spec, _)| self.ledger.job(spec));
+        self.after_restore();
+        for (spec, _) in jobs.iter().filter(|(_, over)| *over) {
+            self.job_gone(spec.job, out);
+        }
+        // Leases of a job that no record has told of cannot be held against anything.
+        let jobs = &self.ledger.jobs;
+        self.ledger
+            .clients
+            .retain(|_, it| jobs.contains_key(&it.job));
+        self.supply(self.ledger.supply.clone(), out);
+    }
+
+    /// What the journal does not say follows from what it says.
+    fn after_restore(&mut self) {
+        let clients: Vec<(JobId, Place)> = {
+            let clients = self.ledger.clients.values();
+            clients.map(|it| (it.job, it.place)).collect()
+        };
+        for (job, place) in clients {
+            let Some(job) = self.ledger.jobs.get_mut(&job) else {
+                continue;
+            };
+            match place {
+                Place::Parking(Refuge::Nvme) | Place::Parked(Refuge::Nvme) => job.stowed = true,
+                Place::Resident | Place::Returning(_) => job.turn = Turn::Holds { since: None },
+                _ => {}
+            }
+        }
+    }
+
+    /// Records of what is not in the journal as it is now.
+    fn records(&mut self) -> Vec<Effect> {
+        let mut records = Vec::new();
+        for (id, job) in &self.ledger.jobs {
+            let known = self.jobs.get(id);
+            if known.is_none_or(|it| it.0 != job.spec || (it.1 && !job.over)) {
+                records.push(Record::Job(job.spec.clone()));
+            }
+            if job.over && known.is_none_or(|it| !it.1) {
+                records.push(Record::JobOver(*id));
+            }
+            if known.is_none_or(|it| it.0 != job.spec || it.1 != job.over) {
+                self.jobs.insert(*id, (job.spec.clone(), job.over));
+            }
+        }
+        for (id, client) in &self.ledger.clients {
+            let record = client.record(*id);
+            if self.clients.get(id) != Some(&record) {
+                records.push(Record::Client(record.clone()));
+                self.clients.insert(*id, record);
+            }
+        }
+        let gone = |id: &ClientId| !self.ledger.clients.contains_key(id);
+        let gone: Vec<ClientId> = self.clients.keys().copied().filter(gone).collect();
+        for id in gone {
+            self.clients.remove(&id);
+            records.push(Record::Gone(id));
+        }
+        let over = |id: &JobId| !self.ledger.jobs.contains_key(id);
+        let over: Vec<JobId> = self.jobs.keys().copied().filter(over).collect();
+        for id in over {
+            if self.jobs.remove(&id).is_some_and(|it| !it.1) {
+                records.push(Record::JobOver(id));
+            }
+        }
+        records.into_iter().map(Effect::Journal).collect()
+    }
+
+    /// What a new journal begins with: all that there is.
+    pub fn journal(&self) -> Vec<Record> {
+        let mut records = Vec::new();
+        for (id, job) in &self.ledger.jobs {
+            records.push(Record::Job(job.spec.clone()));
+            if job.over {
+                records.push(Record::JobOver(*id));
+            }
+        }
+        let clients = self.ledger.clients.iter();
+        records.extend(clients.map(|(id, it)| Record::Client(it.record(*id))));
+        records
+    }
+
+    /// What there is to see.
+    pub fn view(&self) -> View {
+        let ledger = &self.ledger;
+        let promised = ledger.promised();
+        let gpus = ledger.supply.gpus.iter().map(|(gpu, present)| {
+            let jobs: Vec<JobId> = ledger.needs(*gpu, false).into_keys().collect();
+            let sliced = ledger.sliced(*gpu);
+            let holds = |id: &&JobId| matches!(ledger.jobs[id].turn, Turn::Holds { .. });
+            GpuView {
+                gpu: *gpu,
+                hbm: Tier {
+                    present: *present,
+                    promised: ledger.promised_hbm(*gpu),
+                },
+                sliced,
+                holder: jobs.iter().find(holds).copied().filter(|_| sliced),
+                serialised: sliced && jobs.iter().any(|id| ledger.jobs[id].serial),
+            }
+        });
+        let clients = ledger.clients.iter().map(|(id, it)| ClientView {
+            client: *id,
+            job: it.job,
+            place: it.place,
+            leases: it.leases.iter().map(|it| (*it.0, *it.1)).collect(),
+            busy: it.idle.is_none(),
+            ending: it.ending.is_some(),
+            gpu_ms: ledger.jobs.get(&it.job).map_or(0, |job| job.gpu_ms),
+        });
+        View {
+            gpus: gpus.collect(),
+            host: Tier {
+                present: ledger.supply.host,
+                promised: promised.host,
+            },
+            nvme: Tier {
+                present: ledger.supply.nvme,
+                promised: promised.nvme,
+            },
+            clients: clients.collect(),
+            pressure: self.ladder.raised(),
+        }
+    }
+
+    /// Jobs whose turn it is on a GPU that they have in turns; more than one would be a fault.
+    pub fn holders(&self, gpu: GpuId) -> Vec<JobId> {
+        let ledger = &self.ledger;
+        let jobs = ledger.needs(gpu, false).into_keys();
+        let holds = |id: &JobId| matches!(ledger.jobs[id].turn, Turn::Holds { .. });
+        match ledger.sliced(gpu) {
+            true => jobs.filter(holds).collect(),
+            false => Vec::new(),
+        }
+    }
+
+    /// Nobody has anything, and nothing is moved.
+    pub fn is_empty(&self) -> bool {
+        self.ledger.clients.is_empty() && self.ledger.jobs.is_empty() && self.links.idle()
+    }
+}
+
+/// Says what a process may not have heard, with a new deadline.
+fn say_again(config: &Config, now: u64, client: ClientId, it: &mut Client, out: &mut Vec<Effect>) {
+    match it.place {
+        Place::Parking(to) => {
+            it.told = now;
+            it.until = turns::park_until(config, now, it, to);
+            out.push(it.to_park(client, to));
+        }
+        Place::Returning(_) => {
+            it.told = now;
+            it.until = turns::deadline(config, now, it.back_ms, it.hbm());
+            out.push(Effect::Turn {
+                client,
+                deadline_ms: it.until,
+            });
+        }
+        _ => {}
+    }
+    if let Some((what, _)) = it.asked {
+        let deadline_ms = now + config.demote_ms;
+        it.asked = Some((what, deadline_ms));
+        out.push(Effect::Demote {
+            client,
+            what,
+            deadline_ms,
+        });
+    }
+}

@@ -1,0 +1,231 @@
+//! What the broker is told, and what it wants done.
+
+use super::ids::{AccountId, At, ClientId, GpuId, JobId, LinkId, MoveId, Refuge};
+use super::reason::{Ended, Notice, Refused, Requeued};
+use super::record::Record;
+use crate::link::Why;
+
+/// What the node has, in bytes.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Supply {
+    /// GPU memory that jobs may have, by GPU.
+    pub gpus: Vec<(GpuId, u64)>,
+    /// Host memory that may be lent.
+    pub host: u64,
+    /// NVMe for what is parked.
+    pub nvme: u64,
+}
+
+/// What somebody gets whatever others do, and at most, of host memory on this node.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Share {
+    /// Kept free for it while it has a job here, and not taken from it under pressure.
+    pub guaranteed: u64,
+    /// All that it gets.
+    pub at_most: u64,
+}
+
+/// No guarantee and no quota.
+impl Default for Share {
+    fn default() -> Share {
+        Share {
+            guaranteed: 0,
+            at_most: u64::MAX,
+        }
+    }
+}
+
+/// What a job may have on this node. All of it follows from the workload manager's record, nothing from what a process says.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct JobSpec {
+    /// The job.
+    pub job: JobId,
+    /// Its GPUs on this node.
+    pub gpus: Vec<GpuId>,
+    /// GPU memory that it may have on each of them; a whole card's under time slices.
+    pub hbm_per_gpu: u64,
+    /// Host memory that the record gives it on this node: extents that the GPU reads in place and what is parked are of it.
+    pub host: u64,
+    /// What was checked at submission for each GPU, in all tiers together.
+    pub bytes_per_gpu: u64,
+    /// It shares its GPUs in turns.
+    pub timeslice: bool,
+    /// What counts together with it.
+    pub account: Option<AccountId>,
+    /// Who has a lower rank gives way first under pressure.
+    pub rank: u64,
+    /// Of [`JobSpec::host`], what is kept for it. Cut to what there is when the job comes.
+    pub guaranteed: u64,
+}
+
+/// What happened.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Input {
+    /// What the node has: first of all, and whenever it is something else. Processes on a GPU that is gone are ended.
+    Supply(Supply),
+    /// What the journal has: after [`Input::Supply`], before all else, once.
+    Restored(Vec<Record>),
+    /// Guarantee and quota of an account.
+    Account(AccountId, Share),
+    /// A job runs here. Told again it changes nothing.
+    Job(JobSpec),
+    /// The workload manager has no such job any more.
+    JobGone(JobId),
+    /// A process asks for so many bytes on a GPU, all together. Asked again it gives back, or asks for more.
+    Ask {
+        /// The process.
+        client: ClientId,
+        /// Its job, as the caller found out.
+        job: JobId,
+        /// The GPU.
+        gpu: GpuId,
+        /// Bytes, in all tiers together.
+        bytes: u64,
+    },
+    /// A process has ended, and what it had is free. Nothing else frees a lease.
+    Gone(ClientId),
+    /// The connection to a process is lost, and the process lives.
+    Away(ClientId),
+    /// It is there again, and says where its memory is.
+    Return(ClientId, At),
+    /// It has no work for the GPU from now on.
+    Idle(ClientId),
+    /// It has work, or waits with work for its turn.
+    Busy(ClientId),
+    /// It did what [`Effect::Park`] said.
+    Parked {
+        /// The process.
+        client: ClientId,
+        /// How long that took it, in ms.
+        took_ms: u64,
+    },
+    /// It works again, after [`Effect::Turn`].
+    Back {
+        /// The process.
+        client: ClientId,
+        /// How long that took it, in ms.
+        took_ms: u64,
+    },
+    /// It did what [`Effect::Demote`] said, and so many bytes of host memory became free.
+    Demoted {
+        /// The process.
+        client: ClientId,
+        /// Bytes.
+        bytes: u64,
+    },
+    /// How the host's memory is doing.
+    Pressure {
+        /// Bytes that could be had without swapping.
+        free: u64,
+        /// Bytes of memory.
+        total: u64,
+        /// Time in which all that runs waited for memory, of 1000 (PSI `full avg10`).
+        stalled: u32,
+    },
+    /// Somebody who moves bytes for a process asks whether he may.
+    Move {
+        /// Its number.
+        id: MoveId,
+        /// Whose bytes.
+        client: ClientId,
+        /// Over what.
+        link: LinkId,
+        /// Bytes.
+        bytes: u64,
+        /// Why.
+        why: Why,
+    },
+    /// A move has ended, or will not begin.
+    Moved(MoveId),
+    /// Time has passed. At least four times a second.
+    Tick,
+}
+
+/// What a process may have.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Granted {
+    /// Bytes in GPU memory.
+    pub hbm: u64,
+    /// Bytes in host memory that the GPU reads in place.
+    pub host: u64,
+    /// It may work now. Otherwise it allocates nothing on the GPU before [`Effect::Turn`] comes.
+    pub turn: bool,
+}
+
+/// What is demoted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Demote {
+    /// Copies in host memory of which the bytes are elsewhere: they are dropped.
+    Clean,
+    /// What is parked in host memory: it goes to NVMe.
+    Dirty,
+}
+
+/// What is to be done, in this order. What follows [`Effect::Journal`] is done when the record is written.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Effect {
+    /// Append to the journal.
+    Journal(Record),
+    /// Answer to [`Input::Ask`].
+    Answer {
+        /// The process.
+        client: ClientId,
+        /// The GPU.
+        gpu: GpuId,
+        /// What it may have.
+        answer: Result<Granted, Refused>,
+    },
+    /// The process stops working on its GPUs and moves what is in GPU memory away; [`Input::Parked`] says that it did. Who has not by
+    /// then is ended.
+    Park {
+        /// The process.
+        client: ClientId,
+        /// Where to.
+        to: Refuge,
+        /// Of what is parked, bytes that go to NVMe; the others go to host memory.
+        nvme: u64,
+        /// On the clock of [`super::Broker::step`].
+        deadline_ms: u64,
+    },
+    /// The process may work on its GPUs, up to its lease; [`Input::Back`] says that it does.
+    Turn {
+        /// The process.
+        client: ClientId,
+        /// On the clock of [`super::Broker::step`].
+        deadline_ms: u64,
+    },
+    /// The process demotes; [`Input::Demoted`] says that it did.
+    Demote {
+        /// The process.
+        client: ClientId,
+        /// What.
+        what: Demote,
+        /// On the clock of [`super::Broker::step`].
+        deadline_ms: u64,
+    },
+    /// Something that a process should know.
+    Notify {
+        /// The process.
+        client: ClientId,
+        /// What; its text is for the user.
+        notice: Notice,
+    },
+    /// Kill the process; [`Input::Gone`] says that it is dead. Said again until then.
+    End {
+        /// The process.
+        client: ClientId,
+        /// Why; its text is for the user.
+        why: Ended,
+    },
+    /// Have the workload manager requeue the job.
+    Requeue {
+        /// The job.
+        job: JobId,
+        /// Why; its text is for the user.
+        why: Requeued,
+    },
+    /// The move begins now; [`Input::Moved`] says that it ended.
+    Move(MoveId),
+    /// The move does not begin: too many wait on its link, or its process is unknown.
+    NoMove(MoveId),
+}

@@ -1,0 +1,304 @@
+//! What is done when the node is short of host memory: one step at a time, the mildest first.
+//!
+//! Notify, demote what is clean, demote what is dirty, park the lowest on NVMe, requeue the lowest. A step that has ended is followed
+//! by the next after a time in which pressure may go.
+
+use std::cmp::Reverse;
+
+use super::config::Config;
+use super::ids::{ClientId, JobId, Refuge};
+use super::input::{Demote, Effect};
+use super::ledger::{Client, Ledger};
+use super::reason::{Ended, Notice, Requeued};
+use super::record::Place;
+
+/// The next step.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+enum Rung {
+    #[default]
+    Notify,
+    Clean,
+    Dirty,
+    Park,
+    Requeue,
+}
+
+/// Where things stand.
+#[derive(Default)]
+pub(super) struct Ladder {
+    /// Host memory is short.
+    raised: bool,
+    rung: Rung,
+    /// A step is under way.
+    under_way: bool,
+    /// Nothing before this time.
+    not_before: u64,
+    /// When pressure went.
+    calm: u64,
+}
+
+impl Ladder {
+    pub fn raised(&self) -> bool {
+        self.raised
+    }
+
+    /// How the host's memory is doing. Between the two marks all stays as it is.
+    pub fn measure(&mut self, config: &Config, now: u64, free: u64, total: u64, stalled: u32) {
+        let used = u128::from(total.saturating_sub(free)) * 1000 / u128::from(total.max(1));
+        let high = used >= u128::from(config.high) || stalled >= config.stalled;
+        let low = used <= u128::from(config.low) && stalled <= config.stalled / 4;
+        if high && !self.raised {
+            self.raised = true;
+            // What comes back soon goes on where it was.
+            if now.saturating_sub(self.calm) >= 6 * config.cool_ms {
+                self.rung = Rung::Notify;
+            }
+        } else if low && self.raised {
+            self.raised = false;
+            self.calm = now;
+            self.not_before = now + config.cool_ms;
+        }
+    }
+
+    /// The next step, where one is due.
+    pub fn step(&mut self, config: &Config, ledger: &mut Ledger, now: u64, out: &mut Vec<Effect>) {
+        let waits = pending(config, ledger, now);
+        if self.under_way && !waits {
+            self.under_way = false;
+            self.not_before = self.not_before.max(now + config.cool_ms);
+        }
+        if waits || now < self.not_before {
+            return;
+        }
+        if !self.raised {
+            if let Some(job) = comes_back(ledger) {
+                set_stowed(ledger, job, false);
+                self.not_before = now + config.cool_ms;
+            }
+            for client in ledger.clients.values_mut() {
+                client.tried = false;
+            }
+            return;
+        }
+        match self.rung {
+            Rung::Notify => {
+                for (id, client) in &ledger.clients {
+                    if client.hears() {
+                        out.push(Effect::Notify {
+                            client: *id,
+                            notice: Notice::Pressure,
+                        });
+                    }
+                }
+                self.rung = Rung::Clean;
+                self.not_before = now + config.notice_ms;
+                return;
+            }
+            Rung::Clean => {
+                self.rung = Rung::Dirty;
+                self.under_way = clean(config, ledger, now, out);
+            }
+            _ => {}
+        }
+        // Where a step has nobody to ask, the next one follows at once.
+        if !self.under_way && self.rung == Rung::Dirty {
+            self.under_way = dirty(config, ledger, now, out);
+            if !self.under_way {
+                self.rung = Rung::Park;
+            }
+        }
+        if !self.under_way && self.rung == Rung::Park {
+            self.under_way = stow(ledger);
+            if !self.under_way {
+                self.rung = Rung::Requeue;
+            }
+        }
+        if !self.under_way && self.rung == Rung::Requeue {
+            self.under_way = requeue(ledger, now, out);
+        }
+    }
+}
+
+/// Something that was asked for is not done yet.
+fn pending(config: &Config, ledger: &Ledger, now: u64) -> bool {
+    let mut clients = ledger.clients.values();
+    let asked = clients.any(|it| {
+        let stows = it.place == Place::Parking(Refuge::Nvme);
+        it.ending.is_none() && (it.asked.is_some() || stows)
+    });
+    let mut jobs = ledger.jobs.values();
+    let requeued = jobs.any(|job| {
+        let since = job.requeued.map(|at| now.saturating_sub(at));
+        since.is_some_and(|since| since < config.away_ms)
+    });
+    asked || requeued
+}
+
+/// Who lies past his deadline: he is parked, or ended.
+pub(super) fn deaf(config: &Config, ledger: &mut Ledger, now: u64, out: &mut Vec<Effect>) {
+    let late = |it: &Client| it.hears() && it.asked.is_some_and(|(_, until)| now >= until);
+    let clients = ledger.clients.iter().filter(|(_, it)| late(it));
+    let clients: Vec<(ClientId, JobId)> = clients.map(|(id, it)| (*id, it.job)).collect();
+    for (id, job) in clients {
+        if let Some(client) = ledger.clients.get_mut(&id) {
+            client.asked = None;
+        }
+        let resident = ledger.clients[&id].place == Place::Resident;
+        if resident && stowable(ledger, job) {
+            set_stowed(ledger, job, true);
+        } else {
+            ledger.end(config, now, id, Ended::DeafUnderPressure, out);
+        }
+    }
+}
+
+/// Everybody who works drops what is elsewhere, too.
+fn clean(config: &Config, ledger: &mut Ledger, now: u64, out: &mut Vec<Effect>) -> bool {
+    let before = out.len();
+    for (id, client) in &mut ledger.clients {
+        if client.hears() && client.asked.is_none() && client.place == Place::Resident {
+            ask(config, now, *id, client, Demote::Clean, out);
+        }
+    }
+    out.len() > before
+}
+
+fn ask(
+    config: &Config,
+    now: u64,
+    id: ClientId,
+    client: &mut Client,
+    what: Demote,
+    out: &mut Vec<Effect>,
+) {
+    let deadline_ms = now + config.demote_ms;
+    client.asked = Some((what, deadline_ms));
+    out.push(Effect::Demote {
+        client: id,
+        what,
+        deadline_ms,
+    });
+}
+
+/// Jobs from which something may be taken, the lowest first.
+fn lowest(ledger: &Ledger) -> Vec<JobId> {
+    let jobs = ledger.jobs.keys().copied();
+    let mut jobs: Vec<JobId> = jobs.filter(|id| ledger.may_give(*id)).collect();
+    jobs.sort_by_key(|id| {
+        let job = &ledger.jobs[id];
+        (job.spec.rank, Reverse(job.arrived))
+    });
+    jobs
+}
+
+/// One process that is parked in host memory goes to NVMe.
+fn dirty(config: &Config, ledger: &mut Ledger, now: u64, out: &mut Vec<Effect>) -> bool {
+    let room = ledger.nvme_room();
+    for job in lowest(ledger) {
+        let found = ledger.of_job(job).find(|(_, it)| {
+            let has = it.leases.values().filter(|it| !it.fresh);
+            let has: u64 = has.map(|it| it.refuge_host).sum();
+            let parked = it.place == Place::Parked(Refuge::Host);
+            parked
+                && it.hears()
+                && !it.tried
+                && it.asked.is_none()
+                && has > 0
+                && it.refuge_host() <= room
+        });
+        let Some(id) = found.map(|(id, _)| id) else {
+            continue;
+        };
+        if let Some(client) = ledger.clients.get_mut(&id) {
+            client.leaving = client.refuge_host();
+            client.tried = true;
+            ask(config, now, id, client, Demote::Dirty, out);
+        }
+        return true;
+    }
+    false
+}
+
+/// What a process freed by demoting.
+pub(super) fn demoted(client: &mut Client, bytes: u64) {
+    let Some((what, _)) = client.asked.take() else {
+        return;
+    };
+    if what != Demote::Dirty {
+        return;
+    }
+    let mut moved = bytes.min(client.leaving);
+    client.leaving = 0;
+    for lease in client.leases.values_mut() {
+        let part = moved.min(lease.refuge_host);
+        lease.refuge_host -= part;
+        lease.refuge_nvme += part;
+        moved -= part;
+    }
+}
+
+/// All of its processes that work can go to NVMe now.
+fn stowable(ledger: &Ledger, job: JobId) -> bool {
+    if !ledger.may_give(job) || ledger.jobs[&job].stowed {
+        return false;
+    }
+    let works = |it: &Client| it.place == Place::Resident;
+    let still = |it: &Client| matches!(it.place, Place::Resident | Place::Parked(Refuge::Host));
+    let takes = ledger.of_job(job).filter(|(_, it)| works(it));
+    let takes: u64 = takes.map(|(_, it)| it.whole()).sum();
+    takes > 0
+        && takes <= ledger.nvme_room()
+        && ledger.of_job(job).all(|(_, it)| it.hears() && still(it))
+}
+
+/// The lowest job is parked on NVMe.
+fn stow(ledger: &mut Ledger) -> bool {
+    let job = lowest(ledger)
+        .into_iter()
+        .find(|job| stowable(ledger, *job));
+    job.is_some_and(|job| {
+        set_stowed(ledger, job, true);
+        true
+    })
+}
+
+fn set_stowed(ledger: &mut Ledger, job: JobId, stowed: bool) {
+    if let Some(job) = ledger.jobs.get_mut(&job) {
+        job.stowed = stowed;
+    }
+}
+
+/// The highest of those on NVMe for which there is room.
+fn comes_back(ledger: &Ledger) -> Option<JobId> {
+    let stowed = ledger
+        .jobs
+        .iter()
+        .filter(|(_, job)| job.stowed && !job.over);
+    let mut jobs: Vec<JobId> = stowed.map(|(id, _)| *id).collect();
+    jobs.sort_by_key(|id| {
+        let job = &ledger.jobs[id];
+        (Reverse(job.spec.rank), job.arrived)
+    });
+    jobs.into_iter().find(|job| {
+        let away = ledger
+            .of_job(*job)
+            .filter(|(_, it)| it.place == Place::Parked(Refuge::Nvme));
+        let takes: u64 = away.map(|(_, it)| it.in_host()).sum();
+        takes <= ledger.host_room(*job) && takes <= ledger.quota_room(*job)
+    })
+}
+
+/// The lowest job is requeued. One for which that did not happen is asked for again.
+fn requeue(ledger: &mut Ledger, now: u64, out: &mut Vec<Effect>) -> bool {
+    let lowest = lowest(ledger);
+    let again = lowest.iter().find(|id| ledger.jobs[id].requeued.is_some());
+    let Some(id) = again.or(lowest.first()).copied() else {
+        return false;
+    };
+    if let Some(job) = ledger.jobs.get_mut(&id) {
+        job.requeued = Some(now);
+    }
+    let why = Requeued::Pressure;
+    out.push(Effect::Requeue { job: id, why });
+    true
+}

@@ -1,0 +1,469 @@
+//! What is promised to whom: jobs, processes and their leases, and sums over them.
+//!
+//! Sums are made anew each time: a node has few processes, and a sum that is kept can be wrong.
+
+use std::collections::BTreeMap;
+
+use super::config::Config;
+use super::ids::{AccountId, ClientId, GpuId, JobId, Refuge};
+use super::input::{Demote, Effect, JobSpec, Share, Supply};
+use super::reason::Ended;
+use super::record::{ClientRecord, Lease, Place};
+
+/// Whose turn it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Turn {
+    /// It has its GPUs. `since`: when all its processes worked; `None` while they come back.
+    Holds { since: Option<u64> },
+    /// It has to be parked, or is.
+    Waits,
+}
+
+/// A job.
+pub(super) struct Job {
+    pub spec: JobSpec,
+    /// Its place among all jobs, by arrival.
+    pub arrived: u64,
+    /// What is kept for it of host memory.
+    pub guaranteed: u64,
+    /// The workload manager has it no more.
+    pub over: bool,
+    /// All of it goes to NVMe, or is there.
+    pub stowed: bool,
+    /// When it was to be requeued.
+    pub requeued: Option<u64>,
+    pub turn: Turn,
+    /// GPU time in turns, in ms.
+    pub gpu_ms: u64,
+    /// What turns are given by: GPU time, and for who was away what those beside it had meanwhile.
+    pub fair_ms: u64,
+    /// Turns that have ended beside the same jobs, and what they were worth, of 1000.
+    pub turns: u32,
+    pub worth: u64,
+    /// Turns beside these were not worth it.
+    pub thrashed: bool,
+    /// Its turns have no length.
+    pub serial: bool,
+    /// Jobs on its GPUs.
+    pub beside: Vec<JobId>,
+    /// It runs here again, while processes of before are not dead.
+    pub next: Option<JobSpec>,
+}
+
+/// A process.
+pub(super) struct Client {
+    pub job: JobId,
+    pub place: Place,
+    /// When it was told to park or to come back, and until when it has to.
+    pub told: u64,
+    pub until: u64,
+    pub leases: BTreeMap<GpuId, Lease>,
+    /// Since when it has no work.
+    pub idle: Option<u64>,
+    /// Why it is to end, and when that is said again.
+    pub ending: Option<(Ended, u64)>,
+    /// Until when it may have no connection.
+    pub away: Option<u64>,
+    /// What it has to demote, and until when.
+    pub asked: Option<(Demote, u64)>,
+    /// It was asked since pressure began.
+    pub tried: bool,
+    /// Bytes on their way from host memory to NVMe: they count on both.
+    pub leaving: u64,
+    /// What parking and coming back took, smoothed, in ms.
+    pub park_ms: Option<u64>,
+    pub back_ms: Option<u64>,
+}
+
+/// What counts on each tier.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(super) struct Charge {
+    pub host: u64,
+    pub nvme: u64,
+}
+
+/// An account.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Account {
+    pub share: Share,
+    /// What is kept for it, while it has a job here.
+    pub kept: u64,
+}
+
+impl Client {
+    pub fn new(job: JobId, place: Place) -> Client {
+        Client {
+            job,
+            place,
+            told: 0,
+            until: 0,
+            leases: BTreeMap::new(),
+            idle: None,
+            ending: None,
+            away: None,
+            asked: None,
+            tried: false,
+            leaving: 0,
+            park_ms: None,
+            back_ms: None,
+        }
+    }
+
+    pub fn record(&self, client: ClientId) -> ClientRecord {
+        ClientRecord {
+            client,
+            job: self.job,
+            place: self.place,
+            leaving: self.leaving,
+            leases: self.leases.iter().map(|it| (*it.0, *it.1)).collect(),
+        }
+    }
+
+    /// Something can be said to it.
+    pub fn hears(&self) -> bool {
+        self.ending.is_none() && self.away.is_none()
+    }
+
+    /// Bytes in GPU memory while it works.
+    pub fn hbm(&self) -> u64 {
+        self.leases.values().map(|lease| lease.hbm).sum()
+    }
+
+    /// Bytes of GPU and host memory that go to NVMe when all of it does.
+    pub fn whole(&self) -> u64 {
+        self.leases.values().map(|it| it.hbm + it.host).sum()
+    }
+
+    /// Bytes of host memory, for extents and as a refuge.
+    pub fn in_host(&self) -> u64 {
+        self.leases
+            .values()
+            .map(|it| it.host + it.refuge_host)
+            .sum()
+    }
+
+    /// Bytes of host memory in which something of GPU memory is or will be parked.
+    pub fn refuge_host(&self) -> u64 {
+        self.leases.values().map(|it| it.refuge_host).sum()
+    }
+
+    /// What it takes of GPU memory now.
+    pub fn resident(&self, gpu: GpuId) -> u64 {
+        match (self.leases.get(&gpu), self.place) {
+            (None, _) | (_, Place::Parked(_)) => 0,
+            (Some(lease), _) if lease.fresh => 0,
+            (Some(lease), _) => lease.hbm,
+        }
+    }
+
+    /// Has it park, as it has been told until when.
+    pub fn to_park(&self, client: ClientId, to: Refuge) -> Effect {
+        let nvme = match to {
+            Refuge::Host => self.leases.values().map(|it| it.refuge_nvme).sum(),
+            Refuge::Nvme => self.whole(),
+        };
+        Effect::Park {
+            client,
+            to,
+            nvme,
+            deadline_ms: self.until,
+        }
+    }
+
+    fn charge(&self, stowed: bool) -> Charge {
+        let refuge_nvme: u64 = self.leases.values().map(|it| it.refuge_nvme).sum();
+        let (host, nvme) = match self.place {
+            Place::Parking(Refuge::Nvme) | Place::Returning(Refuge::Nvme) => {
+                (self.in_host(), self.whole().max(refuge_nvme))
+            }
+            // Who may come back has his host memory before he is told to.
+            Place::Parked(Refuge::Nvme) => match stowed || self.ending.is_some() {
+                true => (0, self.whole()),
+                false => (self.in_host(), self.whole()),
+            },
+            _ => (self.in_host(), refuge_nvme),
+        };
+        Charge {
+            host,
+            nvme: nvme + self.leaving,
+        }
+    }
+}
+
+/// The books of a node.
+#[derive(Default)]
+pub(super) struct Ledger {
+    pub supply: Supply,
+    pub accounts: BTreeMap<AccountId, Account>,
+    pub jobs: BTreeMap<JobId, Job>,
+    pub clients: BTreeMap<ClientId, Client>,
+    pub arrivals: u64,
+}
+
+impl Ledger {
+    /// Processes of a job.
+    pub fn of_job(&self, job: JobId) -> impl Iterator<Item = (ClientId, &Client)> {
+        self.clients
+            .iter()
+            .filter(move |(_, client)| client.job == job)
+            .map(|(id, client)| (*id, client))
+    }
+
+    pub fn in_turns(&self, job: JobId) -> bool {
+        self.jobs.get(&job).is_some_and(|job| job.spec.timeslice)
+    }
+
+    fn stowed(&self, job: JobId) -> bool {
+        self.jobs.get(&job).is_some_and(|job| job.stowed)
+    }
+
+    pub fn present(&self, gpu: GpuId) -> u64 {
+        let mut gpus = self.supply.gpus.iter();
+        gpus.find(|(it, _)| *it == gpu).map_or(0, |it| it.1)
+    }
+
+    /// GPU memory for jobs in turns: all but what others have.
+    pub fn for_turns(&self, gpu: GpuId) -> u64 {
+        self.present(gpu).saturating_sub(self.fixed(gpu))
+    }
+
+    /// GPU memory of those that take no turns. It stays theirs while they are parked.
+    fn fixed(&self, gpu: GpuId) -> u64 {
+        let clients = self.clients.values();
+        let fixed = clients.filter(|client| !self.in_turns(client.job));
+        fixed
+            .filter_map(|it| it.leases.get(&gpu))
+            .map(|it| it.hbm)
+            .sum()
+    }
+
+    pub fn promised_hbm(&self, gpu: GpuId) -> u64 {
+        let clients = self.clients.values();
+        let turns = clients.filter(|client| self.in_turns(client.job));
+        self.fixed(gpu) + turns.map(|client| client.resident(gpu)).sum::<u64>()
+    }
+
+    /// What each job in turns needs of a GPU while it has it. `stowed`: also those that are on NVMe.
+    pub fn needs(&self, gpu: GpuId, stowed: bool) -> BTreeMap<JobId, u64> {
+        let mut needs = BTreeMap::new();
+        for client in self.clients.values() {
+            if let Some(lease) = client.leases.get(&gpu)
+                && self.in_turns(client.job)
+                && (stowed || !self.stowed(client.job))
+            {
+                *needs.entry(client.job).or_insert(0) += lease.hbm;
+            }
+        }
+        needs
+    }
+
+    /// Jobs in turns do not fit beside each other.
+    pub fn sliced(&self, gpu: GpuId) -> bool {
+        self.needs(gpu, false).values().sum::<u64>() > self.for_turns(gpu)
+    }
+
+    /// GPU memory that jobs in turns cannot do without: what all of them have where they fit, else what the largest needs.
+    pub fn kept_for_turns(&self, gpu: GpuId) -> u64 {
+        let all: u64 = self.needs(gpu, false).values().sum();
+        let largest = self.needs(gpu, true).into_values().max().unwrap_or(0);
+        let there = self.promised_hbm(gpu) - self.fixed(gpu);
+        match all > self.for_turns(gpu) {
+            true => largest.max(there),
+            false => all.max(largest).max(there),
+        }
+    }
+
+    pub fn charge(&self, job: JobId) -> Charge {
+        let stowed = self.stowed(job);
+        self.of_job(job)
+            .fold(Charge::default(), |sum, (_, client)| {
+                let charge = client.charge(stowed);
+                Charge {
+                    host: sum.host + charge.host,
+                    nvme: sum.nvme + charge.nvme,
+                }
+            })
+    }
+
+    pub fn promised(&self) -> Charge {
+        let clients = self.clients.values();
+        clients.fold(Charge::default(), |sum, client| {
+            let charge = client.charge(self.stowed(client.job));
+            Charge {
+                host: sum.host + charge.host,
+                nvme: sum.nvme + charge.nvme,
+            }
+        })
+    }
+
+    /// Promised host memory, or what is guaranteed where that is more.
+    fn reserved(&self, job: JobId) -> u64 {
+        let guaranteed = self.jobs.get(&job).map_or(0, |job| match job.over {
+            true => 0,
+            false => job.guaranteed,
+        });
+        self.charge(job).host.max(guaranteed)
+    }
+
+    pub fn of_account(&self, account: AccountId) -> impl Iterator<Item = JobId> {
+        let jobs = self.jobs.iter();
+        let same = jobs.filter(move |(_, job)| job.spec.account == Some(account));
+        same.map(|(id, _)| *id)
+    }
+
+    /// What an account's jobs have reserved, and what is kept for it beyond that.
+    fn account_reserved(&self, account: AccountId) -> (u64, u64) {
+        let jobs = self.of_account(account).map(|job| self.reserved(job)).sum();
+        let runs = self.of_account(account).any(|job| !self.jobs[&job].over);
+        let kept = self.accounts.get(&account).map_or(0, |it| it.kept);
+        let slack = if runs { kept.saturating_sub(jobs) } else { 0 };
+        (jobs, slack)
+    }
+
+    /// Host memory that is neither promised nor kept for anybody.
+    pub fn free_host(&self) -> u64 {
+        let mut reserved: u64 = 0;
+        for (id, job) in &self.jobs {
+            if job.spec.account.is_none() {
+                reserved += self.reserved(*id);
+            }
+        }
+        let mut accounts: Vec<_> = self
+            .jobs
+            .values()
+            .filter_map(|it| it.spec.account)
+            .collect();
+        accounts.sort_unstable();
+        accounts.dedup();
+        for account in accounts {
+            let (jobs, slack) = self.account_reserved(account);
+            reserved += jobs + slack;
+        }
+        self.supply.host.saturating_sub(reserved)
+    }
+
+    /// Host memory that a job could be promised beyond what it has, as far as the node goes.
+    pub fn host_room(&self, job: JobId) -> u64 {
+        let Some(it) = self.jobs.get(&job) else {
+            return 0;
+        };
+        let own = it.guaranteed.saturating_sub(self.charge(job).host);
+        let account = it.spec.account.map_or(0, |it| self.account_reserved(it).1);
+        self.free_host() + own + account
+    }
+
+    /// The same, as far as its account's quota goes.
+    pub fn quota_room(&self, job: JobId) -> u64 {
+        let account = self.jobs.get(&job).and_then(|job| job.spec.account);
+        let Some(account) = account else {
+            return u64::MAX;
+        };
+        let jobs = self.of_account(account);
+        let has: u64 = jobs.map(|job| self.charge(job).host).sum();
+        let share = self.accounts.get(&account).copied().unwrap_or_default();
+        share.share.at_most.saturating_sub(has)
+    }
+
+    pub fn nvme_room(&self) -> u64 {
+        self.supply.nvme.saturating_sub(self.promised().nvme)
+    }
+
+    /// Takes nothing away that is guaranteed to the job or its account.
+    pub fn may_give(&self, job: JobId) -> bool {
+        let Some(it) = self.jobs.get(&job) else {
+            return false;
+        };
+        let has = self.charge(job).host;
+        let account = it.spec.account.is_none_or(|account| {
+            let all: u64 = self
+                .of_account(account)
+                .map(|job| self.charge(job).host)
+                .sum();
+            let kept = self.accounts.get(&account).map_or(0, |it| it.kept);
+            all > kept
+        });
+        !it.over && has > it.guaranteed && account
+    }
+
+    /// A job runs here.
+    pub fn job(&mut self, spec: &JobSpec) {
+        if let Some(known) = self.jobs.get_mut(&spec.job) {
+            if known.over {
+                known.next = Some(spec.clone());
+            }
+            return;
+        }
+        let wished = spec.guaranteed.min(spec.host);
+        let id = spec.job;
+        self.arrivals += 1;
+        let arrived = self.arrivals;
+        self.jobs.insert(
+            id,
+            Job {
+                spec: spec.clone(),
+                arrived,
+                guaranteed: 0,
+                over: false,
+                stowed: false,
+                requeued: None,
+                turn: Turn::Waits,
+                gpu_ms: 0,
+                fair_ms: 0,
+                turns: 0,
+                worth: 1000,
+                thrashed: false,
+                serial: false,
+                beside: Vec::new(),
+                next: None,
+            },
+        );
+        if let Some(account) = spec.account {
+            self.keep(account);
+        }
+        let room = self.host_room(id) + self.charge(id).host;
+        if let Some(job) = self.jobs.get_mut(&id) {
+            job.guaranteed = wished.min(room);
+        }
+    }
+
+    /// Keeps an account's guarantee, as far as there is room for it now.
+    pub fn keep(&mut self, account: AccountId) {
+        if let Some(it) = self.accounts.get_mut(&account) {
+            it.kept = 0;
+        }
+        let reserved = self.account_reserved(account).0;
+        let room = self.free_host() + reserved;
+        if let Some(it) = self.accounts.get_mut(&account) {
+            it.kept = it.share.guaranteed.min(room);
+        }
+    }
+
+    /// Forgets a job that is over, once none of its processes is left.
+    pub fn forget(&mut self, job: JobId) {
+        let last = self.of_job(job).next().is_none();
+        if last
+            && self.jobs.get(&job).is_some_and(|job| job.over)
+            && let Some(job) = self.jobs.remove(&job)
+            && let Some(next) = job.next
+        {
+            self.job(&next);
+        }
+    }
+
+    /// Has a process ended.
+    pub fn end(
+        &mut self,
+        config: &Config,
+        now: u64,
+        client: ClientId,
+        why: Ended,
+        out: &mut Vec<Effect>,
+    ) {
+        if let Some(it) = self.clients.get_mut(&client)
+            && it.ending.is_none()
+        {
+            it.ending = Some((why, now + config.end_ms));
+            out.push(Effect::End { client, why });
+        }
+    }
+}

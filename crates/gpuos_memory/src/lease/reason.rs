@@ -1,0 +1,193 @@
+//! What users read: why something is refused, ended or put off, and what to do.
+
+use std::fmt;
+
+use super::ids::{Bytes, GpuId};
+
+/// Why a process does not get what it asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Refused {
+    /// The job is not known, is over, or the process is another job's.
+    NoJob,
+    /// The job has no such GPU here.
+    NotItsGpu {
+        /// The GPU.
+        gpu: GpuId,
+    },
+    /// The process is being ended.
+    Ending,
+    /// The job has too many processes already.
+    TooMany {
+        /// The most.
+        most: usize,
+    },
+    /// More than was checked when the job was submitted.
+    BeyondGrant {
+        /// What was asked for.
+        asked: u64,
+        /// What is left of the job's grant on this GPU.
+        left: u64,
+    },
+    /// The job's memory on this node does not suffice for what has to lie in host memory.
+    BeyondMemory {
+        /// Host memory that it takes.
+        takes: u64,
+        /// What is left of the job's.
+        left: u64,
+    },
+    /// The account has no more.
+    BeyondQuota {
+        /// Host memory that it takes.
+        takes: u64,
+        /// What is left of the account's.
+        left: u64,
+    },
+    /// The node has no more host memory to lend.
+    HostFull {
+        /// Host memory that it takes.
+        takes: u64,
+    },
+    /// Neither the job's host memory nor NVMe has room for parking it while others have the GPU.
+    NoRefuge {
+        /// Bytes without a place.
+        lacks: u64,
+    },
+    /// Under time slices on a full GPU nobody gets more than at first.
+    Grows,
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Refused::NoJob => f.write_str(
+                "memory in tiers was asked for by a process of no job that has it: submit the job with --gpuos-mem",
+            ),
+            Refused::NotItsGpu { gpu } => write!(
+                f,
+                "memory was asked for on GPU {}, which the job does not have on this node: use the GPUs in CUDA_VISIBLE_DEVICES",
+                gpu.0
+            ),
+            Refused::Ending => f.write_str("memory was asked for by a process that is being ended"),
+            Refused::TooMany { most } => write!(
+                f,
+                "the job has {most} processes with memory in tiers on this node, and more are not taken: end some, or start fewer"
+            ),
+            Refused::BeyondGrant { asked, left } => write!(
+                f,
+                "{} were asked for on a GPU, and {} are left of what the job has there: submit it with a larger --gpuos-mem",
+                Bytes(*asked),
+                Bytes(*left)
+            ),
+            Refused::BeyondMemory { takes, left } => write!(
+                f,
+                "it takes {} of host memory, and {} are left of the job's memory on this node: submit it with a larger --mem",
+                Bytes(*takes),
+                Bytes(*left)
+            ),
+            Refused::BeyondQuota { takes, left } => write!(
+                f,
+                "it takes {} of host memory, and {} are left of what the account may have on this node: wait for its other jobs",
+                Bytes(*takes),
+                Bytes(*left)
+            ),
+            Refused::HostFull { takes } => write!(
+                f,
+                "it takes {} of host memory, and the node has less to lend now: try again later, or ask for less",
+                Bytes(*takes)
+            ),
+            Refused::NoRefuge { lacks } => write!(
+                f,
+                "{} could not be parked while other jobs have the GPU: submit the job with a larger --mem",
+                Bytes(*lacks)
+            ),
+            Refused::Grows => f.write_str(
+                "more memory was asked for on a GPU that is shared in turns and is full: ask for all of it when the process starts",
+            ),
+        }
+    }
+}
+
+/// Why a process is ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Ended {
+    /// It did not park in time.
+    Deaf,
+    /// It did not take its turn in time.
+    NotBack,
+    /// It freed nothing in time, and there was no place to park it.
+    DeafUnderPressure,
+    /// It did not come back after gpuosd was started anew, or its connection was lost.
+    Away,
+    /// It says that its memory is where it cannot be.
+    Elsewhere,
+    /// Its job is over.
+    JobOver,
+    /// Its GPU is gone.
+    GpuGone,
+}
+
+impl fmt::Display for Ended {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Ended::Deaf => {
+                "the process was ended: it did not give its GPU to the next job in time; kernels that wait for the host for long do that"
+            }
+            Ended::NotBack => "the process was ended: it did not take its turn on the GPU in time",
+            Ended::DeafUnderPressure => {
+                "the process was ended: the node ran out of host memory, and it freed none when it was asked to"
+            }
+            Ended::Away => "the process was ended: it holds memory of a GPU and had no connection to gpuosd for too long",
+            Ended::Elsewhere => "the process was ended: it used GPU memory without its turn",
+            Ended::JobOver => "the process was ended: its job is over",
+            Ended::GpuGone => "the process was ended: its GPU is gone",
+        })
+    }
+}
+
+/// Why a job is requeued.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Requeued {
+    /// Nothing else freed enough host memory.
+    Pressure,
+}
+
+impl fmt::Display for Requeued {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Requeued::Pressure => {
+                "requeued: the node ran out of host memory, nothing else freed enough of it, and the job has the lowest rank of those with memory in tiers"
+            }
+        })
+    }
+}
+
+/// What a process should know.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Notice {
+    /// Host memory is short: who can free some should.
+    Pressure,
+    /// Turns on this GPU are too short for what a switch costs, so they go on until the end, or until a job has no work.
+    Serialised {
+        /// A switch, in ms.
+        switch_ms: u64,
+    },
+    /// Turns have a length again.
+    Sliced,
+}
+
+impl fmt::Display for Notice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Notice::Pressure => {
+                f.write_str("the node is short of host memory: what can be freed should be")
+            }
+            Notice::Serialised { switch_ms } => write!(
+                f,
+                "a switch between jobs takes {}.{} s on this GPU, too much for turns: each job now has the GPU until it ends or has no work",
+                switch_ms / 1000,
+                switch_ms % 1000 / 100
+            ),
+            Notice::Sliced => f.write_str("jobs on this GPU take turns again"),
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! The journal: what the broker has to know after a restart so that nothing is promised twice.
+//!
+//! A record says all there is about one job or process and replaces the one before it. In text it is a line.
+
+use std::fmt;
+use std::str::FromStr;
+
+use super::ids::{AccountId, ClientId, GpuId, JobId, Refuge};
+use super::input::JobSpec;
+
+/// Where the memory of a process is, as the broker knows it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Place {
+    /// As its lease has it.
+    Resident,
+    /// It was told to park there, and has not said that it did.
+    Parking(Refuge),
+    /// It is parked there.
+    Parked(Refuge),
+    /// It was told to come back from there, and has not said that it is.
+    Returning(Refuge),
+}
+
+/// What a process has on one GPU, in bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Lease {
+    /// In GPU memory, while it works.
+    pub hbm: u64,
+    /// In host memory, always.
+    pub host: u64,
+    /// Kept in host memory for `hbm`, for while others have the GPU.
+    pub refuge_host: u64,
+    /// The same, on NVMe. Both together are `hbm` under time slices, else 0.
+    pub refuge_nvme: u64,
+    /// Nothing of it is in GPU memory yet: it waits for its first turn.
+    pub fresh: bool,
+}
+
+/// A process.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ClientRecord {
+    /// The process.
+    pub client: ClientId,
+    /// Its job.
+    pub job: JobId,
+    /// Where its memory is.
+    pub place: Place,
+    /// Host memory that is on its way to NVMe, and counts on both.
+    pub leaving: u64,
+    /// What it has.
+    pub leases: Vec<(GpuId, Lease)>,
+}
+
+/// A record of the journal.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Record {
+    /// A job, as it was told.
+    Job(JobSpec),
+    /// The workload manager has it no more.
+    JobOver(JobId),
+    /// A process.
+    Client(ClientRecord),
+    /// It is dead, and has nothing.
+    Gone(ClientId),
+}
+
+/// A line that is no record.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NoRecord;
+
+impl fmt::Display for NoRecord {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a line of the journal of leases is not one of this release")
+    }
+}
+
+impl std::error::Error for NoRecord {}
+
+const PLACES: [(&str, Place); 7] = [
+    ("resident", Place::Resident),
+    ("parking", Place::Parking(Refuge::Host)),
+    ("parked", Place::Parked(Refuge::Host)),
+    ("returning", Place::Returning(Refuge::Host)),
+    ("parking-nvme", Place::Parking(Refuge::Nvme)),
+    ("parked-nvme", Place::Parked(Refuge::Nvme)),
+    ("returning-nvme", Place::Returning(Refuge::Nvme)),
+];
+
+/// One line, without its end.
+impl fmt::Display for Record {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Record::Job(spec) => {
+                write!(
+                    f,
+                    "job {} {} {} {} {} {} {}",
+                    spec.job.0,
+                    spec.hbm_per_gpu,
+                    spec.host,
+                    spec.bytes_per_gpu,
+                    u8::from(spec.timeslice),
+                    spec.rank,
+                    spec.guaranteed
+                )?;
+                match spec.account {
+                    Some(account) => write!(f, " {}", account.0)?,
+                    None => f.write_str(" -")?,
+                }
+                spec.gpus.iter().try_for_each(|gpu| write!(f, " {}", gpu.0))
+            }
+            Record::JobOver(job) => write!(f, "over {}", job.0),
+            Record::Client(it) => {
+                let place = PLACES.iter().find(|(_, place)| *place == it.place);
+                let place = place.map_or("resident", |(word, _)| word);
+                write!(
+                    f,
+                    "client {} {} {place} {}",
+                    it.client.0, it.job.0, it.leaving
+                )?;
+                it.leases.iter().try_for_each(|(gpu, lease)| {
+                    write!(
+                        f,
+                        " {}:{}:{}:{}:{}:{}",
+                        gpu.0,
+                        lease.hbm,
+                        lease.host,
+                        lease.refuge_host,
+                        lease.refuge_nvme,
+                        u8::from(lease.fresh)
+                    )
+                })
+            }
+            Record::Gone(client) => write!(f, "gone {}", client.0),
+        }
+    }
+}
+
+fn number<T: FromStr>(word: Option<&str>) -> Result<T, NoRecord> {
+    word.and_then(|word| word.parse().ok()).ok_or(NoRecord)
+}
+
+fn truth(word: Option<&str>) -> Result<bool, NoRecord> {
+    match word {
+        Some("0") => Ok(false),
+        Some("1") => Ok(true),
+        _ => Err(NoRecord),
+    }
+}
+
+fn lease(word: &str) -> Result<(GpuId, Lease), NoRecord> {
+    let mut parts = word.split(':');
+    let gpu = GpuId(number(parts.next())?);
+    let lease = Lease {
+        hbm: number(parts.next())?,
+        host: number(parts.next())?,
+        refuge_host: number(parts.next())?,
+        refuge_nvme: number(parts.next())?,
+        fresh: truth(parts.next())?,
+    };
+    parts.next().map_or(Ok((gpu, lease)), |_| Err(NoRecord))
+}
+
+impl FromStr for Record {
+    type Err = NoRecord;
+
+    fn from_str(line: &str) -> Result<Record, NoRecord> {
+        let mut words = line.split(' ');
+        let record = match words.next() {
+            Some("job") => Record::Job(JobSpec {
+                job: JobId(number(words.next())?),
+                hbm_per_gpu: number(words.next())?,
+                host: number(words.next())?,
+                bytes_per_gpu: number(words.next())?,
+                timeslice: truth(words.next())?,
+                rank: number(words.next())?,
+                guaranteed: number(words.next())?,
+                account: match words.next() {
+                    Some("-") => None,
+                    word => Some(AccountId(number(word)?)),
+                },
+                gpus: words
+                    .by_ref()
+                    .map(|word| number(Some(word)).map(GpuId))
+                    .collect::<Result<_, _>>()?,
+            }),
+            Some("over") => Record::JobOver(JobId(number(words.next())?)),
+            Some("client") => Record::Client(ClientRecord {
+                client: ClientId(number(words.next())?),
+                job: JobId(number(words.next())?),
+                place: {
+                    let word = words.next().ok_or(NoRecord)?;
+                    let place = PLACES.iter().find(|(known, _)| *known == word);
+                    place.ok_or(NoRecord)?.1
+                },
+                leaving: number(words.next())?,
+                leases: words.by_ref().map(lease).collect::<Result<_, _>>()?,
+            }),
+            Some("gone") => Record::Gone(ClientId(number(words.next())?)),
+            _ => return Err(NoRecord),
+        };
+        words.next().map_or(Ok(record), |_| Err(NoRecord))
+    }
+}

@@ -1,0 +1,441 @@
+//! Whose turn it is on GPUs that are shared in turns.
+//!
+//! Jobs that fit beside each other all work. Where they do not, one job has the GPU at a time, on all of its GPUs together: its
+//! processes may wait for each other.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::config::Config;
+use super::ids::{ClientId, GpuId, JobId, Refuge};
+use super::input::Effect;
+use super::ledger::{Client, Job, Ledger, Turn};
+use super::reason::Notice;
+use super::record::Place;
+
+/// Turns that say whether turns are worth it.
+const TELLING: u32 = 3;
+
+/// Counts GPU time, from the last step to this one.
+pub(super) fn count(ledger: &mut Ledger, ms: u64) {
+    for job in ledger.jobs.values_mut() {
+        if let Turn::Holds { since: Some(_) } = job.turn {
+            job.gpu_ms += ms;
+            job.fair_ms += ms;
+        }
+    }
+}
+
+/// Who comes, or has work again, begins with the least that those beside it have: it gets no time for when it was away.
+pub(super) fn catch_up(ledger: &mut Ledger, job: JobId) {
+    let beside = beside(ledger, job);
+    let least = beside.iter().filter(|it| wants(ledger, **it));
+    let least = least.map(|it| ledger.jobs[it].fair_ms).min();
+    if let (Some(least), Some(job)) = (least, ledger.jobs.get_mut(&job)) {
+        job.fair_ms = job.fair_ms.max(least);
+    }
+}
+
+/// Smooths what is measured; the first counts in full.
+pub(super) fn smooth(before: Option<u64>, now: u64) -> Option<u64> {
+    Some(before.map_or(now, |before| (3 * before + now) / 4))
+}
+
+/// When parking or coming back has to have ended.
+pub(super) fn deadline(config: &Config, now: u64, took: Option<u64>, bytes: u64) -> u64 {
+    let took = took.unwrap_or_else(|| guess(config, bytes));
+    now + config.switch_ms.max(took.saturating_mul(4))
+}
+
+/// When a process has to have parked. To NVMe goes more, and more slowly.
+pub(super) fn park_until(config: &Config, now: u64, client: &Client, to: Refuge) -> u64 {
+    let until = deadline(config, now, client.park_ms, client.hbm());
+    match to {
+        Refuge::Host => until,
+        Refuge::Nvme => until + config.demote_ms,
+    }
+}
+
+fn guess(config: &Config, bytes: u64) -> u64 {
+    (u128::from(bytes) * 1000 / u128::from(config.rate.max(1))) as u64
+}
+
+/// Other jobs that have something on a GPU of this one.
+fn beside(ledger: &Ledger, job: JobId) -> BTreeSet<JobId> {
+    let mut beside = BTreeSet::new();
+    for gpu in gpus(ledger, job) {
+        beside.extend(ledger.needs(gpu, false).into_keys());
+    }
+    beside.remove(&job);
+    beside
+}
+
+/// GPUs on which a job has something.
+fn gpus(ledger: &Ledger, job: JobId) -> BTreeSet<GpuId> {
+    let clients = ledger.of_job(job);
+    clients
+        .flat_map(|(_, it)| it.leases.keys().copied())
+        .collect()
+}
+
+/// It has work, or waits with work.
+fn wants(ledger: &Ledger, job: JobId) -> bool {
+    let mut clients = ledger.of_job(job);
+    clients.any(|(_, it)| it.hears() && it.idle.is_none() && !it.leases.is_empty())
+}
+
+/// Since when all of it has no work.
+fn idle(ledger: &Ledger, job: JobId) -> Option<u64> {
+    let clients = ledger.of_job(job).filter(|(_, it)| it.hears());
+    let since: Option<Vec<u64>> = clients.map(|(_, it)| it.idle).collect();
+    since?.into_iter().max()
+}
+
+/// What a switch from this job to one beside it takes, in ms, at worst.
+pub(super) fn switch_ms(config: &Config, ledger: &Ledger, job: JobId) -> u64 {
+    let most = |job, took: fn(&Client) -> Option<u64>| {
+        let clients = ledger.of_job(job);
+        clients
+            .map(|(_, it)| took(it).unwrap_or_else(|| guess(config, it.hbm())))
+            .max()
+            .unwrap_or(0)
+    };
+    let back = beside(ledger, job).into_iter();
+    most(job, |it| it.park_ms) + back.map(|it| most(it, |it| it.back_ms)).max().unwrap_or(0)
+}
+
+/// How long a turn is where a switch takes so long, or `None` where turns are not worth it. `before`: they were not so far.
+pub(super) fn quantum_ms(config: &Config, switch_ms: u64, before: bool) -> Option<u64> {
+    // What was given up on begins again only where it is well worth it.
+    let switch_ms = if before { switch_ms * 5 / 4 } else { switch_ms };
+    let wished = switch_ms.saturating_mul(config.switches.max(10));
+    let turn = wished.max(config.quantum_ms).min(config.longest_ms);
+    let worth = turn * 1000 / (turn + switch_ms).max(1);
+    (turn >= switch_ms.saturating_mul(10) && worth >= config.worth).then_some(turn)
+}
+
+/// All of its processes are being ended, or it has none.
+fn ends(ledger: &Ledger, job: JobId) -> bool {
+    ledger.of_job(job).all(|(_, it)| it.ending.is_some())
+}
+
+/// Its turn is over as soon as somebody waits for one.
+fn over(config: &Config, ledger: &Ledger, now: u64, id: JobId) -> bool {
+    let job = &ledger.jobs[&id];
+    let Turn::Holds { since: Some(since) } = job.turn else {
+        return false;
+    };
+    let switch = switch_ms(config, ledger, id);
+    let serial = job.serial || job.thrashed;
+    let patience = config
+        .idle_ms
+        .max(if serial { 10 * switch } else { switch });
+    if idle(ledger, id).is_some_and(|idle| now.saturating_sub(idle.max(since)) >= patience) {
+        return true;
+    }
+    match quantum_ms(config, switch, job.serial) {
+        Some(quantum) if !serial => now.saturating_sub(since) >= quantum,
+        _ => false,
+    }
+}
+
+/// Ends a turn, and learns what it was worth.
+fn dismiss(config: &Config, ledger: &mut Ledger, now: u64, id: JobId) {
+    let switch = switch_ms(config, ledger, id);
+    let idle = idle(ledger, id);
+    let Some(job) = ledger.jobs.get_mut(&id) else {
+        return;
+    };
+    if let Turn::Holds { since: Some(since) } = job.turn {
+        let until = idle.map_or(now, |idle| idle.max(since));
+        let worked = until.saturating_sub(since);
+        let worth = worked * 1000 / (worked + switch).max(1);
+        let before = (job.turns > 0).then_some(job.worth);
+        job.worth = smooth(before, worth).unwrap_or(worth);
+        job.turns += 1;
+        job.thrashed |= job.turns >= TELLING && job.worth < config.worth;
+    }
+    job.turn = Turn::Waits;
+}
+
+/// Decides whose turn it is, and has processes park and come back.
+///
+/// `asking`: a process that asks just now, and is told with the answer that it may work.
+pub(super) fn decide(
+    config: &Config,
+    ledger: &mut Ledger,
+    now: u64,
+    asking: Option<ClientId>,
+    out: &mut Vec<Effect>,
+) {
+    let jobs: Vec<JobId> = turned(ledger, |job| !job.stowed);
+    let sliced: BTreeSet<GpuId> = all_gpus(ledger, &jobs)
+        .into_iter()
+        .filter(|gpu| ledger.sliced(*gpu))
+        .collect();
+    let contested: BTreeMap<JobId, BTreeSet<GpuId>> = jobs
+        .iter()
+        .map(|job| (*job, &gpus(ledger, *job) & &sliced))
+        .collect();
+    for id in turned(ledger, |job| job.stowed) {
+        dismiss(config, ledger, now, id);
+    }
+    for (id, gpus) in &contested {
+        if ends(ledger, *id) {
+            dismiss(config, ledger, now, *id);
+        } else if gpus.is_empty()
+            && let Some(job) = ledger.jobs.get_mut(id)
+            && job.turn == Turn::Waits
+        {
+            job.turn = Turn::Holds { since: None };
+        }
+    }
+    worth(config, ledger, &contested, out);
+    holders(config, ledger, now, &contested);
+    move_all(config, ledger, now, asking, out);
+}
+
+fn turned(ledger: &Ledger, which: fn(&Job) -> bool) -> Vec<JobId> {
+    let jobs = ledger.jobs.iter();
+    let jobs = jobs.filter(|(_, job)| job.spec.timeslice && which(job));
+    let jobs = jobs.map(|(id, _)| *id);
+    jobs.filter(|id| ledger.of_job(*id).next().is_some())
+        .collect()
+}
+
+fn all_gpus(ledger: &Ledger, jobs: &[JobId]) -> BTreeSet<GpuId> {
+    jobs.iter().flat_map(|job| gpus(ledger, *job)).collect()
+}
+
+/// Whether turns are worth it beside who is there now, and tells those that it is about.
+fn worth(
+    config: &Config,
+    ledger: &mut Ledger,
+    contested: &BTreeMap<JobId, BTreeSet<GpuId>>,
+    out: &mut Vec<Effect>,
+) {
+    let mut tell: BTreeMap<JobId, Notice> = BTreeMap::new();
+    for (id, gpus) in contested {
+        let around: Vec<JobId> = beside(ledger, *id).into_iter().collect();
+        let switch = switch_ms(config, ledger, *id);
+        let Some(job) = ledger.jobs.get_mut(id) else {
+            continue;
+        };
+        if job.beside != around {
+            job.beside.clone_from(&around);
+            (job.turns, job.thrashed) = (0, false);
+        }
+        let before = job.serial;
+        let long = quantum_ms(config, switch, before).is_none();
+        job.serial = !gpus.is_empty() && (long || job.thrashed);
+        let notice = match (before, job.serial) {
+            (false, true) => Notice::Serialised { switch_ms: switch },
+            (true, false) if !gpus.is_empty() => Notice::Sliced,
+            _ => continue,
+        };
+        for told in around.into_iter().chain([*id]) {
+            tell.entry(told).or_insert(notice);
+        }
+    }
+    for (job, notice) in tell {
+        for (client, it) in ledger.of_job(job) {
+            if it.hears() {
+                out.push(Effect::Notify { client, notice });
+            }
+        }
+    }
+}
+
+/// One holder for each GPU on which jobs do not fit beside each other.
+fn holders(
+    config: &Config,
+    ledger: &mut Ledger,
+    now: u64,
+    contested: &BTreeMap<JobId, BTreeSet<GpuId>>,
+) {
+    let fair = |ledger: &Ledger, id: &JobId| {
+        let job = &ledger.jobs[id];
+        (job.fair_ms, job.arrived)
+    };
+    let holds = |ledger: &Ledger, id: &JobId| matches!(ledger.jobs[id].turn, Turn::Holds { .. });
+    let mut order: Vec<JobId> = contested
+        .iter()
+        .filter(|(_, gpus)| !gpus.is_empty())
+        .map(|(id, _)| *id)
+        .collect();
+    order.sort_by_key(|id| fair(ledger, id));
+    let mut taken: BTreeMap<GpuId, JobId> = BTreeMap::new();
+    // Those that were all there before somebody came for whom there is no room.
+    for id in order
+        .iter()
+        .filter(|id| holds(ledger, id))
+        .copied()
+        .collect::<Vec<_>>()
+    {
+        match contested[&id].iter().any(|gpu| taken.contains_key(gpu)) {
+            true => dismiss(config, ledger, now, id),
+            false => taken.extend(contested[&id].iter().map(|gpu| (*gpu, id))),
+        }
+    }
+    let mut reserved: BTreeSet<GpuId> = BTreeSet::new();
+    for id in order {
+        if holds(ledger, &id) || !wants(ledger, id) || parks(ledger, id) {
+            continue;
+        }
+        let gpus = &contested[&id];
+        let before: BTreeSet<JobId> = gpus
+            .iter()
+            .filter_map(|it| taken.get(it).copied())
+            .collect();
+        let free = gpus.is_disjoint(&reserved);
+        if !free || !before.iter().all(|it| over(config, ledger, now, *it)) {
+            // Nobody behind it in the order takes a part of what it waits for.
+            reserved.extend(gpus);
+            continue;
+        }
+        for other in before {
+            dismiss(config, ledger, now, other);
+            taken.retain(|_, holder| *holder != other);
+        }
+        taken.extend(gpus.iter().map(|gpu| (*gpu, id)));
+        if let Some(job) = ledger.jobs.get_mut(&id) {
+            job.turn = Turn::Holds { since: None };
+        }
+    }
+}
+
+/// Some of it is being parked.
+fn parks(ledger: &Ledger, job: JobId) -> bool {
+    let mut clients = ledger.of_job(job);
+    clients.any(|(_, it)| it.hears() && matches!(it.place, Place::Parking(_)))
+}
+
+/// Brings processes to where they have to be, as far as there is room.
+fn move_all(
+    config: &Config,
+    ledger: &mut Ledger,
+    now: u64,
+    asking: Option<ClientId>,
+    out: &mut Vec<Effect>,
+) {
+    let clients: Vec<ClientId> = ledger.clients.keys().copied().collect();
+    for id in clients {
+        let client = &ledger.clients[&id];
+        let job = &ledger.jobs[&client.job];
+        if !client.hears() || client.leases.is_empty() {
+            continue;
+        }
+        let works = !job.spec.timeslice || matches!(job.turn, Turn::Holds { .. });
+        let to = match (job.stowed, works) {
+            (true, _) => Some(Refuge::Nvme),
+            (false, true) => None,
+            (false, false) => Some(Refuge::Host),
+        };
+        // Who has nothing yet and asks just now is told with the answer.
+        let new = asking == Some(id) && client.leases.values().all(|it| it.fresh);
+        match (client.place, to) {
+            (Place::Resident, Some(Refuge::Nvme)) if ledger.nvme_room() < client.whole() => {
+                let job = client.job;
+                if let Some(job) = ledger.jobs.get_mut(&job) {
+                    job.stowed = false;
+                }
+            }
+            (Place::Resident | Place::Parked(Refuge::Host), Some(Refuge::Host)) if new => {
+                place(ledger, id, Place::Parked(Refuge::Host));
+            }
+            (Place::Resident, Some(to)) => park(config, ledger, now, id, to, out),
+            (Place::Resident, None) if client.leases.values().any(|it| it.fresh) => {
+                match (room(ledger, id), asking == Some(id)) {
+                    (true, true) => settle(ledger, id, Place::Resident),
+                    (true, false) => turn(config, ledger, now, id, Refuge::Host, out),
+                    (false, _) if new => place(ledger, id, Place::Parked(Refuge::Host)),
+                    (false, _) => park(config, ledger, now, id, Refuge::Host, out),
+                }
+            }
+            (Place::Parked(from), None) if client.leaving == 0 && room(ledger, id) => match new {
+                true => settle(ledger, id, Place::Resident),
+                false => turn(config, ledger, now, id, from, out),
+            },
+            _ => {}
+        }
+    }
+    begin(ledger, now);
+}
+
+/// What a process does not have yet of GPU memory is there now.
+fn room(ledger: &Ledger, id: ClientId) -> bool {
+    let client = &ledger.clients[&id];
+    let fixed = !ledger.in_turns(client.job);
+    fixed
+        || client.leases.iter().all(|(gpu, lease)| {
+            let lacks = lease.hbm - client.resident(*gpu);
+            ledger.promised_hbm(*gpu) + lacks <= ledger.present(*gpu)
+        })
+}
+
+fn place(ledger: &mut Ledger, id: ClientId, place: Place) {
+    if let Some(client) = ledger.clients.get_mut(&id) {
+        client.place = place;
+    }
+}
+
+/// It may have all of its GPU memory.
+fn settle(ledger: &mut Ledger, id: ClientId, at: Place) {
+    place(ledger, id, at);
+    if let Some(client) = ledger.clients.get_mut(&id) {
+        client.leases.values_mut().for_each(|it| it.fresh = false);
+    }
+}
+
+fn turn(
+    config: &Config,
+    ledger: &mut Ledger,
+    now: u64,
+    id: ClientId,
+    from: Refuge,
+    out: &mut Vec<Effect>,
+) {
+    settle(ledger, id, Place::Returning(from));
+    let Some(client) = ledger.clients.get_mut(&id) else {
+        return;
+    };
+    client.told = now;
+    client.until = deadline(config, now, client.back_ms, client.hbm());
+    out.push(Effect::Turn {
+        client: id,
+        deadline_ms: client.until,
+    });
+}
+
+fn park(
+    config: &Config,
+    ledger: &mut Ledger,
+    now: u64,
+    id: ClientId,
+    to: Refuge,
+    out: &mut Vec<Effect>,
+) {
+    let Some(client) = ledger.clients.get_mut(&id) else {
+        return;
+    };
+    client.place = Place::Parking(to);
+    client.told = now;
+    client.until = park_until(config, now, client, to);
+    out.push(client.to_park(id, to));
+}
+
+/// A turn counts from when all processes work.
+fn begin(ledger: &mut Ledger, now: u64) {
+    let works = |ledger: &Ledger, id: JobId| {
+        let mut clients = ledger.of_job(id).filter(|(_, it)| it.hears());
+        clients.all(|(_, it)| it.place == Place::Resident || it.leases.is_empty())
+    };
+    let jobs: Vec<JobId> = ledger.jobs.keys().copied().collect();
+    for id in jobs {
+        if ledger.jobs[&id].turn == (Turn::Holds { since: None })
+            && works(ledger, id)
+            && let Some(job) = ledger.jobs.get_mut(&id)
+        {
+            job.turn = Turn::Holds { since: Some(now) };
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! What there is to see: for status and metrics.
+
+use super::ids::{ClientId, GpuId, JobId};
+use super::record::{Lease, Place};
+
+/// A tier, in bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Tier {
+    /// There is.
+    pub present: u64,
+    /// Promised.
+    pub promised: u64,
+}
+
+/// A GPU.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct GpuView {
+    /// The GPU.
+    pub gpu: GpuId,
+    /// Its memory.
+    pub hbm: Tier,
+    /// Jobs have it in turns: all of them together do not fit.
+    pub sliced: bool,
+    /// The job whose turn it is; `None` also where it is not in turns.
+    pub holder: Option<JobId>,
+    /// Turns were given up on: they last until the end, or until there is no work.
+    pub serialised: bool,
+}
+
+/// A process.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ClientView {
+    /// The process.
+    pub client: ClientId,
+    /// Its job.
+    pub job: JobId,
+    /// Where its memory is.
+    pub place: Place,
+    /// What it has.
+    pub leases: Vec<(GpuId, Lease)>,
+    /// It has work.
+    pub busy: bool,
+    /// It is being ended.
+    pub ending: bool,
+    /// GPU time of its job in turns, in ms.
+    pub gpu_ms: u64,
+}
+
+/// All of it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct View {
+    /// GPUs, in their order.
+    pub gpus: Vec<GpuView>,
+    /// Host memory.
+    pub host: Tier,
+    /// NVMe.
+    pub nvme: Tier,
+    /// Processes, in their order.
+    pub clients: Vec<ClientView>,
+    /// Host memory is short.
+    pub pressure: bool,
+}

@@ -1,0 +1,281 @@
+//! Random jobs on a node: processes that ask wildly, die and go deaf, pressure, and a daemon that crashes at any point. No lease,
+//! byte or GPU is left at the end, and on the way every law holds by an independent ledger.
+
+use std::collections::BTreeMap;
+
+use gpuos_memory::lease::{AccountId, Config, GpuId, Input, JobId, JobSpec, Share, Supply};
+use gpuos_model::rng::Rng;
+
+use crate::lease_support::GIB;
+use crate::lease_support::world::{Mutant, Seen, World};
+
+const GPUS: u32 = 4;
+const CARD: u64 = 80;
+const HOST: u64 = 500;
+const NVME: u64 = 400;
+
+/// Times that fit a simulation of minutes.
+fn config() -> Config {
+    Config {
+        clients_per_job: 4,
+        quantum_ms: 2000,
+        longest_ms: 20_000,
+        idle_ms: 200,
+        switch_ms: 1500,
+        rate: 100 * GIB,
+        end_ms: 300,
+        away_ms: 4000,
+        notice_ms: 200,
+        demote_ms: 1500,
+        cool_ms: 300,
+        ..Config::default()
+    }
+}
+
+/// What the workload manager has given away.
+#[derive(Default)]
+struct Slurm {
+    /// Jobs of each GPU, and whether they share it.
+    gpus: BTreeMap<u32, Vec<(JobId, bool)>>,
+    host: BTreeMap<JobId, u64>,
+    limit: BTreeMap<JobId, u64>,
+}
+
+impl Slurm {
+    fn job(&mut self, world: &World, rng: &mut Rng, id: JobId) -> Option<JobSpec> {
+        let timeslice = rng.below(3) > 0;
+        let fits = |gpu: &u32| {
+            let jobs = self.gpus.get(gpu).map_or(&[][..], |it| it);
+            match timeslice {
+                true => jobs.len() < 3 && jobs.iter().all(|it| it.1),
+                false => jobs.is_empty(),
+            }
+        };
+        let mut gpus: Vec<u32> = (0..GPUS).filter(fits).collect();
+        rng.shuffle(&mut gpus);
+        gpus.truncate(1 + rng.below(2) as usize);
+        let grant = 1 + rng.below(if timeslice { CARD + 20 } else { 2 * CARD });
+        let used: u64 = self.host.values().sum();
+        let host = (grant * gpus.len() as u64 + rng.below(40)).saturating_sub(rng.below(60));
+        if gpus.is_empty() || host + used > HOST {
+            return None;
+        }
+        for gpu in &gpus {
+            self.gpus.entry(*gpu).or_default().push((id, timeslice));
+        }
+        self.host.insert(id, host);
+        self.limit
+            .insert(id, world.now + 60_000 + rng.below(60_000));
+        Some(JobSpec {
+            job: id,
+            gpus: gpus.into_iter().map(GpuId).collect(),
+            hbm_per_gpu: CARD * GIB,
+            host: host * GIB,
+            bytes_per_gpu: grant * GIB,
+            timeslice,
+            account: (rng.below(2) == 0).then(|| AccountId(rng.below(2))),
+            rank: rng.below(3),
+            guaranteed: rng.below(20) * GIB,
+        })
+    }
+
+    fn collect(&mut self, world: &World) {
+        let over =
+            |job: &JobId| !world.truth.jobs.contains_key(job) && world.of_job(*job).is_empty();
+        self.host.retain(|job, _| !over(job));
+        self.limit.retain(|job, _| !over(job));
+        for jobs in self.gpus.values_mut() {
+            jobs.retain(|(job, _)| !over(job));
+        }
+    }
+}
+
+/// Processes of a job, which may ask for anything.
+fn processes(world: &mut World, rng: &mut Rng, spec: &JobSpec) {
+    let many = 1 + rng.below(3);
+    for _ in 0..many {
+        let mut asks = Vec::new();
+        for gpu in &spec.gpus {
+            let share = spec.bytes_per_gpu / many;
+            let bytes = match rng.below(12) {
+                0 => rng.bits() >> rng.below(64),
+                1 => 0,
+                2 => share / 2,
+                _ => share,
+            };
+            asks.push((*gpu, bytes));
+            if rng.below(6) == 0 {
+                asks.push((*gpu, rng.below(2 * share + 1)));
+            }
+        }
+        if rng.below(10) == 0 {
+            asks.push((GpuId(rng.below(6) as u32), GIB));
+        }
+        let left = 50 + rng.below(6000);
+        world.process(spec.job, asks, left);
+    }
+}
+
+fn disturb(world: &mut World, rng: &mut Rng) {
+    let clients: Vec<_> = world.processes.keys().copied().collect();
+    let Some(client) = clients
+        .get(rng.below(clients.len() as u64) as usize)
+        .copied()
+    else {
+        return;
+    };
+    match rng.below(16) {
+        0 => world.die(client),
+        1 => {
+            if let Some(it) = world.processes.get_mut(&client) {
+                it.deaf = it.asks.is_empty();
+            }
+        }
+        2 => {
+            if let Some(it) = world.processes.get_mut(&client) {
+                it.lost = !it.has.is_empty();
+            }
+        }
+        3 => world.crash(),
+        4 | 5 => {
+            let used = rng.below(1001);
+            world.input(Input::Pressure {
+                free: 1000 - used,
+                total: 1000,
+                stalled: if rng.below(10) == 0 { 200 } else { 0 },
+            });
+        }
+        6 => {
+            let at_most = (100 + rng.below(400)) * GIB;
+            let share = Share {
+                guaranteed: rng.below(60) * GIB,
+                at_most,
+            };
+            world.input(Input::Account(AccountId(rng.below(2)), share));
+        }
+        // A hostile process says what is not.
+        7 => {
+            let client = gpuos_memory::lease::ClientId(rng.below(40));
+            world.input(Input::Demoted { client, bytes: 0 });
+        }
+        _ => {}
+    }
+}
+
+/// So many jobs, and then none.
+fn history(seed: u64, jobs: u64, mutant: Mutant) -> Result<Seen, String> {
+    let supply = Supply {
+        gpus: (0..GPUS).map(|gpu| (GpuId(gpu), CARD * GIB)).collect(),
+        host: HOST * GIB,
+        nvme: NVME * GIB,
+    };
+    let mut rng = Rng::new(seed ^ 0x1ea5e);
+    let mut world = World::new(seed, config(), supply);
+    world.mutant = mutant;
+    world.crashes = [0, 0, 1, 4][rng.below(4) as usize];
+    let mut slurm = Slurm::default();
+    let mut next = 1;
+    while next <= jobs {
+        slurm.collect(&world);
+        if let Some(spec) = slurm.job(&world, &mut rng, JobId(next)) {
+            next += 1;
+            world.job(spec.clone());
+            processes(&mut world, &mut rng, &spec);
+        }
+        disturb(&mut world, &mut rng);
+        let until = world.now + 50 + rng.below(1500);
+        world.run(until)?;
+        limits(&mut world, &slurm);
+    }
+    world.crashes = 0;
+    world.input(Input::Pressure {
+        free: 1000,
+        total: 1000,
+        stalled: 0,
+    });
+    let end = world.now + 200_000;
+    while world.now < end {
+        slurm.collect(&world);
+        limits(&mut world, &slurm);
+        let until = world.now + 5000;
+        world.run(until)?;
+    }
+    world.left()?;
+    Ok(world.seen)
+}
+
+/// Jobs have a time limit.
+fn limits(world: &mut World, slurm: &Slurm) {
+    let late = slurm.limit.iter().filter(|(_, at)| world.now > **at);
+    let late: Vec<JobId> = late.map(|(job, _)| *job).collect();
+    late.into_iter().for_each(|job| world.kill_job(job));
+}
+
+/// 2,000 jobs; with `$GPUOS_LONG` (`make random`, `make mem-matrix`) a hundred times as many.
+fn seeds() -> u64 {
+    match std::env::var_os("GPUOS_LONG") {
+        Some(_) => 5000,
+        None => 50,
+    }
+}
+
+#[test]
+fn two_thousand_random_jobs_leave_nothing_and_get_no_more_than_there_is() {
+    let mut all = Vec::new();
+    for seed in 0..seeds() {
+        match history(seed, 40, Mutant::None) {
+            Ok(seen) => all.push(seen),
+            Err(why) => panic!("seed {seed}: {why}"),
+        }
+    }
+    let sum = |what: fn(&Seen) -> u64| all.iter().map(what).sum::<u64>();
+    let counts = [
+        ("finished", sum(|it| it.finished)),
+        ("answers", sum(|it| it.answers)),
+        ("refused", sum(|it| it.refused)),
+        ("parks", sum(|it| it.parks)),
+        ("turns", sum(|it| it.turns)),
+        ("stowed", sum(|it| it.stowed)),
+        ("demoted", sum(|it| it.demoted)),
+        ("requeued", sum(|it| it.requeued)),
+        ("crashes", sum(|it| it.crashes)),
+    ];
+    let mut ended: BTreeMap<String, u64> = BTreeMap::new();
+    for (why, count) in all.iter().flat_map(|it| &it.ended) {
+        *ended.entry(why.clone()).or_default() += count;
+    }
+    let waited = all.iter().map(|it| it.most_waited).max();
+    eprintln!("{counts:?} {ended:?}, waited at most {waited:?} ms");
+    // It is not that nothing ever happens.
+    assert!(counts.iter().all(|it| it.1 > 20), "{counts:?}");
+    for why in ["Deaf", "NotBack", "Away", "JobOver"] {
+        assert!(
+            ended.contains_key(why),
+            "nobody was ended for {why}: {ended:?}"
+        );
+    }
+    assert!(!ended.contains_key("Elsewhere"), "{ended:?}");
+}
+
+#[test]
+fn planted_errors_are_found() {
+    for (mutant, says) in [
+        (Mutant::DeathUntold, "left"),
+        (Mutant::TwoHolders, "G"),
+        (Mutant::DeadlineIgnored, "deaf"),
+        (Mutant::RecordMissing, ""),
+        (Mutant::JournalLate, ""),
+        (Mutant::ParkedEarly, "HBM"),
+        (Mutant::OverUntold, "left"),
+        (Mutant::HostTwice, "of job"),
+        (Mutant::DemotedInWords, "host memory"),
+        (Mutant::TakenForDead, ""),
+    ] {
+        let found = (0..400).find_map(|seed| {
+            let why = history(seed, 25, mutant).err()?;
+            why.contains(says).then_some((seed, why))
+        });
+        let (seed, why) = found.unwrap_or_else(|| panic!("{mutant:?} is not found"));
+        eprintln!("{mutant:?}: seed {seed}: {why:.150}");
+    }
+}

@@ -1,0 +1,256 @@
+//! What processes do with what they hear.
+
+use gpuos_memory::lease::{At, ClientId, Demote, GpuId, Input, Refuge};
+
+use super::GIB;
+use super::process::{Doing, Said};
+use super::world::{Event, Moment, Mutant, World};
+
+impl World {
+    // Processes.
+
+    /// It dies at once.
+    pub fn die(&mut self, client: ClientId) {
+        self.waits.remove(&client);
+        let Some(process) = self.processes.remove(&client) else {
+            return;
+        };
+        self.truth.dead(client);
+        let job = process.job;
+        if self.mutant != Mutant::DeathUntold {
+            let later = self.now.max(process.said_at) + self.rng.below(100);
+            let generation = self.generation;
+            self.at(later, Event::Deliver(generation, Input::Gone(client)));
+        }
+        if self.of_job(job).is_empty() {
+            self.job_ends(job);
+        }
+    }
+
+    pub fn heard(&mut self, client: ClientId, said: Said) {
+        let Some(process) = self.processes.get_mut(&client) else {
+            return;
+        };
+        if process.deaf {
+            return;
+        }
+        process.inbox.push_back(said);
+        self.work_off(client);
+    }
+
+    pub fn work_off(&mut self, client: ClientId) {
+        loop {
+            let Some(process) = self.processes.get_mut(&client) else {
+                return;
+            };
+            if process.doing.is_some() || process.deaf {
+                return;
+            }
+            let Some(said) = process.inbox.pop_front() else {
+                return;
+            };
+            match said {
+                Said::Answer(gpu, answer) => self.answered(client, gpu, answer),
+                Said::Park(to, nvme) => self.begin(client, Doing::Park(to, nvme)),
+                Said::Turn => self.begin(client, Doing::Back),
+                Said::Demote(what) => self.begin(client, Doing::Demote(what)),
+            }
+        }
+    }
+
+    pub fn answered(&mut self, client: ClientId, gpu: GpuId, answer: Option<(u64, u64, bool)>) {
+        let Some(process) = self.processes.get_mut(&client) else {
+            return;
+        };
+        if process.asks.front().is_none_or(|it| it.0 != gpu) {
+            return;
+        }
+        process.asks.pop_front();
+        if let Some((hbm, host, turn)) = answer {
+            let before = process.has.insert(gpu, (hbm, host)).unwrap_or_default();
+            let bytes = self.truth.bytes.entry(client).or_default();
+            bytes.host = bytes.host + host - before.1;
+            if turn {
+                process.at = At::Gpu;
+                bytes.hbm.insert(gpu, hbm);
+            }
+        } else if process.has.is_empty() && process.asks.is_empty() {
+            // Nothing was given: it ends with an error.
+            self.die(client);
+            return;
+        }
+        self.ask_next(client);
+    }
+
+    /// Bytes are on both sides while they are moved.
+    pub fn begin(&mut self, client: ClientId, doing: Doing) {
+        self.pauses(client);
+        let Some(process) = self.processes.get_mut(&client) else {
+            return;
+        };
+        let at_gpu = process.at == At::Gpu;
+        let bytes = self.truth.bytes.entry(client).or_default();
+        let moved = match &doing {
+            Doing::Park(..) if !at_gpu => 0,
+            Doing::Park(Refuge::Host, nvme) => {
+                let nvme = (*nvme).min(process.hbm());
+                bytes.nvme = nvme;
+                bytes.host = process.host() + process.hbm() - nvme;
+                process.on_nvme = nvme;
+                process.hbm()
+            }
+            Doing::Park(Refuge::Nvme, _) => {
+                bytes.nvme = process.hbm() + process.host();
+                process.on_nvme = bytes.nvme;
+                bytes.nvme
+            }
+            Doing::Back => {
+                for (gpu, (hbm, _)) in &process.has {
+                    bytes.hbm.insert(*gpu, *hbm);
+                }
+                bytes.host = bytes.host.max(process.host());
+                if at_gpu { 0 } else { process.hbm() }
+            }
+            Doing::Demote(Demote::Clean) => 0,
+            Doing::Demote(Demote::Dirty) => {
+                // What lies in host memory beyond what always does.
+                let moved = bytes.host.saturating_sub(process.host());
+                bytes.nvme += moved;
+                process.unsaid = Some(moved);
+                moved
+            }
+        };
+        let took = 1 + moved * self.ms_per_gib / GIB + self.rng.below(5);
+        let moment = match &doing {
+            Doing::Park(..) => Some(Moment::Parking),
+            Doing::Back => Some(Moment::Returning),
+            Doing::Demote(Demote::Dirty) => Some(Moment::Demoting),
+            Doing::Demote(_) => None,
+        };
+        if self.mutant == Mutant::ParkedEarly && matches!(doing, Doing::Park(..)) {
+            self.say(client, Input::Parked { client, took_ms: 0 });
+        }
+        let Some(process) = self.processes.get_mut(&client) else {
+            return;
+        };
+        process.doing = Some((doing, self.now));
+        process.phase += 1;
+        let phase = process.phase;
+        self.at(self.now + took, Event::Finished(client, phase));
+        if let Some(moment) = moment {
+            self.moment(client, moment);
+        }
+    }
+
+    pub fn finished(&mut self, client: ClientId, phase: u64) {
+        let mutant = self.mutant;
+        let Some(process) = self.processes.get_mut(&client) else {
+            return;
+        };
+        if process.phase != phase {
+            return;
+        }
+        let Some((doing, since)) = process.doing.take() else {
+            return;
+        };
+        let took_ms = self.now - since;
+        let bytes = self.truth.bytes.entry(client).or_default();
+        let said = match doing {
+            Doing::Park(to, _) => {
+                if process.at == At::Gpu {
+                    process.at = At::Parked(to);
+                    bytes.hbm.clear();
+                    if to == Refuge::Nvme {
+                        bytes.host = 0;
+                    }
+                }
+                self.truth.told.retain(|(it, _), _| *it != client);
+                Input::Parked { client, took_ms }
+            }
+            Doing::Back => {
+                process.at = At::Gpu;
+                process.on_nvme = 0;
+                bytes.nvme = 0;
+                bytes.host = process.host();
+                Input::Back { client, took_ms }
+            }
+            Doing::Demote(Demote::Clean) => Input::Demoted { client, bytes: 0 },
+            Doing::Demote(Demote::Dirty) => {
+                let moved = process.unsaid.take().unwrap_or(0);
+                if mutant == Mutant::DemotedInWords {
+                    bytes.nvme -= moved;
+                } else {
+                    bytes.host -= moved;
+                    process.on_nvme += moved;
+                }
+                Input::Demoted {
+                    client,
+                    bytes: moved,
+                }
+            }
+        };
+        if !(mutant == Mutant::ParkedEarly && matches!(said, Input::Parked { .. })) {
+            self.say(client, said);
+        }
+        self.goes_on(client);
+        self.work_off(client);
+    }
+
+    /// It works, if it may and has work.
+    pub fn goes_on(&mut self, client: ClientId) {
+        let Some(process) = self.processes.get_mut(&client) else {
+            return;
+        };
+        let may = process.at == At::Gpu && process.doing.is_none() && process.asks.is_empty();
+        if !(may && process.busy && process.since.is_none()) {
+            return;
+        }
+        process.since = Some(self.now);
+        process.phase += 1;
+        let phase = process.phase;
+        let most = 1 + process.left / 2;
+        let some = 1 + self.rng.below(2 * most);
+        let some = some.min(process.left.max(1));
+        self.at(self.now + some, Event::Phase(client, phase));
+    }
+
+    pub fn pauses(&mut self, client: ClientId) {
+        if let Some(process) = self.processes.get_mut(&client)
+            && let Some(since) = process.since.take()
+        {
+            process.left = process.left.saturating_sub(self.now - since);
+        }
+    }
+
+    /// A phase of work or of idleness is over.
+    pub fn phase(&mut self, client: ClientId, phase: u64) {
+        let Some(process) = self.processes.get_mut(&client) else {
+            return;
+        };
+        if process.phase != phase && process.since.is_some() {
+            return;
+        }
+        if process.since.is_some() {
+            self.pauses(client);
+            let idle = self.rng.below(4) == 0 && self.idles;
+            let Some(process) = self.processes.get_mut(&client) else {
+                return;
+            };
+            if process.left == 0 {
+                self.seen.finished += 1;
+                self.die(client);
+                return;
+            }
+            if idle {
+                process.busy = false;
+                self.say(client, Input::Idle(client));
+                let later = self.now + 1 + self.rng.below(5000);
+                self.at(later, Event::Phase(client, u64::MAX));
+            }
+        } else if !process.busy && phase == u64::MAX {
+            process.busy = true;
+            self.say(client, Input::Busy(client));
+        }
+        self.goes_on(client);
+    }
+}

@@ -1,0 +1,409 @@
+//! The node.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use gpuos_memory::lease::{
+    At, Broker, ClientId, Config, Demote, Effect, Ended, GpuId, Input, JobId, JobSpec, Place,
+    Record, Refuge, Supply,
+};
+use gpuos_model::rng::Rng;
+
+use super::GIB;
+use super::process::{Doing, Process, Said};
+use super::truth::Truth;
+
+/// Errors that are planted into what stands between broker and processes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Mutant {
+    None,
+    /// Nobody tells that a process has died.
+    DeathUntold,
+    /// A process that waits is told that it may work.
+    TwoHolders,
+    /// Who is deaf is not ended.
+    DeadlineIgnored,
+    /// What is given to a process that works is not in the journal.
+    RecordMissing,
+    /// Records are written after what they are about is done.
+    JournalLate,
+    /// A process says that it has parked before it has.
+    ParkedEarly,
+    /// Nobody tells that a job is over.
+    OverUntold,
+    /// A job is told with twice its host memory.
+    HostTwice,
+    /// A process says that it freed what it did not.
+    DemotedInWords,
+    /// After a restart processes that are alive are taken for dead.
+    TakenForDead,
+}
+
+/// Moments of a process.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Moment {
+    Asked,
+    Answered,
+    ToldPark,
+    Parking,
+    ToldTurn,
+    Returning,
+    ToldDemote,
+    Demoting,
+}
+
+/// What is killed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kill {
+    Client,
+    Mover,
+    Broker,
+    Step,
+    Node,
+}
+
+/// What is to happen.
+#[derive(Clone, Debug)]
+pub enum Event {
+    Tick,
+    /// To the broker of this generation.
+    Deliver(u64, Input),
+    Hear(ClientId, Said),
+    Finished(ClientId, u64),
+    Phase(ClientId, u64),
+    Die(ClientId),
+    BrokerUp,
+    Connect(ClientId),
+    JobGone(JobId),
+}
+
+/// What came about, so that one sees that something is tried.
+#[derive(Default, Debug, Clone)]
+pub struct Seen {
+    pub answers: u64,
+    pub refused: u64,
+    pub parks: u64,
+    pub stowed: u64,
+    pub turns: u64,
+    pub demoted: u64,
+    pub ended: BTreeMap<String, u64>,
+    pub requeued: u64,
+    pub crashes: u64,
+    pub finished: u64,
+    pub most_waited: u64,
+}
+
+/// The node.
+pub struct World {
+    pub config: Config,
+    pub rng: Rng,
+    pub now: u64,
+    pub broker: Option<Broker>,
+    pub truth: Truth,
+    pub processes: BTreeMap<ClientId, Process>,
+    pub seen: Seen,
+    pub mutant: Mutant,
+    /// Kill this at that moment, once it has come so often.
+    pub plan: Option<(Kill, Moment, u64)>,
+    /// Of 1000 effects, before so many the broker dies.
+    pub crashes: u64,
+    /// Moves take so long: ms for a GiB.
+    pub ms_per_gib: u64,
+    /// Processes have no work now and then.
+    pub idles: bool,
+    /// Processes of jobs that are over, as the workload manager has it.
+    pub over: BTreeSet<JobId>,
+    pub journal: Vec<String>,
+    pub generation: u64,
+    pub queue: BTreeMap<(u64, u64), Event>,
+    pub number: u64,
+    pub next_client: u64,
+    /// Since when who waits with work waits.
+    pub waits: BTreeMap<ClientId, u64>,
+}
+
+const TICK: u64 = 100;
+
+impl World {
+    pub fn new(seed: u64, config: Config, supply: Supply) -> World {
+        let mut broker = Broker::new(config.clone());
+        broker.step(0, Input::Supply(supply.clone()));
+        let mut world = World {
+            config,
+            rng: Rng::new(seed),
+            now: 0,
+            broker: Some(broker),
+            truth: Truth {
+                supply,
+                ..Truth::default()
+            },
+            processes: BTreeMap::new(),
+            seen: Seen::default(),
+            mutant: Mutant::None,
+            plan: None,
+            crashes: 0,
+            ms_per_gib: 5,
+            idles: true,
+            over: BTreeSet::new(),
+            journal: Vec::new(),
+            generation: 0,
+            queue: BTreeMap::new(),
+            number: 0,
+            next_client: 1,
+            waits: BTreeMap::new(),
+        };
+        world.at(TICK, Event::Tick);
+        world
+    }
+
+    pub fn at(&mut self, time: u64, event: Event) {
+        self.number += 1;
+        self.queue.insert((time.max(self.now), self.number), event);
+    }
+
+    // The workload manager.
+
+    /// A job begins.
+    pub fn job(&mut self, spec: JobSpec) {
+        self.truth.jobs.insert(spec.job, spec.clone());
+        self.input(Input::Job(self.as_told(&spec)));
+    }
+
+    pub fn as_told(&self, spec: &JobSpec) -> JobSpec {
+        let mut spec = spec.clone();
+        if self.mutant == Mutant::HostTwice {
+            spec.host *= 2;
+            spec.bytes_per_gpu *= 2;
+        }
+        spec
+    }
+
+    /// A process of a job begins, and asks.
+    pub fn process(&mut self, job: JobId, asks: Vec<(GpuId, u64)>, left: u64) -> ClientId {
+        let client = ClientId(self.next_client);
+        self.next_client += 1;
+        self.truth.of.insert(client, job);
+        self.processes.insert(client, Process::new(job, asks, left));
+        if self.broker.is_none() {
+            self.disconnect(client);
+        } else {
+            self.ask_next(client);
+        }
+        client
+    }
+
+    pub fn ask_next(&mut self, client: ClientId) {
+        let Some(process) = self.processes.get(&client) else {
+            return;
+        };
+        let Some((gpu, bytes)) = process.asks.front().copied() else {
+            self.goes_on(client);
+            return;
+        };
+        let job = process.job;
+        self.gives_back(client, gpu, bytes);
+        self.say(
+            client,
+            Input::Ask {
+                client,
+                job,
+                gpu,
+                bytes,
+            },
+        );
+        self.moment(client, Moment::Asked);
+    }
+
+    /// Who asks for less has freed it before.
+    pub fn gives_back(&mut self, client: ClientId, gpu: GpuId, bytes: u64) {
+        let Some(process) = self.processes.get_mut(&client) else {
+            return;
+        };
+        let Some((hbm, host)) = process.has.get(&gpu).copied() else {
+            return;
+        };
+        if bytes >= hbm + host {
+            return;
+        }
+        let now = (hbm.min(bytes), bytes - hbm.min(bytes));
+        process.has.insert(gpu, now);
+        let lies = self.truth.bytes.entry(client).or_default();
+        if lies.hbm.contains_key(&gpu) {
+            lies.hbm.insert(gpu, now.0);
+        }
+        if process.at == At::Gpu {
+            lies.host -= host - now.1;
+        }
+    }
+
+    /// All processes of a job die, and the workload manager forgets it.
+    pub fn kill_job(&mut self, job: JobId) {
+        for client in self.of_job(job) {
+            self.die(client);
+        }
+        self.job_ends(job);
+    }
+
+    pub fn of_job(&self, job: JobId) -> Vec<ClientId> {
+        let own = self.processes.iter().filter(|(_, it)| it.job == job);
+        own.map(|(id, _)| *id).collect()
+    }
+
+    pub fn job_ends(&mut self, job: JobId) {
+        if self.over.insert(job) {
+            let later = self.now + self.rng.below(300);
+            self.at(later, Event::JobGone(job));
+        }
+    }
+
+    // What goes wrong.
+
+    pub fn moment(&mut self, client: ClientId, moment: Moment) {
+        let Some((kill, at, count)) = self.plan else {
+            return;
+        };
+        if at != moment {
+            return;
+        }
+        if count > 0 {
+            self.plan = Some((kill, at, count - 1));
+            return;
+        }
+        self.plan = None;
+        self.kill(kill, client);
+    }
+
+    pub fn kill(&mut self, kill: Kill, client: ClientId) {
+        match kill {
+            Kill::Client => self.die(client),
+            Kill::Broker => self.crash(),
+            Kill::Step => {
+                let job = self.processes.get(&client).map(|it| it.job);
+                job.into_iter().for_each(|job| self.kill_job(job));
+            }
+            Kill::Node => {
+                let jobs: Vec<JobId> = self.truth.jobs.keys().copied().collect();
+                self.crash();
+                jobs.into_iter().for_each(|job| self.kill_job(job));
+            }
+            // What it was doing is begun anew when there is a mover again.
+            Kill::Mover => {
+                let movers: Vec<ClientId> = self.processes.keys().copied().collect();
+                for client in movers {
+                    let Some(process) = self.processes.get_mut(&client) else {
+                        continue;
+                    };
+                    if process.doing.is_some() {
+                        process.phase += 1;
+                        let phase = process.phase;
+                        self.at(self.now + 700, Event::Finished(client, phase));
+                    }
+                }
+            }
+        }
+    }
+
+    // Time.
+
+    /// Goes on until a time, or until a law is broken.
+    pub fn run(&mut self, until: u64) -> Result<(), String> {
+        while let Some(entry) = self.queue.first_entry() {
+            if entry.key().0 > until {
+                break;
+            }
+            let ((time, _), event) = entry.remove_entry();
+            self.now = time;
+            self.happens(event);
+            self.truth
+                .check(self.now, 3 * TICK + 50)
+                .and_then(|()| self.nobody_waits_for_ever())
+                .map_err(|why| format!("at {time} ms: {why}"))?;
+        }
+        self.now = until;
+        Ok(())
+    }
+
+    pub fn happens(&mut self, event: Event) {
+        match event {
+            Event::Tick => {
+                self.input(Input::Tick);
+                self.at(self.now + TICK, Event::Tick);
+                if self.mutant == Mutant::TwoHolders {
+                    self.forge();
+                }
+            }
+            Event::Deliver(generation, input) if generation == self.generation => self.input(input),
+            Event::Deliver(..) => {}
+            Event::Hear(client, said) => self.heard(client, said),
+            Event::Finished(client, phase) => self.finished(client, phase),
+            Event::Phase(client, phase) => self.phase(client, phase),
+            Event::Die(client) => match self.processes.contains_key(&client) {
+                true => self.die(client),
+                // It is dead already: that is told again.
+                false if self.mutant != Mutant::DeathUntold => self.input(Input::Gone(client)),
+                false => {}
+            },
+            Event::BrokerUp => self.come_up(),
+            Event::Connect(client) => self.connect(client),
+            Event::JobGone(job) => {
+                if self.broker.is_some() && self.mutant != Mutant::OverUntold {
+                    self.truth.jobs.remove(&job);
+                    self.input(Input::JobGone(job));
+                }
+            }
+        }
+    }
+
+    pub fn forge(&mut self) {
+        let waits = |it: &Process| it.at == At::Parked(Refuge::Host) && !it.has.is_empty();
+        let mut waiting = self.processes.iter().filter(|(_, it)| waits(it));
+        if let Some(client) = waiting.next().map(|(id, _)| *id)
+            && self.rng.below(20) == 0
+        {
+            self.turn(client, u64::MAX);
+        }
+    }
+
+    /// Who has work and can be heard gets a turn some time.
+    pub fn nobody_waits_for_ever(&mut self) -> Result<(), String> {
+        for (id, process) in &self.processes {
+            let waits = process.connected
+                && process.busy
+                && !process.deaf
+                && process.at != At::Gpu
+                && process.asks.is_empty();
+            if !waits {
+                self.waits.remove(id);
+                continue;
+            }
+            let since = *self.waits.entry(*id).or_insert(self.now);
+            let waited = self.now - since;
+            self.seen.most_waited = self.seen.most_waited.max(waited);
+            if waited > 240_000 {
+                return Err(format!("process {} waits since {since}", id.0));
+            }
+        }
+        Ok(())
+    }
+
+    /// All that is left, when all should be gone.
+    pub fn left(&self) -> Result<(), String> {
+        if let Some(client) = self.processes.keys().next() {
+            return Err(format!("process {} is left", client.0));
+        }
+        let Some(broker) = &self.broker else {
+            return Err("there is no broker".to_owned());
+        };
+        if !broker.is_empty() {
+            return Err(format!("left: {:?}, {:?}", broker.view(), broker.journal()));
+        }
+        let mut again = Broker::new(self.config.clone());
+        again.step(0, Input::Supply(self.truth.supply.clone()));
+        let records = self.journal.iter().map(|line| line.parse());
+        let records = records.collect::<Result<_, _>>().expect("a journal");
+        again.step(0, Input::Restored(records));
+        match again.is_empty() {
+            true => Ok(()),
+            false => Err(format!("the journal has {:?}", again.journal())),
+        }
+    }
+}

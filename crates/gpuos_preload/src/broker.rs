@@ -1,0 +1,436 @@
+//! The connection to gpuosd, which decides what the process may have: a thread asks when the driver was initialised, and then obeys.
+//!
+//! Without gpuosd's socket, or an answer in time, the environment's grant holds. A refusal is one: the process runs with the driver's own
+//! memory, and is told. When the connection is lost the thread looks for another one; a process that waits for its turn then goes on after
+//! a time with everything in host memory, which is slow and takes nothing from others.
+
+use std::collections::BTreeSet;
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::time::{Duration, Instant};
+
+use gpuos_memory::protocol::{FromProgram, Lines, ToProgram, Uuid, VERSION};
+
+use crate::lease::{self, Lease};
+use crate::mutant::{self, Mutant};
+use crate::{gate, mover, park, process, vmm};
+
+/// The variable with the path of gpuosd's socket.
+const SOCKET: &str = "GPUOS_MEM_SOCKET";
+/// `cuInit` waits so long for an answer: gpuosd may have to ask slurmctld.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Between two looks at what the program does.
+const LOOK: Duration = Duration::from_millis(20);
+/// A program that calls nothing for so long, and has no work, is idle.
+const IDLE: Duration = Duration::from_millis(200);
+/// What was moved is told so often.
+const TELL: Duration = Duration::from_secs(1);
+/// Between two tries to connect again.
+const AGAIN: Duration = Duration::from_secs(1);
+/// A process that waits for its turn without gpuosd goes on after so long.
+const ALONE: Duration = Duration::from_secs(60);
+
+/// The open connection, for a child of `fork`; -1: there is none.
+static OPEN: AtomicI32 = AtomicI32::new(-1);
+/// The program wants the connection closed.
+static CLOSE: AtomicBool = AtomicBool::new(false);
+
+/// What came of asking.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Asked {
+    /// The process may have memory in tiers: what gpuosd has given, or the environment's grant.
+    Go,
+    /// The same, once it is its turn: nothing goes through the gate before that.
+    Wait,
+    /// It may not.
+    Refused,
+}
+
+/// Asks gpuosd, where the environment names its socket. What follows is obeyed by a thread.
+pub(crate) fn begin() -> Asked {
+    let Some(path) = std::env::var_os(SOCKET).map(PathBuf::from) else {
+        return Asked::Go;
+    };
+    let (tell, told) = channel();
+    let run = move || {
+        let run = AssertUnwindSafe(|| serve(path, &tell));
+        if catch_unwind(run).is_err() {
+            process::pin(format_args!(
+                "an error of gpuos ended the thread that talks to gpuosd"
+            ));
+            gate::open();
+        }
+    };
+    let asked = match mover::thread("gpuos-broker", run) {
+        Ok(()) => told
+            .recv_timeout(PATIENCE)
+            .map_err(|_| "it does not answer".to_string()),
+        Err(error) => Err(format!("no thread can be started: {error}")),
+    };
+    match asked {
+        Ok(Ok(asked)) => asked,
+        Ok(Err(error)) => alone(&error),
+        Err(why) => alone(&why),
+    }
+}
+
+fn alone(why: &str) -> Asked {
+    process::say(format_args!(
+        "gpuosd cannot be asked for memory ({why}): the process has what {} says",
+        process::GRANT
+    ));
+    Asked::Go
+}
+
+/// A child of `fork` keeps no connection. It takes no lock.
+pub(crate) fn forget() {
+    let open = OPEN.swap(-1, Ordering::SeqCst);
+    if open >= 0 {
+        // SAFETY: the connection's number; nobody uses it in a child, which has none of the parent's threads.
+        unsafe { libc::close(open) };
+    }
+}
+
+/// Closes the connection, or opens it again, for a checkpoint of the process: an open socket is in its way. Answers whether it is so.
+fn set_closed(closed: bool) -> bool {
+    CLOSE.store(closed, Ordering::SeqCst);
+    let deadline = Instant::now() + AGAIN * 2;
+    while (OPEN.load(Ordering::SeqCst) < 0) != closed {
+        if Instant::now() >= deadline {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    true
+}
+
+/// Closes the connection to gpuosd: 0, or 1 where it is open still. gpuosd ends a process that is away for more than 30 s.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(test, allow(dead_code, reason = "for programs"))]
+pub extern "C" fn gpuos_mem_disconnect() -> i32 {
+    i32::from(OPEN.load(Ordering::SeqCst) >= 0 && !set_closed(true))
+}
+
+/// Opens it again: 0, or 1 where gpuosd is not there yet; it is tried on.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(test, allow(dead_code, reason = "for programs"))]
+pub extern "C" fn gpuos_mem_connect() -> i32 {
+    i32::from(!set_closed(false))
+}
+
+/// What there is of a device, as gpuosd and the driver know it.
+#[derive(Clone, Copy)]
+struct Gpu {
+    device: i32,
+    uuid: Uuid,
+}
+
+/// The connection, and how the process stands.
+struct Broker {
+    path: PathBuf,
+    gpus: Vec<Gpu>,
+    stream: Option<UnixStream>,
+    lines: Lines,
+    /// Extents that have left the memory of GPUs until it is the process's turn.
+    parked: Option<BTreeSet<u32>>,
+    /// Its GPUs are shared in turns: then it tells whether it has work.
+    in_turns: bool,
+    idle: bool,
+    quiet: Instant,
+    pinned: bool,
+    moved: ((u64, u64), Instant),
+    lost: Instant,
+}
+
+/// The thread. The first answer, or why there is none, is told once; nobody may listen any more.
+fn serve(path: PathBuf, tell: &Sender<Result<Asked, String>>) {
+    vmm::relax();
+    let now = Instant::now();
+    let mut broker = Broker {
+        path,
+        gpus: gpus(),
+        stream: None,
+        lines: Lines::default(),
+        parked: None,
+        in_turns: false,
+        idle: false,
+        quiet: now,
+        pinned: false,
+        moved: ((0, 0), now),
+        lost: now,
+    };
+    let first = broker.first();
+    let goes_on = matches!(first, Ok(Asked::Go | Asked::Wait));
+    if tell.send(first).is_err() {
+        // It took too long, and the process has begun without.
+        gate::open();
+    } else if goes_on {
+        broker.run();
+    }
+}
+
+/// Devices that say who they are.
+fn gpus() -> Vec<Gpu> {
+    let devices = (0..vmm::count().unwrap_or(0)).filter_map(|number| vmm::nth(number).ok());
+    let one = |device| {
+        let uuid = Uuid(vmm::uuid(device).ok()?);
+        Some(Gpu { device, uuid })
+    };
+    devices.filter_map(one).collect()
+}
+
+impl Broker {
+    /// Connects and asks for the grant of every device.
+    fn first(&mut self) -> Result<Asked, String> {
+        let at = self.path.display().to_string();
+        let failed = |error: io::Error| format!("{at}: {error}");
+        self.connect(None).map_err(failed)?;
+        let mut given = Vec::new();
+        let mut wait = false;
+        while given.len() < self.gpus.len() {
+            match self.next(PATIENCE).map_err(|error| error.to_string())? {
+                Some(ToProgram::Lease {
+                    gpu,
+                    hbm,
+                    host,
+                    refuge,
+                    wait: waits,
+                }) => {
+                    self.in_turns |= refuge > 0;
+                    wait |= waits;
+                    given.push((gpu, lease(hbm, host, refuge)));
+                }
+                Some(ToProgram::Turn) => {
+                    wait = false;
+                    self.back();
+                }
+                Some(ToProgram::Refused { why }) => {
+                    process::say(format_args!(
+                        "{why}: the program runs without gpuos's memory"
+                    ));
+                    self.close();
+                    return Ok(Asked::Refused);
+                }
+                Some(ToProgram::Note { text }) => process::say(format_args!("{text}")),
+                // Nothing runs yet.
+                Some(ToProgram::Park { .. }) => {
+                    wait = true;
+                    self.say(FromProgram::Parked {
+                        took_ms: 0,
+                        moved: 0,
+                        left: 0,
+                    });
+                }
+                None => return Err("it does not answer".into()),
+            }
+        }
+        for (uuid, lease) in given {
+            let own = self.gpus.iter().filter(|gpu| gpu.uuid == uuid);
+            own.for_each(|gpu| lease::set(gpu.device, lease));
+        }
+        if wait {
+            gate::on_sealed();
+            self.parked = Some(BTreeSet::new());
+            return Ok(Asked::Wait);
+        }
+        Ok(Asked::Go)
+    }
+
+    /// Connects, and says and asks what has to be. `parked`: it was connected before.
+    fn connect(&mut self, parked: Option<bool>) -> io::Result<()> {
+        let stream = UnixStream::connect(&self.path)?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(LOOK))?;
+        OPEN.store(stream.as_raw_fd(), Ordering::SeqCst);
+        self.lines = Lines::default();
+        self.stream = Some(stream);
+        let bytes = process::grant().map_or(0, |grant| grant.bytes);
+        self.say(FromProgram::Hello { version: VERSION });
+        if let Some(parked) = parked {
+            self.say(FromProgram::Return { parked });
+        }
+        for at in 0..self.gpus.len() {
+            let Gpu { device, uuid: gpu } = self.gpus[at];
+            let hbm = vmm::total(device).unwrap_or(0);
+            self.say(FromProgram::Ask { gpu, bytes, hbm });
+        }
+        Ok(())
+    }
+
+    fn close(&mut self) {
+        OPEN.store(-1, Ordering::SeqCst);
+        if self.stream.take().is_some() {
+            self.lost = Instant::now();
+        }
+    }
+
+    /// Says something; a connection that does not take it is none.
+    fn say(&mut self, what: FromProgram) {
+        let line = what.line();
+        let said = self
+            .stream
+            .as_mut()
+            .map(|stream| stream.write_all(line.as_bytes()));
+        if matches!(said, Some(Err(_))) {
+            self.close();
+        }
+    }
+
+    /// The next message within `patience`.
+    fn next(&mut self, patience: Duration) -> io::Result<Option<ToProgram>> {
+        let deadline = Instant::now() + patience;
+        let mut bytes = [0; 1024];
+        let broken = || io::Error::from(ErrorKind::InvalidData);
+        loop {
+            if let Some(line) = self.lines.next_line().map_err(|_| broken())? {
+                return ToProgram::parse(&line).map(Some).map_err(|_| broken());
+            }
+            let stream = self.stream.as_mut().ok_or(ErrorKind::NotConnected)?;
+            match stream.read(&mut bytes) {
+                Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+                Ok(count) => self.lines.push(&bytes[..count]),
+                Err(error) => match error.kind() {
+                    ErrorKind::WouldBlock | ErrorKind::TimedOut if Instant::now() >= deadline => {
+                        return Ok(None);
+                    }
+                    ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted => {}
+                    _ => return Err(error),
+                },
+            }
+        }
+    }
+
+    fn run(&mut self) {
+        while !mover::is_stopping() {
+            if CLOSE.load(Ordering::SeqCst) {
+                if self.stream.is_some() {
+                    self.say(FromProgram::Bye);
+                    self.close();
+                }
+                std::thread::sleep(LOOK);
+                continue;
+            }
+            if self.stream.is_none() {
+                self.look_for_it();
+                continue;
+            }
+            match self.next(LOOK) {
+                Ok(Some(told)) => self.obey(told),
+                Ok(None) => {}
+                Err(_) => self.close(),
+            }
+            self.look();
+        }
+        // What the program does at its end waits for nobody.
+        if self.parked.take().is_some() {
+            gate::open();
+        }
+    }
+
+    /// Tries to connect again.
+    fn look_for_it(&mut self) {
+        if self.parked.is_some() && self.lost.elapsed() >= ALONE {
+            process::say(format_args!(
+                "gpuosd is not there, and nobody says whose turn it is: the program goes on with its memory on the host"
+            ));
+            self.parked = None;
+            park::open();
+        }
+        let parked = self.parked.is_some();
+        if self.connect(Some(parked)).is_err() {
+            std::thread::sleep(AGAIN);
+        }
+        self.idle = false;
+        self.quiet = Instant::now();
+    }
+
+    fn obey(&mut self, told: ToProgram) {
+        match told {
+            ToProgram::Park { .. } => self.park(),
+            ToProgram::Turn => self.back(),
+            ToProgram::Note { text } => process::say(format_args!("{text}")),
+            // What the process has it keeps.
+            ToProgram::Refused { why } => process::say(format_args!("{why}")),
+            // Of a gpuosd that did not know the process any more.
+            ToProgram::Lease { wait: true, .. } if self.parked.is_none() => self.park(),
+            ToProgram::Lease { .. } => {}
+        }
+    }
+
+    fn park(&mut self) {
+        let start = Instant::now();
+        let (mut moved, mut left) = (0, 0);
+        if self.parked.is_none() {
+            let Some(parked) = park::park() else {
+                return self.say_pinned();
+            };
+            (moved, left) = (parked.moved, parked.left);
+            self.parked = Some(parked.extents);
+        }
+        if mutant::is(Mutant::ParkOpen) {
+            gate::open();
+        }
+        let took_ms = start.elapsed().as_millis() as u64;
+        self.say(FromProgram::Parked {
+            took_ms,
+            moved,
+            left,
+        });
+    }
+
+    fn back(&mut self) {
+        let start = Instant::now();
+        let moved = self.parked.take().map_or(0, |extents| park::back(&extents));
+        let took_ms = start.elapsed().as_millis() as u64;
+        self.say(FromProgram::Back { took_ms, moved });
+        self.quiet = Instant::now();
+    }
+
+    fn say_pinned(&mut self) {
+        if process::is_pinned() && !std::mem::replace(&mut self.pinned, true) {
+            self.say(FromProgram::Pinned);
+        }
+    }
+
+    /// What the program does, as far as gpuosd has to know it.
+    fn look(&mut self) {
+        self.say_pinned();
+        let moved = mover::moved();
+        if moved != self.moved.0 && self.moved.1.elapsed() >= TELL {
+            self.moved = (moved, Instant::now());
+            let (down, up) = moved;
+            self.say(FromProgram::Moved { down, up });
+        }
+        if !self.in_turns {
+            return;
+        }
+        if gate::take_touched() {
+            self.quiet = Instant::now();
+            if std::mem::take(&mut self.idle) {
+                self.say(FromProgram::Busy);
+            }
+        } else if !self.idle
+            && self.parked.is_none()
+            && self.quiet.elapsed() >= IDLE
+            && park::settled()
+            && !gate::take_touched()
+        {
+            self.idle = true;
+            self.say(FromProgram::Idle);
+        }
+    }
+}
+
+/// What the process makes of what it was given: it sees as much as it can use while it works.
+fn lease(hbm: u64, host: u64, refuge: u64) -> Lease {
+    Lease {
+        bytes: hbm.saturating_add(host),
+        hbm,
+        host: host.saturating_add(refuge),
+    }
+}

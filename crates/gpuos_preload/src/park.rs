@@ -1,0 +1,139 @@
+//! Parking: everything leaves the memory of GPUs, and nothing runs until it is the process's turn again.
+//!
+//! The gate stays sealed meanwhile, so calls that give work wait. Nobody ends a context then, for that goes through the gate as well: so
+//! the mover's lock is held while the gate closes, and not while the process is parked, when a program that ends a context may have it.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use gpuos_memory::table::Tier;
+
+use crate::memory::{self, Memory};
+use crate::mutant::{self, Mutant};
+use crate::{gate, mover, process};
+
+/// Between two tries to close the gate.
+const AGAIN: Duration = Duration::from_millis(2);
+
+/// What became of it.
+#[derive(Default, Debug)]
+pub(crate) struct Parked {
+    /// Extents that have left the memory of GPUs, by number.
+    pub(crate) extents: BTreeSet<u32>,
+    /// Their bytes.
+    pub(crate) moved: u64,
+    /// Bytes that could not leave it.
+    pub(crate) left: u64,
+}
+
+/// Closes the gate, waits for all work, and moves everything to host memory. The gate is sealed when this returns. `None`: the
+/// process ends, or nothing of it can be moved; the gate is as it was.
+pub(crate) fn park() -> Option<Parked> {
+    while !seal() {
+        if mover::is_stopping() || process::is_pinned() {
+            return None;
+        }
+        std::thread::sleep(AGAIN);
+    }
+    if mutant::is(Mutant::ParkNothing) {
+        return Some(Parked::default());
+    }
+    let mut parked = Parked::default();
+    shift(Tier::Host, resident, &mut parked);
+    parked.left = memory::lock().bytes_in_hbm();
+    Some(parked)
+}
+
+/// Brings back what was in the memory of GPUs, as far as there is room, and opens the gate. Answers the bytes that came.
+pub(crate) fn back(extents: &BTreeSet<u32>) -> u64 {
+    let mut came = Parked::default();
+    shift(
+        Tier::Hbm,
+        |memory| of_these_on_host(memory, extents),
+        &mut came,
+    );
+    memory::lock().look_for_cold();
+    gate::open();
+    came.moved
+}
+
+/// Opens the gate with everything where it is: GPUs read it in place.
+pub(crate) fn open() {
+    memory::lock().look_for_cold();
+    gate::open();
+}
+
+/// Whether the program has no work under way. It may take as long as that work does.
+pub(crate) fn settled() -> bool {
+    if gate::is_used() || !memory::lock().captures.is_empty() {
+        return false;
+    }
+    let Some(_busy) = mover::hold(Duration::from_millis(1)) else {
+        return false;
+    };
+    mover::drain()
+}
+
+fn seal() -> bool {
+    let Some(_busy) = mover::hold(Duration::MAX) else {
+        return false;
+    };
+    let captures = || !memory::lock().captures.is_empty();
+    if mover::is_stopping() || process::is_pinned() || captures() || !gate::close() {
+        return false;
+    }
+    if !captures() && mover::drain() && gate::seal() {
+        return true;
+    }
+    gate::open();
+    false
+}
+
+/// Moves what `which` names to a tier, batch by batch, until nothing more goes.
+fn shift(tier: Tier, which: impl Fn(&Memory) -> Vec<(i32, u32, u64)>, done: &mut Parked) {
+    loop {
+        // The lock is let go between two batches: what only asks goes on.
+        let mut memory = memory::lock();
+        let wanted = which(&memory);
+        let devices: BTreeSet<i32> = wanted.iter().map(|(device, ..)| *device).collect();
+        for device in devices {
+            let own = wanted.iter().filter(|(of, ..)| *of == device);
+            memory.shift(device, own.map(|(_, number, _)| *number), tier);
+        }
+        let before = done.extents.len();
+        for (_, number, bytes) in wanted {
+            let moved = memory
+                .movable(number)
+                .is_some_and(|(_, now, _)| now == tier);
+            if moved && done.extents.insert(number) {
+                done.moved += bytes;
+            }
+        }
+        if done.extents.len() == before {
+            return;
+        }
+    }
+}
+
+/// All extents that can be moved, with their device, tier and bytes.
+fn all(memory: &Memory) -> impl Iterator<Item = (u32, (i32, Tier, u64))> {
+    let numbers = 0..memory.numbers.len() as u32;
+    numbers.filter_map(|number| Some((number, memory.movable(number)?)))
+}
+
+/// Those in the memory of GPUs.
+fn resident(memory: &Memory) -> Vec<(i32, u32, u64)> {
+    let there = all(memory).filter(|(_, (_, tier, _))| *tier == Tier::Hbm);
+    there
+        .map(|(number, (device, _, bytes))| (device, number, bytes))
+        .collect()
+}
+
+/// Those of a set that are in host memory.
+fn of_these_on_host(memory: &Memory, extents: &BTreeSet<u32>) -> Vec<(i32, u32, u64)> {
+    let own = |number: &u32| {
+        let (device, tier, bytes) = memory.movable(*number)?;
+        (tier == Tier::Host).then_some((device, *number, bytes))
+    };
+    extents.iter().filter_map(own).collect()
+}

@@ -1,0 +1,488 @@
+//! A gpuosd that this test plays, and a program that has what it is given and does what it is told.
+
+use std::fs::OpenOptions;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use gpuos_memory::protocol::{FromProgram, ToProgram, Uuid};
+
+use crate::common::{Cuda, said};
+use crate::shim::{MIB, folder, preload, variables};
+
+/// Tells the program where it writes how far it is.
+const FOLDER: &str = "GPUOS_BROKER_TEST";
+/// A busy machine is no fault.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// The test's side of a connection.
+struct Talk {
+    lines: BufReader<UnixStream>,
+}
+
+impl Talk {
+    fn accept(listener: &UnixListener) -> Talk {
+        let (stream, _) = listener.accept().expect("the program connects");
+        stream.set_read_timeout(Some(LIMIT)).expect("a time");
+        Talk {
+            lines: BufReader::new(stream),
+        }
+    }
+
+    fn line(&mut self) -> Result<FromProgram, String> {
+        let mut line = String::new();
+        self.lines
+            .read_line(&mut line)
+            .map_err(|error| format!("the program says nothing: {error}"))?;
+        FromProgram::parse(line.as_bytes()).map_err(|_| format!("it says {line:?}"))
+    }
+
+    /// The next message that is not about moved bytes or work.
+    fn next(&mut self) -> Result<FromProgram, String> {
+        loop {
+            match self.line()? {
+                FromProgram::Moved { .. } | FromProgram::Idle | FromProgram::Busy => {}
+                other => return Ok(other),
+            }
+        }
+    }
+
+    fn say(&mut self, what: &ToProgram) {
+        let line = what.line();
+        self.lines
+            .get_mut()
+            .write_all(line.as_bytes())
+            .expect("the program listens");
+    }
+
+    /// Hears what a new connection begins with; answers the GPU that is asked for.
+    fn begin(&mut self, again: Option<bool>) -> Result<Uuid, String> {
+        let hello = self.next()?;
+        if hello != (FromProgram::Hello { version: 1 }) {
+            return Err(format!("{hello:?} and no hello"));
+        }
+        if let Some(parked) = again {
+            let told = self.next()?;
+            if told != (FromProgram::Return { parked }) {
+                return Err(format!("{told:?}"));
+            }
+        }
+        match self.next()? {
+            FromProgram::Ask { gpu, .. } => Ok(gpu),
+            other => Err(format!("{other:?} and no ask")),
+        }
+    }
+
+    fn lease(&mut self, gpu: Uuid, [hbm, host, refuge]: [u64; 3], wait: bool) {
+        let [hbm, host, refuge] = [hbm, host, refuge].map(|mib| mib * MIB);
+        self.say(&ToProgram::Lease {
+            gpu,
+            hbm,
+            host,
+            refuge,
+            wait,
+        });
+    }
+}
+
+/// Where a program writes a byte for each round that it has done.
+struct Progress(PathBuf);
+
+impl Progress {
+    fn rounds(&self) -> u64 {
+        std::fs::metadata(&self.0).map_or(0, |file| file.len())
+    }
+
+    fn until_more_than(&self, rounds: u64) -> Result<(), String> {
+        let deadline = Instant::now() + LIMIT;
+        while self.rounds() <= rounds {
+            if Instant::now() >= deadline {
+                return Err(format!("the program stays at {rounds} rounds"));
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        Ok(())
+    }
+
+    /// Nothing is done for a while.
+    fn rests(&self) -> Result<(), String> {
+        let before = self.rounds();
+        std::thread::sleep(Duration::from_millis(200));
+        match self.rounds() == before {
+            true => Ok(()),
+            false => Err("the program works although it is parked".into()),
+        }
+    }
+}
+
+/// Runs `test` of this file in a process that has the library, with a gpuosd that `play` plays. Answers its standard error, or what
+/// was found.
+fn plays(
+    test: &str,
+    more: &[(&str, &str)],
+    play: impl FnOnce(UnixListener, &Progress) -> Result<(), String> + Send,
+) -> Result<String, String> {
+    let (driver, own) = (folder(), tempfile::tempdir().expect("a folder"));
+    let socket = own.path().join("socket");
+    let listener = UnixListener::bind(&socket).expect("a socket");
+    let progress = Progress(own.path().join("progress"));
+    let mut program = std::process::Command::new("timeout");
+    program
+        .arg("120")
+        .arg(std::env::current_exe().expect("this program"));
+    program.args(["--exact", test, "--nocapture", "--test-threads=1"]);
+    program.envs(variables(driver.path(), 256, 256, "memory=256M"));
+    program.env_remove("GPUOS_MEM_HBM");
+    program
+        .env("GPUOS_MEM_SOCKET", &socket)
+        .env(FOLDER, own.path())
+        .env_remove("GPUOS_NVML_STATE")
+        .env_remove("CUDA_VISIBLE_DEVICES");
+    program.envs(more.iter().copied());
+    program.stdout(std::process::Stdio::piped());
+    program.stderr(std::process::Stdio::piped());
+    let program = program.spawn().expect("timeout of coreutils");
+    let played = std::thread::scope(|scope| {
+        let played = scope.spawn(|| play(listener, &progress));
+        played
+            .join()
+            .unwrap_or_else(|_| Err("the play failed".into()))
+    });
+    std::fs::write(own.path().join("end"), "").expect("a file");
+    let out = program.wait_with_output().expect("its end");
+    played?;
+    if !out.status.success() {
+        return Err(format!("{}", String::from_utf8_lossy(&out.stderr)));
+    }
+    said(&out);
+    Ok(String::from_utf8_lossy(&out.stderr).into_owned())
+}
+
+/// The folder of the program, in the program itself.
+fn inside() -> Option<PathBuf> {
+    std::env::var_os(FOLDER).map(PathBuf::from)
+}
+
+/// Rounds of work on so much memory, each checked, until the test says that it is enough.
+fn work(folder: &Path, cuda: &Cuda, mib: u64) {
+    let mut file = OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(folder.join("progress"))
+        .expect("a file");
+    let count = (mib / 8) as usize;
+    let parts: Vec<u64> = (0..count).map(|_| cuda.alloc(8 * MIB)).collect();
+    let fill = cuda.kernel("fill");
+    let mut round = 0_u64;
+    while !folder.join("end").exists() {
+        round += 1;
+        for (at, part) in parts.iter().enumerate() {
+            assert_eq!(
+                cuda.launch(fill, 0, &[*part, round + at as u64, 2 * MIB]),
+                0
+            );
+        }
+        for (at, part) in parts.iter().enumerate() {
+            let word = ((round + at as u64) as u32).to_le_bytes();
+            for offset in [0, 4 * MIB, 8 * MIB - 4] {
+                assert_eq!(cuda.download(part + offset, 4), word);
+            }
+        }
+        file.write_all(b".").expect("a byte");
+    }
+}
+
+#[test]
+fn a_program_has_what_it_is_given_whatever_its_environment_says() {
+    let test = "broker::a_program_has_what_it_is_given_whatever_its_environment_says";
+    if inside().is_some() {
+        let cuda = Cuda::open();
+        cuda.context(0);
+        let (free, total) = cuda.info();
+        assert_eq!((free, total), (96 * MIB, 96 * MIB));
+        let all = cuda.alloc(96 * MIB);
+        cuda.upload(all + 95 * MIB, &[7; 4096]);
+        assert_eq!(cuda.download(all + 95 * MIB, 4096), [7; 4096]);
+        assert_eq!(
+            cuda.code("cuMemAlloc_v2", &[&raw const all as u64, 2 * MIB]),
+            2
+        );
+        return;
+    }
+    plays(test, &[], |listener, _| {
+        let mut talk = Talk::accept(&listener);
+        let gpu = talk.begin(None)?;
+        talk.lease(gpu, [32, 64, 0], false);
+        Ok(())
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_program_that_is_refused_runs_with_the_drivers_own_memory() {
+    let test = "broker::a_program_that_is_refused_runs_with_the_drivers_own_memory";
+    if inside().is_some() {
+        let cuda = Cuda::open();
+        cuda.context(0);
+        assert_eq!(cuda.info().1, 256 * MIB);
+        let at = cuda.alloc(8 * MIB);
+        cuda.upload(at, &[7; 4096]);
+        assert_eq!(cuda.download(at, 4096), [7; 4096]);
+        return;
+    }
+    let more = [("GPUOS_MEM_GRANT", "1073741824")];
+    let said = plays(test, &more, |listener, _| {
+        let mut talk = Talk::accept(&listener);
+        talk.begin(None)?;
+        let why = "this process belongs to no job".into();
+        talk.say(&ToProgram::Refused { why });
+        Ok(())
+    })
+    .unwrap();
+    let told = "gpuos: this process belongs to no job: the program runs without gpuos's memory\n";
+    assert_eq!(said.matches(told).count(), 1, "{said}");
+}
+
+#[test]
+fn without_gpuosd_the_environment_holds() {
+    let test = "broker::without_gpuosd_the_environment_holds";
+    if inside().is_some() {
+        let cuda = Cuda::open();
+        cuda.context(0);
+        assert_eq!(cuda.info().1, 256 * MIB);
+        return;
+    }
+    let more = [("GPUOS_MEM_SOCKET", "/nonexistent/socket")];
+    let said = plays(test, &more, |_, _| Ok(())).unwrap();
+    assert!(
+        said.contains("gpuos: gpuosd cannot be asked for memory (/nonexistent/socket: ")
+            && said.contains("the process has what GPUOS_MEM_GRANT says"),
+        "{said}"
+    );
+}
+
+const TURNS: &str = "broker::a_program_gives_its_gpu_and_has_it_again";
+
+/// Three times: the program works, is told to park, rests, has its turn, and works on.
+fn turns(mutant: Option<&str>) -> Result<String, String> {
+    let planted = mutant.map(|mutant| ("GPUOS_PRELOAD_MUTANT", mutant));
+    let more: Vec<(&str, &str)> = planted.into_iter().collect();
+    plays(TURNS, &more, |listener, progress| {
+        let mut talk = Talk::accept(&listener);
+        let gpu = talk.begin(None)?;
+        talk.lease(gpu, [128, 0, 128], false);
+        for _ in 0..3 {
+            progress.until_more_than(progress.rounds() + 1)?;
+            talk.say(&ToProgram::Park {
+                deadline_ms: 60_000,
+            });
+            match talk.next()? {
+                FromProgram::Parked { moved, left, .. } if moved >= 96 * MIB && left < 2 * MIB => {}
+                other => return Err(format!("{other:?}")),
+            }
+            progress.rests()?;
+            talk.say(&ToProgram::Turn);
+            match talk.next()? {
+                FromProgram::Back { moved, .. } if moved >= 96 * MIB => {}
+                other => return Err(format!("{other:?}")),
+            }
+        }
+        progress.until_more_than(progress.rounds() + 1)
+    })
+}
+
+#[test]
+fn a_program_gives_its_gpu_and_has_it_again() {
+    if let Some(folder) = inside() {
+        let cuda = Cuda::open();
+        cuda.context(0);
+        return work(&folder, &cuda, 96);
+    }
+    turns(None).unwrap();
+}
+
+#[test]
+fn found_a_program_that_parks_nothing_or_works_on() {
+    if cfg!(debug_assertions) {
+        for (mutant, what) in [("park-nothing", "Parked"), ("park-open", "although")] {
+            let found = turns(Some(mutant)).expect_err("nobody found it");
+            assert!(found.contains(what), "{found}");
+        }
+    }
+}
+
+#[test]
+fn a_program_without_its_turn_waits_for_it() {
+    let test = "broker::a_program_without_its_turn_waits_for_it";
+    if let Some(folder) = inside() {
+        let cuda = Cuda::open();
+        cuda.context(0);
+        std::fs::write(folder.join("began"), "").unwrap();
+        return work(&folder, &cuda, 32);
+    }
+    plays(test, &[], |listener, progress| {
+        let mut talk = Talk::accept(&listener);
+        let gpu = talk.begin(None)?;
+        talk.lease(gpu, [128, 0, 128], true);
+        let began = Progress(progress.0.with_file_name("began"));
+        let deadline = Instant::now() + LIMIT;
+        while !began.0.exists() && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        progress.rests()?;
+        if progress.rounds() > 0 {
+            return Err("it did not wait".into());
+        }
+        talk.say(&ToProgram::Turn);
+        match talk.next()? {
+            FromProgram::Back { moved: 0, .. } => progress.until_more_than(1),
+            other => Err(format!("{other:?}")),
+        }
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_program_says_when_it_has_no_work_and_when_it_has() {
+    let test = "broker::a_program_says_when_it_has_no_work_and_when_it_has";
+    if let Some(folder) = inside() {
+        let cuda = Cuda::open();
+        cuda.context(0);
+        let at = cuda.alloc(8 * MIB);
+        while !folder.join("again").exists() {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        cuda.ok("cuMemsetD8_v2", &[at, 3, 4096]);
+        // A kernel that has not ended is work.
+        let (flag, wait) = (cuda.flag(), cuda.kernel("wait"));
+        assert_eq!(cuda.launch(wait, 0, &[flag.0, 1]), 0);
+        std::fs::write(folder.join("waits"), "").unwrap();
+        while !folder.join("end").exists() {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        flag.set(1);
+        cuda.ok("cuCtxSynchronize", &[]);
+        return;
+    }
+    plays(test, &[], |listener, progress| {
+        let mut talk = Talk::accept(&listener);
+        let gpu = talk.begin(None)?;
+        talk.lease(gpu, [128, 0, 128], false);
+        let idle = talk.line()?;
+        std::fs::write(progress.0.with_file_name("again"), "").expect("a file");
+        let busy = talk.line()?;
+        if (idle, busy) != (FromProgram::Idle, FromProgram::Busy) {
+            return Err(format!("{idle:?}, {busy:?}"));
+        }
+        // While the kernel runs nothing is said, for longer than it takes to be idle.
+        talk.lines
+            .get_ref()
+            .set_read_timeout(Some(Duration::from_secs(1)))
+            .expect("a time");
+        match talk.line() {
+            Err(silent) if silent.contains("says nothing") => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_program_comes_back_to_a_gpuosd_that_was_started_anew() {
+    let test = "broker::a_program_comes_back_to_a_gpuosd_that_was_started_anew";
+    if let Some(folder) = inside() {
+        let cuda = Cuda::open();
+        cuda.context(0);
+        return work(&folder, &cuda, 32);
+    }
+    plays(test, &[], |listener, progress| {
+        let mut talk = Talk::accept(&listener);
+        let gpu = talk.begin(None)?;
+        talk.lease(gpu, [128, 0, 128], false);
+        progress.until_more_than(1)?;
+        drop(talk);
+        let mut talk = Talk::accept(&listener);
+        talk.begin(Some(false))?;
+        talk.lease(gpu, [128, 0, 128], false);
+        talk.say(&ToProgram::Park {
+            deadline_ms: 60_000,
+        });
+        match talk.next()? {
+            FromProgram::Parked { .. } => {}
+            other => return Err(format!("{other:?}")),
+        }
+        // It stays parked while nobody is there.
+        drop(talk);
+        let mut talk = Talk::accept(&listener);
+        talk.begin(Some(true))?;
+        progress.rests()?;
+        talk.say(&ToProgram::Turn);
+        match talk.next()? {
+            FromProgram::Back { .. } => progress.until_more_than(progress.rounds()),
+            other => Err(format!("{other:?}")),
+        }
+    })
+    .unwrap();
+}
+
+/// Sockets among the open files of this process.
+fn sockets() -> usize {
+    let is_socket = |fd: &i32| {
+        // SAFETY: a structure of numbers, for which zero is a value; fstat writes it or fails.
+        let mut stat: libc::stat = unsafe { std::mem::zeroed() };
+        // SAFETY: as above.
+        let known = unsafe { libc::fstat(*fd, &raw mut stat) } == 0;
+        known && stat.st_mode & libc::S_IFMT == libc::S_IFSOCK
+    };
+    (3..256).filter(is_socket).count()
+}
+
+#[test]
+fn a_child_of_fork_keeps_no_connection_and_a_checkpoint_can_close_it() {
+    let test = "broker::a_child_of_fork_keeps_no_connection_and_a_checkpoint_can_close_it";
+    if inside().is_some() {
+        let cuda = Cuda::open();
+        cuda.context(0);
+        let own = sockets();
+        assert!(own > 0);
+        // SAFETY: the child looks at its files and ends.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            let left = sockets();
+            // SAFETY: ends the child without handlers of the parent's.
+            unsafe { libc::_exit(i32::from(left != own - 1)) };
+        }
+        let mut status = 0;
+        // SAFETY: waits for the child above.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        assert_eq!(status, 0);
+        // SAFETY: it is loaded already.
+        let library = unsafe { libloading::Library::new(preload()) }.unwrap();
+        let call = |name: &str| {
+            // SAFETY: the functions have no arguments and answer a number.
+            let function = unsafe { library.get::<extern "C" fn() -> i32>(name.as_bytes()) };
+            function.unwrap()()
+        };
+        assert_eq!((call("gpuos_mem_disconnect"), sockets()), (0, own - 1));
+        assert_eq!((call("gpuos_mem_connect"), sockets()), (0, own));
+        let at = cuda.alloc(8 * MIB);
+        cuda.upload(at, &[7; 4096]);
+        assert_eq!(cuda.download(at, 4096), [7; 4096]);
+        return;
+    }
+    plays(test, &[], |listener, _| {
+        let mut talk = Talk::accept(&listener);
+        let gpu = talk.begin(None)?;
+        talk.lease(gpu, [128, 0, 0], false);
+        match talk.next()? {
+            FromProgram::Bye => {}
+            other => return Err(format!("{other:?}")),
+        }
+        let mut again = Talk::accept(&listener);
+        again.begin(Some(false))?;
+        again.lease(gpu, [128, 0, 0], false);
+        Ok(())
+    })
+    .unwrap();
+}

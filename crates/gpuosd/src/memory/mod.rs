@@ -1,0 +1,83 @@
+//! Programs with memory in tiers: the socket on which they ask for it, and what has to be looked after of their processes. What they
+//! get, `gpuos_memory::lease` decides, in the loop.
+//!
+//! - [`programs`]: which process may ask, by the kernel's word and by what the loop knows of jobs,
+//! - [`line`](mod@line): a connection, as the loop sees it,
+//! - [`door`]: the socket; nobody who may not ask takes a place of one who may,
+//! - [`watch`]: a thread that sees processes end, and ends those that it is told to.
+
+pub mod door;
+pub mod line;
+pub mod programs;
+pub mod watch;
+
+use std::sync::mpsc::Sender;
+
+use gpuos_core::step::StepId;
+use gpuos_core::wire::StepMemory;
+use gpuos_memory::lease::ClientId;
+use gpuos_memory::protocol::FromProgram;
+use serde::{Deserialize, Serialize};
+
+use line::Line;
+use programs::{Members, Program};
+
+/// What outlives the daemon.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Saved {
+    /// Steps with the option.
+    #[serde(default)]
+    pub steps: Vec<(StepId, StepMemory)>,
+    /// The broker's journal: a line for each record.
+    #[serde(default)]
+    pub journal: Vec<String>,
+}
+
+/// What the loop is told.
+#[derive(Debug)]
+pub enum Notice {
+    /// A program has connected that may ask.
+    Came(Program, Line),
+    /// It says something, on its connection of this number.
+    Said(ClientId, u64, FromProgram),
+    /// Its connection of this number is lost.
+    Lost(ClientId, u64),
+    /// Its process is dead, and what it had is free.
+    Gone(ClientId),
+}
+
+/// What the loop gives orders to, and has to know.
+#[derive(Debug)]
+pub struct Ports {
+    /// Processes to be looked after.
+    pub watch: Sender<watch::Order>,
+    /// Who may ask.
+    pub members: Members,
+    /// Host memory of the node, in bytes.
+    pub host: u64,
+    /// A turn is at least so long, in milliseconds.
+    pub turn_ms: u64,
+}
+
+/// All memory of this machine in bytes, by the text of `/proc/meminfo`; 0: it does not say.
+pub fn host_memory(meminfo: &str) -> u64 {
+    let total = meminfo
+        .lines()
+        .find_map(|line| line.strip_prefix("MemTotal:"));
+    let kib = total.and_then(|rest| rest.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+    kib.map_or(0, |kib| kib.saturating_mul(1024))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::host_memory;
+
+    #[test]
+    fn host_memory_is_read_as_the_kernel_writes_it() {
+        let text = "MemTotal:       263921500 kB\nMemFree:         8000 kB\n";
+        assert_eq!(host_memory(text), 263_921_500 * 1024);
+        for text in ["", "MemTotal: many kB", "MemTotal: 5"] {
+            assert_eq!(host_memory(text), 0, "{text}");
+        }
+    }
+}

@@ -1,0 +1,468 @@
+//! Memory in tiers: what programs of jobs are given, whose turn it is, and what is left of them.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use gpuos_core::step::StepId;
+use gpuos_core::wire::{MemoryStatus, Reason, Reply, Request, StepMemory, memory_socket};
+use gpuos_memory::protocol::{FromProgram, ToProgram, Uuid};
+
+use crate::isolation::{audited, of_job, record};
+use crate::site::{Daemon, Site};
+
+const GIB: u64 = 1 << 30;
+/// Tells this program to be a program of a job.
+const TALK: &str = "GPUOS_DAEMON_TALK";
+/// All memory of a simulated H100, as NVML shows it.
+const CARD: u64 = 81_559 << 20;
+
+/// The user of this test, and of its jobs.
+pub fn own() -> u32 {
+    rustix::process::getuid().as_raw()
+}
+
+/// The path of the socket for programs.
+pub fn socket(daemon: &Daemon) -> String {
+    memory_socket(&daemon.socket().display().to_string())
+}
+
+/// A job of this user that has these GPUs and so much memory here.
+pub fn job(site: &Site, id: u32, gpus: &str, memory: &str) {
+    site.job(id, gpus);
+    let text = site.slurm(&format!("jobs/{id}"));
+    let text = text.replace(" Mem=0 ", &format!(" Mem={memory} "));
+    let text = text.replace("UserId=ann(1000)", &format!("UserId=ann({})", own()));
+    site.set_slurm(&format!("jobs/{id}"), &text);
+}
+
+/// Its step 0 starts, with so many bytes for each GPU.
+pub fn step(daemon: &Daemon, job: u32, gpus: &[u8], bytes_per_gpu: u64, timeslice: bool) {
+    let request = Request::StepStart {
+        id: StepId {
+            job: job.into(),
+            step: 0,
+        },
+        uid: own(),
+        gpus: gpus.to_vec(),
+        asked: Default::default(),
+        mig: None,
+        switchable: false,
+        memory: Some(StepMemory {
+            bytes_per_gpu,
+            timeslice,
+        }),
+        reason: Reason::Devices,
+    };
+    daemon.ask(&request).unwrap();
+}
+
+pub fn status(daemon: &Daemon) -> MemoryStatus {
+    match daemon.ask(&Request::Memory).unwrap() {
+        Reply::Memory { memory } => *memory,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// gpuosd with a recorded folder of processes.
+pub fn start(site: &Site) -> Daemon<'_> {
+    fs::create_dir_all(site.path("proc")).unwrap();
+    fs::write(site.path("proc/meminfo"), "MemTotal: 536870912 kB\n").unwrap();
+    let proc = site.path("proc");
+    let flags = ["--proc", proc.to_str().unwrap(), "--memory-turn", "1"];
+    let daemon = site.start_with(&flags);
+    daemon.ready();
+    site.until("memory of GPUs", || {
+        (status(&daemon).gpus.len() == 8).then_some(())
+    });
+    daemon
+}
+
+/// Not a test: a process that hands lines on between the test and gpuosd.
+#[test]
+fn talks_for_a_test() {
+    let Some(path) = std::env::var_os(TALK) else {
+        return;
+    };
+    let mut first = String::new();
+    std::io::stdin().read_line(&mut first).unwrap();
+    let stream = UnixStream::connect(path).unwrap();
+    let mut from = stream.try_clone().unwrap();
+    std::thread::spawn(move || {
+        let (mut bytes, mut out) = ([0; 1024], std::io::stdout());
+        while let Ok(count) = from.read(&mut bytes)
+            && count > 0
+        {
+            out.write_all(&bytes[..count]).unwrap();
+            out.flush().unwrap();
+        }
+        std::process::exit(0);
+    });
+    let mut to = stream;
+    for line in std::io::stdin().lines() {
+        let _ = to.write_all(format!("{}\n", line.unwrap()).as_bytes());
+    }
+}
+
+/// A process of a job, which says what the test says.
+struct Program<'a> {
+    site: &'a Site,
+    child: Child,
+    to: ChildStdin,
+    from: BufReader<ChildStdout>,
+}
+
+impl<'a> Program<'a> {
+    /// One that belongs to step 0 of a job, by its control group. It is connected.
+    fn start(site: &'a Site, daemon: &Daemon, job: u32) -> Program<'a> {
+        Program::start_as(site, daemon, own(), &of_job(job, "0"))
+    }
+
+    /// The same by the kernel's word of its user and group.
+    fn start_as(site: &'a Site, daemon: &Daemon, uid: u32, cgroup: &str) -> Program<'a> {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "memory::talks_for_a_test", "--nocapture"])
+            .env(TALK, socket(daemon))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        record(site, child.id(), uid, "train", cgroup);
+        let to = child.stdin.take().unwrap();
+        let from = BufReader::new(child.stdout.take().unwrap());
+        let mut program = Program {
+            site,
+            child,
+            to,
+            from,
+        };
+        program.line("connect");
+        program
+    }
+
+    /// One whose connection has ended hears nothing.
+    fn line(&mut self, line: &str) {
+        let _ = self.to.write_all(format!("{line}\n").as_bytes());
+    }
+
+    fn say(&mut self, what: FromProgram) {
+        let _ = self.to.write_all(what.line().as_bytes());
+    }
+
+    /// The next thing that it is told; `None`: the connection has ended. What the test's own frame prints is none.
+    fn told(&mut self) -> Option<ToProgram> {
+        loop {
+            let mut line = String::new();
+            if self.from.read_line(&mut line).unwrap() == 0 {
+                return None;
+            }
+            // The first line may stand behind the name of the test.
+            let words = ["lease ", "refused ", "park ", "turn", "note "];
+            let at = words.iter().filter_map(|word| line.find(word)).min();
+            if let Some(told) = at.and_then(|at| ToProgram::parse(line[at..].as_bytes()).ok()) {
+                return Some(told);
+            }
+        }
+    }
+
+    /// Asks for so much of a GPU; what it is given: of the GPU, of the host, for while it is parked, and whether it waits.
+    fn ask(&mut self, gpu: usize, bytes: u64) -> Result<(u64, u64, u64, bool), String> {
+        self.say(FromProgram::Hello { version: 1 });
+        self.ask_again(gpu, bytes)
+    }
+
+    fn ask_again(&mut self, gpu: usize, bytes: u64) -> Result<(u64, u64, u64, bool), String> {
+        let gpu = uuid(self.site, gpu);
+        let hbm = CARD;
+        self.say(FromProgram::Ask { gpu, bytes, hbm });
+        loop {
+            match self.told() {
+                Some(ToProgram::Lease {
+                    gpu: of,
+                    hbm,
+                    host,
+                    refuge,
+                    wait,
+                }) => {
+                    assert_eq!(of, gpu);
+                    return Ok((hbm, host, refuge, wait));
+                }
+                Some(ToProgram::Refused { why }) => return Err(why),
+                Some(ToProgram::Note { .. }) => {}
+                None => return Err("the connection has ended".into()),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    /// It is killed, and the kernel forgets it.
+    fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+        self.forget();
+    }
+
+    fn forget(&self) {
+        let _ = fs::remove_dir_all(self.site.path("proc").join(self.child.id().to_string()));
+    }
+}
+
+impl Drop for Program<'_> {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        self.forget();
+    }
+}
+
+fn uuid(site: &Site, gpu: usize) -> Uuid {
+    Uuid(site.gpu(gpu).uuid)
+}
+
+#[test]
+fn a_program_is_given_what_slurm_gives_its_job_and_no_more() {
+    let site = Site::new();
+    job(&site, 7, "2", "60G");
+    let daemon = start(&site);
+    step(&daemon, 7, &[2], 120 * GIB, false);
+    let mut program = Program::start(&site, &daemon, 7);
+    let (hbm, host, refuge, wait) = program.ask(2, 120 * GIB).unwrap();
+    assert_eq!((hbm, refuge, wait), (CARD, 0, false));
+    // What does not fit, and room for what moves.
+    assert_eq!(host, 120 * GIB + (256 << 20) - CARD);
+    let told = status(&daemon);
+    assert_eq!(told.programs.len(), 1);
+    let one = &told.programs[0];
+    assert_eq!(
+        (one.job.number(), one.uid, one.pid),
+        (Some(7), own(), program.child.id())
+    );
+    assert_eq!((one.place.as_str(), one.connected), ("resident", true));
+    assert_eq!((one.leases[0].hbm, one.leases[0].host), (hbm, host));
+    assert_eq!(told.gpus[2].hbm.promised, CARD);
+    program.say(FromProgram::Moved { down: 5, up: 3 });
+    site.until("what it has moved", || {
+        let one = &status(&daemon).programs[0];
+        ((one.moved_down, one.moved_up) == (5, 3)).then_some(())
+    });
+    // A GPU of nobody, more than the option, and the same again.
+    let why = program.ask_again(3, GIB).unwrap_err();
+    assert!(why.contains("does not have on this node"), "{why}");
+    let why = program.ask_again(2, 121 * GIB).unwrap_err();
+    assert!(why.contains("a larger --gpuos-mem"), "{why}");
+    assert_eq!(program.ask_again(2, 120 * GIB).unwrap().0, hbm);
+    // A second process gets what is left, which is nothing.
+    let mut second = Program::start(&site, &daemon, 7);
+    assert!(second.ask(2, 120 * GIB).is_err());
+    drop(second);
+    program.kill();
+    site.until("all of it is free", || {
+        let told = status(&daemon);
+        (told.programs.is_empty() && told.host.promised == 0).then_some(())
+    });
+}
+
+#[test]
+fn a_job_with_too_little_memory_is_told_how_much_it_takes() {
+    let site = Site::new();
+    job(&site, 7, "2", "10G");
+    let daemon = start(&site);
+    step(&daemon, 7, &[2], 120 * GIB, false);
+    let mut program = Program::start(&site, &daemon, 7);
+    let why = program.ask(2, 120 * GIB).unwrap_err();
+    assert!(
+        why.contains("of host memory") && why.contains("a larger --mem"),
+        "{why}"
+    );
+    // What fits is given.
+    let (hbm, host, ..) = program.ask_again(2, 85 * GIB).unwrap();
+    assert_eq!(hbm, CARD);
+    assert!(host >= 85 * GIB - CARD);
+}
+
+#[test]
+fn who_is_no_program_of_such_a_job_gets_nothing() {
+    let site = Site::new();
+    job(&site, 7, "2", "60G");
+    site.job(8, "3");
+    let daemon = start(&site);
+    step(&daemon, 7, &[2], 120 * GIB, false);
+    let others = [
+        (own() + 1, of_job(7, "0")),
+        (own(), of_job(7, "1")),
+        (own(), of_job(8, "0")),
+        (own(), of_job(9, "0")),
+    ];
+    // All at once: each is waited for some seconds.
+    let start = |(uid, cgroup): &(u32, String)| Program::start_as(&site, &daemon, *uid, cgroup);
+    let mut programs: Vec<Program> = others.iter().map(start).collect();
+    for program in &mut programs {
+        let Some(ToProgram::Refused { why }) = program.told() else {
+            panic!("it is not refused");
+        };
+        assert!(
+            why.contains("no --gpuos-mem") || why.contains("another user's"),
+            "{why}"
+        );
+        assert_eq!(program.told(), None);
+    }
+    assert!(status(&daemon).programs.is_empty());
+}
+
+#[test]
+fn two_jobs_have_a_gpu_in_turns_and_one_that_is_deaf_is_ended() {
+    let site = Site::new();
+    job(&site, 7, "2", "70G");
+    job(&site, 8, "2", "70G");
+    let daemon = start(&site);
+    step(&daemon, 7, &[2], 60 * GIB, true);
+    step(&daemon, 8, &[2], 60 * GIB, true);
+    let mut a = Program::start(&site, &daemon, 7);
+    let mut b = Program::start(&site, &daemon, 8);
+    let (hbm, host, refuge, wait) = a.ask(2, 60 * GIB).unwrap();
+    assert_eq!((hbm, host, refuge, wait), (60 * GIB, 0, 60 * GIB, false));
+    let (hbm, _, refuge, wait) = b.ask(2, 60 * GIB).unwrap();
+    assert_eq!((hbm, refuge, wait), (60 * GIB, 60 * GIB, true));
+    let told = status(&daemon);
+    assert!(told.gpus[2].in_turns);
+    assert_eq!(told.gpus[2].turn, Some(7.into()));
+    for _ in 0..2 {
+        for (holder, other) in [(0, 1), (1, 0)] {
+            let both = [&mut a, &mut b];
+            assert!(matches!(both[holder].told(), Some(ToProgram::Park { .. })));
+            both[holder].say(FromProgram::Parked {
+                took_ms: 1,
+                moved: GIB,
+                left: 0,
+            });
+            assert_eq!(both[other].told(), Some(ToProgram::Turn));
+            both[other].say(FromProgram::Back {
+                took_ms: 1,
+                moved: GIB,
+            });
+        }
+    }
+    site.until("what was parked", || {
+        let programs = status(&daemon).programs;
+        let parks: Vec<_> = programs
+            .iter()
+            .map(|one| (one.parks, one.moved_down))
+            .collect();
+        (parks == [(2, 2 * GIB); 2]).then_some(())
+    });
+    // It is killed while it parks: the other one goes on.
+    assert!(matches!(a.told(), Some(ToProgram::Park { .. })));
+    let killed = Instant::now();
+    a.kill();
+    assert_eq!(b.told(), Some(ToProgram::Turn));
+    println!("its turn came after {} ms", killed.elapsed().as_millis());
+    b.say(FromProgram::Back {
+        took_ms: 1,
+        moved: GIB,
+    });
+    // One that does not park is ended, and the next one has the GPU.
+    let mut c = Program::start(&site, &daemon, 7);
+    assert!(c.ask(2, 60 * GIB).unwrap().3);
+    assert!(matches!(b.told(), Some(ToProgram::Park { .. })));
+    assert!(matches!(b.told(), Some(ToProgram::Note { text }) if text.contains("was ended")));
+    b.child.wait().unwrap();
+    b.forget();
+    assert_eq!(c.told(), Some(ToProgram::Turn));
+    site.until("the audit log", || {
+        (audited(&site, "did not give its GPU to the next job in time") == 1).then_some(())
+    });
+}
+
+#[test]
+fn what_was_lent_outlives_gpuosd_and_nothing_is_lent_twice() {
+    let site = Site::new();
+    job(&site, 7, "2", "70G");
+    job(&site, 8, "2", "70G");
+    let daemon = start(&site);
+    step(&daemon, 7, &[2], 60 * GIB, true);
+    step(&daemon, 8, &[2], 60 * GIB, true);
+    let mut a = Program::start(&site, &daemon, 7);
+    assert!(!a.ask(2, 60 * GIB).unwrap().3);
+    daemon.kill();
+    assert_eq!(a.told(), None);
+    let daemon = start(&site);
+    let leases = |daemon: &Daemon| {
+        let programs = status(daemon).programs;
+        programs.iter().map(|one| one.pid).collect::<Vec<_>>()
+    };
+    assert_eq!(leases(&daemon), [a.child.id()]);
+    // The process has ended meanwhile as far as this test is concerned: another one with its number and start is it.
+    let mut b = Program::start(&site, &daemon, 8);
+    assert!(
+        b.ask(2, 60 * GIB).unwrap().3,
+        "the GPU is the other's still"
+    );
+    a.forget();
+    assert_eq!(b.told(), Some(ToProgram::Turn));
+    assert_eq!(leases(&daemon), [b.child.id()]);
+}
+
+#[test]
+fn a_job_that_is_over_leaves_nothing() {
+    let site = Site::new();
+    job(&site, 7, "2", "60G");
+    let daemon = start(&site);
+    step(&daemon, 7, &[2], 100 * GIB, false);
+    let mut program = Program::start(&site, &daemon, 7);
+    program.ask(2, 100 * GIB).unwrap();
+    fs::remove_file(site.path("slurm/jobs/7")).unwrap();
+    let id = StepId {
+        job: 7.into(),
+        step: 0,
+    };
+    daemon.ask(&Request::StepEnd { id }).unwrap();
+    // What is left of it is ended.
+    assert!(
+        matches!(program.told(), Some(ToProgram::Note { text }) if text.contains("its job is over"))
+    );
+    program.child.wait().unwrap();
+    program.forget();
+    site.until("all of it is free", || {
+        status(&daemon).programs.is_empty().then_some(())
+    });
+}
+
+#[test]
+fn floods_and_half_lines_cost_nobody_anything() {
+    let site = Site::new();
+    job(&site, 7, "2", "60G");
+    let daemon = start(&site);
+    step(&daemon, 7, &[2], 100 * GIB, false);
+    let path = socket(&daemon);
+    // This process is of no step: it has no file in the recorded folder.
+    let mut held: Vec<UnixStream> = Vec::new();
+    for at in 0..100_u8 {
+        let Ok(mut stream) = UnixStream::connect(&path) else {
+            break;
+        };
+        let _ = stream.set_write_timeout(Some(Duration::from_millis(10)));
+        let _ = stream.write_all(&vec![at; 50 << at % 8]);
+        held.push(stream);
+    }
+    // They are of the same user, so that there may be no place for a moment.
+    let mut program = site.until("a place", || {
+        let mut program = Program::start(&site, &daemon, 7);
+        program.ask(2, 100 * GIB).is_ok().then_some(program)
+    });
+    // Lines that are none, and one without an end.
+    for text in ["ask 01", "turn", "\u{1b}[2J", &"x".repeat(5000)] {
+        let mut other = Program::start(&site, &daemon, 7);
+        other.say(FromProgram::Hello { version: 1 });
+        other.line(text);
+        assert_eq!(other.told(), None, "{text}");
+    }
+    // As fast as it can: it is answered in turn, and others as ever.
+    for _ in 0..150 {
+        program.say(FromProgram::Busy);
+    }
+    program.ask_again(2, 100 * GIB).unwrap();
+    assert_eq!(daemon.status().gpus.len(), 8);
+    drop(held);
+}

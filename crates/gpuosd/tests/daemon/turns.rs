@@ -1,0 +1,171 @@
+//! A real gpuosd and programs on a simulated GPU that is too small for both: neither runs out of memory, and what they compute is right.
+
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::symlink;
+use std::path::PathBuf;
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+
+use gpuos_core::wire::MemoryProgramStatus;
+
+use crate::common::{Cuda, library};
+use crate::isolation::{of_job, record};
+use crate::memory::{job, own, socket, start, status, step};
+use crate::site::{Daemon, Site};
+
+const MIB: u64 = 1 << 20;
+const GIB: u64 = 1 << 30;
+/// Tells this program to be a program of a job.
+const FOLDER: &str = "GPUOS_DAEMON_TURNS";
+/// The driver's device has 64 MiB, and each program 52.
+const PARTS: u64 = 13;
+const PART: u64 = 4 * MIB;
+
+/// Not a test: a program that works on four fifths of the GPU until it is told that it is enough, and looks at every result.
+#[test]
+fn works_for_a_test() {
+    let Some(folder) = std::env::var_os(FOLDER).map(PathBuf::from) else {
+        return;
+    };
+    while !folder.join("begin").exists() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let cuda = Cuda::open();
+    cuda.context(0);
+    let parts: Vec<u64> = (0..PARTS).map(|_| cuda.alloc(PART)).collect();
+    let (fill, add) = (cuda.kernel("fill"), cuda.kernel("add"));
+    let mut progress = OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(folder.join("progress"))
+        .unwrap();
+    let (count, mut round) = (PART / 4, 0_u64);
+    while !folder.join("end").exists() {
+        round += 1;
+        for (at, part) in parts.iter().enumerate() {
+            assert_eq!(cuda.launch(fill, 0, &[*part, round + at as u64, count]), 0);
+        }
+        // Each part has the sum of itself and the one before.
+        for pair in parts.windows(2) {
+            assert_eq!(cuda.launch(add, 0, &[pair[1], pair[0], pair[1], count]), 0);
+        }
+        let mut wanted = 0_u32;
+        for (at, part) in parts.iter().enumerate() {
+            wanted = wanted.wrapping_add((round + at as u64) as u32);
+            for offset in [0, PART / 2, PART - 4] {
+                assert_eq!(cuda.download(part + offset, 4), wanted.to_le_bytes());
+            }
+        }
+        progress.write_all(b".").unwrap();
+    }
+}
+
+struct Program<'a> {
+    site: &'a Site,
+    folder: PathBuf,
+    child: Child,
+}
+
+impl<'a> Program<'a> {
+    /// One of a job's step, whose grant is 60 GiB of a card that gpuosd knows to have 80.
+    fn start(site: &'a Site, daemon: &Daemon, of: u32) -> Program<'a> {
+        let folder = site.path(&format!("program-{of}"));
+        fs::create_dir_all(&folder).unwrap();
+        for name in ["libcuda.so", "libcuda.so.1"] {
+            symlink(library(), folder.join(name)).unwrap();
+        }
+        let test = std::env::current_exe().unwrap();
+        let child = Command::new(&test)
+            .args(["--exact", "turns::works_for_a_test", "--nocapture"])
+            .env(FOLDER, &folder)
+            .env("LD_PRELOAD", test.with_file_name("libgpuos_preload.so"))
+            .env("LD_LIBRARY_PATH", &folder)
+            .env("GPUOS_CUDA", "memory=64M,link=500M")
+            .env("GPUOS_NVML_STATE", site.path("gpus"))
+            .env("CUDA_VISIBLE_DEVICES", "2")
+            .env("CUDA_MPS_PIPE_DIRECTORY", "/nonexistent")
+            .env("GPUOS_MEM_GRANT", (60 * GIB).to_string())
+            .env("GPUOS_MEM_SOCKET", socket(daemon))
+            .spawn()
+            .unwrap();
+        record(site, child.id(), own(), "train", &of_job(of, "0"));
+        fs::write(folder.join("begin"), "").unwrap();
+        Program {
+            site,
+            folder,
+            child,
+        }
+    }
+
+    fn rounds(&self) -> u64 {
+        fs::metadata(self.folder.join("progress")).map_or(0, |file| file.len())
+    }
+
+    fn status(&self, daemon: &Daemon) -> Option<MemoryProgramStatus> {
+        let mut programs = status(daemon).programs.into_iter();
+        programs.find(|one| one.pid == self.child.id())
+    }
+
+    /// The kernel forgets it.
+    fn forget(&self) {
+        let _ = fs::remove_dir_all(self.site.path("proc").join(self.child.id().to_string()));
+    }
+
+    /// It ends by itself, and all that it computed was right.
+    fn end(mut self) {
+        fs::write(self.folder.join("end"), "").unwrap();
+        assert!(self.child.wait().unwrap().success());
+    }
+}
+
+impl Drop for Program<'_> {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        self.forget();
+    }
+}
+
+#[test]
+fn two_programs_of_four_fifths_of_a_gpu_have_it_in_turns() {
+    let site = Site::new();
+    for id in [7, 8] {
+        job(&site, id, "2", "70G");
+    }
+    let daemon = start(&site);
+    for id in [7, 8] {
+        step(&daemon, id, &[2], 60 * GIB, true);
+    }
+    let mut a = Program::start(&site, &daemon, 7);
+    let b = Program::start(&site, &daemon, 8);
+    // Both had it twice, and never both at once, as NVML shows it.
+    site.until("two turns of both", || {
+        for program in [&a, &b] {
+            let ended = fs::metadata(format!("/proc/{}", program.child.id())).is_err();
+            assert!(!ended, "{}", site.log());
+        }
+        let on = site.gpu(2).processes;
+        let large = on.iter().filter(|one| one.pid != 0 && one.memory_mib > 40);
+        assert!(large.count() <= 1);
+        let parks = |program: &Program| program.status(&daemon).map_or(0, |one| one.parks);
+        (parks(&a) >= 2 && parks(&b) >= 2).then_some(())
+    });
+    assert!(a.rounds() > 0 && b.rounds() > 0);
+    let moved = b.status(&daemon).unwrap();
+    assert!(moved.moved_down >= 2 * PARTS * PART && moved.moved_up >= PARTS * PART);
+    // It is killed in the middle of giving the GPU away.
+    let deadline = Instant::now() + crate::site::LIMIT;
+    while a.status(&daemon).is_none_or(|one| one.place != "parking") {
+        assert!(Instant::now() < deadline, "{}", site.log());
+    }
+    a.child.kill().unwrap();
+    a.child.wait().unwrap();
+    a.forget();
+    let before = b.rounds();
+    site.until("the other goes on", || {
+        (b.rounds() > before + 2).then_some(())
+    });
+    assert_eq!(status(&daemon).programs.len(), 1);
+    b.end();
+}
