@@ -30,6 +30,9 @@ mod resume;
 /// So many dropped attempts are remembered: a late manifest of a neighbour is not kept for one of them.
 const DROPPED: usize = 64;
 
+/// What the leader of a restart says is said again after so many milliseconds, then after twice that, up to the patience of all questions.
+const FIRST_MS: u64 = 100;
+
 /// How far the restart is on this node.
 enum Phase {
     /// The leader has not said how to go on.
@@ -61,7 +64,10 @@ pub struct Node<'a, D: Disk> {
     doomed: Vec<CheckpointId>,
     /// A checkpoint was committed: older ones may go.
     committed: bool,
+    /// When what the leader of a restart says is said again to those that have not answered.
     again: u64,
+    /// How often it was said.
+    asked: u32,
 }
 
 impl<'a, D: Disk> Node<'a, D> {
@@ -113,6 +119,7 @@ impl<'a, D: Disk> Node<'a, D> {
             doomed: Vec::new(),
             committed: false,
             again: now,
+            asked: 0,
             local: Local {
                 settings,
                 job,
@@ -214,7 +221,10 @@ impl<'a, D: Disk> Node<'a, D> {
             self.repaired(ended);
         }
         if now >= self.again {
-            self.again = self.local.again();
+            // Links come up in these moments, and all ranks wait.
+            let wait = FIRST_MS << self.asked.min(16);
+            self.asked = self.asked.saturating_add(1);
+            self.again = self.local.again().min(now.saturating_add(wait));
             let open = self.restart.as_ref().map(Restart::open);
             self.deliver(open.unwrap_or_default());
         }

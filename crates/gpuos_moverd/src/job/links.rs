@@ -1,5 +1,6 @@
 //! The links of a job to its other nodes, by seat.
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
@@ -12,10 +13,18 @@ use crate::carried::{Body, Carried};
 use crate::event::Event;
 use crate::network::Network;
 
-/// The first wait before a connection is tried again, which doubles ...
-const AGAIN: Duration = Duration::from_millis(300);
+/// The first wait before a connection is tried again, which grows by a half each time, so that a link to a node whose step begins later is not
+/// there much later than the step ...
+const AGAIN: Duration = Duration::from_millis(100);
 /// ... up to this.
 const AGAIN_MOST: Duration = Duration::from_secs(5);
+
+/// Short words to a seat that wait for its link, at most ...
+const KEPT: usize = 64;
+/// ... of so many bytes each ...
+const SHORT: usize = 4096;
+/// ... for so long. Who says them repeats them, after a second or more: a program that stands still would wait for that.
+const KEPT_FOR: Duration = Duration::from_secs(5);
 
 /// How far a connection that this side makes is.
 struct Dial {
@@ -36,6 +45,8 @@ pub struct Links {
     lost: BTreeSet<u16>,
     /// Why the last try at a seat failed.
     why: BTreeMap<u16, String>,
+    /// What was said to seats without a link, and when.
+    kept: RefCell<BTreeMap<u16, Vec<(Instant, Vec<u8>)>>>,
 }
 
 impl Links {
@@ -55,6 +66,7 @@ impl Links {
             dials: BTreeMap::new(),
             lost: BTreeSet::new(),
             why: BTreeMap::new(),
+            kept: RefCell::default(),
         }
     }
 
@@ -104,7 +116,7 @@ impl Links {
         if let Some(dial) = self.dials.get_mut(&seat) {
             dial.runs = false;
             dial.due = Instant::now() + dial.wait;
-            dial.wait = (dial.wait * 2).min(AGAIN_MOST);
+            dial.wait = (dial.wait * 3 / 2).min(AGAIN_MOST);
         }
         self.why.insert(seat, why);
     }
@@ -119,13 +131,33 @@ impl Links {
         self.open.contains_key(&seat)
     }
 
-    /// Sends, if there is a link with room. What is not sent is said again by who wanted it.
+    /// Sends, if there is a link with room; what is short waits a moment for one. What is not sent is said again by who wanted it.
     pub fn say(&self, seat: u16, session: u32, body: Body) {
+        let Some(bytes) = (Carried { session, body }).encode() else {
+            return;
+        };
+        if let Some((_, sender)) = self.open.get(&seat) {
+            let _ = sender.try_send(bytes);
+        } else if bytes.len() <= SHORT {
+            let mut kept = self.kept.borrow_mut();
+            let kept = kept.entry(seat).or_default();
+            kept.retain(|(at, earlier)| at.elapsed() < KEPT_FOR && *earlier != bytes);
+            if kept.len() < KEPT {
+                kept.push((Instant::now(), bytes));
+            }
+        }
+    }
+
+    /// Sends what has waited for a link that is there now.
+    pub fn say_kept(&self, seat: u16) {
+        let kept = self.kept.borrow_mut().remove(&seat).unwrap_or_default();
         let Some((_, sender)) = self.open.get(&seat) else {
             return;
         };
-        if let Some(bytes) = (Carried { session, body }).encode() {
-            let _ = sender.try_send(bytes);
+        for (at, bytes) in kept {
+            if at.elapsed() < KEPT_FOR {
+                let _ = sender.try_send(bytes);
+            }
         }
     }
 

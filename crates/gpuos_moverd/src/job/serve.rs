@@ -42,6 +42,7 @@ impl Worker {
                 }
                 let incarnation = self.incarnation;
                 self.say(seat, Body::Hello { incarnation });
+                self.links.say_kept(seat);
             }
             Event::NotLinked { seat, why } => self.links.failed(seat, why),
             Event::Unlinked { seat, number, why } => {
