@@ -204,6 +204,15 @@ impl<'a> Program<'a> {
         self.forget();
     }
 
+    /// It is ended, and told so if it has the time.
+    fn is_ended(&mut self) {
+        while let Some(told) = self.told() {
+            assert!(matches!(told, ToProgram::Note { .. }), "{told:?}");
+        }
+        assert!(!self.child.wait().unwrap().success());
+        self.forget();
+    }
+
     fn forget(&self) {
         let _ = fs::remove_dir_all(self.site.path("proc").join(self.child.id().to_string()));
     }
@@ -366,9 +375,7 @@ fn two_jobs_have_a_gpu_in_turns_and_one_that_is_deaf_is_ended() {
     let mut c = Program::start(&site, &daemon, 7);
     assert!(c.ask(2, 60 * GIB).unwrap().3);
     assert!(matches!(b.told(), Some(ToProgram::Park { .. })));
-    assert!(matches!(b.told(), Some(ToProgram::Note { text }) if text.contains("was ended")));
-    b.child.wait().unwrap();
-    b.forget();
+    b.is_ended();
     assert_eq!(c.told(), Some(ToProgram::Turn));
     site.until("the audit log", || {
         (audited(&site, "did not give its GPU to the next job in time") == 1).then_some(())
@@ -419,11 +426,10 @@ fn a_job_that_is_over_leaves_nothing() {
     };
     daemon.ask(&Request::StepEnd { id }).unwrap();
     // What is left of it is ended.
-    assert!(
-        matches!(program.told(), Some(ToProgram::Note { text }) if text.contains("its job is over"))
-    );
-    program.child.wait().unwrap();
-    program.forget();
+    program.is_ended();
+    site.until("the audit log", || {
+        (audited(&site, "its job is over") == 1).then_some(())
+    });
     site.until("all of it is free", || {
         status(&daemon).programs.is_empty().then_some(())
     });
