@@ -71,7 +71,16 @@ pub fn start(site: &Site) -> Daemon<'_> {
     fs::create_dir_all(site.path("proc")).unwrap();
     fs::write(site.path("proc/meminfo"), "MemTotal: 536870912 kB\n").unwrap();
     let proc = site.path("proc");
-    let flags = ["--proc", proc.to_str().unwrap(), "--memory-turn", "1"];
+    let proc = proc.to_str().unwrap();
+    // Turns are as long as moves take, which here is next to nothing.
+    let flags = [
+        "--proc",
+        proc,
+        "--memory-turn",
+        "1",
+        "--memory-rate",
+        "10000",
+    ];
     let daemon = site.start_with(&flags);
     daemon.ready();
     site.until("memory of GPUs", || {
