@@ -170,7 +170,7 @@ impl<'a> Program<'a> {
             // The first line may stand behind the name of the test.
             let words = ["lease ", "refused ", "park ", "turn", "note "];
             let at = words.iter().filter_map(|word| line.find(word)).min();
-            if let Some(told) = at.and_then(|at| ToProgram::parse(line[at..].as_bytes()).ok()) {
+            if let Some(told) = at.and_then(|at| ToProgram::parse(&line.as_bytes()[at..]).ok()) {
                 return Some(told);
             }
         }
@@ -458,7 +458,7 @@ fn floods_and_half_lines_cost_nobody_anything() {
             break;
         };
         let _ = stream.set_write_timeout(Some(Duration::from_millis(10)));
-        let _ = stream.write_all(&vec![at; 50 << at % 8]);
+        let _ = stream.write_all(&vec![at; 50 << (at % 8)]);
         held.push(stream);
     }
     // They are of the same user, so that there may be no place for a moment.
