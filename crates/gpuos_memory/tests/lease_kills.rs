@@ -27,6 +27,8 @@ const MOMENTS: [Moment; 8] = [
 fn config() -> Config {
     Config {
         quantum_ms: 500,
+        switches: 10,
+        rate: 1 << 40,
         longest_ms: 20_000,
         idle_ms: 100,
         switch_ms: 3000,
@@ -62,6 +64,7 @@ fn kill_at(kill: Kill, moment: Moment, count: u64) -> Result<bool, String> {
     };
     let mut world = World::new(count, config(), supply);
     world.plan = Some((kill, moment, count));
+    world.ms_per_gib = 1;
     for (spec, work) in [
         (job(1, &[0, 1], 64, true), 6000),
         (job(2, &[0, 1], 64, true), 6000),
@@ -75,14 +78,14 @@ fn kill_at(kill: Kill, moment: Moment, count: u64) -> Result<bool, String> {
         }
         world.run(world.now + 300)?;
     }
-    world.run(2000)?;
+    world.run(4000)?;
     // Short of memory for a while, so that something is demoted.
     world.input(Input::Pressure {
         free: 50,
         total: 1000,
         stalled: 0,
     });
-    world.run(3500)?;
+    world.run(6000)?;
     world.input(Input::Pressure {
         free: 500,
         total: 1000,

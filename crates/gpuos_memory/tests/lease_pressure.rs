@@ -107,7 +107,7 @@ fn steps(broker: &mut Broker, seconds: u64, hears: bool) -> Vec<(u64, String)> {
     for tick in 0..seconds * 10 {
         let now = start + tick * 100;
         effects.extend(broker.step(now, Input::Tick));
-        for effect in effects.drain(..).collect::<Vec<_>>() {
+        for effect in std::mem::take(&mut effects) {
             let words = match &effect {
                 Effect::Notify {
                     notice: Notice::Pressure,
@@ -178,15 +178,18 @@ fn pressure_goes_below_the_lower_mark_only_and_who_was_parked_comes_back() {
     assert!(broker.view().pressure);
     pressure(&mut broker, 300_000, 850);
     assert!(!broker.view().pressure);
-    let mut turns = Vec::new();
     broker.step(300_000, Input::Busy(ClientId(1)));
+    let mut turns = Vec::new();
     for tick in 0..300 {
         let now = 300_000 + tick * 100;
+        let before = broker.view();
         for effect in broker.step(now, Input::Tick) {
-            if let Effect::Turn { client, .. } = &effect {
-                turns.push((client.0, (now - 300_000) / 1000));
-            }
             follow(&mut broker, now, &effect);
+        }
+        for (before, it) in before.clients.iter().zip(broker.view().clients) {
+            if before.place != it.place && it.place == Place::Resident {
+                turns.push((it.client.0, (now - 300_000) / 1000));
+            }
         }
     }
     // The highest first, one at a time.

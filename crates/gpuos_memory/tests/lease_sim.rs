@@ -268,7 +268,7 @@ fn planted_errors_are_found() {
         (Mutant::ParkedEarly, "HBM"),
         (Mutant::OverUntold, "left"),
         (Mutant::HostTwice, "of job"),
-        (Mutant::DemotedInWords, "host memory"),
+        (Mutant::ParksInHost, "host memory"),
         (Mutant::TakenForDead, ""),
     ] {
         let found = (0..400).find_map(|seed| {

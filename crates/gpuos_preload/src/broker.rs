@@ -99,7 +99,8 @@ pub(crate) fn forget() {
 /// Closes the connection, or opens it again, for a checkpoint of the process: an open socket is in its way. Answers whether it is so.
 fn set_closed(closed: bool) -> bool {
     CLOSE.store(closed, Ordering::SeqCst);
-    let deadline = Instant::now() + AGAIN * 2;
+    // The thread may wait for a processor.
+    let deadline = Instant::now() + PATIENCE * 3;
     while (OPEN.load(Ordering::SeqCst) < 0) != closed {
         if Instant::now() >= deadline {
             return false;

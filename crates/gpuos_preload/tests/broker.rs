@@ -127,10 +127,7 @@ fn plays(
     let socket = own.path().join("socket");
     let listener = UnixListener::bind(&socket).expect("a socket");
     let progress = Progress(own.path().join("progress"));
-    let mut program = std::process::Command::new("timeout");
-    program
-        .arg("120")
-        .arg(std::env::current_exe().expect("this program"));
+    let mut program = std::process::Command::new(std::env::current_exe().expect("this program"));
     program.args(["--exact", test, "--nocapture", "--test-threads=1"]);
     program.envs(variables(driver.path(), 256, 256, "memory=256M"));
     program.env_remove("GPUOS_MEM_HBM");
@@ -142,7 +139,7 @@ fn plays(
     program.envs(more.iter().copied());
     program.stdout(std::process::Stdio::piped());
     program.stderr(std::process::Stdio::piped());
-    let program = program.spawn().expect("timeout of coreutils");
+    let mut program = program.spawn().expect("this program");
     let played = std::thread::scope(|scope| {
         let played = scope.spawn(|| play(listener, &progress));
         played
@@ -150,6 +147,10 @@ fn plays(
             .unwrap_or_else(|_| Err("the play failed".into()))
     });
     std::fs::write(own.path().join("end"), "").expect("a file");
+    if played.is_err() {
+        // It may wait for its turn.
+        let _ = program.kill();
+    }
     let out = program.wait_with_output().expect("its end");
     played?;
     if !out.status.success() {

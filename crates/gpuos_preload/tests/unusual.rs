@@ -320,7 +320,7 @@ fn green_contexts_pin_the_process() {
     }
 }
 
-/// The symbols that programs get instead of the driver's and libc's, and no other.
+/// The symbols that programs get instead of the driver's and libc's, two of our own, and no other.
 #[test]
 fn exports_are_those_of_the_table() {
     use object::{Object, ObjectSymbol};
@@ -339,6 +339,8 @@ fn exports_are_those_of_the_table() {
     });
     let wanted: std::collections::BTreeSet<String> = wrapped
         .chain(["dlsym", "dlopen"].map(String::from))
+        // For a checkpoint of the program.
+        .chain(["gpuos_mem_connect", "gpuos_mem_disconnect"].map(String::from))
         .collect();
     assert_eq!(found, wanted);
 }

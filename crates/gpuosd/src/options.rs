@@ -48,6 +48,9 @@ pub struct Options {
     /// Seconds that a job has a GPU at least which it shares with others in turns, if it has work for so long.
     #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub memory_turn: u64,
+    /// GB a second that are taken for moving memory between GPU and host until it was measured: turns last many times as long as moves.
+    #[arg(long, value_name = "GB", default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    pub memory_rate: u64,
     /// Where slice files are written, which File= of GRES gpuos in gres.conf names.
     #[arg(long, value_name = "DIR", default_value = "/var/lib/gpuos/slices")]
     pub slices: PathBuf,

@@ -18,6 +18,7 @@ use gpuos_host::socket::{self, BindError, RequestHandler};
 use gpuos_host::steps::device_groups::Cgroups;
 use gpuos_host::steps::job_processes::Proc;
 use gpuos_host::{Machine, ThisMachine};
+use gpuos_memory::lease;
 use gpuos_workload::WorkloadManager;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -228,7 +229,11 @@ fn hear_programs(
         watch: memory::watch::start(Box::new(processes()), Sink::of(to))?,
         members,
         host: memory::host_memory(&meminfo),
-        turn_ms: options.memory_turn * 1000,
+        config: lease::Config {
+            quantum_ms: options.memory_turn * 1000,
+            rate: options.memory_rate * 1_000_000_000,
+            ..lease::Config::default()
+        },
     })
 }
 

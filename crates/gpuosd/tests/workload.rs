@@ -219,7 +219,7 @@ fn ports(
             watch: channel().0,
             members: Default::default(),
             host: 0,
-            turn_ms: 30_000,
+            config: Default::default(),
         },
         disk: Disk::start(folder.into()).unwrap(),
         known: Known::default(),

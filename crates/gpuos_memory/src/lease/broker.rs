@@ -148,7 +148,8 @@ impl Broker {
                     && let Place::Returning(_) = it.place
                 {
                     it.place = Place::Resident;
-                    it.back_ms = turns::smooth(it.back_ms, took_ms.min(now - it.told));
+                    it.back_ms =
+                        turns::smooth(it.back_ms, took_ms.min(now.saturating_sub(it.told)));
                 }
             }
             Input::Demoted { client, bytes } => {
@@ -236,7 +237,7 @@ impl Broker {
             it.place = Place::Parked(to);
             if to == Refuge::Host {
                 // What a process says counts up to what it can have been.
-                it.park_ms = turns::smooth(it.park_ms, took_ms.min(now - it.told));
+                it.park_ms = turns::smooth(it.park_ms, took_ms.min(now.saturating_sub(it.told)));
             }
         }
     }

@@ -132,20 +132,17 @@ fn over(config: &Config, ledger: &Ledger, now: u64, id: JobId) -> bool {
     if idle(ledger, id).is_some_and(|idle| now.saturating_sub(idle.max(since)) >= patience) {
         return true;
     }
-    match quantum_ms(config, switch, job.serial) {
-        Some(quantum) if !serial => now.saturating_sub(since) >= quantum,
-        _ => false,
-    }
+    let quantum = quantum_ms(config, switch, false).filter(|_| !job.serial);
+    quantum.is_some_and(|quantum| now.saturating_sub(since) >= quantum)
 }
 
-/// Ends a turn, and learns what it was worth.
-fn dismiss(config: &Config, ledger: &mut Ledger, now: u64, id: JobId) {
+/// Learns from a turn that is over by itself what it was worth.
+fn learn(config: &Config, ledger: &mut Ledger, now: u64, id: JobId) {
     let switch = switch_ms(config, ledger, id);
     let idle = idle(ledger, id);
-    let Some(job) = ledger.jobs.get_mut(&id) else {
-        return;
-    };
-    if let Turn::Holds { since: Some(since) } = job.turn {
+    if let Some(job) = ledger.jobs.get_mut(&id)
+        && let Turn::Holds { since: Some(since) } = job.turn
+    {
         let until = idle.map_or(now, |idle| idle.max(since));
         let worked = until.saturating_sub(since);
         let worth = worked * 1000 / (worked + switch).max(1);
@@ -154,7 +151,12 @@ fn dismiss(config: &Config, ledger: &mut Ledger, now: u64, id: JobId) {
         job.turns += 1;
         job.thrashed |= job.turns >= TELLING && job.worth < config.worth;
     }
-    job.turn = Turn::Waits;
+}
+
+fn dismiss(ledger: &mut Ledger, id: JobId) {
+    if let Some(job) = ledger.jobs.get_mut(&id) {
+        job.turn = Turn::Waits;
+    }
 }
 
 /// Decides whose turn it is, and has processes park and come back.
@@ -177,11 +179,11 @@ pub(super) fn decide(
         .map(|job| (*job, &gpus(ledger, *job) & &sliced))
         .collect();
     for id in turned(ledger, |job| job.stowed) {
-        dismiss(config, ledger, now, id);
+        dismiss(ledger, id);
     }
     for (id, gpus) in &contested {
         if ends(ledger, *id) {
-            dismiss(config, ledger, now, *id);
+            dismiss(ledger, *id);
         } else if gpus.is_empty()
             && let Some(job) = ledger.jobs.get_mut(id)
             && job.turn == Turn::Waits
@@ -213,27 +215,38 @@ fn worth(
     contested: &BTreeMap<JobId, BTreeSet<GpuId>>,
     out: &mut Vec<Effect>,
 ) {
+    let around: BTreeMap<JobId, Vec<JobId>> = contested
+        .keys()
+        .map(|id| (*id, beside(ledger, *id).into_iter().collect()))
+        .collect();
+    for (id, around) in &around {
+        if let Some(job) = ledger.jobs.get_mut(id)
+            && job.beside != *around
+        {
+            job.beside.clone_from(around);
+            (job.turns, job.thrashed) = (0, false);
+        }
+    }
     let mut tell: BTreeMap<JobId, Notice> = BTreeMap::new();
     for (id, gpus) in contested {
-        let around: Vec<JobId> = beside(ledger, *id).into_iter().collect();
+        let around = &around[id];
         let switch = switch_ms(config, ledger, *id);
+        let thrashed = |id: &JobId| ledger.jobs.get(id).is_some_and(|job| job.thrashed);
+        // Who gives up its turns at once has the others switch as often.
+        let thrashed = thrashed(id) || around.iter().any(thrashed);
         let Some(job) = ledger.jobs.get_mut(id) else {
             continue;
         };
-        if job.beside != around {
-            job.beside.clone_from(&around);
-            (job.turns, job.thrashed) = (0, false);
-        }
         let before = job.serial;
         let long = quantum_ms(config, switch, before).is_none();
-        job.serial = !gpus.is_empty() && (long || job.thrashed);
+        job.serial = !gpus.is_empty() && (long || thrashed);
         let notice = match (before, job.serial) {
             (false, true) => Notice::Serialised { switch_ms: switch },
             (true, false) if !gpus.is_empty() => Notice::Sliced,
             _ => continue,
         };
-        for told in around.into_iter().chain([*id]) {
-            tell.entry(told).or_insert(notice);
+        for told in around.iter().chain([id]) {
+            tell.entry(*told).or_insert(notice);
         }
     }
     for (job, notice) in tell {
@@ -272,7 +285,7 @@ fn holders(
         .collect::<Vec<_>>()
     {
         match contested[&id].iter().any(|gpu| taken.contains_key(gpu)) {
-            true => dismiss(config, ledger, now, id),
+            true => dismiss(ledger, id),
             false => taken.extend(contested[&id].iter().map(|gpu| (*gpu, id))),
         }
     }
@@ -293,7 +306,8 @@ fn holders(
             continue;
         }
         for other in before {
-            dismiss(config, ledger, now, other);
+            learn(config, ledger, now, other);
+            dismiss(ledger, other);
             taken.retain(|_, holder| *holder != other);
         }
         taken.extend(gpus.iter().map(|gpu| (*gpu, id)));
@@ -342,6 +356,10 @@ fn move_all(
             (Place::Resident | Place::Parked(Refuge::Host), Some(Refuge::Host)) if new => {
                 place(ledger, id, Place::Parked(Refuge::Host));
             }
+            // Who comes back is told at once, too, and parks when it has. From NVMe it comes first: what it has counts on both.
+            (Place::Returning(Refuge::Host), Some(Refuge::Host)) => {
+                park(config, ledger, now, id, Refuge::Host, out);
+            }
             (Place::Resident, Some(to)) => park(config, ledger, now, id, to, out),
             (Place::Resident, None) if client.leases.values().any(|it| it.fresh) => {
                 match (room(ledger, id), asking == Some(id)) {
@@ -361,15 +379,25 @@ fn move_all(
     begin(ledger, now);
 }
 
-/// What a process does not have yet of GPU memory is there now.
+/// What a process does not have yet of GPU memory is there now, and nobody works there whose turn is over.
 fn room(ledger: &Ledger, id: ClientId) -> bool {
     let client = &ledger.clients[&id];
     let fixed = !ledger.in_turns(client.job);
     fixed
         || client.leases.iter().all(|(gpu, lease)| {
             let lacks = lease.hbm - client.resident(*gpu);
-            ledger.promised_hbm(*gpu) + lacks <= ledger.present(*gpu)
+            let fits = ledger.promised_hbm(*gpu) + lacks <= ledger.present(*gpu);
+            fits && !(ledger.sliced(*gpu) && others_work(ledger, client.job, *gpu))
         })
+}
+
+/// A process of another job works there, or comes back, and has not been told to park.
+fn others_work(ledger: &Ledger, job: JobId, gpu: GpuId) -> bool {
+    let mut others = ledger.clients.values().filter(|it| it.job != job);
+    others.any(|it| {
+        let works = matches!(it.place, Place::Resident | Place::Returning(_));
+        works && it.hears() && ledger.in_turns(it.job) && it.resident(gpu) > 0
+    })
 }
 
 fn place(ledger: &mut Ledger, id: ClientId, place: Place) {
@@ -417,9 +445,13 @@ fn park(
     let Some(client) = ledger.clients.get_mut(&id) else {
         return;
     };
+    let comes = match client.place {
+        Place::Returning(_) => client.until.saturating_sub(now),
+        _ => 0,
+    };
     client.place = Place::Parking(to);
     client.told = now;
-    client.until = park_until(config, now, client, to);
+    client.until = park_until(config, now, client, to) + comes;
     out.push(client.to_park(id, to));
 }
 

@@ -93,7 +93,10 @@ impl World {
         let moved = match &doing {
             Doing::Park(..) if !at_gpu => 0,
             Doing::Park(Refuge::Host, nvme) => {
-                let nvme = (*nvme).min(process.hbm());
+                let nvme = match self.mutant {
+                    Mutant::ParksInHost => 0,
+                    _ => (*nvme).min(process.hbm()),
+                };
                 bytes.nvme = nvme;
                 bytes.host = process.host() + process.hbm() - nvme;
                 process.on_nvme = nvme;
@@ -177,12 +180,8 @@ impl World {
             Doing::Demote(Demote::Clean) => Input::Demoted { client, bytes: 0 },
             Doing::Demote(Demote::Dirty) => {
                 let moved = process.unsaid.take().unwrap_or(0);
-                if mutant == Mutant::DemotedInWords {
-                    bytes.nvme -= moved;
-                } else {
-                    bytes.host -= moved;
-                    process.on_nvme += moved;
-                }
+                bytes.host -= moved;
+                process.on_nvme += moved;
                 Input::Demoted {
                     client,
                     bytes: moved,

@@ -37,13 +37,27 @@ impl World {
 
     /// Tells the broker something, and does what it answers.
     pub fn input(&mut self, input: Input) {
-        if let Input::Parked { client, .. } | Input::Back { client, .. } = &input {
-            self.truth.until.remove(client);
+        match &input {
+            Input::Parked { client, .. } => drop(self.truth.until.remove(client)),
+            // It may have been told to park since.
+            Input::Back { client, .. } if self.truth.works.get(client) == Some(&true) => {
+                self.truth.until.remove(client);
+                self.truth.stowed.remove(client);
+            }
+            _ => {}
         }
+        let here = match &input {
+            Input::Return(client, _) | Input::Ask { client, .. } => Some(*client),
+            _ => None,
+        };
         let Some(broker) = &mut self.broker else {
             return;
         };
-        let mut effects = broker.step(self.now, input);
+        let mut effects = broker.step(self.now, input.clone());
+        if self.traces.is_some_and(|from| self.now >= from) {
+            eprintln!("{} ms: {input:?}", self.now);
+            effects.iter().for_each(|it| eprintln!("    {it:?}"));
+        }
         if self.mutant == Mutant::JournalLate {
             effects.sort_by_key(|it| matches!(it, Effect::Journal(_)));
         }
@@ -55,6 +69,10 @@ impl World {
                 return;
             }
             self.perform(effect);
+        }
+        // From now on it has been told whose turn it is.
+        if let Some(client) = here.filter(|_| self.broker.is_some()) {
+            self.truth.away.remove(&client);
         }
     }
 
@@ -77,6 +95,10 @@ impl World {
                     self.truth
                         .has
                         .insert((client, gpu), (granted.hbm, granted.host));
+                    // What it gave back it does not use any more.
+                    if let Some(told) = self.truth.told.get_mut(&(client, gpu)) {
+                        *told = granted.hbm.min(*told);
+                    }
                     if granted.turn {
                         self.truth.told.insert((client, gpu), granted.hbm);
                         self.truth.works.insert(client, true);
@@ -126,6 +148,10 @@ impl World {
                 *self.seen.ended.entry(format!("{why:?}")).or_default() += 1;
                 let later = self.now + self.rng.below(50);
                 self.truth.until.remove(&client);
+                // Its GPUs are still taken, and it does not count as one that has them.
+                if let Some(works) = self.truth.works.get_mut(&client) {
+                    *works = false;
+                }
                 self.at(later, Event::Die(client));
             }
             Effect::Requeue { job, .. } => {
@@ -144,7 +170,6 @@ impl World {
             self.truth.told.extend(told);
             self.truth.works.insert(client, true);
             self.truth.until.insert(client, deadline_ms);
-            self.truth.stowed.remove(&client);
         }
         self.hear(client, Said::Turn);
         self.moment(client, Moment::ToldTurn);
@@ -238,7 +263,6 @@ impl World {
             return;
         }
         process.connected = true;
-        self.truth.away.remove(&client);
         let (at, knows, busy) = (process.at, !process.has.is_empty(), process.busy);
         if knows {
             self.say(client, Input::Return(client, at));

@@ -3,13 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use gpuos_memory::lease::{
-    At, Broker, ClientId, Config, Demote, Effect, Ended, GpuId, Input, JobId, JobSpec, Place,
-    Record, Refuge, Supply,
+    At, Broker, ClientId, Config, GpuId, Input, JobId, JobSpec, Refuge, Supply,
 };
 use gpuos_model::rng::Rng;
 
-use super::GIB;
-use super::process::{Doing, Process, Said};
+use super::process::{Process, Said};
 use super::truth::Truth;
 
 /// Errors that are planted into what stands between broker and processes.
@@ -32,8 +30,8 @@ pub enum Mutant {
     OverUntold,
     /// A job is told with twice its host memory.
     HostTwice,
-    /// A process says that it freed what it did not.
-    DemotedInWords,
+    /// A process parks all of it in host memory, also what should go to NVMe.
+    ParksInHost,
     /// After a restart processes that are alive are taken for dead.
     TakenForDead,
 }
@@ -108,6 +106,10 @@ pub struct World {
     pub crashes: u64,
     /// Moves take so long: ms for a GiB.
     pub ms_per_gib: u64,
+    /// From when on all that is said is printed: `GPUOS_LEASE_TRACE`, in ms.
+    pub traces: Option<u64>,
+    /// Nobody who has work waits for longer, in ms.
+    pub patience: u64,
     /// Processes have no work now and then.
     pub idles: bool,
     /// Processes of jobs that are over, as the workload manager has it.
@@ -142,6 +144,10 @@ impl World {
             plan: None,
             crashes: 0,
             ms_per_gib: 5,
+            traces: std::env::var("GPUOS_LEASE_TRACE")
+                .ok()
+                .and_then(|it| it.parse().ok()),
+            patience: 240_000,
             idles: true,
             over: BTreeSet::new(),
             journal: Vec::new(),
@@ -344,12 +350,13 @@ impl World {
             },
             Event::BrokerUp => self.come_up(),
             Event::Connect(client) => self.connect(client),
-            Event::JobGone(job) => {
-                if self.broker.is_some() && self.mutant != Mutant::OverUntold {
-                    self.truth.jobs.remove(&job);
+            Event::JobGone(job) if self.broker.is_some() => {
+                self.truth.jobs.remove(&job);
+                if self.mutant != Mutant::OverUntold {
                     self.input(Input::JobGone(job));
                 }
             }
+            Event::JobGone(_) => {}
         }
     }
 
@@ -378,7 +385,7 @@ impl World {
             let since = *self.waits.entry(*id).or_insert(self.now);
             let waited = self.now - since;
             self.seen.most_waited = self.seen.most_waited.max(waited);
-            if waited > 240_000 {
+            if waited > self.patience {
                 return Err(format!("process {} waits since {since}", id.0));
             }
         }

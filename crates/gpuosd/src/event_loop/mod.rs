@@ -201,7 +201,8 @@ impl EventLoop {
             mig: Mig::restore(saved.mig, now),
             memory: {
                 let own = &ports.memory;
-                Memory::restore(saved.memory, own.members.clone(), own.host, own.turn_ms)
+                let config = own.config.clone();
+                Memory::restore(saved.memory, own.members.clone(), own.host, config)
             },
             isolation: Keeper::default(),
             peers: Vec::new(),

@@ -15,7 +15,7 @@ use std::sync::mpsc::Sender;
 
 use gpuos_core::step::StepId;
 use gpuos_core::wire::StepMemory;
-use gpuos_memory::lease::ClientId;
+use gpuos_memory::lease::{ClientId, Config};
 use gpuos_memory::protocol::FromProgram;
 use serde::{Deserialize, Serialize};
 
@@ -55,8 +55,8 @@ pub struct Ports {
     pub members: Members,
     /// Host memory of the node, in bytes.
     pub host: u64,
-    /// A turn is at least so long, in milliseconds.
-    pub turn_ms: u64,
+    /// How long turns are, and the like.
+    pub config: Config,
 }
 
 /// All memory of this machine in bytes, by the text of `/proc/meminfo`; 0: it does not say.

