@@ -16,7 +16,8 @@
 #     done
 #
 # In a job without checkpoints gpuos_checkpoint_start succeeds and none is ever wanted. Works under `set -eu`, and needs
-# coreutils alone. docs/user/checkpoint.md has the protocol behind it. Names that begin with _gpuos_ are this file's own.
+# coreutils alone; with flock of util-linux a start that has ended is told from one that runs, by a file that stays open as one of the descriptors 9 to 3,
+# which programs that are started inherit. docs/user/checkpoint.md has the protocol behind it. Names that begin with _gpuos_ are this file's own.
 
 gpuos_checkpoint_restored='' # the checkpoint that the program goes on from
 gpuos_checkpoint_from=''     # the folder with its files
@@ -25,7 +26,7 @@ gpuos_checkpoint_number=''   # the checkpoint that is wanted
 gpuos_checkpoint_reason=''   # why: interval, asked, end
 gpuos_checkpoint_into=''     # the folder for its files
 gpuos_checkpoint_why=''      # why the last function failed
-_gpuos_joined='' _gpuos_told='' _gpuos_done=0 _gpuos_rank=0 _gpuos_size=1 _gpuos_any=''
+_gpuos_joined='' _gpuos_told='' _gpuos_done=0 _gpuos_rank=0 _gpuos_size=1 _gpuos_any='' _gpuos_held=''
 
 # A decimal number without sign and leading zeros, of at most ten digits?
 _gpuos_number() {
@@ -93,6 +94,25 @@ gpuos_checkpoint_start() {
     fi
 }
 
+# Keeps the file of the join open, and locked, in this shell and what it starts from here on: gpuos_mover sees by that when all of them have ended.
+# Without flock, or where files cannot be locked, the file stays empty, which says nothing of a lock.
+_gpuos_hold() {
+    _gpuos_before=$_gpuos_held _gpuos_held=''
+    if command -v flock >/dev/null 2>&1; then
+        # One that the script does not use. In a subshell, as a redirection that fails ends some shells; exec ends them but for `command`.
+        for _gpuos_fd in 9 8 7 6 5 4 3; do
+            if ! (eval ": <&$_gpuos_fd") 2>/dev/null && eval "command exec $_gpuos_fd>>\"\$_gpuos_mine\"" 2>/dev/null; then
+                _gpuos_held=$_gpuos_fd
+                break
+            fi
+        done
+        if [ -n "$_gpuos_held" ] && flock -n "$_gpuos_held" 2>/dev/null; then
+            echo locked >&"$_gpuos_held" || :
+        fi
+    fi
+    [ -z "$_gpuos_before" ] || eval "exec $_gpuos_before>&-"
+}
+
 _gpuos_join() {
     if ! _gpuos_number "$_gpuos_rank" || ! _gpuos_number "$_gpuos_size" ||
         [ "$_gpuos_size" -gt 65535 ] || [ "$_gpuos_rank" -ge "$_gpuos_size" ]; then
@@ -110,6 +130,7 @@ _gpuos_join() {
         _gpuos_fails "cannot join in $_gpuos_mine; in a container, bind \$GPUOS_CHECKPOINT_DIR into it at the same path, writable"
         return
     fi
+    _gpuos_hold
     # Earlier starts of this rank: a script that starts programs in a loop would leave one file of each.
     for _gpuos_name in "$GPUOS_CHECKPOINT_DIR/ranks/$_gpuos_rank".*; do
         [ "${_gpuos_name##*.}" -ge "$_gpuos_nonce" ] 2>/dev/null || rm -f "$_gpuos_name"

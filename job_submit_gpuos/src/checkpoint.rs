@@ -2,6 +2,7 @@
 
 use gpuos_config::gpuos_toml::CheckpointConfig;
 use gpuos_config::options::{Drain, JobOptions, Sources};
+use gpuos_config::slurm_conf::Preemption;
 use gpuos_model::messages::Message;
 
 use crate::messages::{notes, refused};
@@ -90,6 +91,25 @@ pub fn note(options: &JobOptions, sources: &Sources, requeues: Option<bool>) -> 
     let asked = options.checkpoint?;
     let named = || sources.named("--gpuos-checkpoint", &asked.to_string());
     (requeues == Some(false)).then(|| notes::not_requeued(named()))
+}
+
+/// The same of the time that the job has when it is preempted, in the first of its partitions in which that may not be enough.
+pub fn grace<'a>(
+    config: &CheckpointConfig,
+    preemption: &Preemption,
+    (options, sources): (&JobOptions, &Sources),
+    shape: &Shape,
+    mut partitions: impl Iterator<Item = &'a str>,
+) -> Option<Message> {
+    let asked = options.checkpoint?;
+    let nodes = least_nodes(shape).unwrap_or(u32::MAX);
+    let takes = config.last_takes_s(&asked, nodes);
+    let named = || sources.named("--gpuos-checkpoint", &asked.to_string());
+    partitions.find_map(|name| match preemption.grace_s(name)? {
+        0 => Some(notes::no_grace(named(), name)),
+        grace if u64::from(grace) < takes => Some(notes::short_grace(named(), name, grace, takes)),
+        _ => None,
+    })
 }
 
 #[cfg(test)]
@@ -265,5 +285,35 @@ mod tests {
         assert_eq!(said("10m", Some(true)), None);
         assert_eq!(said("10m", None), None);
         assert_eq!(said("off", Some(false)), None);
+    }
+
+    #[test]
+    fn a_job_that_may_be_preempted_too_soon_is_told_so() {
+        let conf = "PreemptType=preempt/partition_prio\nPreemptMode=REQUEUE\nPartitionName=high PriorityTier=9\n\
+                    PartitionName=none\nPartitionName=short GraceTime=14\nPartitionName=long GraceTime=15\n";
+        let preemption = Preemption::read(&|_| Ok(Some(conf.into())));
+        let said = |site: &CheckpointConfig, value, partitions: &str| {
+            let of = (&options(value), &Sources::default());
+            let note = grace(site, &preemption, of, &on(1), partitions.split(','));
+            note.map(String::from)
+        };
+        let usual = site("enabled = true");
+        assert_eq!(
+            said(&usual, "10m", "high,none").unwrap(),
+            "gpuos: --gpuos-checkpoint=10m: jobs of partition none may be preempted without notice (GraceTime=0), and what such a \
+             job did since its last regular checkpoint is lost then"
+        );
+        assert_eq!(
+            said(&usual, "10m", "long,short").unwrap(),
+            "gpuos: --gpuos-checkpoint=10m: jobs of partition short have 14 s when they are preempted (GraceTime), and a checkpoint \
+             may take 15 s or more: what such a job did since its last regular checkpoint may be lost then"
+        );
+        for partitions in ["high", "long", "unknown", ""] {
+            assert_eq!(said(&usual, "10m", partitions), None, "{partitions}");
+        }
+        assert_eq!(said(&usual, "off", "none"), None);
+        let slow = site("enabled = true\ndisk-rate-mib = 1024");
+        let why = said(&slow, "10m,l0=16G", "long").unwrap();
+        assert!(why.contains("a checkpoint may take 31 s or more"), "{why}");
     }
 }

@@ -98,6 +98,12 @@ impl Place {
         self
     }
 
+    /// Partitions in which it may come to run; none where that is not known.
+    pub fn partitions(&self) -> impl Iterator<Item = &str> {
+        let all = self.partitions.split(',');
+        all.filter(|name| !name.is_empty())
+    }
+
     /// Whether it names anything.
     pub fn is_nothing(&self) -> bool {
         *self == Place::default()

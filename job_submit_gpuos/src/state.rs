@@ -6,6 +6,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use gpuos_config::access::Forbidden;
 use gpuos_config::gpuos_toml::{CheckpointConfig, MigConfig};
 use gpuos_config::options::{JobOptions, PREFIX, Sources};
+use gpuos_config::slurm_conf::Preemption;
 use gpuos_model::gpuset::MAX_GPUS;
 use gpuos_model::messages::Message;
 use gpuos_placement::rules::Target;
@@ -70,6 +71,8 @@ struct Read {
     forbidden: Forbidden,
     /// Absent: the site's files have a mistake.
     checkpoint: Option<CheckpointConfig>,
+    /// Whose jobs may be preempted; read only where checkpoints are made.
+    preemption: Preemption,
 }
 
 /// Reads layouts and files once, and says in the log when jobs will not be checked.
@@ -201,15 +204,14 @@ fn place(
         let notes = cluster.catalogue.notes(&options, sources, &shape, &unnamed);
         Ok((chosen, notes, options))
     });
-    let requeues = known.offsets.requeues(description);
+    let of_checkpoints =
+        |options: &JobOptions| checkpoint_notes(known, (options, sources), (description, &shape));
     let Some(checked) = checked else {
         let why = impossible::not_placed_by_gpuos();
         let options = options().unwrap_or_default();
-        let note = checkpoint::note(&options, sources, requeues);
-        return refuse_gres_options(&options, &why).map(|()| note.map(String::from));
+        return refuse_gres_options(&options, &why).map(|()| joined(&of_checkpoints(&options)));
     };
-    let (chosen, mut notes, options) = checked?;
-    notes.extend(checkpoint::note(&options, sources, requeues));
+    let (chosen, notes, options) = checked?;
     let mut said = Vec::new();
     if let Some(chosen) = chosen {
         if !rewrite(known.offsets.per_node(description), &chosen.per_node) {
@@ -218,7 +220,30 @@ fn place(
         said.push(chosen.sentence);
     }
     said.extend(notes);
-    Ok((!said.is_empty()).then(|| said.join("\n")))
+    said.extend(of_checkpoints(&options));
+    Ok(joined(&said))
+}
+
+/// What the user of a job with checkpoints is to know.
+fn checkpoint_notes(
+    known: &Known,
+    of @ (options, sources): (&JobOptions, &Sources),
+    (description, shape): (*mut c_void, &Shape),
+) -> Vec<Message> {
+    let requeues = known.offsets.requeues(description);
+    let place = |places: &Places| places.asked(description).or_default();
+    let place = known.places.as_ref().map(place).unwrap_or_default();
+    let grace = with_read(known, |read| {
+        let config = read.checkpoint.as_ref()?;
+        checkpoint::grace(config, &read.preemption, of, shape, place.partitions())
+    });
+    let note = checkpoint::note(options, sources, requeues);
+    note.into_iter().chain(grace).collect()
+}
+
+/// Notes as lines; `None` where there is none.
+fn joined(notes: &[Message]) -> Option<String> {
+    (!notes.is_empty()).then(|| notes.join("\n"))
 }
 
 /// What a job asks of Slurm that says what part of GPUs it wants.
@@ -394,11 +419,17 @@ fn read_site(known: &Known, at: i64) -> Read {
             None
         }
     };
+    let makes = |config: &CheckpointConfig| config.enabled;
+    let preemption = match checkpoint.as_ref().is_some_and(makes) {
+        true => conf::preemption(Some(&known.fields)),
+        false => Preemption::default(),
+    };
     Read {
         at,
         cluster,
         forbidden,
         checkpoint,
+        preemption,
     }
 }
 

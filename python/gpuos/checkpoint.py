@@ -23,7 +23,6 @@ has imported them.
 import fcntl
 import json
 import os
-import random
 import signal
 import sys
 import threading
@@ -31,6 +30,12 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, Optional
+
+from ._ranks import Broadcast as _Broadcast
+from ._ranks import Distributed as _Distributed
+from ._ranks import Ranks as _Ranks
+from ._ranks import torch_distributed as _torch_distributed
+from ._rng import rng_state, set_rng_state
 
 __all__ = [
     "CheckpointError", "Checkpoints", "GivenUp", "Outcome", "Request", "Restored", "Session",
@@ -368,61 +373,6 @@ class _TimedOut(CheckpointError, TimeoutError):
     pass
 
 
-class _Ranks:
-    """How ranks agree. Alone, nothing is to do."""
-
-    # Whether `all` knows of all ranks.
-    agree = True
-
-    def first(self, value: tuple[int, ...]) -> tuple[int, ...]:
-        """The value of rank 0."""
-        return value
-
-    def all(self, value: bool) -> bool:
-        """Whether it is true on all ranks, as far as that can be known."""
-        return value
-
-
-class _Broadcast(_Ranks):
-    agree = False
-
-    def __init__(self, broadcast: Callable[[Any], Any]):
-        self._broadcast = broadcast
-
-    def first(self, value: tuple[int, ...]) -> tuple[int, ...]:
-        return tuple(self._broadcast(value))
-
-
-class _Distributed(_Ranks):
-    """torch.distributed. NCCL takes tensors of the current GPU alone."""
-
-    def __init__(self, torch: Any, group: Any):
-        self._torch, self._group = torch, group
-        on_gpu = str(torch.distributed.get_backend(group)) == "nccl"
-        self._device = torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
-
-    def _tensor(self, value: tuple[int, ...]) -> Any:
-        return self._torch.tensor(list(value), dtype=self._torch.int64, device=self._device)
-
-    def first(self, value: tuple[int, ...]) -> tuple[int, ...]:
-        tensor = self._tensor(value)
-        self._torch.distributed.broadcast(tensor, src=0, group=self._group)
-        return tuple(tensor.tolist())
-
-    def all(self, value: bool) -> bool:
-        tensor = self._tensor((int(value),))
-        distributed = self._torch.distributed
-        distributed.all_reduce(tensor, op=distributed.ReduceOp.MIN, group=self._group)
-        return bool(tensor.tolist()[0])
-
-
-def _torch_distributed() -> Any:
-    """torch, if the program has imported it and started its process group."""
-    torch = sys.modules.get("torch")
-    distributed = getattr(torch, "distributed", None)
-    return torch if distributed is not None and distributed.is_available() and distributed.is_initialized() else None
-
-
 class Session:
     """Checkpoints in a training loop; see `session`."""
 
@@ -652,32 +602,3 @@ def session(
             "or give session() a broadcast, as MPI.COMM_WORLD.bcast of mpi4py is"
         )
     return Session(client, ranks, look_every, outlive)
-
-
-def rng_state() -> dict:
-    """The state of the random numbers of Python, and of numpy, torch and its GPUs where the program has imported them, to be
-    part of what is saved. Without torch it can be JSON."""
-    state: dict = {"python": random.getstate()}
-    numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
-    if numpy is not None:
-        name, keys, *rest = numpy.random.get_state()
-        state["numpy"] = [name, keys.tolist(), *rest]
-    if torch is not None:
-        state["torch"] = torch.get_rng_state()
-        if torch.cuda.is_available():
-            state["cuda"] = torch.cuda.get_rng_state_all()
-    return state
-
-
-def set_rng_state(state: Mapping[str, Any]) -> None:
-    """Sets what `rng_state` gave. What the program has not imported is left out."""
-    version, numbers, gauss = state["python"]
-    random.setstate((version, tuple(numbers), gauss))
-    numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
-    if numpy is not None and "numpy" in state:
-        name, keys, *rest = state["numpy"]
-        numpy.random.set_state((name, numpy.array(keys, dtype="uint32"), *rest))
-    if torch is not None and "torch" in state:
-        torch.set_rng_state(state["torch"])
-        if "cuda" in state and torch.cuda.is_available():
-            torch.cuda.set_rng_state_all(state["cuda"])

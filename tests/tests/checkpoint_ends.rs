@@ -14,16 +14,20 @@ per_suite!(jobs_go_on_after_their_limit_and_after_preemption);
 fn jobs_go_on_after_their_limit_and_after_preemption(suite: &Suite) {
     let mut setup = Setup::simulated("ckpt-ends", suite, 3);
     setup.spec.movers = Some(plugins::daemons().to_path_buf());
+    setup.spec.job_submit = true;
     setup.spec.slurm_conf_extra.extend([
         "PreemptType=preempt/partition_prio".into(),
         "PreemptMode=REQUEUE".into(),
         "PartitionName=high Nodes=ALL PriorityTier=10 MaxTime=INFINITE State=UP".into(),
         "PartitionName=low Nodes=ALL PriorityTier=1 GraceTime=60 Default=YES MaxTime=INFINITE State=UP"
             .into(),
+        "PartitionName=short Nodes=ALL PriorityTier=1 GraceTime=5 State=UP".into(),
+        "PartitionName=none Nodes=ALL PriorityTier=1 State=UP".into(),
     ]);
     let Some(cluster) = setup.steered() else {
         return;
     };
+    told_of_grace(&cluster);
     let limited = submit(&cluster, &["-w", "n1", "-N1", "--exclusive", "--time=1"]);
     let low = submit(&cluster, &["-w", "n2,n3", "-N2", "--exclusive"]);
     let ranks = [(limited, 0), (low, 0), (low, 1)];
@@ -57,6 +61,40 @@ fn jobs_go_on_after_their_limit_and_after_preemption(suite: &Suite) {
     if *suite == Suite::Native {
         suspected(&cluster);
         migrated(&cluster);
+    }
+}
+
+/// sbatch says where a preempted job has no time to save, and takes the job.
+fn told_of_grace(cluster: &Cluster) {
+    let script = cluster.script("waits", "true");
+    let dir = format!("--chdir={}", cluster.lab.dir().join("work").display());
+    for (partition, sentence) in [
+        (
+            Some("none"),
+            "jobs of partition none may be preempted without notice (GraceTime=0)",
+        ),
+        (
+            Some("short"),
+            "jobs of partition short have 5 s when they are preempted (GraceTime)",
+        ),
+        (Some("high"), ""),
+        (None, ""),
+    ] {
+        let base = [
+            "--parsable",
+            "-H",
+            "--requeue",
+            "--gpuos-checkpoint=10m",
+            &dir,
+        ];
+        let partition: Vec<&str> = partition.iter().flat_map(|name| ["-p", *name]).collect();
+        let args = [&base[..], &partition, &[&script]].concat();
+        let out = cluster.output("sbatch", &args).expect("sbatch runs");
+        let said = String::from_utf8_lossy(&out.stderr);
+        let job = String::from_utf8_lossy(&out.stdout).trim().parse();
+        assert!(said.contains(sentence), "{partition:?}: {said}");
+        assert_eq!(said.contains("preempted"), !sentence.is_empty(), "{said}");
+        cluster.cancel(&[job.expect("it is taken")]);
     }
 }
 

@@ -1,15 +1,19 @@
 //! Jobs that go on with other numbers of nodes and of ranks, on a real Slurm.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 
 use gpuos_lab::Suite;
 use gpuos_tests::suites::left_to_soak;
-use gpuos_tests::{Cluster, per_suite};
+use gpuos_tests::{Cluster, Setup, per_suite, plugins};
 
-use crate::checkpoint::{counter, logs, movers, output, said, starts_soon, until};
+use crate::checkpoint::{counter, drained, logs, lose, movers, output, said, starts_soon, until};
 use crate::checkpoint_outside::{go_on, newest, publish};
 
-per_suite!(a_job_goes_on_with_other_numbers_of_nodes_and_ranks);
+per_suite!(
+    a_job_goes_on_with_other_numbers_of_nodes_and_ranks,
+    a_job_goes_on_with_fewer_nodes_from_what_was_drained,
+);
 
 /// A job of three ranks, on as many nodes as it has.
 const JOB: [&str; 4] = [
@@ -130,4 +134,64 @@ fn other_ranks(cluster: &Cluster, job: u32) {
     assert!(text.contains(why), "{text}");
     let store = cluster.lab.checkpoints_dir("n1").join(job.to_string());
     assert!(store.join("CURRENT").exists(), "nothing is removed");
+}
+
+/// All three nodes are lost with their disks, and the job gets one other.
+fn a_job_goes_on_with_fewer_nodes_from_what_was_drained(suite: &Suite) {
+    if left_to_soak("what was drained on fewer nodes", suite) {
+        return;
+    }
+    let shared = tempfile::tempdir().expect("a folder");
+    let private = fs::Permissions::from_mode(0o700);
+    fs::set_permissions(shared.path(), private).expect("it is ours");
+    let mut setup = Setup::new("ckpt-numbers-l3", suite);
+    setup.spec.nodes = 4.into();
+    setup.spec.movers = Some(plugins::daemons().to_path_buf());
+    setup.spec.gpuos_toml = Some(format!(
+        "[checkpoint]\nenabled = true\nport = 0\nleast-seconds = 1\nshared = {:?}\nshared-every = 1\n",
+        shared.path()
+    ));
+    let Some(cluster) = setup.steered() else {
+        return;
+    };
+    cluster.set_node("n4", "DRAIN");
+    let script = format!("srun -l -n3 --overcommit {} 100000 0.02", counter());
+    let options = [
+        "--requeue",
+        "--overcommit",
+        "--open-mode=append",
+        "--gpuos-checkpoint=1s",
+        "-N3",
+        "-n3",
+    ];
+    let job = cluster.sbatch(&options, &script);
+    cluster.wait(job, &["RUNNING"]);
+    let folder = shared.path().join(job.to_string());
+    until(&cluster, "two are drained", || {
+        drained(&folder, 3).filter(|number| *number >= 2)
+    });
+    for node in ["n1", "n2", "n3"] {
+        lose(&cluster, node, || {});
+    }
+    let newest = drained(&folder, 3).expect("it had one");
+    until(&cluster, "the job is requeued", || {
+        let state = cluster.lab.job_state(job).ok();
+        state.filter(|state| state == "PENDING")
+    });
+    cluster.update(&[&format!("JobId={job}"), "NumNodes=1-1"]);
+    starts_soon(&cluster, job);
+    cluster.set_node("n4", "RESUME");
+    cluster.wait(job, &["RUNNING"]);
+    let from = [0, 1, 2].map(|rank| {
+        until(&cluster, "it goes on", || {
+            said(&cluster, job, rank, "restored checkpoint").pop()
+        })
+    });
+    for (rank, (number, count)) in (0..).zip(&from) {
+        assert!(*number >= newest, "{newest} was drained: {from:?}");
+        let saved = said(&cluster, job, rank, "saved");
+        assert!(saved.contains(&(*number, *count)), "{saved:?}, {from:?}");
+    }
+    crate::checkpoint_outside::newest(&cluster, &["n4"], job, newest + 2);
+    cluster.cancel(&[job]);
 }

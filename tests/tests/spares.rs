@@ -282,4 +282,83 @@ fn what_is_said_of_spares_is_what_happens(suite: &Suite) {
     let text = output(&cluster, job);
     let tasks = text.lines().filter(|line| *line == "in 2 6").count();
     assert_eq!(tasks, 6, "{text}");
+    // Nothing in this is another one on another release.
+    if *suite == Suite::Native {
+        with_no_spare_the_program_goes_on_with_fewer_nodes(&cluster);
+    }
+}
+
+/// Counts and saves, and goes on from what any number of ranks has saved: all have the same count, nearly.
+const ANY: &str = r#"
+. "$GPUOS_HELPERS/gpuos-checkpoint.sh"
+gpuos_checkpoint_any_ranks
+gpuos_checkpoint_start || exit 1
+count=0
+if [ -n "$gpuos_checkpoint_from" ]; then
+    for file in "$gpuos_checkpoint_from/count" "$gpuos_checkpoint_from"/rank-0-of-*/count; do
+        [ ! -f "$file" ] || count=$(cat "$file")
+    done
+    echo "restored checkpoint $gpuos_checkpoint_restored at $count"
+    echo "of $gpuos_checkpoint_ranks ranks"
+fi
+while :; do
+    sleep 0.02
+    count=$((count + 1))
+    gpuos_checkpoint_wanted || continue
+    number=$gpuos_checkpoint_number
+    gpuos_checkpoint_folder "$number" || continue
+    echo "$count" >"$gpuos_checkpoint_into/count"
+    ! gpuos_checkpoint_ready "$number" || echo "saved $number at $count"
+done
+"#;
+
+/// `gpuos run --least` in a job without spares that lives on when a node is lost.
+fn with_no_spare_the_program_goes_on_with_fewer_nodes(cluster: &Cluster) {
+    let program = cluster.lab.dir().join("work/any.sh");
+    fs::write(&program, ANY).expect("it is writable");
+    let (counter, gpuos) = (counter(), plugins::programs().join("gpuos"));
+    let helpers = counter.split(' ').nth(1).expect("GPUOS_HELPERS=");
+    let script = format!(
+        "{} run --least=2 --verbose -l env {helpers} sh {}",
+        gpuos.display(),
+        program.display()
+    );
+    let options = [
+        "-N3",
+        "--ntasks-per-node=1",
+        "--no-kill",
+        "--gpuos-checkpoint=1s,l2=partner",
+    ];
+    let job = cluster.sbatch(&options, &script);
+    cluster.wait(job, &["RUNNING"]);
+    let newest = until(cluster, "two checkpoints", || {
+        committed(cluster, "n1", job).filter(|number| *number >= 2)
+    });
+    assert_eq!(nodes(cluster, job), "n[1-3]");
+    lose_all(cluster, "n2");
+    let from = [0, 1].map(|rank| {
+        until(cluster, "it goes on", || {
+            said(cluster, job, rank, "restored checkpoint").pop()
+        })
+    });
+    assert_eq!(nodes(cluster, job), "n[1,3]");
+    let text = output(cluster, job);
+    println!("{}", sentences(&text));
+    let (number, count) = from[0];
+    assert!(number >= newest && from[1] == from[0], "{newest}: {from:?}");
+    let saved = said(cluster, job, 0, "saved");
+    assert!(saved.contains(&(number, count)), "{saved:?}, {from:?}");
+    for sentence in [
+        "0: of 3 ranks",
+        "1: of 3 ranks",
+        "gpuos run: node n2 is lost",
+        "the program is started again on n[1,3] from checkpoint",
+    ] {
+        assert!(text.contains(sentence), "{sentence}:\n{text}");
+    }
+    assert_eq!(restarts(cluster, job), 0);
+    until(cluster, "a checkpoint of two ranks", || {
+        committed(cluster, "n1", job).filter(|newest| *newest > number + 1)
+    });
+    cluster.cancel(&[job]);
 }

@@ -25,6 +25,21 @@ pub(crate) fn report<D: Disk>(local: &mut Local<'_, D>) -> Result<Report> {
         }
         parts.push(part);
     }
+    for (id, refusal) in local.settings.passed.iter().flatten() {
+        match parts.iter_mut().find(|part| part.id == *id) {
+            Some(part) => part.refused = part.refused.take().or(Some(refusal.clone())),
+            // Other nodes may have parts of it, and no note.
+            None => parts.push(PartReport {
+                id: *id,
+                committed: false,
+                own: None,
+                copies: Vec::new(),
+                segment: false,
+                shards: Vec::new(),
+                refused: Some(refusal.clone()),
+            }),
+        }
+    }
     Ok(Report { parts })
 }
 

@@ -17,7 +17,7 @@ use gpuos_checkpoint::sets::Set;
 use gpuos_checkpoint::stripe::Part;
 use gpuos_checkpoint::usable::{self, HeldPart, Inventory, ManifestFacts, NodeSet, Verdict};
 
-use crate::message::{Body, Facts, Plan, Report, short};
+use crate::message::{Body, Facts, PartReport, Plan, Report, short};
 use crate::settings::Settings;
 
 /// So many checkpoints of earlier runs are kept at most; own choice.
@@ -149,12 +149,8 @@ impl Restart {
 
     fn decide(&self, round: u32) -> Plan {
         let inventory = self.inventory();
-        let highest = inventory
-            .left
-            .values()
-            .flat_map(BTreeMap::keys)
-            .map(|id| id.number)
-            .max();
+        let parts = self.reports.values().flat_map(|report| &report.parts);
+        let highest = parts.map(|part| part.id.number).max();
         let mut plan = Plan {
             round,
             restore: None,
@@ -243,7 +239,7 @@ impl Restart {
         let left = self
             .reports
             .iter()
-            .filter(|(_, report)| !report.parts.is_empty());
+            .filter(|(_, report)| report.parts.iter().any(|part| !is_mark(part)));
         Inventory {
             nodes: self.nodes,
             sets: self.sets.clone(),
@@ -265,7 +261,8 @@ fn held(report: &Report, nodes: u16) -> BTreeMap<CheckpointId, HeldPart> {
     let facts = |facts: &Facts| ManifestFacts {
         segments: facts.segments.clone(),
     };
-    let parts = report.parts.iter().map(|part| {
+    let parts = report.parts.iter().filter(|part| !is_mark(part));
+    let parts = parts.map(|part| {
         let held = HeldPart {
             manifest: part.own.as_ref().map(facts),
             committed: part.committed,
@@ -286,6 +283,12 @@ fn held(report: &Report, nodes: u16) -> BTreeMap<CheckpointId, HeldPart> {
         (part.id, held)
     });
     parts.collect()
+}
+
+/// Whether nothing of a checkpoint is there but that a program could not load it.
+fn is_mark(part: &PartReport) -> bool {
+    let nothing = part.own.is_none() && part.copies.is_empty() && part.shards.is_empty();
+    nothing && !part.committed && part.refused.is_some()
 }
 
 /// The holders of the parity of each stripe of a set.

@@ -3,6 +3,7 @@
 use gpuos_checkpoint::commit;
 use gpuos_checkpoint::ids::{CheckpointId, NodeIndex};
 use gpuos_checkpoint::pull::{MOST_WINDOW, Patience};
+use gpuos_checkpoint::refusal::Refusal;
 use gpuos_checkpoint::sets::Set;
 use gpuos_core::job::JobId;
 use gpuos_store::ingest::Limits;
@@ -44,6 +45,9 @@ pub struct Settings {
     pub above: Option<CheckpointId>,
     /// Numbers up to this are taken, by checkpoints of other numbers of nodes. That of node 0 counts.
     pub beyond: u32,
+    /// The parts are another job's, and are read only: nothing is marked, and no later checkpoint is taken back. The program that reads them could not
+    /// load these, which are passed over.
+    pub passed: Option<Vec<(CheckpointId, Refusal)>>,
 }
 
 impl Settings {
@@ -73,6 +77,7 @@ impl Settings {
             only: None,
             above: None,
             beyond: 0,
+            passed: None,
         }
     }
 

@@ -197,7 +197,7 @@ pub struct FromShared {
     pub better: Option<CheckpointId>,
     /// The highest number there, 0: there is none.
     pub highest: u32,
-    /// Those that could not be copied in, or are of another number of nodes.
+    /// Those that could not be copied in.
     pub failed: Vec<u32>,
     /// Those that a program could not load, each with a clause.
     pub refused: Vec<(u32, String)>,

@@ -23,6 +23,7 @@ use gpuos_moverd::job::{Drills, Shared, Start, Totals, Worker};
 use gpuos_moverd::jobs::{Jobs, Served};
 use gpuos_moverd::journal::Journal;
 use gpuos_moverd::launch::Launch;
+use gpuos_moverd::level3::Level3;
 use gpuos_moverd::network::Network;
 use gpuos_store::disk::LinuxDisk;
 use gpuos_store::key::SiteKey;
@@ -42,7 +43,7 @@ struct Node {
 }
 
 struct Site {
-    _place: TempDir,
+    place: TempDir,
     nodes: Vec<Node>,
 }
 
@@ -61,7 +62,24 @@ fn name(node: usize) -> String {
 
 impl Site {
     fn new(count: usize) -> Site {
+        Site::with(count, CheckpointConfig::default(), TempDir::new().unwrap())
+    }
+
+    /// With a folder to which each checkpoint is drained.
+    fn draining(count: usize) -> Site {
         let place = TempDir::new().unwrap();
+        let shared = place.path().join("shared");
+        fs::create_dir(&shared).unwrap();
+        fs::set_permissions(&shared, fs::Permissions::from_mode(0o700)).unwrap();
+        let config = CheckpointConfig {
+            shared: Some(shared),
+            shared_every: 1,
+            ..CheckpointConfig::default()
+        };
+        Site::with(count, config, place)
+    }
+
+    fn with(count: usize, config: CheckpointConfig, place: TempDir) -> Site {
         let manager = Recorded::new(Table::default());
         for node in 0..count {
             // Networks listen 1000 above the port of the workload manager's daemon.
@@ -87,6 +105,8 @@ impl Site {
             let network = Arc::new(network);
             let listed = Arc::new(Jobs::new(sync_channel(16).0));
             let giver = Arc::new(Giver::new(store, Arc::new(manager.clone())));
+            let level3 = Level3::new(&config, &name(node), store);
+            level3.iter().for_each(|level3| level3.look());
             let listener = network.listen(&name(node), listed.clone()).unwrap();
             network
                 .take(listener, listed.clone(), move |link| giver.take(link))
@@ -95,11 +115,11 @@ impl Site {
                 shared: Arc::new(Shared {
                     node: name(node),
                     store,
-                    level3: None,
+                    level3,
                     folders: jobs.clone(),
                     network,
                     requeue: sync_channel(1).0,
-                    config: CheckpointConfig::default(),
+                    config: config.clone(),
                     manager: Arc::new(manager.clone()),
                     totals: Totals::default(),
                     journal: Journal::open(&jobs),
@@ -110,10 +130,20 @@ impl Site {
             }
         });
         let nodes = nodes.collect();
-        Site {
-            _place: place,
-            nodes,
-        }
+        Site { place, nodes }
+    }
+
+    /// Waits until a checkpoint is drained; the folder of one of its parts.
+    fn drained(&self, number: u32) -> PathBuf {
+        let level3 = self.nodes[0].shared.level3.as_ref().unwrap();
+        let id = until("it is drained", || {
+            let store = level3.open().ok()?;
+            let complete = store.existing(&JobId::from(7)).ok()??.complete(4).ok()?;
+            let found = complete.iter().find(|it| it.id.number == number)?;
+            Some(found.id)
+        });
+        let part = format!("shared/7/node-0/{id}");
+        self.place.path().join(part)
     }
 
     /// The job runs for the so many-th time, on these nodes.
@@ -311,6 +341,50 @@ fn a_job_goes_on_with_fewer_nodes_with_more_and_with_other_ranks() {
     assert_eq!(run.join(2, None), vec![format!("restore {last}"); 2]);
     for rank in 0..2 {
         assert!(run.restored(rank) == text("fourth", rank), "rank {rank}");
+    }
+    run.end();
+}
+
+#[test]
+fn what_was_drained_comes_back_to_fewer_nodes_to_more_and_to_other_ranks() {
+    let site = Site::draining(10);
+    let mut run = site.run(0, &[0, 1, 2]);
+    assert_eq!(run.join(3, None), ["new", "new", "new"]);
+    let first = run.save(3, "first");
+    site.drained(first);
+    run.end();
+    // None of the nodes that have made it is there any more.
+    let mut run = site.run(1, &[3, 4]);
+    assert_eq!(run.join(3, None), vec![format!("restore {first}"); 3]);
+    for rank in 0..3 {
+        assert!(run.restored(rank) == text("first", rank), "rank {rank}");
+    }
+    let second = run.save(3, "second");
+    assert!(second > first);
+    let part = site.drained(second);
+    run.end();
+    let mut run = site.run(2, &[5, 6, 7]);
+    assert_eq!(
+        run.join(2, Some("any")),
+        vec![format!("restore {second} of 3"); 2]
+    );
+    for rank in 0..2 {
+        for old in 0..3 {
+            let state = format!("restored.{second}/rank-{old}-of-3/state");
+            let state = fs::read_to_string(run.at(rank).join(state)).unwrap();
+            assert!(state == text("second", old), "rank {rank}: {old}");
+        }
+    }
+    run.end();
+    // What does not hold is passed over, and the one before was made by three nodes.
+    let segment = part.join("segment");
+    let mut bytes = fs::read(&segment).unwrap();
+    bytes[3] ^= 1;
+    fs::write(&segment, bytes).unwrap();
+    let mut run = site.run(3, &[8, 9]);
+    assert_eq!(run.join(3, None), vec![format!("restore {first}"); 3]);
+    for rank in 0..3 {
+        assert!(run.restored(rank) == text("first", rank), "rank {rank}");
     }
     run.end();
 }

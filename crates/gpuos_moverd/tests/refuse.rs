@@ -1,7 +1,9 @@
 //! A program that cannot load what it is given, on one node.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
 
 use gpuos_config::access::Forbidden;
 use gpuos_config::gpuos_toml::CheckpointConfig;
@@ -20,7 +22,7 @@ struct Site(TempDir);
 impl Site {
     fn new() -> Site {
         let site = Site(TempDir::new().unwrap());
-        for name in ["store", "jobs", "later"] {
+        for name in ["store", "jobs", "later", "third", "fourth"] {
             fs::create_dir(site.0.path().join(name)).unwrap();
         }
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
@@ -45,6 +47,19 @@ fn marks(shown: &CheckpointJob) -> Vec<(u32, String)> {
     let marks = kept.filter_map(|kept| Some((kept.number, kept.refused.clone()?)));
     let text = marks.map(|(number, by)| (number, format!("{} {} {}", by.rank, by.node, by.said)));
     text.collect()
+}
+
+/// All files below a folder, by their paths.
+fn tree(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut all = BTreeMap::new();
+    let mut open = vec![folder.to_path_buf()];
+    while let Some(path) = open.pop() {
+        match fs::read_dir(&path) {
+            Ok(entries) => open.extend(entries.map(|entry| entry.unwrap().path())),
+            Err(_) => drop(all.insert(path.clone(), fs::read(&path).unwrap())),
+        }
+    }
+    all
 }
 
 /// Makes a checkpoint of a program in which nothing changes while it is asked for.
@@ -130,6 +145,58 @@ fn a_program_goes_on_saving_after_a_refusal() {
     let (_, told) = Rank::join(&folder, uid(), 5);
     assert_eq!(told, format!("restore {fifth}"));
     assert!(!marks(&mover.shown(1)).iter().any(|(of, _)| *of > second));
+}
+
+#[test]
+fn what_a_job_refuses_of_another_one_is_passed_over_by_itself_alone() {
+    let site = Site::new();
+    let mover = site.mover("jobs");
+    mover.runs(record(1, uid()));
+    let folder = mover.step(1, uid(), "1h").unwrap();
+    let (rank, _) = Rank::join(&folder, uid(), 1);
+    let first = made(&mover, &rank, b"one");
+    let second = made(&mover, &rank, b"two");
+    drop(rank);
+    let before = tree(&site.0.path().join("store/1"));
+    // Another job of the user begins from it, with another program.
+    let mover = site.mover("later");
+    mover.runs(record(2, uid()));
+    let folder = mover.step(2, uid(), "1h,restart=1").unwrap();
+    let (rank, told) = Rank::join(&folder, uid(), 1);
+    assert_eq!(told, format!("restore {second}"));
+    rank.refuse("another layout");
+    let (rank, told) = Rank::join(&folder, uid(), 2);
+    assert_eq!(told, format!("restore {first}"));
+    assert_eq!(fs::read(rank.restored().join("state")).unwrap(), b"one");
+    drop(rank);
+    // It remembers that in its next run.
+    let mover = site.mover("third");
+    let mut again = record(2, uid());
+    again.restarts = 1;
+    mover.runs(again);
+    let folder = mover.step(2, uid(), "1h,restart=1").unwrap();
+    let (rank, told) = Rank::join(&folder, uid(), 3);
+    assert_eq!(told, format!("restore {first}"));
+    rank.refuse("");
+    let (_, told) = Rank::join(&folder, uid(), 4);
+    assert!(
+        told.starts_with("failed cannot begin from a checkpoint of job 1")
+            && told.contains(&format!(
+                "checkpoint {second}: rank 0 on n1 could not load it"
+            )),
+        "{told}"
+    );
+    // The other job has both as they were.
+    assert!(tree(&site.0.path().join("store/1")) == before);
+    let mover = site.mover("fourth");
+    let mut again = record(1, uid());
+    again.restarts = 1;
+    mover.runs(again);
+    let folder = mover.step(1, uid(), "1h").unwrap();
+    let (rank, told) = Rank::join(&folder, uid(), 5);
+    assert_eq!(told, format!("restore {second}"));
+    assert_eq!(fs::read(rank.restored().join("state")).unwrap(), b"two");
+    assert_eq!(marks(&mover.shown(1)), []);
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! The shell file, in each shell that is here.
 
+use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -109,6 +110,66 @@ fn what_cannot_be_loaded_is_refused_and_the_one_before_is_given() {
         let mut refused = mover.refused();
         refused.sort();
         assert_eq!(refused, ["", "no layer 7"], "{shell}");
+    }
+}
+
+/// What the newest join says, and whether it is free.
+fn join_of(mover: &Mover) -> (String, bool) {
+    use rustix::fs::{FlockOperation, flock};
+    let ranks = std::fs::read_dir(mover.path().join("ranks")).expect("there");
+    let newest = ranks.flatten().map(|entry| entry.path()).max();
+    let path = newest.expect("a join");
+    let file = std::fs::File::open(&path).expect("opened");
+    let is_free = flock(&file, FlockOperation::NonBlockingLockShared).is_ok();
+    (std::fs::read_to_string(&path).expect("read"), is_free)
+}
+
+#[test]
+fn a_join_is_locked_as_long_as_the_shell_runs_whatever_it_has_open() {
+    // It joins twice, as a program that begins again, and has a file of its own open.
+    let text = "echo mine >\"$GPUOS_CHECKPOINT_DIR/../mine\"
+        exec 9<\"$GPUOS_CHECKPOINT_DIR/../mine\"
+        gpuos_checkpoint_start
+        gpuos_checkpoint_start
+        echo joined
+        read -r line
+        read -r own <&9
+        echo \"$line $own\"";
+    for shell in shells() {
+        let mover = Mover::start();
+        let mut command = script(shell, Some(mover.path()), text);
+        let command = command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut running = command.spawn().expect("a shell");
+        let mut said = BufReader::new(running.stdout.take().expect("piped"));
+        let mut line = String::new();
+        said.read_line(&mut line).expect("read");
+        assert_eq!(line, "joined\n", "{shell}");
+        assert_eq!(join_of(&mover), ("locked\n".into(), false), "{shell}");
+        let mut stdin = running.stdin.take().expect("piped");
+        stdin.write_all(b"end\n").expect("written");
+        line.clear();
+        said.read_line(&mut line).expect("read");
+        assert!(running.wait().expect("ends").success());
+        assert_eq!(line, "end mine\n", "{shell}");
+        assert_eq!(join_of(&mover), ("locked\n".into(), true), "{shell}");
+    }
+}
+
+#[test]
+fn without_flock_a_join_says_nothing_of_a_lock() {
+    let dir = tempfile::tempdir().expect("a folder");
+    for name in ["date", "rm", "sleep"].into_iter().chain(shells()) {
+        let program = ["/usr/bin", "/bin"].map(|dir| Path::new(dir).join(name));
+        let program = program.into_iter().find(|path| path.exists());
+        let to = program.expect("it is here");
+        std::os::unix::fs::symlink(to, dir.path().join(name)).expect("a link");
+    }
+    for shell in shells() {
+        let mover = Mover::start();
+        let mut command = script(shell, Some(mover.path()), "gpuos_checkpoint_start");
+        command.env("PATH", dir.path());
+        assert_eq!(output(&mut command).as_deref(), Ok(""), "{shell}");
+        assert_eq!(join_of(&mover), (String::new(), true), "{shell}");
     }
 }
 

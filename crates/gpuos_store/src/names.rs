@@ -10,6 +10,8 @@ pub(crate) const MANIFEST: &[u8] = b"manifest";
 pub(crate) const CURRENT: &[u8] = b"CURRENT";
 /// From which checkpoint the next run begins.
 pub(crate) const CHOSEN: &[u8] = b"chosen";
+/// Checkpoints of other jobs that the job's program could not load.
+pub(crate) const PASSED: &[u8] = b"passed";
 /// Whose job it is.
 pub(crate) const OWNER: &[u8] = b"owner";
 /// A program could not load it.

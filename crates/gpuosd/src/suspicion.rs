@@ -24,17 +24,19 @@ const WAITING: usize = 64;
 pub struct Suspicions {
     mover: PathBuf,
     ask: Option<SyncSender<JobId>>,
-    degraded: BTreeSet<NodeGpu>,
+    /// GPUs that are degraded, and of the jobs that have them those for which nothing is left to do.
+    degraded: BTreeMap<NodeGpu, BTreeSet<JobId>>,
     asked: BTreeMap<JobId, Instant>,
 }
 
 impl Suspicions {
     /// Of a node as it was saved: what is suspected already is nothing new. Nobody is asked before [`Suspicions::set`].
     pub fn new(mover: PathBuf, node: &NodeHealth) -> Suspicions {
+        let known = degraded(node).into_iter();
         Suspicions {
             mover,
             ask: None,
-            degraded: degraded(node),
+            degraded: known.map(|gpu| (gpu, on(&node.jobs, gpu))).collect(),
             asked: BTreeMap::new(),
         }
     }
@@ -49,34 +51,53 @@ impl Suspicions {
         };
     }
 
-    /// Has the jobs asked whose GPUs are degraded since the last look, and gives them, each with its GPU.
+    /// Has the jobs asked whose GPUs are degraded since the last look, and those of which it has become known since then that they have such a GPU:
+    /// slurmctld may confirm a step later than a GPU gets worse. Gives them, each with its GPU.
     pub fn look(&mut self, node: &NodeHealth, now: Instant) -> Vec<(NodeGpu, JobId)> {
-        self.compare(degraded(node), &node.jobs, now)
+        self.compare(&degraded(node), &node.jobs, now)
     }
 
     fn compare(
         &mut self,
-        degraded: BTreeSet<NodeGpu>,
+        degraded: &BTreeSet<NodeGpu>,
         jobs: &[Job],
         now: Instant,
     ) -> Vec<(NodeGpu, JobId)> {
-        let before = std::mem::replace(&mut self.degraded, degraded);
+        self.degraded.retain(|gpu, _| degraded.contains(gpu));
         let Some(ask) = &self.ask else {
             return Vec::new();
         };
         let mut asked = Vec::new();
         self.asked
             .retain(|_, at| now.saturating_duration_since(*at) < PAUSE);
-        for gpu in self.degraded.difference(&before) {
-            for job in jobs.iter().filter(|job| job.gpus.contains(gpu)) {
-                if !self.asked.contains_key(&job.job) && ask.try_send(job.job.clone()).is_ok() {
-                    self.asked.insert(job.job.clone(), now);
-                    asked.push((*gpu, job.job.clone()));
+        for gpu in degraded {
+            let there = on(jobs, *gpu);
+            let done = self.degraded.entry(*gpu).or_default();
+            // Of a job that has gone nothing is remembered here.
+            done.retain(|job| there.contains(job));
+            for job in there {
+                if done.contains(&job) {
+                    continue;
                 }
+                if !self.asked.contains_key(&job) {
+                    // Too many wait: the next look tries again.
+                    if ask.try_send(job.clone()).is_err() {
+                        continue;
+                    }
+                    self.asked.insert(job.clone(), now);
+                    asked.push((*gpu, job.clone()));
+                }
+                done.insert(job);
             }
         }
         asked
     }
+}
+
+/// The jobs that have a GPU.
+fn on(jobs: &[Job], gpu: NodeGpu) -> BTreeSet<JobId> {
+    let jobs = jobs.iter().filter(|job| job.gpus.contains(&gpu));
+    jobs.map(|job| job.job.clone()).collect()
 }
 
 fn degraded(node: &NodeHealth) -> BTreeSet<NodeGpu> {
@@ -130,20 +151,28 @@ mod tests {
         }
     }
 
+    fn suspicions(ask: Option<SyncSender<JobId>>) -> Suspicions {
+        Suspicions {
+            mover: PathBuf::new(),
+            ask,
+            degraded: BTreeMap::new(),
+            asked: BTreeMap::new(),
+        }
+    }
+
+    fn gpus(all: &[usize]) -> BTreeSet<NodeGpu> {
+        all.iter().copied().map(gpu).collect()
+    }
+
     #[test]
     fn the_jobs_of_a_gpu_are_asked_once_for_each_suspicion() {
         let (ask, jobs) = sync_channel(8);
-        let mut suspicions = Suspicions {
-            mover: PathBuf::new(),
-            ask: Some(ask),
-            degraded: BTreeSet::from([gpu(7)]),
-            asked: BTreeMap::new(),
-        };
+        let mut suspicions = suspicions(Some(ask));
+        suspicions.degraded.insert(gpu(7), [3.into()].into());
         let table = [job(1, &[0, 1]), job(2, &[3]), job(1, &[1]), job(3, &[7])];
         let now = Instant::now();
         let mut look = |all: &[usize], after: u64| {
-            let all = all.iter().copied().map(gpu).collect();
-            suspicions.compare(all, &table, now + Duration::from_secs(after))
+            suspicions.compare(&gpus(all), &table, now + Duration::from_secs(after))
         };
         assert_eq!(look(&[7], 0), [], "it was so before");
         assert_eq!(look(&[1, 7], 1), [(gpu(1), 1.into())]);
@@ -163,14 +192,45 @@ mod tests {
     }
 
     #[test]
-    fn where_no_checkpoints_are_made_nobody_is_asked() {
-        let mut suspicions = Suspicions {
-            mover: PathBuf::new(),
-            ask: None,
-            degraded: BTreeSet::new(),
-            asked: BTreeMap::new(),
+    fn a_job_that_slurmctld_confirms_later_is_asked_once_too() {
+        let (ask, jobs) = sync_channel(8);
+        let mut suspicions = suspicions(Some(ask));
+        let now = Instant::now();
+        let mut look = |table: &[Job], after: u64| {
+            suspicions.compare(&gpus(&[1]), table, now + Duration::from_secs(after))
         };
-        let asked = suspicions.compare([gpu(0)].into(), &[job(1, &[0])], Instant::now());
+        assert_eq!(
+            look(&[], 0),
+            [],
+            "it is degraded, and nobody is known to have it"
+        );
+        assert_eq!(look(&[job(1, &[1])], 1), [(gpu(1), 1.into())]);
+        // Much later, and beside another one.
+        let both = [job(1, &[1]), job(2, &[1])];
+        assert_eq!(look(&both, 700), [(gpu(1), 2.into())]);
+        assert_eq!(look(&both, 2000), []);
+        // It is gone, and comes again as another run.
+        assert_eq!(look(&both[1..], 2100), []);
+        assert_eq!(look(&both, 2200), [(gpu(1), 1.into())]);
+        assert_eq!(jobs.try_iter().count(), 3);
+    }
+
+    #[test]
+    fn who_could_not_be_asked_is_asked_when_others_have_been() {
+        let (ask, jobs) = sync_channel(1);
+        let mut suspicions = suspicions(Some(ask));
+        let table = [job(1, &[0]), job(2, &[0])];
+        let now = Instant::now();
+        let mut look = || suspicions.compare(&gpus(&[0]), &table, now);
+        assert_eq!(look(), [(gpu(0), 1.into())]);
+        assert_eq!(look(), [], "one waits");
+        assert_eq!(jobs.try_recv(), Ok(1.into()));
+        assert_eq!(look(), [(gpu(0), 2.into())]);
+    }
+
+    #[test]
+    fn where_no_checkpoints_are_made_nobody_is_asked() {
+        let asked = suspicions(None).compare(&gpus(&[0]), &[job(1, &[0])], Instant::now());
         assert_eq!(asked, []);
     }
 }

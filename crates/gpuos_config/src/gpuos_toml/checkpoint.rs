@@ -6,13 +6,16 @@ use gpuos_model::reading::{Check, ConfigError, Place, quoted};
 use toml::Spanned;
 
 use super::raw::RawCheckpoint;
-use crate::options::MOST_EVERY;
+use crate::options::{CheckpointOption, MOST_EVERY};
 
 /// The most levels in `domains`.
 const MOST_DOMAINS: usize = 8;
 
 /// 1 PiB in GiB, and 1 TiB/s in MiB/s: more than a node has.
 const MOST_GIB: i64 = 1 << 20;
+
+/// What comes on top of a checkpoint that is made before a job ends, in seconds: until the end is seen, and until the job is requeued. Own choice.
+pub const AROUND_END_S: u32 = 15;
 
 /// Key files in `encrypt-keys` at most.
 const MOST_KEYS: usize = 16;
@@ -120,6 +123,21 @@ impl CheckpointConfig {
             return Ok(own.or(other).unwrap_or(Scheme::Single));
         };
         arrange(&vec![NodeDomains::default(); count], scheme).map(|_| scheme)
+    }
+
+    /// How many seconds the last checkpoint of a job on so many nodes may take as far as that is known before any was made: [`AROUND_END_S`],
+    /// and where programs write into memory, all of that at the rates that the site sets for disk and network. A rate that is not set counts
+    /// no time.
+    pub fn last_takes_s(&self, asked: &CheckpointOption, nodes: u32) -> u64 {
+        let mib = u64::from(asked.memory_mib.unwrap_or(0));
+        let scheme = self.scheme_for(asked.scheme, nodes);
+        let copies = scheme.map_or(0, |scheme| u64::from(scheme.parity()));
+        let at = |mib: u64, rate: u32| match rate {
+            0 => 0,
+            rate => mib.div_ceil(rate.into()),
+        };
+        let written = at(mib, self.disk_rate_mib);
+        u64::from(AROUND_END_S) + written + at(mib * copies, self.rate_mib)
     }
 }
 
@@ -283,6 +301,7 @@ mod tests {
 
     use super::{CheckpointConfig, Compression};
     use crate::gpuos_toml::Config;
+    use crate::options::parse_checkpoint;
 
     fn read(text: &str) -> Result<Config, String> {
         let config = Config::parse(&format!("[checkpoint]\n{text}\n"), "gpuos.toml");
@@ -379,6 +398,32 @@ mod tests {
             let error = read(text).unwrap_err();
             let placed = error.contains("gpuos.toml:2:");
             assert!(error.contains(wanted) && placed, "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn what_a_last_checkpoint_may_take() {
+        let asked = |value| parse_checkpoint(value).unwrap();
+        let rates = |disk_rate_mib, rate_mib| CheckpointConfig {
+            disk_rate_mib,
+            rate_mib,
+            ..CheckpointConfig::default()
+        };
+        for (site, value, nodes, seconds) in [
+            (rates(0, 0), "10m", 2, 15),
+            (rates(100, 100), "10m", 2, 15),
+            (rates(0, 0), "10m,l0=10G", 2, 15),
+            (rates(1024, 0), "10m,l0=10G", 2, 25),
+            (rates(0, 512), "10m,l0=10G", 2, 35),
+            (rates(0, 512), "10m,l0=10G", 1, 15),
+            (rates(1024, 512), "10m,l0=10G,l2=rs:2+2", 4, 65),
+            (rates(1000, 1000), "10m,l0=1M", u32::MAX, 17),
+        ] {
+            assert_eq!(
+                site.last_takes_s(&asked(value), nodes),
+                seconds,
+                "{value} {nodes}"
+            );
         }
     }
 

@@ -31,7 +31,7 @@ mod policy;
 mod raw;
 mod rules;
 
-pub use checkpoint::{CheckpointConfig, Compression};
+pub use checkpoint::{AROUND_END_S, CheckpointConfig, Compression};
 pub use metrics::{MetricsConfig, http_url};
 pub use mig::{MigBoard, MigConfig, MigPool, STEERED_SLICES};
 pub use mig_layout::{Difference, MigLayout, Pinned, Wanted};

@@ -104,11 +104,22 @@ impl<D: Disk> Node<'_, D> {
     }
 
     fn adopt(&self, plan: &Plan) -> Stored<()> {
-        plan.restore.map_or(Ok(()), |id| self.local.job.adopt(id))
+        let Some(id) = plan.restore else {
+            return Ok(());
+        };
+        let newest = || self.local.job.current().ok().flatten();
+        // Who reads another job's goes back to an older one for itself alone.
+        if self.local.settings.passed.is_some() && newest() > Some(id) {
+            return Ok(());
+        }
+        self.local.job.adopt(id)
     }
 
-    /// What other nodes have marked as refused is marked here, too: they may be lost.
+    /// What other nodes have marked as refused is marked here, too: they may be lost. What is another job's stays as it is.
     fn mark(&mut self, plan: &Plan) {
+        if self.local.settings.passed.is_some() {
+            return;
+        }
         for (id, refusal) in &plan.refused {
             match self.local.job.refuse(*id, refusal) {
                 // Nothing of it is here.

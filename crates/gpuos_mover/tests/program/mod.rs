@@ -3,6 +3,7 @@
 mod anew;
 mod any;
 mod bench;
+mod pace;
 mod refuse;
 mod rules;
 mod sim;

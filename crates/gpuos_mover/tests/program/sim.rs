@@ -1,6 +1,8 @@
 //! Jobs in memory: programs that start, die and start anew, a network that loses, repeats, reorders and breaks, and a node that
 //! commits or fails what was begun. Ranks refuse what they were given, now and then, and some begin from the start without having joined.
 
+mod trouble;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use gpuos_checkpoint::commit::Outcome;
@@ -8,12 +10,12 @@ use gpuos_checkpoint::ids::{CheckpointId, NodeIndex};
 use gpuos_checkpoint::refusal::Refusal;
 use gpuos_mover::output::Ready;
 use gpuos_mover::program::{
-    Answered, Conductor, Every, Input, Join, Known, Output, Reason, Refused, Settings, Start, Told,
-    Word,
+    Answered, Conductor, Every, Input, Join, Known, Output, Refused, Settings, Start, Told, Word,
 };
 
 use crate::random::Random;
 use crate::support::seeds;
+use trouble::{heal, trouble};
 
 const STEP: u64 = 10;
 
@@ -591,75 +593,6 @@ fn settings(node: u16, nodes: u16, run: u32) -> Settings {
     settings.retry_ms = 100;
     settings.retry_most_ms = 1000;
     settings
-}
-
-/// The program is started again and again, and parts of it die, while the network is bad.
-fn trouble(job: &mut Job, sizes: &[u16]) {
-    let until = job.now + 60_000;
-    let mut next = 0;
-    while job.now < until {
-        if job.now >= next {
-            let size = job.random.pick(sizes);
-            job.start(size);
-            // Some starts last long enough for checkpoints, some die before all have joined.
-            next = job.now + job.random.pick(&[800, 3000, 15_000, 25_000]);
-        }
-        if job.random.below(500) == 0 {
-            let rank = job.random.index(job.ranks.len());
-            job.ranks[rank] = None;
-        }
-        if job.random.below(500) == 0 {
-            let node = job.random.index(job.down.len());
-            job.down[node] = job.now + job.random.below(5000);
-        }
-        if job.anew > 0 && job.random.below(job.anew) == 0 {
-            job.anew();
-        }
-        if job.refuses > 0 && job.random.below(job.refuses) == 0 {
-            job.refuse();
-        }
-        if job.random.below(1000) == 0 {
-            let node = job.random.index(job.down.len()) as u16;
-            let reason = job
-                .random
-                .pick(&[Reason::Asked, Reason::Asked, Reason::Interval]);
-            job.give(node, Input::Want(reason));
-        }
-        job.step();
-    }
-}
-
-/// The network does its work again, if slowly, and the program starts once more: a checkpoint of it is committed.
-fn heal(job: &mut Job, size: u16) {
-    job.good = true;
-    (job.lost, job.delay) = job.random.pick(&[(0, 50), (10, 600)]);
-    job.down.fill(0);
-    let mut size = job.newest.as_ref().map_or(size, |newest| newest.1);
-    job.start(size);
-    let until = job.now + 60_000;
-    while job.last_round != Some(job.round) {
-        if job.is_lost() && job.told_to_end() {
-            return;
-        }
-        assert!(
-            job.now < until,
-            "no checkpoint of the last start: {:?}",
-            job.conductors[0].view()
-        );
-        job.step();
-        let failed = |process: &Process| matches!(process.start, Some(Start::Failed(_)));
-        if !job.is_lost() && job.ranks.iter().flatten().any(failed) {
-            // One of the earlier start was still being stored.
-            size = job.newest.as_ref().map_or(size, |newest| newest.1);
-            job.start(size);
-        }
-    }
-    let started = job
-        .ranks
-        .iter()
-        .flatten()
-        .all(|process| process.start.is_some());
-    assert!(started, "all ranks were told how to begin");
 }
 
 #[test]

@@ -6,7 +6,6 @@ use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use gpuos_checkpoint::manifest::rank_folder;
 use gpuos_config::options::parse_checkpoint;
@@ -20,16 +19,17 @@ use rustix::io::Errno;
 
 use super::at::{self, Walk};
 use super::error::Error;
+use super::joined::{Joined, is_settled, read_joins};
 use super::kept::{Kept, RUN};
 use super::memory::Memory;
 use super::names::{
-    any_names, ask_name, join_name, one_line, read_any, read_ask, read_join, refused_name,
-    restored_name, start_file, start_name, told,
+    any_names, ask_name, join_name, one_line, refused_name, restored_name, start_file, start_name,
+    told,
 };
 use super::resume::{Start, there};
 use super::shared::leave_all;
 use super::trash::Trash;
-use gpuos_mover::program::{Join, Refused};
+use gpuos_mover::program::Join;
 
 pub(super) const RANKS: &str = "ranks";
 const FILES: &str = "files";
@@ -39,9 +39,7 @@ pub(super) const COMMIT: &str = "commit";
 pub(super) const FAILED: &str = "failed";
 
 /// Names in a folder of the user's that are looked at: one for each rank that a program can have.
-const MOST_NAMES: usize = 1 << 16;
-/// A folder that has not changed for so long has not changed unseen: the kernel stamps by a clock that ticks each 10 ms or faster.
-const SETTLED: Duration = Duration::from_secs(1);
+pub(super) const MOST_NAMES: usize = 1 << 16;
 /// What is removed of earlier folders when a new one is made: a moment's work.
 const AT_FIRST: usize = 1024;
 
@@ -85,19 +83,6 @@ impl State {
             self.to_say = Some(why);
         }
     }
-}
-
-/// What was found in `ranks`, and when the folder was changed last before that.
-pub(super) struct Joined {
-    changed: Option<(i64, u64)>,
-    pub(super) newest: Vec<Join>,
-    pub(super) older: Vec<Join>,
-    /// Rank and nonce of those that can begin from the files of any number of ranks, and whether they need all in any case.
-    any: BTreeMap<(u16, u64), bool>,
-    /// Who has refused what he was given.
-    pub(super) refused: Option<Refused>,
-    /// Who asks for a checkpoint.
-    asks: BTreeSet<u16>,
 }
 
 /// The checkpoint that is wanted.
@@ -550,56 +535,4 @@ fn ready(name: &[u8]) -> Option<u16> {
     let text = std::str::from_utf8(name.strip_prefix(b"ready.")?).ok()?;
     let rank: u16 = text.parse().ok()?;
     (rank.to_string() == text).then_some(rank)
-}
-
-fn is_settled((seconds, nanos): (i64, u64)) -> bool {
-    let seconds = Duration::from_secs(u64::try_from(seconds).unwrap_or(0));
-    let changed = UNIX_EPOCH.checked_add(seconds.saturating_add(Duration::from_nanos(nanos)));
-    let since = changed.map(|changed| SystemTime::now().duration_since(changed));
-    since.is_some_and(|since| since.is_ok_and(|since| since >= SETTLED))
-}
-
-pub(super) fn read_joins(ranks: &OwnedFd) -> io::Result<Joined> {
-    let mut of_rank: BTreeMap<u16, Vec<Join>> = BTreeMap::new();
-    let mut asks = BTreeSet::new();
-    let mut any = BTreeMap::new();
-    let mut looked = 0;
-    at::each(ranks, |name, told| {
-        looked += 1;
-        let ask = read_ask(name.to_bytes());
-        asks.extend(ask.filter(|_| at::is_file(ranks, name, told)));
-        let join = read_join(name.to_bytes());
-        if let Some(join) = join.filter(|_| at::is_file(ranks, name, told)) {
-            of_rank.entry(join.rank).or_default().push(join);
-        }
-        let says = read_any(name.to_bytes());
-        any.extend(says.filter(|_| at::is_file(ranks, name, told)));
-        match looked < MOST_NAMES {
-            true => Walk::On,
-            false => Walk::Stop,
-        }
-    })?;
-    let (mut newest, mut older) = (Vec::new(), Vec::new());
-    for mut joins in of_rank.into_values() {
-        // A rank that has joined once, as most have, need not be looked at.
-        if joins.len() > 1 {
-            joins.sort_by_cached_key(|join| (time(ranks, join), join.nonce, join.size));
-        }
-        newest.extend(joins.pop());
-        older.extend(joins);
-    }
-    Ok(Joined {
-        changed: None,
-        newest,
-        older,
-        any,
-        refused: None,
-        asks,
-    })
-}
-
-/// When a join was made; one that is gone is the oldest.
-fn time(ranks: &OwnedFd, join: &Join) -> Option<(i64, u64)> {
-    let stat = at::look(ranks, &join_name(join)[..]).ok()?;
-    Some((stat.st_mtime, stat.st_mtime_nsec))
 }

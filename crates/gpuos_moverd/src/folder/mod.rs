@@ -20,6 +20,7 @@
 mod at;
 mod error;
 mod job;
+mod joined;
 mod kept;
 mod memory;
 mod names;

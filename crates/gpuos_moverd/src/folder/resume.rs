@@ -135,7 +135,7 @@ impl JobFolder {
 
     /// How many ranks each join has named.
     fn sizes(&self) -> io::Result<BTreeMap<(u16, u64), u16>> {
-        let joined = super::job::read_joins(self.ranks())?;
+        let joined = super::joined::read_joins(self.ranks())?;
         let all = joined.newest.iter().chain(&joined.older);
         Ok(all
             .map(|join| ((join.rank, join.nonce), join.size))

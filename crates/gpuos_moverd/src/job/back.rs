@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use gpuos_checkpoint::ids::{CheckpointId, NodeIndex};
 use gpuos_checkpoint::refusal::Refusal;
 use gpuos_core::job::JobId;
+use gpuos_mover::hosting::place;
 use gpuos_mover::output::Ready;
 use gpuos_mover::roster::Claim;
 use gpuos_store::drained::Complete;
@@ -146,13 +147,16 @@ impl Back {
         }
     }
 
-    /// What could be copied in, newest first.
-    fn candidates(&self, nodes: u16) -> impl Iterator<Item = &Complete> {
-        let known: &[Complete] = match &self.look {
+    fn known(&self) -> &[Complete] {
+        match &self.look {
             Look::Known(known) => known,
             _ => &[],
-        };
-        known.iter().filter(move |it| {
+        }
+    }
+
+    /// What could be copied in, newest first.
+    fn candidates(&self, nodes: u16) -> impl Iterator<Item = &Complete> {
+        self.known().iter().filter(move |it| {
             let wanted = self.only.is_none_or(|only| only == it.id.number);
             let refused = it.refused.is_some() || self.refused.contains(&it.id);
             let whole = it.sets.len() == usize::from(nodes) && !self.failed.contains(&it.id);
@@ -160,7 +164,15 @@ impl Back {
         })
     }
 
-    /// Claims of nodes that are lost, by what they drained, for nodes that have none.
+    /// Seat 0: [`Back::claims`] of each number of nodes by which something was drained.
+    pub fn all_claims(&self) -> Vec<Claim> {
+        let numbers = self.known().iter().map(|it| it.sets.len());
+        let numbers: BTreeSet<u16> = numbers.filter_map(|it| it.try_into().ok()).collect();
+        let claims = numbers.into_iter().map(|nodes| self.claims(nodes));
+        claims.flatten().collect()
+    }
+
+    /// Claims of nodes that are lost, by what so many of them drained, for nodes that have none.
     pub fn claims(&self, nodes: u16) -> Vec<Claim> {
         let Some(complete) = self.candidates(nodes).next() else {
             return Vec::new();
@@ -181,24 +193,27 @@ impl Back {
         self.only = only;
     }
 
-    /// Seat 0: whether the next roster has the nodes copy something in.
-    pub fn is_fetching(&self) -> bool {
-        self.fetch.is_some()
+    /// Seat 0: what the next roster has the nodes copy in, if so many nodes have drained it.
+    pub fn fetching(&self, nodes: u16) -> Option<CheckpointId> {
+        let is_of = |id: &CheckpointId| {
+            let mut known = self.known().iter();
+            known.any(|it| it.id == *id && it.sets.len() == usize::from(nodes))
+        };
+        self.fetch.filter(is_of)
     }
 
-    /// Seat 0: what the roster says of it.
+    /// Seat 0: what the roster says of what so many nodes have drained.
     pub fn parts(&self, nodes: u16, run: u32) -> FromShared {
-        let known: &[Complete] = match &self.look {
-            Look::Known(known) => known,
-            _ => &[],
-        };
+        let known = self.known();
+        let fetch = self.fetching(nodes);
         let next = self
             .candidates(nodes)
-            .find(|it| self.fetch.is_none_or(|fetch| it.id < fetch));
+            .find(|it| fetch.is_none_or(|fetch| it.id < fetch));
+        // What could not be had of another number of nodes is said where that was tried.
         let useless =
-            |it: &&Complete| self.failed.contains(&it.id) || it.sets.len() != usize::from(nodes);
+            |it: &&Complete| self.failed.contains(&it.id) && it.sets.len() == usize::from(nodes);
         FromShared {
-            fetch: self.fetch,
+            fetch,
             better: next.map(|it| it.id),
             highest: known.iter().map(|it| it.id.number).max().unwrap_or(0),
             failed: known
@@ -249,14 +264,14 @@ impl Back {
         }
     }
 
-    /// Copies this node's part of a checkpoint in.
+    /// Copies parts of a checkpoint in, one after another: this node's own, or, of so many nodes, those that it hosts.
     ///
     /// # Errors
     /// It cannot be begun: a sentence.
     pub fn fetch(
         &mut self,
         id: CheckpointId,
-        index: NodeIndex,
+        (parts, hosted): (Vec<NodeIndex>, Option<u16>),
         session: u32,
     ) -> Result<(), String> {
         let Some(level3) = self.level3.clone() else {
@@ -265,7 +280,8 @@ impl Back {
         self.stop();
         let (job, uid, ended) = (self.job.clone(), self.uid, self.ended.clone());
         self.spawn(move || {
-            let result = fetch(&level3, (&job, uid), (id, index), &ended);
+            let fetch = |index| fetch(&level3, (&job, uid), (id, index, hosted), &ended);
+            let result = parts.into_iter().try_for_each(fetch);
             let result = result.map_err(|error| error.to_string());
             Done::Fetched { session, result }
         })
@@ -311,7 +327,7 @@ fn mark(
 fn fetch(
     level3: &Level3,
     (job, uid): (&JobId, u32),
-    (id, index): (CheckpointId, NodeIndex),
+    (id, index, hosted): (CheckpointId, NodeIndex, Option<u16>),
     ended: &Arc<AtomicBool>,
 ) -> gpuos_store::error::Result<()> {
     let store = level3.open()?;
@@ -321,6 +337,10 @@ fn fetch(
         return Err(Error::refused(tried, "nothing of the job is there", next));
     };
     let (from, to) = (drained.part(index)?, level3.store.job(job, uid)?);
+    let to = match hosted {
+        Some(nodes) => place(level3.store, to, nodes, index)?,
+        None => to,
+    };
     let mut pace = |_| match ended.load(Ordering::Relaxed) {
         true => {
             let next = "nothing has to be done";

@@ -45,6 +45,9 @@ pub(super) fn running(worker: &mut Worker, roster: JobRoster) -> Result<Running,
     settings.beyond = roster.beyond;
     let of_own = roster.base.as_ref().filter(|base| base.job == *job);
     settings.above = of_own.map(|base| base.id);
+    settings.passed = other::passed(worker);
+    let of_other = roster.base.as_ref().filter(|base| base.job != *job);
+    let passed = of_other.map(|base| other::passed_of(worker, &base.job));
     if config.max_gib > 0 {
         settings.limits.bytes = u64::from(config.max_gib) << 30;
     }
@@ -89,7 +92,7 @@ pub(super) fn running(worker: &mut Worker, roster: JobRoster) -> Result<Running,
     running.limit_by(quota);
     running.has(had);
     running.ask_each(u64::from(config.least_s.max(1)) * 1000);
-    running.begin_from(wish.option.restart, base);
+    running.begin_from(wish.option.restart, base, passed.unwrap_or_default());
     running.host_in(store, worker.start.job.clone());
     Ok(running)
 }

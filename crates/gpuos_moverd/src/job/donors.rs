@@ -23,7 +23,7 @@ use gpuos_store::room::size;
 use gpuos_store::store::Store;
 use gpuos_workload::{Holder, WorkloadManager};
 
-use super::{Phase, Worker};
+use super::{Phase, Worker, fetching};
 use crate::carried::{Body, FromDonors, JobRoster};
 use crate::donor::client::{Wanted, take};
 use crate::donor::patient::ask;
@@ -473,7 +473,7 @@ pub(super) fn taken_in(
             None => {}
         }
     }
-    worker.fetched(session, Ok(()));
+    fetching::fetched(worker, session, Ok(()));
 }
 
 /// Whether a run goes on with what its nodes have, after some of it came from others. Otherwise another roster follows, by which it

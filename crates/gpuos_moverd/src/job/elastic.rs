@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  claims of all seats ─► the newest was made by another number of nodes ─► who hosts which of these  (gpuos_mover::hosts)
-//!    ─► parts from nodes outside ─► the restart of those nodes, hosted  (gpuos_mover::hosting) ─► whole, or why not
+//!    ─► parts from nodes outside, or from the parallel file system ─► the restart of those nodes, hosted  (gpuos_mover::hosting) ─► whole, or why not
 //!    ─► the own roster is drawn, with that as what the job begins from; the first checkpoint is written in full
 //! ```
 //!
@@ -23,9 +23,10 @@ use gpuos_mover::roster::{Claim, Roster};
 use gpuos_mover::settings::Settings;
 use gpuos_store::disk::LinuxDisk;
 
+use super::back::goes_on;
 use super::donors::{heed, suffices};
 use super::{Phase, Worker, new_session, other};
-use crate::carried::{Base, Body, JobRoster};
+use crate::carried::{Base, Body, FromDonors, JobRoster};
 
 /// What seat 0 knows of what other numbers of nodes have made.
 #[derive(Default)]
@@ -96,27 +97,29 @@ pub(super) fn roster(
     layouts: &Layouts,
     only: Option<u32>,
 ) -> Option<JobRoster> {
-    let wish = worker.wish.as_ref()?;
     let seats = worker.start.place.nodes;
     let found = own_base(worker.base.as_ref(), other::of(worker));
     let hosted: Vec<Claim> = claims.hosted.iter().flatten().cloned().collect();
     let (nodes, _) = worker.elastic.next(seats, layouts, found, &hosted)?;
     let all = claims.own.iter().zip(&claims.hosted);
     let all: Vec<Vec<Claim>> = all.map(|(own, more)| [&own[..], more].concat()).collect();
-    let hosts = deal(&all, &worker.donors.claims(), nodes);
+    let hosts = deal(&all, &outside(worker), nodes);
     let claimed = |index: NodeIndex| {
         let of = all.iter().flatten();
         let of = of.filter(|claim| (claim.nodes, claim.index) == (nodes, index));
         of.max_by_key(|claim| claim.newest).cloned()
     };
     let known: Vec<Option<Claim>> = (0..nodes).map(NodeIndex).map(claimed).collect();
-    let (donors, _) = worker.donors.decide(nodes, &known, only);
+    let (donors, _) = from_donors(worker, nodes, &known, only);
+    // Whether it can be read at all is said where the own nodes' is looked at.
+    let drained = worker.back.parts(nodes, 0);
+    let wish = worker.wish.as_ref()?;
     Some(JobRoster {
         gid: wish.gid,
         asked: wish.asked.clone(),
         roster: alone(seats),
         only,
-        drained: Default::default(),
+        drained,
         donors,
         of: worker.other.clone(),
         base: worker.base.clone(),
@@ -125,6 +128,31 @@ pub(super) fn roster(
         beyond: layouts.highest(),
         unhosted: Vec::new(),
     })
+}
+
+/// What is claimed by nodes that the job does not have: of what they hold, and of what was drained.
+pub(super) fn outside(worker: &Worker) -> Vec<Claim> {
+    [worker.donors.claims(), worker.back.all_claims()].concat()
+}
+
+/// Seat 0: what nodes outside the job are to give of what so many nodes have made, unless that is copied in from the parallel file system, or something
+/// newer lies there: parts of something older would come in vain.
+pub(super) fn from_donors(
+    worker: &mut Worker,
+    nodes: u16,
+    seats: &[Option<Claim>],
+    only: Option<u32>,
+) -> (FromDonors, Vec<Claim>) {
+    if worker.back.fetching(nodes).is_some() {
+        return Default::default();
+    }
+    let drained = worker.back.claims(nodes);
+    let newer = drained.first().map_or(0, |claim| claim.newest.number);
+    let (donors, lost) = worker.donors.decide(nodes, seats, only);
+    match newer > donors.taking.highest {
+        true => Default::default(),
+        false => (donors, lost),
+    }
 }
 
 /// Of what another number of nodes has made, or the own one has with hosts: what it was found that the job can begin from.
@@ -210,6 +238,7 @@ pub(super) fn hosted(worker: &Worker, roster: JobRoster, hosts: Hosts) -> Result
         let mut settings = Settings::new(job.clone(), uid, index, nodes, worker.session, sets);
         settings.keep = worker.shared.config.keep;
         settings.only = roster.only;
+        settings.passed = other::passed(worker);
         hosting.add(index, Node::with(parts, &LinuxDisk, settings, now)?);
     }
     let seats: BTreeSet<u16> = hosts.seat_of_index.iter().copied().collect();
@@ -292,7 +321,14 @@ pub(super) fn whole(worker: &mut Worker, seat: u16, mut ready: Ready) {
     };
     if !suffices(&roster.donors, &ready) {
         worker.donors.again();
+    } else if !goes_on(&roster.drained, &mut ready) {
+        let refused = ready.refused.iter().map(|(id, _)| *id);
+        worker.back.again(&roster.drained, refused);
     } else {
+        // One part that is marked is enough. What is another job's stays as it is.
+        if worker.other.is_none() {
+            worker.back.mark(LEADER, &ready.refused);
+        }
         heed(&roster.donors, &mut ready);
         let nodes = hosts.nodes();
         worker.elastic.tried.insert(nodes);

@@ -1,11 +1,12 @@
 //! A job that the workload manager will end: it saves in time, and is requeued once that is committed.
 
+use gpuos_config::gpuos_toml::AROUND_END_S;
 use gpuos_mover::program::View;
 
 /// How long a checkpoint takes, in milliseconds, as long as none was measured in this run of the job. Own choice.
 const UNMEASURED: u64 = 60_000;
-/// What comes on top of a measured one: until the end is seen, and until the requeue is done. Own choice.
-const AROUND: u64 = 15_000;
+/// What comes on top of a measured one.
+const AROUND: u64 = AROUND_END_S as u64 * 1000;
 
 /// What is to be done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -9,7 +9,7 @@ use gpuos_config::options::Restart;
 use gpuos_mover::roster::{Claim, Roster, draw};
 
 use super::elastic::{self, Claims};
-use super::{Phase, Worker, choice, other};
+use super::{Phase, Worker, choice, fetching, other};
 use crate::carried::{Body, JobRoster};
 use crate::domains::satisfiable;
 
@@ -251,12 +251,12 @@ fn draw_up(worker: &mut Worker) {
     };
     worker.back.want(only);
     let claims = gather.claims();
-    let layouts = claims.layouts(&worker.donors.claims());
+    let layouts = claims.layouts(&elastic::outside(worker));
     // Who begins anew leaves all that there is.
     let anew = wish.option.restart == Restart::No && !has_saved && only.is_none();
     let looks = !anew || worker.other.is_some();
     if looks && let Some(told) = elastic::roster(worker, &claims, &layouts, only) {
-        return worker.begin(told);
+        return fetching::begin(worker, told);
     }
     draw_own(worker, &claims, (scheme, looks), (run, only));
 }
@@ -269,20 +269,11 @@ fn draw_own(
     (run, only): (u32, Option<u32>),
 ) {
     let nodes = worker.start.place.nodes;
-    let layouts = claims.layouts(&worker.donors.claims());
+    let layouts = claims.layouts(&elastic::outside(worker));
     let open = elastic::open(worker, claims, &layouts).filter(|_| looks);
     let mut seats = claims.of(nodes);
-    let (donors, lost) = match worker.back.is_fetching() {
-        false => worker.donors.decide(nodes, &seats, only),
-        true => Default::default(),
-    };
     let drained = worker.back.claims(nodes);
-    // Parts of something older would come in vain.
-    let newer = drained.first().map_or(0, |claim| claim.newest.number);
-    let (donors, lost) = match newer > donors.taking.highest {
-        true => Default::default(),
-        false => (donors, lost),
-    };
+    let (donors, lost) = elastic::from_donors(worker, nodes, &seats, only);
     fill(&mut seats, lost);
     fill(&mut seats, drained);
     if let Some(other) = &worker.other
@@ -317,7 +308,7 @@ fn draw_own(
             };
             let notes = &told.roster.notes;
             notes.iter().for_each(|note| worker.note(note));
-            worker.begin(told);
+            fetching::begin(worker, told);
         }
         Some(Err(why)) => worker.fail(why),
         None => {}

@@ -148,7 +148,8 @@ impl Node {
     }
 
     fn fetch(&mut self, number: u32) -> Result<(), String> {
-        self.back.fetch(id(number), self.index, 9).unwrap();
+        let parts = (vec![self.index], None);
+        self.back.fetch(id(number), parts, 9).unwrap();
         match self.event() {
             Event::Back(BackDone::Fetched { session: 9, result }) => result,
             _ => panic!("it has not fetched"),
@@ -255,10 +256,14 @@ fn what_two_nodes_have_drained_comes_back_on_two_others() {
         assert_eq!(node.fetch(4), Ok(()));
         assert!(node.has(4));
     }
-    // Older ones are gone, and another number of nodes has no use for it.
+    // Older ones are gone, and three nodes have drained nothing.
     assert!(others[0].fetch(2).is_err());
     let three = others[0].back.parts(3, 1);
-    assert_eq!((three.better, three.failed), (None, vec![4]));
+    assert_eq!(
+        (three.fetch, three.better, three.failed),
+        (None, None, Vec::new())
+    );
+    assert_eq!(others[0].back.all_claims(), claims);
 }
 
 /// The movers of a run find each other anew, and more nodes have lost their stores than the others can make up for.

@@ -12,7 +12,7 @@
 //!
 //! What failed for being too late is tried again when the missing movers have come.
 //!
-//! - `links`, `gather`: the others; `begin`: when they are found; `ends`: the job's end, as the workload manager has it; `running`: node and conductor; `quota`: how much it
+//! - `links`, `gather`: the others; `fetching`, `begin`: when they are found; `ends`: the job's end, as the workload manager has it; `running`: node and conductor; `asking`: checkpoints that programs ask for; `quota`: how much it
 //!   may keep; `restoring`: the files of a rank, also from another node; `unwritten`: what its programs could not be told yet;
 //! - `drain`: to the parallel file system, and `back`: from there; `donors`: what nodes hold that the job does not have any more;
 //!   `other`: the begin from another job's checkpoint; `elastic`: with another number of nodes; `choice`: what its user has chosen for the next run;
@@ -21,6 +21,7 @@
 //!
 //! The thread blocks on the disk. While it reads a folder or writes a segment others wait for its answers, and ask again.
 
+mod asking;
 mod back;
 mod begin;
 mod choice;
@@ -28,6 +29,7 @@ mod donors;
 mod drain;
 mod elastic;
 mod ends;
+mod fetching;
 mod gather;
 #[cfg(test)]
 mod level3_tests;

@@ -6,15 +6,18 @@
 //! ```
 //!
 //! The other job's parts stay that job's, under its keys; the first checkpoint of the job is written in full and needs none of them.
-//! Until then each run begins from the same one.
+//! Until then each run begins from the same one. What its program cannot load is noted with the job itself, and marks nothing of the other's.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
 use gpuos_checkpoint::ids::CheckpointId;
+use gpuos_checkpoint::refusal::Refusal;
 use gpuos_config::options::Restart;
 use gpuos_core::job::JobId;
 use gpuos_mover::output::Ready;
+use gpuos_store::error::Kind;
+use gpuos_store::passed::passed_over;
 
 use super::back::Back;
 use super::elastic::Elastic;
@@ -153,9 +156,34 @@ pub(super) fn gathered(worker: &mut Worker, ready: &Ready) -> Result<(), String>
         return Err(none_of(&other, &ready.passed_over));
     };
     let job = other.job;
+    for (id, by) in &ready.refused {
+        let told = format!("checkpoint {} of job {job} is passed over: {by}", id.number);
+        if !worker.came.contains(&told) {
+            worker.came.push(told);
+        }
+    }
     turn_to(worker, None);
     worker.base = Some(Base { job, id });
     Ok(())
+}
+
+/// What the job's program could not load of the checkpoints that the movers gather, if these are another job's.
+pub(super) fn passed(worker: &Worker) -> Option<Vec<(CheckpointId, Refusal)>> {
+    let other = worker.other.as_ref()?;
+    Some(passed_of(worker, &other.job))
+}
+
+/// The same of this other job.
+pub(super) fn passed_of(worker: &Worker, of: &JobId) -> Vec<(CheckpointId, Refusal)> {
+    let store = worker.shared.store.existing(&worker.start.job);
+    match store.and_then(|store| passed_over(&store, of)) {
+        Ok(passed) => passed,
+        Err(error) if error.kind == Kind::Missing => Vec::new(),
+        Err(error) => {
+            worker.note(&error.to_string());
+            Vec::new()
+        }
+    }
 }
 
 /// Why a job cannot begin from another one's checkpoint.

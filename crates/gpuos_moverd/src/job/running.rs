@@ -1,11 +1,13 @@
 //! A job whose movers have found each other: the loop of the node and the conductor, and what they want done.
 
+mod giving;
+
 use std::collections::{BTreeSet, VecDeque};
 use std::thread::JoinHandle;
 
 use gpuos_checkpoint::commit::Outcome;
 use gpuos_checkpoint::ids::{CheckpointId, LEADER, NodeIndex};
-use gpuos_checkpoint::manifest::{Manifest, ranks};
+use gpuos_checkpoint::manifest::ranks;
 use gpuos_checkpoint::refusal::Refusal;
 use gpuos_config::options::Restart;
 use gpuos_core::job::JobId;
@@ -13,13 +15,13 @@ use gpuos_core::wire::MEMORY_FOLDER;
 use gpuos_mover::message::Bytes;
 use gpuos_mover::node::Node;
 use gpuos_mover::output::{Output, Ready};
-use gpuos_mover::program::{self, Conductor, Input, Join, Reason, Refused, Start, Word};
+use gpuos_mover::program::{self, Conductor, Input, Join, Reason, Start, Word};
 use gpuos_mover::roster::Roster;
 use gpuos_store::disk::LinuxDisk;
-use gpuos_store::error::Kind;
 use gpuos_store::job::JobStore;
 use gpuos_store::store::Store;
 
+use super::asking::Asks;
 use super::back::goes_on;
 use super::donors::{heed, suffices};
 use super::elastic::take_base;
@@ -28,7 +30,7 @@ use super::other::{Next, next};
 use super::quota::Quota;
 use super::restoring::Restorer;
 use super::unwritten::{Tell, Unwritten};
-use crate::carried::{Body, JobRoster, Other, PIECE};
+use crate::carried::{Body, JobRoster, Other};
 use crate::clock::{millis, seconds};
 use crate::folder::JobFolder;
 
@@ -45,6 +47,8 @@ pub struct Running {
     parts: JobStore<'static, LinuxDisk>,
     /// The checkpoint of another job, or of another number of nodes, from which this one begins, and the parts of it that are here.
     base: Option<(CheckpointId, Parts)>,
+    /// What the program could not load of that other job's.
+    passed: Vec<(CheckpointId, Refusal)>,
     /// Where parts of other nodes are hosted, until so many checkpoints more are committed.
     guests: Option<(&'static Store<LinuxDisk>, u32)>,
     job: JobId,
@@ -75,30 +79,6 @@ pub struct Running {
     saved: BTreeSet<u16>,
     /// Sentences for the log.
     notes: Vec<String>,
-}
-
-/// Checkpoints that the program asks for by itself: one that comes too soon waits, and several are one.
-#[derive(Default, Debug)]
-struct Asks {
-    pace_ms: u64,
-    last: Option<u64>,
-    waits: bool,
-}
-
-impl Asks {
-    /// Time went by, and somebody may have asked. Whether a checkpoint is wanted now.
-    fn look(&mut self, now: u64, asked: bool) -> bool {
-        self.waits |= asked;
-        let early = self
-            .last
-            .is_some_and(|last| now < last.saturating_add(self.pace_ms));
-        if !self.waits || early {
-            return false;
-        }
-        self.waits = false;
-        self.last = Some(now);
-        true
-    }
 }
 
 /// Parts of a checkpoint, by the nodes that made them.
@@ -158,6 +138,7 @@ impl Running {
             own,
             parts,
             base: None,
+            passed: Vec::new(),
             guests: None,
             job: JobId::default(),
             restart: Restart::Auto,
@@ -208,10 +189,16 @@ impl Running {
         Some((id.number, parts.manifest(id).ok()?.time))
     }
 
-    /// From what the job wants to begin, and the other job's checkpoint that is that.
-    pub fn begin_from(&mut self, restart: Restart, base: Option<(CheckpointId, Parts)>) {
+    /// From what the job wants to begin, the other job's checkpoint that is that, and those of that job that the program could not load.
+    pub fn begin_from(
+        &mut self,
+        restart: Restart,
+        base: Option<(CheckpointId, Parts)>,
+        passed: Vec<(CheckpointId, Refusal)>,
+    ) {
         self.restart = restart;
         self.base = base;
+        self.passed = passed;
     }
 
     /// Which job it is, and where it hosts parts of other nodes.
@@ -348,44 +335,12 @@ impl Running {
                 Ok(word) => self.conduct(around, Input::Received { from, word }),
                 Err(refused) => self.notes.push(refused.to_string()),
             },
-            Body::ManifestAsk { ticket, id, rank } => {
-                let has =
-                    |it: &&JobStore<LinuxDisk>| it.manifest(id).is_ok_and(|it| has_rank(&it, rank));
-                let part = self.stores(None).find(has);
-                let bytes = part.and_then(|it| it.manifest_bytes(id, None).ok());
-                self.give(around, seat, ticket, bytes);
-            }
-            Body::SegmentAsk {
-                ticket,
-                id,
-                part,
-                offset,
-                length,
-            } => {
-                let mut bytes = vec![0; length.min(PIECE) as usize];
-                let read = |it: &JobStore<LinuxDisk>| it.segment_bytes(id, offset, &mut bytes).ok();
-                let read = self.stores(Some(part)).find_map(read);
-                self.give(around, seat, ticket, read.map(|()| bytes));
-            }
+            Body::ManifestAsk { .. } | Body::SegmentAsk { .. } => self.asked(around, seat, &body),
             Body::Given { ticket, bytes } => {
                 self.restorer.given(ticket, bytes.map(|bytes| bytes.0));
             }
             _ => {}
         }
-    }
-
-    /// What files of ranks may lie in; `part`: of this node alone, as far as what the job begins from is concerned. Of what it has made
-    /// itself there is one part here.
-    fn stores(&self, part: Option<u16>) -> impl Iterator<Item = &JobStore<'static, LinuxDisk>> {
-        let base = self.base.iter().flat_map(|base| &base.1);
-        let base = base.filter(move |(node, _)| part.is_none_or(|part| node.0 == part));
-        base.map(|(_, parts)| parts).chain([&self.parts])
-    }
-
-    fn give(&self, around: &Around<'_>, seat: u16, ticket: u64, bytes: Option<Vec<u8>>) {
-        let bytes = bytes.map(Bytes);
-        let given = Body::Given { ticket, bytes };
-        around.links.say(seat, around.session, given);
     }
 
     fn carry_out(&mut self, around: &mut Around<'_>, mut todo: VecDeque<Todo>) {
@@ -448,6 +403,12 @@ impl Running {
                 self.newest = own.map(|id| (id, true));
                 self.ready = Some(ready.clone());
                 self.whole_at = millis();
+                if self.other(restore).is_some() {
+                    // Its ranks have heard of these numbers.
+                    let numbers = self.passed.iter().map(|(id, _)| id.number);
+                    ready.highest = numbers.fold(ready.highest, u32::max);
+                    ready.refused.extend(self.passed.iter().cloned());
+                }
                 todo.push_back(Todo::Conduct(Input::Ready(ready)));
                 if let Some(id) = restore {
                     let ranks = self.ranks_of(id);
@@ -557,38 +518,12 @@ impl Running {
         }
     }
 
-    /// A rank on a node could not load a checkpoint: it is marked here.
-    fn refuse(&mut self, around: &Around<'_>, id: CheckpointId, node: NodeIndex, by: Refused) {
-        let seat = self.seat_of(node);
-        let refusal = Refusal {
-            rank: by.join.rank,
-            node: seat.map_or("?", |seat| around.links.node(seat)).into(),
-            said: by.said,
-        };
-        let refusal = refusal.cut();
-        for parts in self.stores(None) {
-            match parts.refuse(id, &refusal) {
-                // Nothing of it was here.
-                Err(error) if error.kind == Kind::Missing => {}
-                // Other nodes have the mark as well.
-                Err(error) => tracing::warn!(job = %self.job, "job {}: {error}", self.job),
-                Ok(()) => {}
-            }
-        }
-        self.is_refused = Some(format!("checkpoint {}: {refusal}", id.number));
-    }
-
     /// Where a node sits.
     pub fn seat_of(&self, index: NodeIndex) -> Option<u16> {
         let seats = &self.roster.roster.index_of_seat;
         let seat = seats.iter().position(|own| *own == index)?;
         u16::try_from(seat).ok()
     }
-}
-
-/// Whether the files of a rank are in this part.
-fn has_rank(manifest: &Manifest, rank: u16) -> bool {
-    ranks(manifest).iter().any(|(of, _)| *of == rank)
 }
 
 /// The seats to which a node needs a link: of its set, and of the conductor; all of them where it is that itself.
@@ -601,25 +536,4 @@ fn needs(roster: &Roster, own: NodeIndex) -> Vec<u16> {
     let seats = roster.index_of_seat.iter().zip(0u16..);
     let needed = seats.filter(|(index, _)| needed(index));
     needed.map(|(_, seat)| seat).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_program_that_asks_all_the_time_is_heard_at_its_pace() {
-        let mut asks = Asks {
-            pace_ms: 1000,
-            ..Asks::default()
-        };
-        assert!(!asks.look(0, false));
-        let heard: Vec<u64> = (0..50)
-            .map(|at| at * 100)
-            .filter(|now| asks.look(*now, true))
-            .collect();
-        assert_eq!(heard, [0, 1000, 2000, 3000, 4000]);
-        // What came too soon is not forgotten.
-        assert!(!asks.look(4950, false) && asks.look(5000, false) && !asks.look(9000, false));
-    }
 }

@@ -7,7 +7,6 @@ use gpuos_config::options::parse_checkpoint;
 use gpuos_core::job::JobId;
 use gpuos_core::wire::CheckpointPhase;
 use gpuos_mover::hosting::{claimed, claims};
-use gpuos_mover::hosts::Hosts;
 use gpuos_mover::program::{Input, Join, Reason};
 use gpuos_mover::roster::Claim;
 
@@ -15,8 +14,8 @@ use super::ends::Next;
 use super::gather::{self, Gather};
 use super::running::{Around, Held, Running};
 use super::unwritten::Tell;
-use super::{Phase, Wish, Worker, begin, choice, donors, elastic, new_session, other, recovery};
-use crate::carried::{Base, Body, Carried, JobRoster};
+use super::{Phase, Wish, Worker, choice, donors, elastic, fetching, new_session, other, recovery};
+use crate::carried::{Body, Carried};
 use crate::event::{BackDone, Event};
 use crate::folder::{JobFolder, Kept};
 
@@ -76,7 +75,9 @@ impl Worker {
                 self.tell_leader(said);
             }
             Event::Back(BackDone::Looked { round, found }) => self.back.looked(round, found),
-            Event::Back(BackDone::Fetched { session, result }) => self.fetched(session, result),
+            Event::Back(BackDone::Fetched { session, result }) => {
+                fetching::fetched(self, session, result);
+            }
             Event::Back(BackDone::Taken { session, results }) => {
                 donors::taken_in(self, session, results)
             }
@@ -99,7 +100,7 @@ impl Worker {
     }
 
     /// A checkpoint that is wanted is asked for as soon as somebody conducts.
-    fn pass_wish_on(&mut self) {
+    pub(super) fn pass_wish_on(&mut self) {
         if matches!(self.phase, Phase::Running(_))
             && let Some(reason) = self.wanted.take()
         {
@@ -134,7 +135,7 @@ impl Worker {
     }
 
     /// What the job wants is known: its folder can be made.
-    fn wish(&mut self, gid: u32, asked: &str) -> Result<(), String> {
+    pub(super) fn wish(&mut self, gid: u32, asked: &str) -> Result<(), String> {
         if self.wish.is_none() {
             let option = parse_checkpoint(asked).map_err(|error| error.to_string())?;
             let asked = asked.to_string();
@@ -207,7 +208,7 @@ impl Worker {
                 if session != self.session {
                     self.gather_anew(session);
                 }
-                self.begin(*roster);
+                fetching::begin(self, *roster);
                 self.say(seat, Body::RosterTaken);
             }
             _ if session != self.session => {}
@@ -442,88 +443,6 @@ impl Worker {
         }
     }
 
-    /// The roster is known: node and conductor begin, once there is on this node what they begin with.
-    pub(super) fn begin(&mut self, roster: JobRoster) {
-        if !matches!(self.phase, Phase::Gathering(_)) {
-            return;
-        }
-        other::turn_to(self, roster.of.clone());
-        let own = roster.roster.index_of_seat[usize::from(self.own_seat())];
-        let indices = match &roster.hosts {
-            Some(hosts) => hosts.hosted(self.own_seat()),
-            None => vec![own],
-        };
-        let from = &roster.donors.taking.from;
-        let parts = indices.into_iter();
-        let parts = parts.filter_map(|index| Some((index, from.get(&index.0)?.clone())));
-        let parts: Vec<_> = parts.collect();
-        let Some(id) = roster.drained.fetch else {
-            return match parts.is_empty() {
-                true => self.run_with(roster),
-                false => donors::take_from(self, parts, roster),
-            };
-        };
-        self.note(&format!(
-            "this node's part of checkpoint {} is copied in from the parallel file system",
-            id.number
-        ));
-        self.phase = Phase::Fetching(Box::new(roster));
-        if let Err(why) = self.back.fetch(id, own, self.session) {
-            self.fetched(self.session, Err(why));
-        }
-    }
-
-    /// This node's part was copied in, or not. Where it was not, the job goes on with what else there is.
-    pub(super) fn fetched(&mut self, session: u32, result: Result<(), String>) {
-        if let Err(why) = &result {
-            self.note(why);
-        }
-        if let (Phase::Fetching(roster), true) = (&self.phase, session == self.session) {
-            self.run_with(*roster.clone());
-        }
-    }
-
-    fn run_with(&mut self, roster: JobRoster) {
-        if let Some(hosts) = roster.hosts.clone() {
-            return self.host(roster, hosts);
-        }
-        if let Some(Base { job, id }) = &roster.base {
-            let told = match *job == self.start.job {
-                true => format!(
-                    "the job goes on from checkpoint {} of another number of nodes",
-                    id.number
-                ),
-                false => format!("the job begins from checkpoint {} of job {job}", id.number),
-            };
-            if !self.came.contains(&told) {
-                self.came.push(told);
-            }
-        }
-        let begun = self
-            .wish(roster.gid, &roster.asked)
-            .and_then(|()| begin::running(self, roster));
-        match begun {
-            Ok(running) => {
-                self.phase = Phase::Running(Box::new(running));
-                let asked = self.wish.as_ref().and_then(|wish| wish.option.drain);
-                self.drain.begin(asked, self.start.place.nodes);
-                self.with(|running, around| running.look_at_folder(around));
-                self.pass_wish_on();
-            }
-            Err(why) => self.fail(why),
-        }
-    }
-
-    fn host(&mut self, roster: JobRoster, hosts: Hosts) {
-        let begun = self
-            .wish(roster.gid, &roster.asked)
-            .and_then(|()| elastic::hosted(self, roster, hosts));
-        match begun {
-            Ok(hosted) => self.phase = Phase::Hosting(Box::new(hosted)),
-            Err(why) => self.fail(why),
-        }
-    }
-
     /// There are no checkpoints in this run.
     pub(super) fn fail(&mut self, why: String) {
         tracing::error!(job = %self.start.job, "job {}: {why}", self.start.job);
@@ -590,7 +509,7 @@ impl Worker {
     }
 
     /// Has node and conductor do something, if there are some.
-    fn with(&mut self, done: impl FnOnce(&mut Running, &mut Around<'_>)) {
+    pub(super) fn with(&mut self, done: impl FnOnce(&mut Running, &mut Around<'_>)) {
         let now = self.now();
         if let (Phase::Running(running), Some(folder)) = (&mut self.phase, &self.folder) {
             let mut around = Around {
