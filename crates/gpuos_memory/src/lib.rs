@@ -9,12 +9,14 @@
 //! - [`replay`]: a trace under a policy, and what went over the link.
 //! - [`table`]: where each extent of a process is, and what may be done with it.
 //! - [`link`]: which move goes over a link next.
+//! - [`objects`]: objects of programs that say what they use, over three tiers.
 //!
 //! Pure: no I/O, no clock, no threads, no logging and no unsafe code.
 #![forbid(unsafe_code)]
 
 pub mod bound;
 pub mod link;
+pub mod objects;
 pub mod patterns;
 pub mod policy;
 pub mod replay;

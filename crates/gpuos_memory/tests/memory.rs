@@ -2,6 +2,7 @@
 
 mod bound;
 mod link;
+mod objects;
 mod policies;
 mod table;
 mod trace;
