@@ -71,7 +71,7 @@ fn fabric(given: &Given, host: u64, file: u64) -> Fabric {
 fn sweep(given: &Given, fabric: &Fabric) -> f64 {
     let object = fabric.alloc(given.mib * MIB).expect("room");
     let extent = given.extent * MIB;
-    let mut turn = || {
+    let turn = || {
         for index in 0..given.mib / given.extent {
             let span = Span {
                 offset: index * extent,
@@ -138,7 +138,7 @@ fn calls(given: &Given) -> (u128, u128) {
         offset: 0,
         length: 1,
     };
-    let mut once = || {
+    let once = || {
         let begin = Instant::now();
         let ticket = fabric.acquire(object, span, false, None).expect("a part");
         fabric.wait(ticket, None).expect("there");

@@ -1,9 +1,10 @@
 //! In host memory alone: what several threads read is what they wrote, over all tiers and under pressure.
 
 use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
-use gpuos_fabric::{Advice, Fabric, Failure, ObjectId, Options, Span, Why};
+use gpuos_fabric::{Advice, Event, Fabric, Failure, ObjectId, Options, Span, Tier, Why};
 use gpuos_model::rng::Rng;
 
 const MIB: u64 = 1 << 20;
@@ -206,4 +207,83 @@ fn the_file_has_no_name_and_is_the_users_alone() {
         std::fs::read_dir(folder.path()).expect("a folder").count(),
         0
     );
+}
+
+#[test]
+fn a_full_disk_is_told_and_loses_nothing() {
+    const INSIDE: &str = "GPUOS_FABRIC_FULL";
+    if std::env::var_os(INSIDE).is_none() {
+        // A limit of 4 MiB for files is a disk of that size.
+        let script = r#"trap '' XFSZ; ulimit -f 8192; exec "$0" --exact "$1" --nocapture"#;
+        let out = Command::new("sh")
+            .args(["-c", script])
+            .arg(std::env::current_exe().expect("own path"))
+            .arg("host::a_full_disk_is_told_and_loses_nothing")
+            .env(INSIDE, "1")
+            .output()
+            .expect("runs");
+        let said = String::from_utf8_lossy(&out.stdout);
+        assert!(out.status.success() && said.contains("1 passed"), "{out:?}");
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let fabric = open([2, 0, 8], folder.path());
+    let object = fabric.alloc(8 * EXTENT).expect("room");
+    let write = |index: u64| fabric.write(object, index * EXTENT, &[index as u8 + 1; 100]);
+    let written = (0..8).take_while(|index| write(*index).is_ok()).count() as u64;
+    assert!((2..8).contains(&written), "{written}");
+    let failure = write(written).expect_err("no room");
+    assert_eq!(failure.why, Why::Full);
+    assert!(failure.text.contains("File too large"), "{failure}");
+    let (event, bytes) = fabric.event().expect("no fork").expect("an event");
+    assert!(matches!(event, Event::Less(Tier::File, _)), "{event:?}");
+    assert_eq!(bytes, (written - 2) * EXTENT);
+    for index in 0..written {
+        let mut seen = [0; 100];
+        fabric
+            .read(object, index * EXTENT, &mut seen)
+            .expect("read");
+        assert_eq!(seen, [index as u8 + 1; 100]);
+    }
+}
+
+#[test]
+fn what_cannot_be_read_back_is_poisoned_and_the_rest_goes_on() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let fabric = open([1, 0, 4], folder.path());
+    let object = fabric.alloc(2 * EXTENT).expect("room");
+    fabric.write(object, 0, b"lost").expect("written");
+    let other = span(EXTENT, 4);
+    let ticket = fabric.acquire(object, other, false, None).expect("a part");
+    fabric.wait(ticket, None).expect("there");
+    fabric.release(ticket).expect("a ticket");
+    // The first is in the file now, which loses all that it has.
+    let own = std::fs::read_dir("/proc/self/fd").expect("descriptors");
+    let is_its = |path: &std::path::PathBuf| {
+        std::fs::read_link(path).is_ok_and(|to| to.starts_with(folder.path()))
+    };
+    let file = own.flatten().map(|entry| entry.path()).find(is_its);
+    let file = std::fs::File::options()
+        .write(true)
+        .open(file.expect("the file"));
+    file.expect("opens").set_len(0).expect("cut");
+    let part = span(0, 4);
+    let ticket = fabric.acquire(object, part, true, None).expect("a part");
+    let failure = fabric.wait(ticket, None).expect_err("lost");
+    assert_eq!(failure.why, Why::Poisoned);
+    assert!(failure.text.contains("extent 0 are lost"), "{failure}");
+    for _ in 0..2 {
+        let failure = fabric.acquire(object, part, false, None).expect_err("lost");
+        assert_eq!(failure.why, Why::Poisoned);
+        let failure = fabric.read(object, 0, &mut [0; 4]).expect_err("lost");
+        assert_eq!(failure.why, Why::Poisoned);
+    }
+    fabric.write(object, EXTENT, b"kept").expect("written");
+    let mut seen = [0; 4];
+    fabric.read(object, EXTENT, &mut seen).expect("read");
+    assert_eq!(&seen, b"kept");
+    fabric.free(object).expect("not held");
+    let object = fabric.alloc(2 * EXTENT).expect("room");
+    fabric.read(object, 0, &mut seen).expect("read");
+    assert_eq!(seen, [0; 4]);
 }
