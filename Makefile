@@ -162,7 +162,10 @@ bench-memory:
 	@scripts/needs.sh build
 	@mkdir -p $(TARGET)/bench
 	$(CARGO) bench --locked -q -p gpuos_memory --bench table
+	$(CARGO) build --release --locked -q -p gpuos_cuda
+	@ln -sf ../release/libcuda.so $(TARGET)/bench/libcuda.so.1
 	$(CARGO) bench --locked -q -p gpuos_fabric --bench moves -- --folder $(abspath $(TARGET))/bench $(ARGS)
+	GPUOS_CUDA=memory=8G LD_LIBRARY_PATH=$(abspath $(TARGET))/bench $(CARGO) bench --locked -q -p gpuos_fabric --bench moves -- --folder $(abspath $(TARGET))/bench --device 0 $(ARGS)
 	GPUOS_LONG=1 $(CARGO) test --release --locked -q -p gpuos_preload --lib open_gate -- --nocapture
 
 replay:

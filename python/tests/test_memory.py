@@ -51,10 +51,10 @@ class MemoryTest(unittest.TestCase):
         with self.assertRaisesRegex(memory.NoDriver, "GPU 77|no NVIDIA driver"):
             memory.open(device=77, hbm=EXTENT)
         one = mem.alloc(EXTENT)
-        part = one.acquire(write=True)
+        part = one.acquire(write=True).wait()
         with self.assertRaisesRegex(memory.TierError, "1 tickets hold it"):
             one.free()
-        part.wait().release()
+        part.release()
         for again in (part.release, part.wait, part.view):
             with self.assertRaisesRegex(memory.TierError, "released before"):
                 again()

@@ -1,7 +1,8 @@
 //! Rates of moves beside plain copies and a plain file in the same run, and the time of a call that moves nothing.
 //!
-//! `cargo bench -p gpuos_fabric --bench moves -- --folder FOLDER`, or `make bench-memory`. In host memory, which takes the place of a GPU's: the link is
-//! memory itself, so what the library adds is seen best. Each line is the median of several turns.
+//! `cargo bench -p gpuos_fabric --bench moves -- --folder FOLDER [--device 0]`, or `make bench-memory`. On the simulated driver, and in host memory that takes
+//! the place of a GPU's, the link is memory itself, so what is added to a copy is seen best. Host memory pays for new pages whenever an extent comes in. Each rate is
+//! the median of several turns.
 
 use std::fs::OpenOptions;
 use std::hint::black_box;
@@ -20,6 +21,8 @@ struct Given {
     mib: u64,
     /// MiB of an extent.
     extent: u64,
+    /// A GPU's number; `None`: host memory takes its place.
+    device: Option<i32>,
 }
 
 fn given() -> Option<Given> {
@@ -27,6 +30,7 @@ fn given() -> Option<Given> {
         folder: std::env::temp_dir(),
         mib: 512,
         extent: 16,
+        device: None,
     };
     let mut arguments = std::env::args().skip(1);
     while let Some(name) = arguments.next() {
@@ -36,6 +40,7 @@ fn given() -> Option<Given> {
             "--folder" => given.folder = arguments.next()?.into(),
             "--mib" => given.mib = arguments.next()?.parse().ok()?,
             "--extent" => given.extent = arguments.next()?.parse().ok()?,
+            "--device" => given.device = Some(arguments.next()?.parse().ok()?),
             _ => {}
         }
     }
@@ -56,6 +61,7 @@ fn rate(mib: u64, mut turn: impl FnMut()) -> f64 {
 
 fn fabric(given: &Given, host: u64, file: u64) -> Fabric {
     Fabric::open(&Options {
+        device: given.device,
         hbm: given.mib / 2 * MIB,
         host: host * MIB,
         file: file * MIB,
@@ -88,15 +94,17 @@ fn sweep(given: &Given, fabric: &Fabric) -> f64 {
     rate(2 * given.mib, turn)
 }
 
+/// As many bytes from memory to memory and back.
 fn copies(given: &Given) -> f64 {
     let bytes = (given.extent * MIB) as usize;
     let count = (given.mib / given.extent) as usize;
-    let mut all: Vec<Vec<u8>> = (0..count).map(|at| vec![at as u8 + 1; bytes]).collect();
-    let mut to = vec![1_u8; bytes];
+    let fill = |at: usize| vec![at as u8 + 1; bytes];
+    let mut from: Vec<Vec<u8>> = (0..count).map(fill).collect();
+    let mut to: Vec<Vec<u8>> = (0..count).map(fill).collect();
     rate(2 * given.mib, || {
-        for from in &mut all {
+        for (from, to) in from.iter_mut().zip(&mut to) {
             to.copy_from_slice(black_box(from));
-            from.copy_from_slice(black_box(&to));
+            from.copy_from_slice(black_box(to));
         }
     })
 }
@@ -152,7 +160,12 @@ fn calls(given: &Given) -> (u128, u128) {
 
 fn main() {
     let Some(given) = given() else { return };
+    let place = match given.device {
+        None => "host memory",
+        Some(_) => "GPU",
+    };
     let (median, late) = calls(&given);
+    println!("near memory: {place}");
     println!("acquire, wait and release of what is there: p50 {median} ns, p99 {late} ns");
     let plain = copies(&given);
     let moved = sweep(&given, &fabric(&given, given.mib, 0));
