@@ -285,11 +285,61 @@ static int threads(void)
     return 0;
 }
 
+/* Numbers that mean nothing, mixed with some that do: each call ends, with an error or not, and what was written stays. */
+static int any(void)
+{
+    enum { KEPT = 4 };
+    gpuos_mem *mem;
+    gpuos_object objects[KEPT], kept;
+    gpuos_ticket tickets[KEPT] = {0};
+    gpuos_mem_stats stats;
+    gpuos_mem_event event;
+    gpuos_mem_options two = options(8, 16, 0);
+    uint64_t seed = 1, numbers[6], out, other;
+    int i, n;
+    stats.size = sizeof stats, event.size = sizeof event;
+    WANT(gpuos_mem_open(&two, &mem) == 0 && gpuos_mem_alloc(mem, 2 * MIB, 0, &kept) == 0);
+    memset(bytes, 42, sizeof bytes);
+    WANT(gpuos_mem_write(mem, kept, 0, bytes, sizeof bytes) == 0);
+    for (i = 0; i < KEPT; i++)
+        WANT(gpuos_mem_alloc(mem, 2 * MIB, 0, &objects[i]) == 0);
+    for (i = 0; i < 20000; i++) {
+        for (n = 0; n < 6; n++) {
+            uint64_t r = seed = seed * 6364136223846793005u + 1442695040888963407u;
+            r >>= 33;
+            numbers[n] = r % 5 == 0 ? r % 9 : r % 5 == 1 ? objects[r % KEPT] : r % 5 == 2 ? tickets[r % KEPT] : r % 5 == 3 ? r % (3 * MIB) : seed;
+            if (numbers[n] == kept)
+                numbers[n] = 0;
+        }
+        switch (seed >> 60) {
+        case 0: if (gpuos_mem_alloc(mem, numbers[0], 0, &out) == 0) objects[i % KEPT] = out; break;
+        case 1: gpuos_mem_free(mem, numbers[0]); break;
+        case 2: case 3: case 4: if (gpuos_mem_acquire(mem, numbers[0], numbers[1], numbers[2], (unsigned)numbers[3] % 5, NULL, &out) == 0) tickets[i % KEPT] = out; break;
+        case 5: gpuos_mem_wait(mem, numbers[0], 0); break;
+        case 6: case 7: case 8: gpuos_mem_release(mem, numbers[0]); break;
+        case 9: gpuos_mem_prefetch(mem, numbers[0], numbers[1], numbers[2]); break;
+        case 10: gpuos_mem_advise(mem, numbers[0], numbers[1], numbers[2], (int)(numbers[3] % 4)); break;
+        case 11: gpuos_mem_read(mem, numbers[0], numbers[1], back, numbers[2] % sizeof back); break;
+        case 12: gpuos_mem_written(mem, numbers[0], numbers[1], numbers[2], &out, &other); break;
+        case 13: gpuos_mem_register(mem, numbers[0], numbers[1] % 2 ? "name" : NULL); break;
+        case 14: gpuos_mem_pressure(mem, &event); gpuos_mem_get_stats(mem, &stats); break;
+        default:
+            gpuos_mem_release((gpuos_mem *)(uintptr_t)numbers[0], numbers[1]);
+            gpuos_torch_free((void *)(uintptr_t)numbers[0], 1, 0, NULL);
+            gpuos_mem_place(mem, numbers[0], &out, &other);
+        }
+        WANT(stats.size == sizeof stats);
+    }
+    WANT(gpuos_mem_read(mem, kept, 0, back, sizeof back) == 0 && memcmp(bytes, back, sizeof back) == 0);
+    WANT(gpuos_mem_close(mem) == 0);
+    return 0;
+}
+
 int main(int argc, char **argv)
 {
     if (argc < 3)
         return 2;
     device = atoi(argv[1]);
     folder = argv[2];
-    return wrong() || tiers() || mapped() || torch() || threads() || forked();
+    return wrong() || tiers() || mapped() || torch() || threads() || any() || forked();
 }
