@@ -68,7 +68,6 @@ fn fabric(given: &Given, host: u64, file: u64) -> Fabric {
         folder: Some(given.folder.clone()),
         extent: given.extent * MIB,
         policy: "lru".to_string(),
-        ..Options::default()
     })
     .expect("opens")
 }

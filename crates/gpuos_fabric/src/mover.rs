@@ -59,6 +59,13 @@ fn run(shared: &Shared) {
                         outcome
                     }
                 };
+                let over = |tier| {
+                    let (used, limit) = state.objects.used(tier);
+                    used > limit
+                };
+                let beyond = over(Tier::Hbm) || over(Tier::Host);
+                // What leaves beyond a limit is given back when nothing else is to be done.
+                state.trim |= beyond;
                 state.objects.done(&task, outcome, shared.now());
                 shared.tell(&mut state);
             }

@@ -192,8 +192,21 @@ fn a_gpu_that_has_less_than_it_was_to_have_is_told_and_used() {
             }
             let four = fabric.acquire(object, span(0, 4 * EXTENT), false, None);
             assert_eq!(four.expect_err("too large").why, Why::Full);
-            // What was lowered is given back.
+            // What is lowered is given back to the driver, what is held as soon as it is released.
+            let held = fabric.acquire(object, span(0, 3 * EXTENT), false, None);
+            let held = held.expect("a part");
+            fabric.wait(held, None).expect("there");
             fabric.limit([EXTENT, 8 * EXTENT, 0]).expect("no file");
+            fabric.release(held).expect("a ticket");
+            let free = || {
+                let (mut free, mut total) = (0_u64, 0_u64);
+                let places = [&raw mut free as u64, &raw mut total as u64];
+                cuda.ok("cuMemGetInfo_v2", &places);
+                free
+            };
+            while free() != 2 * EXTENT {
+                std::thread::sleep(Duration::from_millis(1));
+            }
             let ticket = fabric.acquire(object, span(0, 1), false, None);
             fabric.wait(ticket.expect("a part"), None).expect("there");
             cuda.ok("cuMemFree_v2", &[taken]);
