@@ -46,7 +46,7 @@ STRIPPED = STRIP=$(STRIP) scripts/install-stripped.sh
 VERSION  = $(shell sed -n '/^\[workspace.package\]/,/^version/s/^version = "\(.*\)"/\1/p' Cargo.toml)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check style random reference bench bench-checkpoint replay results soak matrix ckpt-matrix ckpt-rto ckpt-losses ckpt-flips ckpt-scale ckpt-overhead ckpt-beside mem-matrix upgrade hostile lint licences build release install uninstall clean sentences forms vm-build vm-from vm-test vm-sh vm-table arm-test
+.PHONY: help demo test check style random reference bench bench-checkpoint bench-memory replay results soak matrix ckpt-matrix ckpt-rto ckpt-losses ckpt-flips ckpt-scale ckpt-overhead ckpt-beside mem-matrix upgrade hostile lint licences build release install uninstall clean sentences forms vm-build vm-from vm-test vm-sh vm-table arm-test
 
 help:
 	@echo 'make demo       real Slurm clusters on this machine, stock and gpuos side by side (root or sudo)'
@@ -56,6 +56,7 @@ help:
 	@echo 'make bench      time of job tests inside slurmctld, stock and gpuos in one run (ARGS=--quick), or that of two builds (FROM=REVISION)'
 	@echo 'make replay     2,000 trace jobs in the real slurmctld, stock and gpuos side by side (ARGS=--quick)'
 	@echo 'make bench-checkpoint rates of the checkpoint store beside fio, the codes and a plain file; writes docs/results/checkpoint-rates.md (ARGS=--mib 4096)'
+	@echo 'make bench-memory time of an allocation among 16 million extents, of calls, and rates of moves beside plain copies and a plain file (ARGS=--mib 2048)'
 	@echo 'make results    bench and replay, 12,500 nodes too, and the planner: docs/results/*.csv and the tables made of them (ARGS=--quick)'
 	@echo 'make forms      all forms of request by states of a cluster: how many jobs gpuos places (half an hour for each release)'
 	@echo 'make soak       5,000 random requests and failures against an independent ledger; 2,000 with slurmctld killed beside them'
@@ -155,6 +156,17 @@ bench-checkpoint:
 	@command -v fio > /dev/null || { echo 'bench-checkpoint measures beside fio: apt-get install fio' >&2; exit 2; }
 	@mkdir -p $(TARGET)/bench
 	$(CARGO) bench --locked -q -p gpuos_store --bench rates -- --folder $(abspath $(TARGET))/bench --page $(CURDIR)/docs/results/checkpoint-rates.md $(ARGS)
+
+# The open gate has no bench of its own: its test prints what it costs.
+bench-memory:
+	@scripts/needs.sh build
+	@mkdir -p $(TARGET)/bench
+	$(CARGO) bench --locked -q -p gpuos_memory --bench table
+	$(CARGO) build --release --locked -q -p gpuos_cuda
+	@ln -sf ../release/libcuda.so $(TARGET)/bench/libcuda.so.1
+	$(CARGO) bench --locked -q -p gpuos_fabric --bench moves -- --folder $(abspath $(TARGET))/bench $(ARGS)
+	GPUOS_CUDA=memory=8G LD_LIBRARY_PATH=$(abspath $(TARGET))/bench $(CARGO) bench --locked -q -p gpuos_fabric --bench moves -- --folder $(abspath $(TARGET))/bench --device 0 $(ARGS)
+	GPUOS_LONG=1 $(CARGO) test --release --locked -q -p gpuos_preload --lib open_gate -- --nocapture
 
 replay:
 	@scripts/needs.sh build lab
@@ -329,8 +341,8 @@ install:
 	install -d $(DESTDIR)$(SHARE)/grafana $(DESTDIR)$(SHARE)/prometheus
 	install -m 644 packaging/grafana/gpuos.json $(DESTDIR)$(SHARE)/grafana/
 	install -m 644 packaging/prometheus/gpuos.rules.yml $(DESTDIR)$(SHARE)/prometheus/
-	@# For programs of users: checkpoints from C, Fortran, shells and Python.
-	install -d $(DESTDIR)$(LIBDIR) $(DESTDIR)$(INCLUDE) $(DESTDIR)$(PKGCONF) $(DESTDIR)$(SHARE)/python/gpuos $(DESTDIR)$(SHARE)/examples/checkpoint
+	@# For programs of users: checkpoints from C, Fortran, shells and Python, memory from C and Python.
+	install -d $(DESTDIR)$(LIBDIR) $(DESTDIR)$(INCLUDE) $(DESTDIR)$(PKGCONF) $(DESTDIR)$(SHARE)/python/gpuos $(DESTDIR)$(SHARE)/examples/checkpoint $(DESTDIR)$(SHARE)/examples/memory
 	if [ -e $(RELEASE)/libgpuos.so ]; then \
 	  $(STRIPPED) 644 $(RELEASE)/libgpuos.so $(DESTDIR)$(LIBDIR)/libgpuos.so.0 $(DESTDIR)$(DEBUGDIR)$(LIBDIR)/libgpuos.so.0.debug && \
 	  ln -sf libgpuos.so.0 $(DESTDIR)$(LIBDIR)/libgpuos.so || exit 1; \
@@ -351,6 +363,7 @@ install:
 	install -m 644 include/gpuos.f90 share/gpuos-checkpoint.sh $(DESTDIR)$(SHARE)/
 	install -m 644 python/gpuos/*.py $(DESTDIR)$(SHARE)/python/gpuos/
 	install -m 644 examples/checkpoint/* $(DESTDIR)$(SHARE)/examples/checkpoint/
+	install -m 644 examples/memory/* $(DESTDIR)$(SHARE)/examples/memory/
 	$(NATIVE)/gpuos man $(DESTDIR)$(MAN)
 	install -d $(DESTDIR)$(MAN8)
 	for daemon in $(DAEMONS); do $(NATIVE)/$$daemon --man > $(DESTDIR)$(MAN8)/$$daemon.8 || exit 1; done

@@ -142,6 +142,8 @@ fn what_is_installed_follows_its_places_and_goes_again() {
             "gpuos-checkpoint.sh",
             "gpuos.f90",
             "python/gpuos/checkpoint.py",
+            "python/gpuos/memory.py",
+            "examples/memory/kv_cache.py",
             "examples/checkpoint/counter.c",
         ] {
             let text = read(&format!("{prefix}/share/gpuos/{name}"));

@@ -10,7 +10,8 @@
 //! - [`table`]: where each extent of a process is, and what may be done with it.
 //! - [`link`]: which move goes over a link next,
 //! - [`lease`]: which process of a node may have how much of which tier, and whose turn it is on a GPU,
-//! - [`protocol`]: what a program and gpuosd say to each other about it.
+//! - [`protocol`]: what a program and gpuosd say to each other about it,
+//! - [`objects`]: objects of programs that say what they use, over three tiers.
 //!
 //! Pure: no I/O, no clock, no threads, no logging and no unsafe code.
 #![forbid(unsafe_code)]
@@ -18,6 +19,7 @@
 pub mod bound;
 pub mod lease;
 pub mod link;
+pub mod objects;
 pub mod patterns;
 pub mod policy;
 pub mod protocol;

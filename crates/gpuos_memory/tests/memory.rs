@@ -9,6 +9,7 @@ mod lease_storm;
 mod lease_support;
 mod lease_turns;
 mod link;
+mod objects;
 mod policies;
 mod protocol;
 mod table;

@@ -34,6 +34,16 @@ fn library() -> TempDir {
     folder
 }
 
+/// A folder with the simulated driver under the name that the library opens.
+fn driver() -> TempDir {
+    let folder = tempfile::tempdir().expect("a folder");
+    let built = std::env::current_exe().expect("own path");
+    let built = built.with_file_name("libcuda.so");
+    assert!(built.exists(), "{}", built.display());
+    symlink(built, folder.path().join("libcuda.so.1")).expect("a link");
+    folder
+}
+
 /// Compiles sources into `folder` and gives the program.
 fn compiled(mut compiler: Command, folder: &Path, flags: &[&str], sources: &[PathBuf]) -> PathBuf {
     let program = folder.join("program");
@@ -110,6 +120,67 @@ fn each_function_says_what_the_header_says() {
     mover.silent();
     let out = run(&["silent"]).output().expect("runs");
     assert!(out.status.success(), "{out:?}");
+}
+
+#[test]
+fn memory_does_what_the_header_says_in_host_memory_and_on_a_gpu() {
+    let Some(cc) = compiler("cc") else { return };
+    let folder = library();
+    let source = root().join("crates/libgpuos/tests/memory.c");
+    let program = compiled(cc, folder.path(), &C, &[source]);
+    let driver = driver();
+    for (device, path) in [("-1", folder.path()), ("0", driver.path())] {
+        let out = Command::new(&program)
+            .arg(device)
+            .arg(folder.path())
+            .env("LD_LIBRARY_PATH", path)
+            .env("GPUOS_CUDA", "memory=64M")
+            .env_remove("GPUOS_NVML_STATE")
+            .env_remove("CUDA_VISIBLE_DEVICES")
+            .output()
+            .expect("runs");
+        assert!(out.status.success(), "device {device}: {out:?}");
+    }
+}
+
+#[test]
+fn the_python_package_and_the_example_do_the_same() {
+    let new = "import sys; sys.exit(sys.version_info < (3, 9))";
+    let here = Command::new("python3").args(["-c", new]).status();
+    if !here.is_ok_and(|status| status.success()) {
+        eprintln!("skipped: there is no python3 of version 3.9 or newer here");
+        return;
+    }
+    let (folder, driver) = (library(), driver());
+    let python = |arguments: &[&str]| {
+        let out = Command::new("python3")
+            .args(["-W", "error"])
+            .args(arguments)
+            .current_dir(root().join("python"))
+            .env("PYTHONPATH", root().join("python"))
+            .env("PYTHONDONTWRITEBYTECODE", "1")
+            .env("GPUOS_LIBRARY", folder.path().join("libgpuos.so.0"))
+            .env("LD_LIBRARY_PATH", driver.path())
+            .env("GPUOS_CUDA", "memory=64M")
+            .env_remove("GPUOS_NVML_STATE")
+            .env_remove("CUDA_VISIBLE_DEVICES")
+            .output()
+            .expect("runs");
+        let said = String::from_utf8_lossy(&out.stderr).into_owned();
+        assert!(out.status.success(), "{said}");
+        (String::from_utf8_lossy(&out.stdout).into_owned(), said)
+    };
+    let (_, said) = python(&["-m", "unittest", "-v", "tests.test_memory"]);
+    assert!(said.contains("\nOK") && !said.contains("skipped"), "{said}");
+    let example = root().join("examples/memory/kv_cache.py");
+    let example = example.to_str().expect("a path");
+    for more in [&[][..], &["--device=0"]] {
+        let (out, _) = python(&[&[example, "--turns=30"], more].concat());
+        assert!(
+            out.contains("98 MiB of cache in 16 MiB: 30 tokens"),
+            "{out}"
+        );
+    }
 }
 
 #[test]

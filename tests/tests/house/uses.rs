@@ -13,7 +13,7 @@ pub const THINKING: [&str; 7] = [
 ];
 
 /// For each crate, the crates of this workspace that it may use. None may use a plugin.
-pub const MAY_USE: [(&str, &[&str]); 32] = [
+pub const MAY_USE: [(&str, &[&str]); 33] = [
     ("gpuos_model", &[]),
     ("gpuos_placement", &["gpuos_model"]),
     ("gpuos_core", &["gpuos_model"]),
@@ -63,7 +63,12 @@ pub const MAY_USE: [(&str, &[&str]); 32] = [
         ],
     ),
     ("gpuos_program", &[]),
-    ("libgpuos", &["gpuos_program"]),
+    // The simulated driver is what its tests run on.
+    (
+        "gpuos_fabric",
+        &["gpuos_memory", "gpuos_model", "gpuos_cuda"],
+    ),
+    ("libgpuos", &["gpuos_program", "gpuos_fabric", "gpuos_cuda"]),
     ("libscr", &["gpuos_program"]),
     // The simulated driver is what its tests run on.
     ("gpuos_preload", &["gpuos_memory", "gpuos_cuda"]),

@@ -18,8 +18,8 @@ pub use two_queues::TwoQueues;
 
 use crate::trace::Extent;
 
-/// A policy for GPU memory that has room for so many extents. Whoever moves them calls it for every touch, in order.
-pub trait Policy {
+/// A policy for GPU memory that has room for so many extents. Whoever moves them calls it for every touch, in order. Threads may hand it on.
+pub trait Policy: Send {
     /// Its name in tables.
     fn name(&self) -> &'static str;
 
