@@ -12,6 +12,7 @@ pub(crate) mod attacker;
 pub(crate) mod attempt;
 mod checkpoints;
 mod claims;
+mod memory;
 mod mps;
 mod network;
 mod node;
@@ -76,6 +77,7 @@ fn attempts() -> Vec<Attempt> {
         screens::all(),
         options::all(),
         claims::all(),
+        memory::all(),
         node::all(),
         mps::all(),
         network::all(),

@@ -36,6 +36,11 @@ pub fn root_socket(socket: &str) -> String {
     format!("{socket}.root")
 }
 
+/// The socket beside gpuosd's on which programs ask for memory in tiers, by the lines of `gpuos_memory::protocol`.
+pub fn memory_socket(socket: &str) -> String {
+    format!("{socket}.memory")
+}
+
 /// What a client asks for.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(tag = "ask", rename_all = "kebab-case", deny_unknown_fields)]

@@ -31,7 +31,8 @@ pub use checkpoint::{
 pub use frame::{Lines, MAX_REPLY, MAX_REQUEST, WireError, decode, encode};
 pub use memory::StepMemory;
 pub use message::{
-    Code, Happening, MPS_VARIABLES, PROTOCOL, Reason, Reply, Request, root_socket, switchable_file,
+    Code, Happening, MPS_VARIABLES, PROTOCOL, Reason, Reply, Request, memory_socket, root_socket,
+    switchable_file,
 };
 pub use mig::{MIG_VARIABLES, MigAsk, MigGpuStatus, MigInstance, MigLoad, MigStatus, Percent};
 pub use reveal::{Viewer, names_others};
