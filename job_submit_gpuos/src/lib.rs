@@ -1,5 +1,5 @@
 //! Slurm job_submit plugin: checks the gpuos options of a job when it is submitted, and refuses with
-//! a sentence what could never run. `--gpuos-mig` and `--gpuos-share` become the GRES that Slurm counts.
+//! a sentence what could never run. `--gpuos-mig` and `--gpuos-share` become the GRES that Slurm counts, `--gpuos-mem` memory.
 //!
 //! Texts of users with control characters are refused in every job. Apart from that, jobs without gpuos options pass
 //! untouched, and so does everything when the release is not known or the site's files have a mistake: then one line in
@@ -7,6 +7,7 @@
 //!
 //! - `request`, `shape` and `check`: what is asked for, against the cluster; `forbid`: against what the site forbids; `refusal`: why not,
 //! - `spares`: what a job with spare nodes becomes; `checkpoint`: whether the site makes checkpoints, and the job has nodes enough,
+//! - `memory`: host memory for GPUs whose programs have more than there is on them,
 //! - `mig`: board, profiles and GRES of a request for slices; `share`: shards, and what they keep apart,
 //! - `notes`: what of a job that is taken is ignored; `jobs` and `neighbours`: whether anybody has a name,
 //! - `wake`: jobs that are let go after a requeue;
@@ -16,6 +17,7 @@ mod check;
 mod checkpoint;
 mod forbid;
 mod jobs;
+mod memory;
 mod messages;
 mod mig;
 mod neighbours;
@@ -80,7 +82,7 @@ pub unsafe extern "C" fn job_submit(
         "job_submit",
         || SUCCESS,
         || match texts(description, submit_uid)
-            .and_then(|()| state::submit(description, rewrite, put))
+            .and_then(|()| state::submit(description, &state::Hands { rewrite, put }))
         {
             Ok(None) => SUCCESS,
             Ok(Some(sentence)) => {
@@ -193,11 +195,16 @@ fn put(description: *mut c_void, changes: &[spares::Change]) {
                 // SAFETY: as above.
                 unsafe { place.write_unaligned(number) };
             }
+            spares::Change::Long(at, number) => {
+                let place = description.wrapping_byte_add(at).cast::<u64>();
+                // SAFETY: as above.
+                unsafe { place.write_unaligned(number) };
+            }
         }
     }
 }
 
-/// Changes what a job that is submitted asks of each node; whether that was done.
+/// Changes what a job that is submitted asks of each node or for each GPU; whether that was done.
 ///
 /// `place` is in the description of the call, at the offset of the exact release, and was read as null or a
 /// string just before: [`state::submit`] asks for it after that only.

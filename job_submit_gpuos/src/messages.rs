@@ -115,6 +115,54 @@ pub mod refused {
         pub fn further_component() on "--gpuos-checkpoint" =
             "this is not the first component of its heterogeneous job, and checkpoints of two components would not be of the same moment",
             write "it for the first component alone, whose program saves, and nothing or --gpuos-checkpoint=off for the others";
+        /// `[memory]` of gpuos.toml does not turn it on.
+        pub fn memory_is_off() on "--gpuos-mem" =
+            "this site gives jobs no more memory than their GPUs have",
+            write "no --gpuos-mem; an administrator can allow it with [memory] oversubscribe = true in gpuos.toml";
+        /// Parts of GPUs, or MPS.
+        pub fn memory_goes_not_with(beside, why, undo) on "--gpuos-mem" =
+            "it does not go with {beside}, {why}", write "one of the two ({undo})";
+        /// slurm.conf has MaxNodeCount.
+        pub fn memory_of_any_node() on "--gpuos-mem" =
+            "this cluster may have nodes that slurm.conf does not name, and what their GPUs have is not known",
+            write "no --gpuos-mem, or ask those who run the cluster";
+        /// The job could get a GPU of which gpuos.toml does not say how much memory it has. What a type of GPU is called in slurm.conf does
+        /// not tell: an A100 has 40 or 80 GB.
+        pub fn memory_of_gpu_unknown(node) on "--gpuos-mem" =
+            "how much memory the GPUs of node {node} have is not said",
+            write "--gpus=TYPE:N with a type of which it is; an administrator says it with [[nodes]] or a [[node-type]] in gpuos.toml";
+        /// No node has GPUs of the type.
+        pub fn memory_of_no_gpu() on "--gpuos-mem" =
+            "no node of this cluster has such GPUs", write "--gpus=TYPE:N with a type that gpuos topo shows";
+        /// More than `most-percent` of a GPU that the job could get, or with tiers=hbm more than it has.
+        pub fn memory_is_too_much(gpu, most) on "--gpuos-mem" =
+            "a GPU that the job could get has {gpu} MiB", write "at most {most}M here, or name a GPU with more by --gpus=TYPE:N";
+        /// Two jobs could be given the same host memory.
+        pub fn memory_is_not_counted() on "--gpuos-mem" =
+            "Slurm does not count memory on this cluster, so that the host's could be promised twice",
+            write "--exclusive with it, or no --gpuos-mem; an administrator has it counted with SelectTypeParameters=CR_Core_Memory in slurm.conf";
+        /// Host memory for the GPUs and that of the program together are more than any node has.
+        pub fn memory_of_host_misfits(needed, largest) on "--gpuos-mem" =
+            "with what the GPUs take of the host's memory the job needs {needed} MiB, and no node with such GPUs has more than {largest} MiB",
+            write "a smaller size, or ask for fewer GPUs on each node";
+        /// The job takes all memory of its nodes, and one that it could get has less than its GPUs need.
+        pub fn memory_of_whole_node(share, host) on "--gpuos-mem" =
+            "it takes {share} MiB of the host's memory for each GPU, and a node with such GPUs has {host} MiB in all",
+            write "--mem=SIZE with it for the program itself, so that Slurm chooses a node with enough, or a smaller size";
+        /// Slurm would give the job a default that it did not name.
+        pub fn memory_of_program_unsaid() on "--gpuos-mem" =
+            "how much of the host's memory the program itself needs is not said",
+            write "--mem=SIZE or --mem-per-gpu=SIZE with it: what the GPUs take is added to that";
+        /// How many CPUs go with a GPU is known when the job starts only.
+        pub fn memory_per_cpu() on "--gpuos-mem" =
+            "how much --mem-per-cpu is for each GPU is not known", write "--mem=SIZE or --mem-per-gpu=SIZE in its place";
+        /// The job asks for memory by another GRES.
+        pub fn memory_of_other_gres() on "--gpuos-mem" =
+            "the job asks for memory in a way that gpuos does not understand", write "--mem=SIZE or --mem-per-gpu=SIZE";
+        /// An update would take from the job what its GPUs need.
+        pub fn memory_stays(share) on "--gpuos-mem" =
+            "{share} MiB of the host's memory are counted for each GPU of the job, and the change would leave less",
+            write "as much for each GPU and what the program needs, or cancel it and submit it anew";
         /// A text of the job, such as its name, would move the cursor or end a line wherever it is shown.
         pub fn control_character(option, code) on option =
             "has the control character U+{code}, which gpuos refuses in texts of jobs", write "one line of printable characters";
@@ -151,6 +199,12 @@ pub mod impossible {
         /// A reason of a refused option that stands for GRES: `steer = false`, or gpuos passes through.
         pub fn not_placed_by_gpuos() = "gpuos does not place jobs on this cluster now",
             "Administrators: slurmctld's log and `gpuos doctor` say why.";
+        /// A reason why `--gpuos-mem` is refused: the layout table lacks a field.
+        pub fn memory_not_in_table() = "gpuos does not know how this release of Slurm has the memory of jobs",
+            "Administrators: see which release it is, and take a gpuos that knows it.";
+        /// The same: gpuos.toml or slurm.conf has a mistake.
+        pub fn files_have_a_mistake() = "gpuos cannot read its configuration",
+            "Administrators: slurmctld's log and `gpuos doctor` name the line.";
         /// The same: slurmctld is out of memory.
         pub fn no_memory() = "slurmctld has no memory left",
             "Administrators: see to slurmctld's host.";
@@ -215,6 +269,23 @@ pub mod notes {
         pub fn spares(option, nodes, all) =
             "gpuos: {option}: the job gets {all} nodes, {nodes} of them for the program that gpuos run starts in its script",
             "Write `gpuos run` in place of `srun`.";
+        /// Memory beyond that of the GPUs, and what the job asks of Slurm for it.
+        pub fn memory_of_node(option, share, gpu, all, own, gpus) =
+            "gpuos: {option}: {share} MiB of the host's memory beside the {gpu} MiB of a GPU: --mem is {all} MiB on each node, {own} MiB of it \
+             for the program itself, the rest for {gpus} of its GPUs",
+            "Nothing is to be done.";
+        /// The same where the job asks for memory by its GPUs.
+        pub fn memory_of_gpu(option, share, gpu, all, own) =
+            "gpuos: {option}: {share} MiB of the host's memory beside the {gpu} MiB of a GPU: --mem-per-gpu is {all} MiB, {own} MiB of it for the \
+             program itself",
+            "Nothing is to be done.";
+        /// The same where the job has all memory of its nodes.
+        pub fn memory_of_all(option, share, gpu) =
+            "gpuos: {option}: {share} MiB of the host's memory beside the {gpu} MiB of a GPU, for each of them, out of all that the node has",
+            "Nothing is to be done.";
+        /// A size that a GPU has itself.
+        pub fn memory_fits(option, gpu) = "gpuos: {option}: nothing of the host's memory, for a GPU has {gpu} MiB",
+            "Nothing is to be done.";
         /// Checkpoints of a job that Slurm does not requeue, by its own options or by JobRequeue=0 of slurm.conf.
         pub fn not_requeued(option) =
             "gpuos: {option}: Slurm does not start the job again by itself after a node has failed; --requeue has it do so",

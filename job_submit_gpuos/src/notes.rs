@@ -51,7 +51,7 @@ pub fn gpus(shape: &Shape) -> Gpus {
 }
 
 /// Options that are about GPUs; those that are about whole ones only come last.
-const ABOUT_GPUS: [&str; 9] = [
+const ABOUT_GPUS: [&str; 10] = [
     "gpuos-topology",
     "gpuos-placement",
     "gpuos-shape",
@@ -61,6 +61,7 @@ const ABOUT_GPUS: [&str; 9] = [
     "gpuos-clocks",
     "gpuos-watch",
     "gpuos-mps",
+    "gpuos-mem",
 ];
 const ABOUT_WHOLE: &[&str] = ABOUT_GPUS.split_at(5).1;
 

@@ -47,6 +47,8 @@ pub enum Change {
     Wide(usize, u32),
     /// 16 bits.
     Narrow(usize, u16),
+    /// 64 bits.
+    Long(usize, u64),
 }
 
 /// What a job with spares becomes.
@@ -285,6 +287,7 @@ mod tests {
                 .map(|change| match change {
                     Change::Wide(_, number) => *number,
                     Change::Narrow(_, number) => u32::from(*number),
+                    Change::Long(_, number) => u32::try_from(*number).unwrap(),
                 })
                 .collect();
             assert_eq!(numbers, [6, 0, 6, 12, 14, 24], "{release}");

@@ -21,6 +21,7 @@ use crate::check::Catalogue;
 use crate::checkpoint;
 use crate::forbid::{self, Places};
 use crate::jobs::Names;
+use crate::memory::{self, Inventory, Raised};
 use crate::messages::{impossible, in_log, refused};
 use crate::mig::{self, Chosen};
 use crate::notes;
@@ -37,6 +38,8 @@ struct Known {
     offsets: Offsets,
     /// Where a job with spare nodes is changed.
     spares: Option<spares::Offsets>,
+    /// Where a job has the memory that it asks for.
+    memory: Option<memory::Offsets>,
     texts: Texts,
     release: Release,
     /// Where names of partitions, accounts and QOS stand.
@@ -73,6 +76,16 @@ struct Read {
     checkpoint: Option<CheckpointConfig>,
     /// Whose jobs may be preempted; read only where checkpoints are made.
     preemption: Preemption,
+    /// Absent: the files have a mistake, or the layout table lacks something.
+    memory: Option<Inventory>,
+}
+
+/// What changes the description of a job.
+pub struct Hands {
+    /// Puts a text in the place of one of Slurm's; whether that was done.
+    pub rewrite: fn(*mut *mut c_char, &str) -> bool,
+    /// Puts numbers there.
+    pub put: fn(*mut c_void, &[Change]),
 }
 
 /// Reads layouts and files once, and says in the log when jobs will not be checked.
@@ -100,6 +113,7 @@ fn known(release: Release) -> Result<Known, String> {
         let_go: LetGo::of(&fields),
         names: Names::of(&fields),
         spares: spares::Offsets::of(&fields),
+        memory: memory::Offsets::of(&fields),
         fields,
         offsets,
         release,
@@ -115,14 +129,10 @@ pub fn texts(description: *mut c_void) -> Result<(), Refusal> {
     }
 }
 
-/// Checks a new job, and has `rewrite` put what it asks of each node into its description where gpuos adds to that, and `put` the
-/// numbers of a job with spare nodes.
+/// Checks a new job, and puts into its description what gpuos adds to what it asks of each node or for each GPU, and the numbers of a
+/// job with spare nodes.
 /// Gives what its user is to be told.
-pub fn submit(
-    description: *mut c_void,
-    rewrite: impl FnOnce(*mut *mut c_char, &str) -> bool,
-    put: impl FnOnce(*mut c_void, &[Change]),
-) -> Result<Option<String>, Refusal> {
+pub fn submit(description: *mut c_void, hands: &Hands) -> Result<Option<String>, Refusal> {
     let Some(Some(known)) = KNOWN.get() else {
         return Ok(None);
     };
@@ -134,7 +144,7 @@ pub fn submit(
         return Ok(None);
     }
     let sources = Sources::from_spank_env(env.iter().map(String::as_str));
-    let taken = take(known, (&env, &sources), description, (rewrite, put));
+    let taken = take(known, (&env, &sources), description, hands);
     taken.map_err(|refusal| refusal.named_by(&sources))
 }
 
@@ -142,10 +152,7 @@ fn take(
     known: &Known,
     (env, sources): (&[String], &Sources),
     description: *mut c_void,
-    (rewrite, put): (
-        impl FnOnce(*mut *mut c_char, &str) -> bool,
-        impl FnOnce(*mut c_void, &[Change]),
-    ),
+    hands: &Hands,
 ) -> Result<Option<String>, Refusal> {
     let options = || JobOptions::from_spank_env(env.iter().map(String::as_str));
     if let Some(places) = &known.places {
@@ -166,7 +173,7 @@ fn take(
     checkpoint::component(&options, known.offsets.component(description))?;
     checkpoint::memory(&options, known.offsets.memory_mib(description))?;
     let Some(raised) = spares::raise(&options, sources, &shape)? else {
-        return place(known, (env, sources), (description, shape), rewrite);
+        return with_memory(known, (env, sources), (description, shape), hands);
     };
     let offsets = known.spares.as_ref();
     let offsets = offsets.ok_or_else(|| Refusal::from(raised.unknown()))?;
@@ -175,20 +182,61 @@ fn take(
         return Ok(None);
     };
     let of_job = (description, raised.shape.clone());
-    let said = place(known, (env, sources), of_job, rewrite)?;
-    put(description, &changes);
+    let said = with_memory(known, (env, sources), of_job, hands)?;
+    (hands.put)(description, &changes);
     let note = String::from(raised.note(sources));
     Ok(Some(
         said.map_or(note.clone(), |said| format!("{note}\n{said}")),
     ))
 }
 
-/// Checks what is about places and GPUs.
+/// Checks what is about GPUs, and adds to the memory of a job what these take of the host's.
+fn with_memory(
+    known: &Known,
+    (env, sources): (&[String], &Sources),
+    (description, shape): (*mut c_void, Shape),
+    hands: &Hands,
+) -> Result<Option<String>, Refusal> {
+    let options = JobOptions::from_spank_env(env.iter().map(String::as_str))?;
+    let Some(asked) = &options.memory else {
+        return place(known, (env, sources), (description, shape), hands);
+    };
+    let refuse = |why: Message| Refusal::from(refused::nothing_given(asked, "--gpuos-mem", why));
+    let offsets = known.memory.as_ref();
+    let offsets = offsets.ok_or_else(|| refuse(impossible::memory_not_in_table()))?;
+    let host = offsets.host(description);
+    let host = host.ok_or_else(|| refuse(impossible::memory_not_in_table()))?;
+    let chosen = with_read(known, |read| match &read.memory {
+        Some(inventory) => memory::choose(inventory, (&options, sources), &shape, host),
+        None => Err(refuse(impossible::files_have_a_mistake())),
+    })?;
+    let said = place(known, (env, sources), (description, shape), hands)?;
+    let Some(chosen) = chosen else {
+        return Ok(said);
+    };
+    let done = match chosen.raised {
+        Some(Raised::Node(mib)) => {
+            (hands.put)(description, &[Change::Long(offsets.per_node, mib)]);
+            true
+        }
+        Some(Raised::Gpu(text)) => (hands.rewrite)(offsets.text_per_gpu(description), &text),
+        None => true,
+    };
+    if !done {
+        return Err(refuse(impossible::no_memory()));
+    }
+    let note = String::from(chosen.sentence);
+    Ok(Some(
+        said.map_or(note.clone(), |said| format!("{note}\n{said}")),
+    ))
+}
+
+/// Checks what is about places, and slices or shares of GPUs.
 fn place(
     known: &Known,
     (env, sources): (&[String], &Sources),
     (description, shape): (*mut c_void, Shape),
-    rewrite: impl FnOnce(*mut *mut c_char, &str) -> bool,
+    hands: &Hands,
 ) -> Result<Option<String>, Refusal> {
     let options = || JobOptions::from_spank_env(env.iter().map(String::as_str));
     let unnamed = |targets: &[Target<'_>]| {
@@ -214,7 +262,7 @@ fn place(
     let (chosen, notes, options) = checked?;
     let mut said = Vec::new();
     if let Some(chosen) = chosen {
-        if !rewrite(known.offsets.per_node(description), &chosen.per_node) {
+        if !(hands.rewrite)(known.offsets.per_node(description), &chosen.per_node) {
             return refuse_gres_options(&options, &impossible::no_memory()).map(|()| None);
         }
         said.push(chosen.sentence);
@@ -301,6 +349,7 @@ pub fn modify(description: *mut c_void, record: *mut c_void) -> Result<(), Refus
             .map_err(|refusal| refusal.named_by(&Sources::from_spank_env(entries())))?;
         }
     }
+    memory_stays(known, description, record)?;
     let Some(update) = offsets.asked_shape(description).filter(request::touches) else {
         return Ok(());
     };
@@ -342,6 +391,35 @@ pub fn modify(description: *mut c_void, record: *mut c_void) -> Result<(), Refus
     })
     .unwrap_or(Ok(()))
     .map_err(|refusal| refusal.named_by(&sources))
+}
+
+/// Refuses a change that would take host memory from a job whose GPUs need it.
+fn memory_stays(
+    known: &Known,
+    description: *mut c_void,
+    record: *mut c_void,
+) -> Result<(), Refusal> {
+    let offsets = &known.offsets;
+    let env = offsets.record_env(record).filter(|env| has_options(env));
+    let Some((env, memory)) = env.zip(known.memory.as_ref()) else {
+        return Ok(());
+    };
+    let options = JobOptions::from_spank_env(env.iter().map(String::as_str));
+    let Some(asked) = options.unwrap_or_default().memory else {
+        return Ok(());
+    };
+    let host = memory.host(description);
+    let shapes = (offsets.asked_shape(description)).zip(offsets.record_shape(record));
+    let Some((host, (update, now))) = host.zip(shapes) else {
+        unreadable();
+        return Ok(());
+    };
+    let then = request::merged(now.clone(), &update);
+    with_read(known, |read| match &read.memory {
+        Some(inventory) => memory::check_update(inventory, &asked, (&now, &then), &host),
+        None => Ok(()),
+    })
+    .map_err(|refusal| refusal.named_by(&Sources::from_spank_env(env.iter().map(String::as_str))))
 }
 
 /// Whether a change lets a job with gpuos options go that waits after a requeue.
@@ -394,9 +472,12 @@ fn configured_at() -> i64 {
 fn read_site(known: &Known, at: i64) -> Read {
     let mut forbidden = Forbidden::default();
     let mut checkpoint = None;
+    let mut memory = None;
     let site = conf::site(Some(&known.fields)).and_then(|site| {
         forbidden = site.config.forbidden.clone();
         checkpoint = Some(site.config.checkpoint.clone());
+        let offsets = known.memory.as_ref();
+        memory = offsets.map(|offsets| Inventory::of(&site, offsets.counted()));
         let nodes = site.nodes.all();
         let cluster = site.cluster(&nodes)?;
         // Nodes with more GPUs than a plan can hold are Slurm's alone.
@@ -430,6 +511,7 @@ fn read_site(known: &Known, at: i64) -> Read {
         forbidden,
         checkpoint,
         preemption,
+        memory,
     }
 }
 

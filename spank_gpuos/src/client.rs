@@ -16,6 +16,9 @@ use crate::{checkpoint, limits, messages, mig, ranks};
 /// [`SOURCES`] as Slurm hands it from one command to the next.
 const SOURCES_INHERITED: &str = "SLURM_SPANK_GPUOS_SOURCES";
 
+/// What srun takes for `--mem-per-gpu`.
+const MEM_PER_GPU: &str = "SLURM_MEM_PER_GPU";
+
 static ASKED: Mutex<Option<Asked>> = Mutex::new(None);
 
 /// What the job of this command hands to its steps, as it was when the command started: the components of a
@@ -63,6 +66,13 @@ pub fn init(spank: Spank<'_>) {
     // Steps know what their job asked for by these; another job has its own.
     let step = is_program("srun") && std::env::var_os("SLURM_JOB_ID").is_some();
     JOB.get_or_init(|| step.then(|| Handed::read(|name| std::env::var(name).ok())));
+    // sbatch and salloc set it to what was asked for the program alone. Without it a step has all that its job has.
+    if JOB
+        .get()
+        .is_some_and(|job| job.as_ref().is_some_and(Handed::has_memory))
+    {
+        remove_variable(MEM_PER_GPU);
+    }
     if !step {
         // The folder of the job that submits this one; a variable of the user's own stays.
         if std::env::var_os(JOB_CHECKPOINT).is_some() {
@@ -147,6 +157,12 @@ pub fn send_options(spank: Spank<'_>) -> c_int {
     if let (Some(_), Some(given)) = (job, &settled.values[Opt::Checkpoint as usize]) {
         let given = given.source.named("--gpuos-checkpoint", &given.value);
         print_note(&format!("gpuos: {}", messages::checkpoint_of_step(given)));
+    }
+    if let (Some(job), Some(given)) = (job, &settled.values[Opt::Memory as usize])
+        && !job.may_have_memory(&given.value)
+    {
+        let given = given.source.named("--gpuos-mem", &given.value);
+        print_note(&format!("gpuos: {}", messages::memory_of_step(given)));
     }
     if let (true, Some(given)) = (is_program("srun"), &settled.values[Opt::Spares as usize]) {
         let given = given.source.named("--gpuos-spares", &given.value);

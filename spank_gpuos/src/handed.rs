@@ -56,7 +56,28 @@ impl Handed {
         match opt {
             Opt::Shape => self.shape.is_some(),
             Opt::Mig => self.mig.is_some(),
+            // What was counted for the job at submission bounds its steps.
+            Opt::Memory if self.is_of_job => true,
             opt => !opt.is_for_steps() || self.limits.has(OPTIONS[opt as usize].name),
+        }
+    }
+
+    /// Whether it has memory beyond that of its GPUs.
+    pub fn has_memory(&self) -> bool {
+        self.limits.options().memory.is_some()
+    }
+
+    /// Whether a step may have so much memory for each GPU: what its job has, or less. A command that makes a job may, for all that is
+    /// known here.
+    pub fn may_have_memory(&self, value: &str) -> bool {
+        !self.is_of_job || self.limits.bounds_memory(value)
+    }
+
+    /// A step asks for more than its job has. slurmstepd has its flag, and is to know that it does not count.
+    fn keep_memory(&mut self) {
+        let name = OPTIONS[Opt::Memory as usize].name;
+        if !self.limits.has(name) {
+            self.limits.record(name, OFF, Source::Flag);
         }
     }
 
@@ -66,6 +87,9 @@ impl Handed {
         for opt in Opt::LIMITS {
             let name = OPTIONS[opt as usize].name;
             match &settled.values[opt as usize] {
+                Some(given) if opt == Opt::Memory && !self.may_have_memory(&given.value) => {
+                    self.keep_memory();
+                }
                 Some(given) => self.limits.record(name, &given.value, given.source),
                 None if settled.undone[opt as usize] => self.limits.record(name, OFF, Source::Flag),
                 None => {}

@@ -8,7 +8,8 @@
 //! - `client`: in the commands; `options`: which value counts, and where it came from; `handed`: what a job hands to its steps,
 //! - `node`: on the nodes; `job_env` and `ranks`: variables and rank file; `limits` and `mig`: power, clocks and MPS, and slices, of a step
 //!   and its tasks,
-//! - `report`: what gpuosd is told, and answers; `checkpoint`: the same of gpuos_mover, and `ahead`: while that is away; `memory`: the folder in memory; `daemon`: the way to both.
+//! - `report`: what gpuosd is told, and answers; `checkpoint`: the same of gpuos_mover, and `ahead`: while that is away; `memory`: the folder in memory,
+//! - `tiers`: memory beyond that of the GPUs; `daemon`: the way to both.
 
 mod ahead;
 mod checkpoint;
@@ -24,6 +25,7 @@ mod node;
 mod options;
 mod ranks;
 mod report;
+mod tiers;
 
 use std::ffi::{c_char, c_int};
 
@@ -86,7 +88,9 @@ pub unsafe extern "C" fn slurm_spank_init_post_opt(
                     node::set_variables(spank);
                     // SAFETY: SPANK's arguments of this hook.
                     let socket = unsafe { report::socket(argc, argv) };
-                    node::report(spank, &socket);
+                    // SAFETY: the same.
+                    let library = unsafe { tiers::library(argc, argv) };
+                    node::report(spank, &socket, &library);
                     // SAFETY: the same.
                     let (mover, jobs) = unsafe { checkpoint::places(argc, argv) };
                     node::prepare_checkpoints(spank, &mover, &jobs);

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
-use gpuos_config::options::{Inherited, JobOptions, OPTIONS, Source};
+use gpuos_config::options::{Inherited, JobOptions, OPTIONS, Source, is_off};
 use gpuos_core::job::JobId;
 use gpuos_core::limits::{Asked, MpsClient, MpsRequest, Share};
 use gpuos_core::wire::MPS_VARIABLES;
@@ -60,8 +60,13 @@ fn over(inherited: &str, noted: &Noted) -> Inherited {
     let mut all = Inherited::parse(inherited);
     for (opt, value) in Opt::LIMITS.into_iter().zip(noted) {
         let name = OPTIONS[opt as usize].name;
+        // Of memory no step has more than its job, which its command has seen to where it could.
+        let beyond = |value: &str| {
+            opt == Opt::Memory && all.has(name) && !is_off(value) && !all.bounds_memory(value)
+        };
         // What the command has handed over already keeps its source; what got around its check is no wish.
-        if let Some(value) = value.as_ref().filter(|value| !all.has_value(name, value)) {
+        let value = value.as_ref();
+        if let Some(value) = value.filter(|value| !all.has_value(name, value) && !beyond(value)) {
             all.record(name, value, Source::Flag);
         }
     }
@@ -246,6 +251,7 @@ mod tests {
             Some("nonsense".into()),
             None,
             None,
+            None,
         ];
         let options = over("power=300W clocks=1200 watch=5 mps=50%", &noted);
         assert_eq!(options.to_string(), "power=80% clocks=1200 watch=5 mps=50%");
@@ -257,19 +263,42 @@ mod tests {
         };
         assert_eq!(asked.mps, Some(mps));
         assert!(asked.shared && asked.sets() && asked.watch_s == Some(300));
-        let quiet = over("watch=5 environment=watch", &[const { None }; 5]);
+        let quiet = over("watch=5 environment=watch", &[const { None }; 6]);
         assert_eq!(
             quiet.reworded("--gpuos-watch=5 and --gpuos-watch is left out"),
             "GPUOS_WATCH=5 (environment) and GPUOS_WATCH=5 (environment) is left out"
         );
         // A step undoes what its job asked for, in the environment of the steps below it as well.
-        let noted = [None, None, Some("OFF".into()), Some("off".into()), None];
+        let noted = [
+            None,
+            None,
+            Some("OFF".into()),
+            Some("off".into()),
+            None,
+            None,
+        ];
         let options = over("power=300W watch=5", &noted);
         assert_eq!(options.to_string(), "power=300W watch=off mps=off");
         let asked = super::asked(&options, false, Some(100));
         assert!(asked.undone && asked.watch_s.is_none() && asked.mps.is_none());
         assert!(
-            super::asked(&over("topology=leaf", &[const { None }; 5]), true, None).is_nothing()
+            super::asked(&over("topology=leaf", &[const { None }; 6]), true, None).is_nothing()
         );
+    }
+
+    #[test]
+    fn a_step_has_no_more_memory_than_its_job() {
+        for (inherited, noted, wanted) in [
+            ("", "120G", "mem=120G"),
+            ("mem=120G", "60G", "mem=60G"),
+            ("mem=120G", "200G", "mem=120G"),
+            ("mem=off", "60G", "mem=off"),
+            ("mem=120G", "off", "mem=off"),
+            ("mem=120G", "nonsense", "mem=120G"),
+        ] {
+            let mut all = [const { None }; 6];
+            all[5] = Some(noted.to_owned());
+            assert_eq!(over(inherited, &all).to_string(), wanted);
+        }
     }
 }

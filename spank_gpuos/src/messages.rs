@@ -65,6 +65,17 @@ gpuos_model::messages! {
     pub fn spares_of_step(option) =
         "{option}: srun runs its program on all nodes that it gets; give the option to sbatch, and write gpuos run in the script",
         "Do what it says.";
+    /// A job has `--gpuos-mem`, and the node lacks the library that its programs would load. They have the memory of their GPUs.
+    pub fn no_library(path) =
+        "programs have no more memory than their GPUs: this node has no {path}",
+        "Administrators: install gpuos on the node, or write preload=PATH after spank_gpuos.so in plugstack.conf.";
+    /// A job has `--gpuos-mem`, and gpuosd of the node is older than that. The job runs, and nothing bounds it but its own memory in Slurm.
+    pub fn no_leases() = "the gpuosd of this node does not know of memory beyond that of GPUs",
+        "Administrators: install one release of gpuos on all hosts.";
+    /// `--gpuos-mem` stood at srun, and its job has less, or none.
+    pub fn memory_of_step(option) =
+        "{option} says nothing: a step has what its job has for each GPU, or less; give it to sbatch or salloc",
+        "Give the option to the command that makes the job.";
     /// srun cannot change what its job has settled for all of its steps.
     pub fn checkpoint_of_step(option) =
         "{option} says nothing: checkpoints are those of the whole job; give it to sbatch or salloc",

@@ -5,7 +5,7 @@
 use gpuos_config::options::{OPTIONS, is_off};
 use gpuos_core::limits::Asked;
 use gpuos_core::step::StepId;
-use gpuos_core::wire::MigAsk;
+use gpuos_core::wire::{MigAsk, memory_socket};
 use gpuos_model::gpuset::GpuSet;
 use gpuos_model::hostlist::expand;
 use slurm_ffi::conf;
@@ -13,7 +13,7 @@ use slurm_ffi::log;
 use slurm_ffi::spank::Spank;
 
 use crate::job_env::{self, Step};
-use crate::{checkpoint, limits, mig, ranks, report};
+use crate::{checkpoint, limits, mig, ranks, report, tiers};
 
 /// Sets the variables of the step that starts, and removes those it inherited.
 pub fn set_variables(spank: Spank<'_>) {
@@ -63,7 +63,7 @@ fn has_whole_job(step: u32) -> bool {
 
 /// Tells gpuosd which GPUs and slices the step has, and its user what could not be done with them as asked; a
 /// step without either is not told.
-pub fn report(spank: Spank<'_>, socket: &str) {
+pub fn report(spank: Spank<'_>, socket: &str, library: &str) {
     let (Some(job), Some(step), Some(uid)) = (spank.job_id(), spank.step_id(), spank.job_uid())
     else {
         return;
@@ -89,11 +89,19 @@ pub fn report(spank: Spank<'_>, socket: &str) {
         mig::forget_inherited(spank);
     }
     let options = limits::of_step(spank);
+    let node = name_in(spank, socket);
+    let memory = tiers::of_step(&options, gpus, limits::is_shared(spank) || ask.is_some())
+        .filter(|_| step != StepId::EXTERN);
+    tiers::set(
+        spank,
+        memory,
+        library,
+        &memory_socket(&socket.replace("%n", &node)),
+    );
     let has_devices = !gpus.is_empty() || ask.is_some();
     let Some(reason) = report::reason(has_devices, &options, OPTIONS) else {
         return;
     };
-    let node = name_in(spank, socket);
     // Without devices there is nothing to set.
     let asked = match has_devices {
         true => limits::asked(&options, limits::is_shared(spank), spank.job_gid()),
@@ -115,6 +123,7 @@ pub fn report(spank: Spank<'_>, socket: &str) {
         gpus,
         asked,
         mig: ask,
+        memory: memory.as_ref().map(tiers::told),
         reason,
     };
     let told = report::started(socket, &node, start);

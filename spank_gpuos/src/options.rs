@@ -12,7 +12,7 @@ use gpuos_config::options::{
 };
 
 /// Number of options.
-pub const COUNT: usize = 16;
+pub const COUNT: usize = 17;
 
 /// One of the plugin's options.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -49,6 +49,8 @@ pub enum Opt {
     Restart = 14,
     /// `--gpuos-spares`
     Spares = 15,
+    /// `--gpuos-mem`
+    Memory = 16,
 }
 
 impl Opt {
@@ -70,13 +72,24 @@ impl Opt {
         Opt::Checkpoint,
         Opt::Restart,
         Opt::Spares,
+        Opt::Memory,
     ];
 
     /// Those about the job's GPUs while it runs, wherever it is placed.
-    pub const LIMITS: [Opt; 5] = [Opt::Power, Opt::Clocks, Opt::Watch, Opt::Mps, Opt::Share];
+    pub const LIMITS: [Opt; 6] = [
+        Opt::Power,
+        Opt::Clocks,
+        Opt::Watch,
+        Opt::Mps,
+        Opt::Share,
+        Opt::Memory,
+    ];
 
     /// Those that do not go with a part of a GPU: they are about whole ones, or slices.
-    const NOT_WITH_SHARE: [Opt; 4] = [Opt::Power, Opt::Clocks, Opt::Mps, Opt::Mig];
+    const NOT_WITH_SHARE: [Opt; 5] = [Opt::Power, Opt::Clocks, Opt::Mps, Opt::Mig, Opt::Memory];
+
+    /// Those that do not go with memory beyond that of whole GPUs.
+    const NOT_WITH_MEMORY: [Opt; 3] = [Opt::Mps, Opt::Mig, Opt::Share];
 
     /// The option whose `val` is this number.
     pub fn from_val(val: i32) -> Option<Opt> {
@@ -107,6 +120,7 @@ impl Opt {
             Opt::Checkpoint => c"_SLURM_SPANK_OPTION_gpuos_gpuos_checkpoint",
             Opt::Restart => c"_SLURM_SPANK_OPTION_gpuos_gpuos_restart",
             Opt::Spares => c"_SLURM_SPANK_OPTION_gpuos_gpuos_spares",
+            Opt::Memory => c"_SLURM_SPANK_OPTION_gpuos_gpuos_mem",
         }
     }
 
@@ -134,6 +148,7 @@ impl Opt {
             Opt::Checkpoint => "SLURM_SPANK__SLURM_SPANK_OPTION_gpuos_gpuos_checkpoint",
             Opt::Restart => "SLURM_SPANK__SLURM_SPANK_OPTION_gpuos_gpuos_restart",
             Opt::Spares => "SLURM_SPANK__SLURM_SPANK_OPTION_gpuos_gpuos_spares",
+            Opt::Memory => "SLURM_SPANK__SLURM_SPANK_OPTION_gpuos_gpuos_mem",
         }
     }
 
@@ -260,8 +275,8 @@ impl Asked {
     /// The values that count, flags over defaults; then forgets the component.
     ///
     /// A flag `off` undoes the default. A default never contradicts a flag: `--gpuos=off` silences the other
-    /// defaults about the place, and any such flag silences `GPUOS=off`; a share of a GPU silences the defaults that
-    /// do not go with it, and the other way round. The error is about a default that is not a value.
+    /// defaults about the place, and any such flag silences `GPUOS=off`; a share of a GPU, and memory beyond that of GPUs, silence
+    /// the defaults that do not go with them, and the other way round. The error is about a default that is not a value.
     pub fn finish(
         &mut self,
         default: impl Fn(Opt) -> Option<String>,
@@ -283,6 +298,7 @@ impl Asked {
         let given = |opt: Opt| values[opt as usize].is_some();
         let any_rule = rules.clone().any(|opt| opt.about_place() && given(opt));
         let whole = Opt::NOT_WITH_SHARE.into_iter().any(given);
+        let tiers = given(Opt::Memory);
         // The switch first: it decides whether the other defaults count.
         // The share before what does not go with it: of two defaults it counts.
         let order = [Opt::Switch, Opt::Share].into_iter();
@@ -293,8 +309,11 @@ impl Asked {
             let Some(value) = default(opt).filter(|value| !value.is_empty()) else {
                 continue;
             };
+            let has = |opt: &Opt| values[*opt as usize].is_some();
             let unfit = match opt {
                 Opt::Share => whole,
+                Opt::Memory => Opt::NOT_WITH_MEMORY.iter().any(has),
+                _ if tiers && Opt::NOT_WITH_MEMORY.contains(&opt) => true,
                 // Without checkpoints there is nothing that spares could go on from.
                 Opt::Spares => values[Opt::Checkpoint as usize].is_none(),
                 _ => Opt::NOT_WITH_SHARE.contains(&opt) && values[Opt::Share as usize].is_some(),

@@ -119,6 +119,88 @@ fn a_share_and_what_does_not_go_with_it() {
 }
 
 #[test]
+fn memory_beyond_that_of_gpus_and_what_does_not_go_with_it() {
+    let values = |flags: &[(Opt, &str)], defaults: &[(Opt, &str)]| {
+        let mut asked = Asked::default();
+        for (opt, value) in flags {
+            asked.note(*opt, flag(value), None);
+        }
+        let default = |opt: Opt| {
+            let mut defaults = defaults.iter();
+            defaults.find_map(|(of, value)| (*of == opt).then(|| (*value).to_owned()))
+        };
+        let values = finish(&mut asked, default).unwrap();
+        [Opt::Memory, Opt::Mps, Opt::Mig, Opt::Share].map(|opt| values[opt as usize].clone())
+    };
+    let some = |text: &str| Some(text.to_owned());
+    let (memory, mps) = ((Opt::Memory, "120G"), (Opt::Mps, "on"));
+    assert_eq!(values(&[], &[memory]), [some("120G"), None, None, None]);
+    // Of two defaults the older option counts, and a flag silences any default.
+    assert_eq!(values(&[], &[memory, mps]), [None, some("on"), None, None]);
+    assert_eq!(values(&[memory], &[mps]), [some("120G"), None, None, None]);
+    assert_eq!(
+        values(&[(Opt::Mig, "1/2")], &[memory]),
+        [None, None, some("1/2"), None]
+    );
+    assert_eq!(
+        values(&[memory], &[(Opt::Share, "timeslice"), (Opt::Mig, "1/2")]),
+        [some("120G"), None, None, None]
+    );
+    // Two flags go on: the controller says that they contradict each other.
+    assert_eq!(
+        values(&[memory, mps], &[]),
+        [some("120G"), some("on"), None, None]
+    );
+}
+
+#[test]
+fn a_step_has_the_memory_of_its_job_or_less() {
+    let limits = |job: &str, value: Option<&str>| {
+        let handed = Handed::read(|name| (name == "GPUOS_JOB_LIMITS").then(|| job.to_owned()));
+        let mut asked = Asked::default();
+        if let Some(value) = value {
+            asked.note(Opt::Memory, flag(value), None);
+        }
+        let settled = asked.finish(none).unwrap();
+        let given = settled.values[Opt::Memory as usize].as_ref();
+        let bounded = given.is_some_and(|given| !handed.may_have_memory(&given.value));
+        let mut variables = handed.with(&settled, true).variables();
+        let (_, limits) = variables.next().unwrap();
+        (limits.unwrap_or_default(), bounded)
+    };
+    for (job, value, told, bounded) in [
+        ("mem=120G", None, "mem=120G", false),
+        ("mem=120G", Some("60G"), "mem=60G", false),
+        (
+            "mem=120G",
+            Some("120G,policy=lru"),
+            "mem=120G,policy=lru",
+            false,
+        ),
+        ("mem=120G", Some("121G"), "mem=120G", true),
+        ("mem=80G,tiers=hbm", Some("60G"), "mem=80G,tiers=hbm", true),
+        (
+            "mem=80G,tiers=hbm",
+            Some("60G,tiers=hbm"),
+            "mem=60G,tiers=hbm",
+            false,
+        ),
+        ("mem=off", Some("60G"), "mem=off", true),
+        ("watch=5", Some("60G"), "watch=5 mem=off", true),
+        ("mem=120G", Some("off"), "mem=off", false),
+    ] {
+        assert_eq!(
+            limits(job, value),
+            (told.to_owned(), bounded),
+            "{job} {value:?}"
+        );
+    }
+    // A default in the environment of a step is none of its job's.
+    let handed = Handed::read(|_| None);
+    assert!(handed.decides(Opt::Memory) && !handed.decides(Opt::Watch));
+}
+
+#[test]
 fn flags_win_over_defaults_and_defaults_fill_in() {
     let mut asked = Asked::default();
     asked.note(Opt::Topology, flag("node"), None);
@@ -265,6 +347,7 @@ const VALUES: [[&str; 2]; COUNT] = [
     ["10m,l2=partner", "10m,dir=/x"],
     ["1234/7", "1/../2"],
     ["2", "0"],
+    ["120G,policy=lru", "120"],
 ];
 
 /// Ways in which a value comes to a component of a job.
@@ -351,7 +434,11 @@ fn every_option_from_every_place_is_taken_undone_or_refused_by_its_name() {
                     Environment => !value.is_empty(),
                     Undone => false,
                     // What no job could have handed over leaves the default to count; the place is the job's.
-                    Inherited => opt.is_for_steps() && value == bad && Opt::LIMITS.contains(&opt),
+                    // So is memory beyond that of the GPUs.
+                    Inherited => {
+                        let own = opt != Opt::Memory && Opt::LIMITS.contains(&opt);
+                        value == bad && own
+                    }
                 };
                 if looked_at && !is_off && value != good {
                     let why = settled.expect_err(&case);

@@ -1,7 +1,7 @@
 //! In slurmstepd: tells gpuosd of this node which step has which GPUs. Without a gpuosd nothing happens.
 //!
 //! No answer is read, and what does not go through at once is left out; gpuosd asks Slurm then. Only a job that wants its
-//! GPUs set waits for the answer, for [`PATIENCE`] at most; and one with slices of GPUs, which has nothing before
+//! GPUs set, or has memory beyond that of its GPUs, waits for the answer, for [`PATIENCE`] at most; and one with slices of GPUs, which has nothing before
 //! they are made, for [`CARVING`], also over a gpuosd that is started anew. So does one with a whole MIG-switchable GPU, in
 //! GRES `gpu` and GRES `gpuos`: it may still be divided.
 
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use gpuos_config::options::{Inherited, OptionHelp};
 use gpuos_core::limits::Asked;
 use gpuos_core::step::StepId;
-use gpuos_core::wire::{Code, MigAsk, Reason, Request, switchable_file};
+use gpuos_core::wire::{Code, MigAsk, Reason, Request, StepMemory, switchable_file};
 use gpuos_model::gpuset::GpuSet;
 use gpuos_model::messages::Message;
 use gpuos_placement::explain::parse_gpus;
@@ -118,6 +118,8 @@ pub struct Start {
     pub asked: Asked,
     /// What it has of the node's slices.
     pub mig: Option<MigAsk>,
+    /// What its programs may use of the memory of each GPU.
+    pub memory: Option<StepMemory>,
     /// Why it is told.
     pub reason: Reason,
 }
@@ -141,6 +143,7 @@ pub fn started(socket: &str, node: &str, start: Start) -> StepAnswer {
         gpus,
         asked,
         mig,
+        memory,
         reason,
     } = start;
     let switchable = !id.is_extern() && !gpus.and(switchable(&path)).is_empty();
@@ -156,7 +159,7 @@ pub fn started(socket: &str, node: &str, start: Start) -> StepAnswer {
         asked,
         mig,
         switchable,
-        memory: None,
+        memory,
         reason,
     };
     let sent = send(&path, &request);
@@ -167,6 +170,16 @@ pub fn started(socket: &str, node: &str, start: Start) -> StepAnswer {
         return carved(&path, (&request, lacks), sent, (ABSENCE, CARVING));
     }
     match sent {
+        Some(socket) if memory.is_some() && !asked.waits() => {
+            match answer(&socket, Instant::now() + PATIENCE) {
+                // An older one takes no message with a field that it does not know, and is to know of the step all the same.
+                Some(Answer::Refused(Code::Malformed, _)) => {
+                    send(&path, &without_memory(request));
+                    StepAnswer::note(messages::no_leases())
+                }
+                _ => StepAnswer::default(),
+            }
+        }
         _ if !asked.waits() => StepAnswer::default(),
         None => StepAnswer::note(messages::no_gpuosd(wishes(&asked))),
         Some(socket) => {
@@ -186,6 +199,13 @@ pub fn started(socket: &str, node: &str, start: Start) -> StepAnswer {
             }
         }
     }
+}
+
+fn without_memory(mut request: Request) -> Request {
+    if let Request::StepStart { memory, .. } = &mut request {
+        *memory = None;
+    }
+    request
 }
 
 /// The MIG-switchable GPUs, which are in GRES `gpu` and in GRES `gpuos`, by their numbers in GRES `gpu`: gpuosd says so beside its socket.

@@ -42,6 +42,7 @@ fn a_report_is_two_lines_and_nobody_at_the_other_end_is_silence() {
         gpus: GpuSet::first(2),
         asked: Asked::default(),
         mig: None,
+        memory: None,
         reason: Reason::Devices,
     };
     started(pattern, "n1", start.clone());
@@ -99,6 +100,7 @@ fn a_job_that_wants_its_gpus_set_waits_for_the_answer_and_not_for_ever() {
         gpus: GpuSet::first(1),
         asked,
         mig: None,
+        memory: None,
         reason: Reason::Devices,
     };
     let tell = || started(text, "n1", start.clone()).notes;
@@ -130,6 +132,67 @@ fn a_job_that_wants_its_gpus_set_waits_for_the_answer_and_not_for_ever() {
     answers.join().unwrap();
     // One that takes the report and says nothing.
     assert!(tell()[0].contains("has not answered"));
+    TOLD.lock().unwrap().take();
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+/// A gpuosd from before there was memory beyond that of GPUs takes no report with it, and is to know of the step all the same.
+#[test]
+fn an_older_daemon_is_told_of_the_step_without_its_memory() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let folder = std::env::temp_dir().join(format!("gpuos-older-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let path = folder.join("sock");
+    let start = Start {
+        id: StepId {
+            job: 11.into(),
+            step: 0,
+        },
+        uid: 1000,
+        gpus: GpuSet::first(1),
+        asked: Asked::default(),
+        mig: None,
+        memory: Some(StepMemory {
+            bytes_per_gpu: 120 << 30,
+            timeslice: false,
+        }),
+        reason: Reason::Devices,
+    };
+    let listener = UnixListener::bind(&path).unwrap();
+    let answers = std::thread::spawn(move || {
+        use std::io::Write;
+        let asked = |reply: Option<Reply>| {
+            let (mut client, _) = listener.accept().unwrap();
+            let mut text: Vec<u8> = Vec::new();
+            while text.iter().filter(|byte| **byte == b'\n').count() < 2 {
+                let mut bytes = [0; 512];
+                let count = client.read(&mut bytes).unwrap();
+                text.extend(&bytes[..count]);
+            }
+            if let Some(reply) = reply {
+                client
+                    .write_all(&encode(&reply, MAX_REPLY).unwrap())
+                    .unwrap();
+            }
+            String::from_utf8(text).unwrap()
+        };
+        let refused = Reply::Refused {
+            code: Code::Malformed,
+            message: "unknown field `memory`".into(),
+        };
+        [asked(Some(refused)), asked(None)]
+    });
+    let told = started(path.to_str().unwrap(), "n1", start);
+    let [first, second] = answers.join().unwrap();
+    assert!(first.contains("\"bytes_per_gpu\":128849018880"), "{first}");
+    assert!(
+        second.contains("step-start") && !second.contains("memory"),
+        "{second}"
+    );
+    assert!(
+        told.notes[0].contains("does not know of memory beyond"),
+        "{told:?}"
+    );
     TOLD.lock().unwrap().take();
     std::fs::remove_dir_all(&folder).unwrap();
 }
@@ -229,6 +292,7 @@ fn a_step_with_a_whole_gpu_that_moves_waits_until_it_is_whole() {
         gpus: GpuSet::EMPTY.with(gpu),
         asked: Asked::default(),
         mig: None,
+        memory: None,
         reason: Reason::Devices,
     };
     let tell = |gpu| started(pattern.to_str().unwrap(), "n1", start(gpu));

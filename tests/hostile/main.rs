@@ -13,6 +13,7 @@ pub(crate) mod attempt;
 mod checkpoints;
 mod claims;
 mod leases;
+mod memory;
 mod mps;
 mod network;
 mod node;
@@ -77,6 +78,7 @@ fn attempts() -> Vec<Attempt> {
         screens::all(),
         options::all(),
         claims::all(),
+        memory::all(),
         node::all(),
         mps::all(),
         leases::all(),

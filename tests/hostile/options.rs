@@ -32,6 +32,7 @@ const OPTIONS: [(&str, &str); gpuos_config::options::OPTIONS.len()] = [
     ("checkpoint", "10m"),
     ("restart", "1234/7"),
     ("spares", "1"),
+    ("mem", "120G"),
 ];
 
 /// The attempts.
@@ -128,6 +129,18 @@ fn environment(all: &mut Vec<Attempt>) {
                 "_SLURM_SPANK_OPTION_gpuos_gpuos_shape=../../{file}",
             ],
             &["--gres=gpu:2"],
+        ),
+        (
+            "memory beyond that of GPUs by LD_PRELOAD, GPUOS_MEM_* and what jobs hand to steps",
+            &[
+                "LD_PRELOAD={file}:/nowhere\nX=1",
+                "GPUOS_MEM_GRANT=99999999999999999999",
+                "GPUOS_MEM_SOCKET={file}",
+                "GPUOS_JOB_LIMITS=mem=16T,policy=lru",
+                "_SLURM_SPANK_OPTION_gpuos_gpuos_mem=16T",
+                "SLURM_SPANK__SLURM_SPANK_OPTION_gpuos_gpuos_mem=16T",
+            ],
+            &["--gres=gpu:1"],
         ),
         (
             "control characters by Slurm's variables of SPANK options",

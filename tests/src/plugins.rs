@@ -54,8 +54,8 @@ pub fn with_faults() -> &'static Path {
     built()
 }
 
-/// The folder with the command `gpuos`, `gpuos-nvml` and the simulated NVML that it copies from beside itself, libgpuos.so and
-/// libscr.so.
+/// The folder with the command `gpuos`, `gpuos-nvml` and the simulated NVML that it copies from beside itself, libgpuos.so,
+/// libscr.so, libgpuos_preload.so and the simulated libcuda.so.
 pub fn programs() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| match std::env::var_os("GPUOS_PROGRAM_DIR") {
@@ -70,6 +70,10 @@ pub fn programs() -> &'static Path {
                 "libgpuos",
                 "-p",
                 "libscr",
+                "-p",
+                "gpuos_preload",
+                "-p",
+                "gpuos_cuda",
             ],
             target(),
         ),

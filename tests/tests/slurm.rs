@@ -32,6 +32,7 @@ mod isolation;
 mod json;
 mod limits;
 mod memory;
+mod memory_grants;
 mod mig;
 mod mig_away;
 mod mig_crash;

@@ -12,8 +12,8 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use gpuos_config::gpuos_toml::http_url;
 use gpuos_config::options::{
-    GresRequest, parse_class, parse_exclusive, parse_gpus, parse_gres, parse_placement,
-    parse_profile, parse_topology,
+    GresRequest, MemoryOption, parse_class, parse_exclusive, parse_gpus, parse_gres, parse_memory,
+    parse_placement, parse_profile, parse_topology,
 };
 use gpuos_core::job::JobId;
 use gpuos_model::gpuset::GpuSet;
@@ -345,6 +345,12 @@ pub struct PlanArgs {
     /// Memory on each node, in MiB or with K, M, G or T.
     #[arg(long, value_name = "SIZE", value_parser = memory)]
     pub mem: Option<u64>,
+    /// Memory for each GPU, as sbatch --gpuos-mem has it: which part of it lies where is said, and counts in --mem.
+    #[arg(long = "gpuos-mem", value_name = "SIZE", value_parser = gpu_memory, conflicts_with = "mig")]
+    pub gpu_mem: Option<MemoryOption>,
+    /// With --gpuos-mem: a trace of the program, or a pattern, as `gpuos mem sim` reads it: what is moved, and how slow that may be.
+    #[arg(long, requires = "gpu_mem", value_name = "TRACE")]
+    pub trace: Option<String>,
     /// How close the GPUs have to be: node, nvlink, a level of the fabric, any.
     #[arg(long, visible_alias = "gpuos-topology", value_name = "LEVEL[:required]", value_parser = topology)]
     pub topology: Option<TopologyRequest>,
@@ -406,6 +412,10 @@ pub struct PlanArgs {
 
 fn class(value: &str) -> Result<String, String> {
     parse_class(value).map_err(|e| reason(&e))
+}
+
+fn gpu_memory(value: &str) -> Result<MemoryOption, String> {
+    parse_memory(value).map_err(|e| reason(&e))
 }
 
 fn alone(value: &str) -> Result<String, String> {

@@ -33,6 +33,7 @@ mod pages_commands;
 #[cfg(test)]
 mod pages_reference;
 mod plan;
+mod plan_memory;
 mod remedies;
 mod remote;
 mod replay;

@@ -62,6 +62,17 @@ fn of_file(file: &str) -> Result<Named> {
     })
 }
 
+/// The trace of a file, or of a pattern.
+///
+/// # Errors
+/// There is neither, or the file has none.
+pub fn trace_named(name: &str) -> Result<Trace> {
+    match Pattern::named(name) {
+        Some(pattern) => Ok(pattern.trace(1)),
+        None => of_file(name).map(|named| named.trace),
+    }
+}
+
 fn sim(args: &MemSimArgs) -> Result<Reply> {
     let traces = match &args.trace {
         None => PATTERNS

@@ -18,6 +18,7 @@ use crate::mix::Mix;
 use crate::network::{self, Network};
 use crate::notes::notes;
 use crate::outlook::{Outlook, known_level, lead, outlook};
+use crate::plan_memory::{self, Split};
 use crate::remedies::{Case, changes, shown};
 use crate::replay::recording;
 use crate::reply::Reply;
@@ -34,6 +35,20 @@ pub fn run(machine: &dyn Machine, config: Option<&Path>, args: &PlanArgs) -> Res
     let mut planner = Planner::new(site.cluster.clone());
     names_something(args, &site, &planner.level_names())?;
     let mut wanted = request(args, &site, &partition)?;
+    let trace = args.trace.as_deref();
+    let memory = args
+        .gpu_mem
+        .map(|asked| plan_memory::split(&site, asked, &wanted, trace));
+    let memory = memory.transpose()?;
+    let host_mib = memory.as_ref().map_or(0, Split::host_mib);
+    let of_node = &mut wanted.request.memory_mib_per_node;
+    *of_node = of_node.saturating_add(host_mib);
+    let with_memory = |mut reply: Reply| {
+        if let Some(memory) = &memory {
+            memory.add(&mut reply);
+        }
+        reply
+    };
     if wanted.partitions.is_empty() {
         // As sbatch does, where Slurm says which one that is.
         let default = slurm::default_partition(machine);
@@ -92,12 +107,12 @@ pub fn run(machine: &dyn Machine, config: Option<&Path>, args: &PlanArgs) -> Res
             reply.text += &mix.text(&wanted.request);
             reply.json["mix"] = mix.json();
             add_exclusions(&neighbours, &mut reply);
-            return Ok(reply);
+            return Ok(with_memory(reply));
         }
         Err(_) if args.defrag => {
             let mut reply = crate::defrag::run(machine, &mut planner, &mix, case, args)?;
             add_exclusions(&neighbours, &mut reply);
-            return Ok(reply);
+            return Ok(with_memory(reply));
         }
         Err(wait) => wait,
     };
@@ -133,7 +148,7 @@ pub fn run(machine: &dyn Machine, config: Option<&Path>, args: &PlanArgs) -> Res
         yes: false,
     };
     add_exclusions(&neighbours, &mut reply);
-    Ok(reply)
+    Ok(with_memory(reply))
 }
 
 /// Adds what rules keep from the job.

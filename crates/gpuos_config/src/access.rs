@@ -122,6 +122,7 @@ pub fn used(options: &JobOptions) -> Vec<(&'static str, String)> {
         checkpoint,
         restart,
         spares,
+        memory,
     } = options;
     let text = |value: &dyn std::fmt::Display| value.to_string();
     // As the options have it.
@@ -149,6 +150,7 @@ pub fn used(options: &JobOptions) -> Vec<(&'static str, String)> {
         ("gpuos-checkpoint", checkpoint.as_ref().map(|one| text(one))),
         ("gpuos-restart", restart.as_ref().map(|one| text(one))),
         ("gpuos-spares", spares.as_ref().map(|one| text(one))),
+        ("gpuos-mem", memory.as_ref().map(|one| text(one))),
     ];
     let all = all.into_iter();
     all.filter_map(|(name, value)| Some((name, value?)))

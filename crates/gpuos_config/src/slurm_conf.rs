@@ -5,6 +5,7 @@
 
 mod address;
 mod devices;
+mod memory;
 mod places;
 mod preemption;
 use std::collections::HashMap;
@@ -36,6 +37,7 @@ pub struct NodeLines {
     /// The most shards of a GPU by a line of gres.conf that names files.
     shards_of_file: Option<u64>,
     dynamic: bool,
+    memory_default: bool,
 }
 
 #[derive(Clone, Default, Debug)]
@@ -47,6 +49,8 @@ struct NodeLine {
     shards: u64,
     sockets: u16,
     cores_per_socket: u16,
+    /// 0: it is not said.
+    memory_mib: u64,
 }
 
 #[derive(Clone, Default, Debug)]
@@ -85,6 +89,17 @@ impl NodeLines {
     /// what a job can get.
     pub fn dynamic(&self) -> bool {
         self.dynamic
+    }
+
+    /// Memory of all nodes in MiB, in the order of [`NodeLines::all`]; 0: it is not said.
+    pub fn memory_mib(&self) -> Vec<u64> {
+        let of = |node: &NodeLine| std::iter::repeat_n(node.memory_mib, node.names.len());
+        self.nodes.iter().flat_map(of).collect()
+    }
+
+    /// Whether a job that asks for no memory gets less than all of its nodes', in some partition at least.
+    pub fn memory_has_default(&self) -> bool {
+        self.memory_default
     }
 
     /// The most shards (GRES `shard`) that a GPU of any node has; 0 = GPUs are not shared. Slurm deals out
@@ -165,6 +180,7 @@ impl NodeLines {
         if get("maxnodecount").is_some() {
             self.dynamic = true;
         }
+        self.memory_default |= memory::sets_default(&keys);
         let Some(name) = get("nodename") else { return };
         if name.eq_ignore_ascii_case("DEFAULT") {
             default.extend(keys.iter().cloned());
@@ -190,6 +206,9 @@ impl NodeLines {
             shards,
             sockets: number("sockets").or(per_board).unwrap_or(1),
             cores_per_socket: number("corespersocket").or(number("cpus")).unwrap_or(1),
+            memory_mib: get("realmemory")
+                .and_then(|value| value.parse().ok())
+                .unwrap_or(0),
         });
     }
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
-use gpuos_memory::policy::{Learned, Policy};
+use gpuos_memory::policy::Policy;
 use gpuos_memory::table::{self, ExtentId, State, Table, Tier};
 use gpuos_memory::trace;
 
@@ -63,7 +63,7 @@ pub(crate) struct Device {
     pub(crate) scratch: Option<u64>,
     /// Other devices that have access to its memory.
     peers: BTreeSet<i32>,
-    pub(crate) policy: Option<Learned>,
+    pub(crate) policy: Option<Box<dyn Policy + Send>>,
 }
 
 /// An allocation that is the driver's.

@@ -2,13 +2,13 @@
 
 use std::collections::BTreeSet;
 
-use gpuos_memory::policy::{Answer, Learned, Policy};
+use gpuos_memory::policy::{Answer, Learned, named};
 use gpuos_memory::table::{State, Tier};
 use gpuos_memory::trace;
 
 use crate::memory::{BATCH, Memory};
 use crate::mutant::{self, Mutant};
-use crate::process::BLOCK;
+use crate::process::{self, BLOCK};
 
 /// Extents by number, in order: what goes down goes first, and makes room.
 #[derive(Default, Debug)]
@@ -120,7 +120,9 @@ impl Memory {
         });
         let mean = (bytes / u64::max(count, 1)).max(BLOCK);
         let room = (there.table.used(Tier::Hbm) + there.table.room(Tier::Hbm)) * BLOCK;
-        let mut policy = Learned::new(((room / mean) as usize).max(1));
+        let room = ((room / mean) as usize).max(1);
+        let policy = named(process::policy(), room);
+        let mut policy = policy.unwrap_or_else(|| Box::new(Learned::new(room)));
         for extent in of_device() {
             if there.table.state(extent.id) == Ok(State::Hbm) {
                 policy.hit(trace::Extent(extent.number));

@@ -5,6 +5,7 @@ use std::io::Write;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use gpuos_memory::policy::NAMES;
 use gpuos_memory::table::BLOCK_MIB;
 
 /// Bytes of a block.
@@ -22,6 +23,8 @@ pub(crate) struct Grant {
 /// Bytes that the process is granted, in all and of the GPU's own memory.
 pub(crate) const GRANT: &str = "GPUOS_MEM_GRANT";
 const HBM: &str = "GPUOS_MEM_HBM";
+/// What decides which extents leave the GPU.
+const POLICY: &str = "GPUOS_MEM_POLICY";
 
 fn read(name: &str, value: Option<String>) -> Result<Option<u64>, String> {
     let Some(value) = value else { return Ok(None) };
@@ -59,6 +62,29 @@ pub(crate) fn grant() -> Option<Grant> {
             return None;
         }
         Some(grant)
+    })
+}
+
+/// The policy of a name, gpuos's where there is none.
+fn read_policy(name: Option<String>) -> Result<&'static str, String> {
+    let Some(name) = name else {
+        return Ok(NAMES[0]);
+    };
+    let known = NAMES.into_iter().find(|known| *known == name);
+    known.ok_or_else(|| {
+        let name = name.escape_debug();
+        format!("{POLICY}='{name}' is none of {}", NAMES.join(", "))
+    })
+}
+
+/// The name of the policy that the environment names.
+pub(crate) fn policy() -> &'static str {
+    static READ: OnceLock<&str> = OnceLock::new();
+    READ.get_or_init(|| {
+        read_policy(std::env::var(POLICY).ok()).unwrap_or_else(|error| {
+            say(format_args!("{error}: {} is taken", NAMES[0]));
+            NAMES[0]
+        })
     })
 }
 
@@ -113,6 +139,20 @@ mod tests {
                 "{error}"
             );
             assert!(parse(Some("1073741824"), Some(wrong)).is_err());
+        }
+    }
+
+    #[test]
+    fn a_policy_is_one_of_those_that_there_are() {
+        let read = |name: &str| read_policy(Some(name.to_owned()));
+        assert_eq!(read_policy(None), Ok("gpuos"));
+        for name in NAMES {
+            assert_eq!(read(name), Ok(name));
+        }
+        for wrong in ["", "LRU", "belady", "\u{1b}[2J"] {
+            let error = read(wrong).unwrap_err();
+            let names = error.contains("is none of gpuos, lru, clock, 2q, arc");
+            assert!(names && !error.contains('\u{1b}'), "{error}");
         }
     }
 }

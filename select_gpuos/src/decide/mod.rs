@@ -57,6 +57,7 @@ static NOTHING_SAID: JobOptions = JobOptions {
     checkpoint: None,
     restart: None,
     spares: None,
+    memory: None,
 };
 
 /// What is kept of decisions from call to call.

@@ -62,6 +62,71 @@ fn plan_says_where_or_why_not() {
 }
 
 #[test]
+fn memory_beyond_that_of_gpus_is_split_and_its_cost_told() {
+    let site = Site::new("24.11.5");
+    site.edit("nodes.txt", "State=IDLE+DRAIN", "State=IDLE");
+    let ask = |toml: &str, more: &[&str]| {
+        site.file("gpuos.toml", toml);
+        let args = [&["plan", "--gpus-per-node=h100:1"], more].concat();
+        let told = site.run(&args);
+        told.out + &told.err
+    };
+    let on = "[memory]\noversubscribe = true\n";
+    let stated = format!("{on}[[nodes]]\nmatch = \"n[1-4]\"\ntype = \"dgx-h100\"\n");
+    let small = format!(
+        "{on}[[node-type]]\nname = \"small\"\nbase = \"dgx-h100\"\ngpu-memory-mib = 5120\n[[nodes]]\nmatch = \"n[1-4]\"\ntype = \"small\"\n"
+    );
+    let split = "Memory of each GPU: 120.0 GiB, of it 78.6 GiB in its own and 41.4 GiB in the host's. --mem grows by 42345 MiB for 1 of a node's GPUs.";
+    let told = ask("", &["--gpuos-mem=120G"]);
+    assert!(told.contains(split), "{told}");
+    assert!(
+        told.contains("sbatch would refuse it: [memory] oversubscribe in gpuos.toml is not true"),
+        "{told}"
+    );
+    let told = ask(on, &["--gpuos-mem=120G"]);
+    assert!(told.contains("says what the GPUs of n"), "{told}");
+    let told = ask(&stated, &["--gpuos-mem=120G", "--trace=loop"]);
+    assert!(told.contains(split) && !told.contains("refuse"), "{told}");
+    assert!(
+        told.contains("loop has 6.3 GiB at once: all of it fits, and nothing is moved."),
+        "{told}"
+    );
+    let told = ask(&stated, &["--gpuos-mem=400G"]);
+    assert!(told.contains("it is more than the 326236 MiB"), "{told}");
+    // Under LRU a loop that is larger than the GPU finds nothing there.
+    let told = ask(&small, &["--gpuos-mem=10G,policy=lru", "--trace=loop"]);
+    let slow = "loop has 6.3 GiB at once. Under lru ";
+    assert!(
+        told.contains(slow) && told.contains("times as slow"),
+        "{told}"
+    );
+    let told = ask(&small, &["--gpuos-mem=5G", "--trace=loop"]);
+    assert!(
+        told.contains("has 6400 MiB at once; write as much or more"),
+        "{told}"
+    );
+    let told = ask(&stated, &["--gpuos-mem=80"]);
+    assert!(told.contains("the unit M, G or T is missing"), "{told}");
+    site.file("gpuos.toml", &small);
+    let args = [
+        "plan",
+        "--gpus-per-node=h100:2",
+        "--gpuos-mem=16G",
+        "--trace=scan",
+        "--json",
+    ];
+    let json = site.run(&args).json();
+    assert_eq!(json["memory"]["host_mib_of_node"], 2 * (16_384 - 4096));
+    assert_eq!(json["memory"]["refused"], serde_json::Value::Null);
+    assert!(
+        json["memory"]["prediction"]["slowdown_at_most"]
+            .as_f64()
+            .unwrap()
+            >= 1.0
+    );
+}
+
+#[test]
 fn what_names_nothing_in_the_cluster_is_no_request() {
     let site = Site::new("24.11.5");
     for (option, words) in [

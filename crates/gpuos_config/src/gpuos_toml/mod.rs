@@ -21,6 +21,7 @@ mod failure_domains;
 mod health;
 mod heartbeat;
 mod isolation;
+mod memory;
 mod metrics;
 mod mig;
 mod mig_layout;
@@ -32,6 +33,7 @@ mod raw;
 mod rules;
 
 pub use checkpoint::{AROUND_END_S, CheckpointConfig, Compression};
+pub use memory::MemoryConfig;
 pub use metrics::{MetricsConfig, http_url};
 pub use mig::{MigBoard, MigConfig, MigPool, STEERED_SLICES};
 pub use mig_layout::{Difference, MigLayout, Pinned, Wanted};
@@ -109,6 +111,8 @@ pub struct Config {
     pub heartbeat: gpuos_core::peers::HeartbeatConfig,
     /// `[checkpoint]`: checkpoints of jobs.
     pub checkpoint: CheckpointConfig,
+    /// `[memory]`: more memory than GPUs have.
+    pub memory: MemoryConfig,
     /// `[access]`: who is told of other users' jobs.
     pub access: crate::access::Access,
     /// `[[forbid]]`: which options whose jobs may not use.
@@ -155,6 +159,7 @@ impl Config {
             metrics: metrics::read(check, &raw.metrics)?,
             heartbeat: heartbeat::read(check, &raw.heartbeat)?,
             checkpoint: checkpoint::read(check, &raw.checkpoint)?,
+            memory: memory::read(check, &raw.memory)?,
             access: access::access(check, &raw.access)?,
             forbidden,
             mig: mig::read(check, &raw.mig)?,
@@ -219,6 +224,7 @@ impl Config {
             metrics: _,
             heartbeat: _,
             checkpoint: _,
+            memory: _,
             access: _,
             forbidden: _,
             mig: _,
@@ -350,6 +356,27 @@ impl Config {
         let rule = self.rules.iter().find(ruled);
         let fits = || self.all_types().find(|node_type| facts.fits(node_type));
         rule.map(|rule| &rule.node_type).or_else(fits).cloned()
+    }
+
+    /// The type of one node where this file says it: that of its `[[nodes]]` table, else the one of its own `[[node-type]]` tables that
+    /// fits. The name of a GPU in slurm.conf alone does not tell boards apart that have different memory: an A100 has 40 or 80 GB.
+    pub fn stated_type(&self, facts: &NodeFacts) -> Option<Arc<NodeType>> {
+        let rule = self
+            .rules
+            .iter()
+            .find(|rule| rule.nodes.contains(&facts.name));
+        let fits = || {
+            self.node_types
+                .iter()
+                .find(|node_type| facts.fits(node_type))
+        };
+        rule.map(|rule| &rule.node_type).or_else(fits).cloned()
+    }
+
+    /// Whether the type of a node is one that [`Config::stated_type`] gives.
+    pub fn states(&self, node: &str, node_type: &NodeType) -> bool {
+        let is_in = |rule: &Rule| rule.nodes.iter().any(|name| name == node);
+        self.rules.iter().any(is_in) || self.node_types.iter().any(|own| own.name == node_type.name)
     }
 
     fn type_of(&self, facts: &NodeFacts) -> Option<Arc<NodeType>> {

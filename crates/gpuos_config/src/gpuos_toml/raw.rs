@@ -13,6 +13,7 @@ pub(crate) struct RawFile {
     pub metrics: RawMetrics,
     pub heartbeat: RawHeartbeat,
     pub checkpoint: RawCheckpoint,
+    pub memory: RawMemory,
     pub node_type: Vec<Spanned<RawType>>,
     pub nodes: Vec<Spanned<RawRule>>,
     pub fabric: RawFabric,
@@ -95,6 +96,15 @@ pub(crate) struct RawCheckpoint {
     pub shared: Option<Spanned<String>>,
     pub shared_every: Option<Spanned<i64>>,
     pub shared_rate_mib: Option<Spanned<i64>>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+#[serde(expecting = "a table: write [memory]")]
+pub(crate) struct RawMemory {
+    pub oversubscribe: Option<bool>,
+    pub most_percent: Option<Spanned<i64>>,
+    pub reserve_mib: Option<Spanned<i64>>,
 }
 
 #[derive(Deserialize, Default)]

@@ -4,7 +4,7 @@ use std::fmt;
 use gpuos_checkpoint::sets::Scheme;
 use gpuos_model::words::{check_value, not_understood};
 
-use super::OptionError;
+use super::{OptionError, size};
 
 const FORM: &str = "auto, a time from 1s to 7d such as 10m, either with l0=SIZE, l2=SCHEME, l3=every:N or l3=off after it such as 10m,l0=16G,l2=partner";
 
@@ -18,9 +18,6 @@ const UNITS: [(char, u32); 4] = [('d', 86_400), ('h', 3600), ('m', 60), ('s', 1)
 
 /// How words begin that later releases may know.
 const LATER: [&str; 2] = ["dir=", "every:"];
-
-/// Units of a size in memory as Slurm's `--mem` has them, the largest first, and their MiB.
-const SIZES: [(char, u32); 3] = [('t', 1 << 20), ('g', 1 << 10), ('m', 1)];
 
 /// The largest `l0=SIZE` in MiB, 16 TiB; own choice.
 pub const MOST_MEMORY_MIB: u32 = 16 << 20;
@@ -197,23 +194,10 @@ fn parse_drain(word: &str) -> Result<Drain, String> {
 }
 
 fn parse_size(word: &str) -> Result<u32, String> {
-    let size = SIZES.iter().find_map(|(unit, mib)| {
-        let number = word.strip_suffix(*unit)?;
-        let digits = (1..=9).contains(&number.len()) && number.bytes().all(|b| b.is_ascii_digit());
-        let number: u64 = number.parse().ok().filter(|_| digits)?;
-        u32::try_from(number * u64::from(*mib)).ok()
-    });
-    match size {
+    match size::parse(word) {
         Some(mib @ 1..=MOST_MEMORY_MIB) => Ok(mib),
         _ => Err("l0= is memory of each node from 1M to 16T, such as 16G".into()),
     }
-}
-
-/// The text form of so many MiB: `512M`, `16G`, in the largest unit that has it whole.
-fn size(mib: u32) -> String {
-    let whole = SIZES.iter().find(|(_, unit)| mib.is_multiple_of(*unit));
-    let (unit, of) = whole.unwrap_or(&('m', 1));
-    format!("{}{}", mib / of, unit.to_ascii_uppercase())
 }
 
 fn parse_every(word: &str) -> Result<Every, String> {
@@ -266,7 +250,7 @@ impl fmt::Display for CheckpointOption {
         } = self;
         write!(f, "{every}")?;
         if let Some(mib) = memory_mib {
-            write!(f, ",l0={}", size(*mib))?;
+            write!(f, ",l0={}", size::text(*mib))?;
         }
         if let Some(scheme) = scheme {
             write!(f, ",l2={scheme}")?;

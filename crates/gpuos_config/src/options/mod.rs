@@ -16,9 +16,11 @@ use gpuos_placement::plan::{Placement, TopologyRequest};
 mod checkpoint;
 pub mod gres;
 mod limits;
+mod memory;
 mod mig;
 pub mod refusals;
 mod share;
+mod size;
 mod source;
 mod spares;
 
@@ -27,6 +29,7 @@ pub use checkpoint::{
 };
 pub use gres::{GresRequest, parse_gpus, parse_gres};
 pub use limits::{parse_clocks, parse_mps, parse_power, parse_share, parse_watch};
+pub use memory::{MemoryOption, MemoryPolicy, MemoryTiers, parse_memory};
 pub use mig::{MAX_KINDS, parse_mig};
 use share::check_target;
 pub use share::{is_exclusive, parse_class, parse_exclusive};
@@ -261,6 +264,20 @@ pub const OPTIONS: &[OptionHelp] = &[
                   for each node or task. Not with --gpuos-shape, heterogeneous jobs or srun. Goes with --gpuos=off.",
         without_gpus: false,
     },
+    OptionHelp {
+        name: "gpuos-mem",
+        argument: "SIZE[,tiers=TIERS][,policy=POLICY]",
+        environment: "GPUOS_MEM",
+        summary: "memory for each GPU, more than it has: 120G; the rest lies in the host's memory",
+        details: "CUDA programs of the job see SIZE as the memory of each of its GPUs. What the GPU has no room for lies in \
+                  memory of the host, which the GPU reads in place, and moves between the two as the program uses it. \
+                  That host memory is the job's: it is added to --mem or --mem-per-gpu at submission, and sbatch says how much. \
+                  TIERS is hbm+dram, or hbm for a limit within the GPU's memory. POLICY decides what leaves the GPU: gpuos, \
+                  lru, clock, 2q or arc. Programs need no change; how much slower one gets depends on what it touches: \
+                  gpuos plan --gpuos-mem tells. Steps have what their job has, or less: srun --gpuos-mem. Whole GPUs only: not with \
+                  --gpuos-mig, --gpuos-mps or --gpuos-share. Goes with --gpuos=off.",
+        without_gpus: false,
+    },
 ];
 
 /// Why the value of an option is refused. Displays as one sentence that names the option,
@@ -456,6 +473,8 @@ pub struct JobOptions {
     pub restart: Option<Restart>,
     /// Spare nodes.
     pub spares: Option<u16>,
+    /// Memory for each GPU.
+    pub memory: Option<MemoryOption>,
 }
 
 impl JobOptions {
@@ -493,6 +512,7 @@ impl JobOptions {
             "gpuos-checkpoint" => self.checkpoint = asked.map(parse_checkpoint).transpose()?,
             "gpuos-restart" => self.restart = asked.map(parse_restart).transpose()?,
             "gpuos-spares" => self.spares = asked.map(parse_spares).transpose()?,
+            "gpuos-mem" => self.memory = asked.map(parse_memory).transpose()?,
             "gpuos" => self.off = !parse_switch(value)?,
             other => {
                 let known: Vec<String> = OPTIONS.iter().map(|o| format!("--{}", o.name)).collect();

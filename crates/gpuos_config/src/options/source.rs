@@ -4,7 +4,7 @@
 //! job, which its user can write himself: what is not understood there is passed over, and what is forbidden stays so.
 use std::fmt;
 
-use super::{JobOptions, OPTIONS, OptionHelp};
+use super::{JobOptions, OPTIONS, OptionHelp, parse_memory};
 
 /// Entry of a job's `spank_job_env` with [`Sources::text`].
 pub const SOURCES: &str = "GPUOS_SOURCES";
@@ -121,7 +121,7 @@ impl Sources {
 }
 
 /// Options of `JobOptions` that a step of a job has for itself.
-const OF_STEPS: [&str; 5] = ["power", "clocks", "watch", "mps", "share"];
+const OF_STEPS: [&str; 6] = ["power", "clocks", "watch", "mps", "share", "mem"];
 
 /// What a job says of its GPUs while it runs, in one line that its steps inherit: `power=300W watch=off`. `off` stands
 /// there where the default of the environment does not count either.
@@ -187,6 +187,13 @@ impl Inherited {
         };
         self.pairs()
             .any(|(name, value)| !is_off(value) && needs(name))
+    }
+
+    /// Whether memory for each GPU, as `--gpuos-mem` has it, is what is said here of it, or less.
+    pub fn bounds_memory(&self, value: &str) -> bool {
+        let (most, asked) = (self.options().memory, parse_memory(value).ok());
+        most.zip(asked)
+            .is_some_and(|(most, asked)| asked.is_within(&most))
     }
 
     /// Whether an option is undone.

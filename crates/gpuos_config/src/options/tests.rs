@@ -203,6 +203,7 @@ fn steps_inherit_what_their_job_said_of_its_gpus() {
         "watch=on share=mps:25%",
         "share=timeslice",
         "share=timeslice:3",
+        "watch=on mem=120G,policy=lru",
     ] {
         let read = Inherited::parse(said);
         assert_eq!(read.to_string(), said);
@@ -242,6 +243,7 @@ fn off_undoes_every_option_but_the_switch() {
         ("checkpoint", "10m,l2=partner"),
         ("restart", "1234/7"),
         ("spares", "2"),
+        ("mem", "120G"),
     ];
     assert_eq!(
         good.len() + 1,

@@ -48,7 +48,7 @@ pub enum Answer {
 pub const NAMES: [&str; 5] = ["gpuos", "lru", "clock", "2q", "arc"];
 
 /// The policy of a name, for room for `capacity` extents, of which there is at least one.
-pub fn named(name: &str, capacity: usize) -> Option<Box<dyn Policy>> {
+pub fn named(name: &str, capacity: usize) -> Option<Box<dyn Policy + Send>> {
     Some(match name {
         "gpuos" => Box::new(Learned::new(capacity)),
         "lru" => Box::new(Lru::new()),

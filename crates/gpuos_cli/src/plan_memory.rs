@@ -1,0 +1,254 @@
+//! `gpuos plan --gpuos-mem`: which part of a job's memory lies where, and what that may cost by a trace of its program.
+
+use anyhow::{Context, Result, bail};
+use gpuos_config::options::{MemoryOption, MemoryTiers};
+use gpuos_host::slurm::site::{JobRequest, Site};
+use gpuos_memory::policy::named;
+use gpuos_memory::replay::replay;
+use gpuos_memory::trace::Trace;
+use gpuos_model::cluster::NodeType;
+use gpuos_placement::plan::GpuShape;
+use serde_json::{Value, json};
+
+use crate::mem::trace_named;
+use crate::reply::Reply;
+
+/// Where the memory of each GPU of a job lies.
+pub struct Split {
+    asked: MemoryOption,
+    /// The memory of the smallest GPU that the job could get, in MiB, and what of it programs have for their data.
+    gpu_mib: u64,
+    own_mib: u64,
+    /// Of the host's memory for each GPU, in MiB.
+    share_mib: u64,
+    /// GPUs of a node at most.
+    gpus: u64,
+    /// Why sbatch would refuse it.
+    refusal: Option<String>,
+    prediction: Option<Prediction>,
+}
+
+/// What a trace of the program says.
+struct Prediction {
+    trace: String,
+    /// What the program has at most at once, in MiB.
+    footprint_mib: u64,
+    moved_mib: u64,
+    /// Seconds on the link to the host, and seconds in which what is touched is read from GPU memory.
+    link_s: f64,
+    gpu_s: f64,
+    /// GB/s of both.
+    link_gbps: f64,
+    gpu_gbps: f64,
+}
+
+/// Splits what is asked for, on the smallest GPU that the job could get. `trace` is a file or the name of a pattern.
+///
+/// # Errors
+/// It is not known what the GPUs have, or a trace cannot be read.
+pub fn split(
+    site: &Site,
+    asked: MemoryOption,
+    wanted: &JobRequest,
+    trace: Option<&str>,
+) -> Result<Split> {
+    let config = &site.config.memory;
+    let kind = wanted.gres_type.as_deref();
+    let nodes = site.nodes.iter().zip(&site.cluster.nodes);
+    let types: Vec<(&str, &NodeType)> = nodes
+        .filter(|(record, _)| !record.gpus_of_type(kind).is_empty())
+        .filter_map(|(record, node)| Some((record.name.as_str(), node.node_type.as_deref()?)))
+        .collect();
+    let least = types.iter().min_by_key(|(_, of)| of.gpu_memory_mib);
+    let Some((node, least)) = least.filter(|(_, of)| of.gpu_memory_mib > 0) else {
+        bail!(
+            "--gpuos-mem={asked}: what the GPUs of this cluster have is not known; a [[node-type]] in gpuos.toml says it"
+        );
+    };
+    let gpu_mib = least.gpu_memory_mib;
+    let own_mib = gpu_mib.saturating_sub(config.reserve_mib.into());
+    let share_mib = match asked.tiers {
+        MemoryTiers::Hbm => 0,
+        MemoryTiers::HbmAndDram => config.host_share(asked.mib.into(), gpu_mib),
+    };
+    let most = match asked.tiers {
+        MemoryTiers::Hbm => gpu_mib,
+        MemoryTiers::HbmAndDram => config.most_mib(gpu_mib),
+    };
+    let unsaid = types
+        .iter()
+        .find(|(name, of)| !site.config.states(name, of));
+    let refusal = match unsaid {
+        _ if !config.oversubscribe => {
+            Some("[memory] oversubscribe in gpuos.toml is not true".to_owned())
+        }
+        Some((node, _)) => Some(format!(
+            "no [[nodes]] or [[node-type]] in gpuos.toml says what the GPUs of {node} have"
+        )),
+        None if u64::from(asked.mib) > most => Some(format!(
+            "it is more than the {most} MiB that are the most beside a GPU of {node}"
+        )),
+        None => None,
+    };
+    let most_gpus = types
+        .iter()
+        .map(|(_, of)| of.gpus as u64)
+        .max()
+        .unwrap_or(1);
+    let request = &wanted.request;
+    let gpus = match request.gpus {
+        GpuShape::PerNode(gpus) => gpus.into(),
+        GpuShape::Total(gpus) => u64::from(gpus).saturating_sub(u64::from(request.min_nodes) - 1),
+        _ => most_gpus,
+    };
+    let prediction = trace.map(|name| predict(name, &asked, own_mib, least));
+    Ok(Split {
+        asked,
+        gpu_mib,
+        own_mib: own_mib.min(asked.mib.into()),
+        share_mib,
+        gpus: gpus.clamp(1, most_gpus),
+        refusal,
+        prediction: prediction.transpose()?,
+    })
+}
+
+fn predict(
+    name: &str,
+    asked: &MemoryOption,
+    own_mib: u64,
+    node_type: &NodeType,
+) -> Result<Prediction> {
+    let trace: Trace = trace_named(name)?;
+    let mib = u64::from(trace.extent_mib);
+    let capacity = usize::try_from(own_mib.min(asked.mib.into()) / mib)?;
+    let footprint_mib = trace.footprint() as u64 * mib;
+    if footprint_mib > asked.mib.into() {
+        bail!(
+            "--gpuos-mem={asked}: the program of {name} has {footprint_mib} MiB at once; write as much or more"
+        );
+    }
+    let (link_gbps, gpu_gbps) = (
+        f64::from(node_type.pcie_gbps),
+        f64::from(node_type.figures.memory_gbps),
+    );
+    if link_gbps <= 0.0 || gpu_gbps <= 0.0 {
+        bail!(
+            "--trace={name}: the node type {} has no pcie-gbps or no gpu-memory-gbps; gpuos.toml can say them",
+            node_type.name
+        );
+    }
+    let mut policy =
+        named(asked.policy.name(), capacity.max(1)).context("there is no such policy")?;
+    let moved = replay(&trace, capacity.max(1), policy.as_mut())
+        .with_context(|| format!("{name}: {} is at fault", asked.policy.name()))?;
+    let moved_mib = match footprint_mib <= own_mib {
+        true => 0,
+        false => (moved.fetched + moved.written_back) * mib,
+    };
+    let seconds = |mib: u64, gbps: f64| (mib << 20) as f64 / (gbps * 1e9);
+    Ok(Prediction {
+        trace: name.into(),
+        footprint_mib,
+        moved_mib,
+        link_s: seconds(moved_mib, link_gbps),
+        gpu_s: seconds(moved.touches * mib, gpu_gbps),
+        link_gbps,
+        gpu_gbps,
+    })
+}
+
+/// GiB with one digit.
+fn gib(mib: u64) -> String {
+    let tenths = (mib * 10 + 512) / 1024;
+    format!("{}.{} GiB", tenths / 10, tenths % 10)
+}
+
+impl Split {
+    /// MiB of each node's memory that the job needs for its GPUs.
+    pub fn host_mib(&self) -> u64 {
+        self.share_mib.saturating_mul(self.gpus)
+    }
+
+    /// Adds it to an answer.
+    pub fn add(&self, reply: &mut Reply) {
+        reply.text += &self.text();
+        reply.json["memory"] = self.json();
+    }
+
+    fn text(&self) -> String {
+        let mut text = match self.share_mib {
+            0 => format!(
+                "Memory of each GPU: {}, all in its own.\n",
+                gib(self.asked.mib.into())
+            ),
+            share => format!(
+                "Memory of each GPU: {}, of it {} in its own and {} in the host's. --mem grows by {} MiB for {} of a node's GPUs.\n",
+                gib(self.asked.mib.into()),
+                gib(self.own_mib),
+                gib(share),
+                self.host_mib(),
+                self.gpus
+            ),
+        };
+        if let Some(why) = &self.refusal {
+            text += &format!("sbatch would refuse it: {why}.\n");
+        }
+        if let Some(told) = &self.prediction {
+            text += &told.text(self.asked.policy.name());
+        }
+        text
+    }
+
+    fn json(&self) -> Value {
+        json!({
+            "size_mib": self.asked.mib,
+            "gpu_mib": self.gpu_mib,
+            "host_mib_per_gpu": self.share_mib,
+            "gpus_of_node": self.gpus,
+            "host_mib_of_node": self.host_mib(),
+            "refused": self.refusal,
+            "prediction": self.prediction.as_ref().map(|told| json!({
+                "trace": told.trace,
+                "policy": self.asked.policy.name(),
+                "footprint_mib": told.footprint_mib,
+                "moved_mib": told.moved_mib,
+                "link_seconds": told.link_s,
+                "gpu_seconds": told.gpu_s,
+                "slowdown_at_most": told.slowdown(),
+            })),
+        })
+    }
+}
+
+impl Prediction {
+    /// How much slower the program is at most: where it does nothing but wait for memory.
+    fn slowdown(&self) -> f64 {
+        match self.gpu_s > 0.0 {
+            true => (self.gpu_s + self.link_s) / self.gpu_s,
+            false => 1.0,
+        }
+    }
+
+    fn text(&self, policy: &str) -> String {
+        let Prediction {
+            trace,
+            link_s,
+            gpu_s,
+            link_gbps,
+            gpu_gbps,
+            ..
+        } = self;
+        let has = gib(self.footprint_mib);
+        if self.moved_mib == 0 {
+            return format!("{trace} has {has} at once: all of it fits, and nothing is moved.\n");
+        }
+        format!(
+            "{trace} has {has} at once. Under {policy} {} go over the link, {link_s:.2} s at {link_gbps:.0} GB/s; what it touches takes {gpu_s:.2} s from \
+             GPU memory at {gpu_gbps:.0} GB/s. So it is up to {:.1} times as slow where it only waits for memory, and as fast where it computes for \
+             {link_s:.2} s or longer.\n",
+            gib(self.moved_mib),
+            self.slowdown()
+        )
+    }
+}
