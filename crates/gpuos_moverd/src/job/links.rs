@@ -33,6 +33,9 @@ struct Dial {
     runs: bool,
 }
 
+/// What was said without a link, and when.
+type Kept = (Instant, Vec<u8>);
+
 /// All links of a job on this node.
 pub struct Links {
     network: Arc<Network>,
@@ -45,8 +48,8 @@ pub struct Links {
     lost: BTreeSet<u16>,
     /// Why the last try at a seat failed.
     why: BTreeMap<u16, String>,
-    /// What was said to seats without a link, and when.
-    kept: RefCell<BTreeMap<u16, Vec<(Instant, Vec<u8>)>>>,
+    /// What waits for a link, by seat.
+    kept: RefCell<BTreeMap<u16, Vec<Kept>>>,
 }
 
 impl Links {
