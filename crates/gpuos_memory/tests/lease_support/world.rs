@@ -147,7 +147,7 @@ impl World {
             traces: std::env::var("GPUOS_LEASE_TRACE")
                 .ok()
                 .and_then(|it| it.parse().ok()),
-            patience: 240_000,
+            patience: 100_000,
             idles: true,
             over: BTreeSet::new(),
             journal: Vec::new(),
