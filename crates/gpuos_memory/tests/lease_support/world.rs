@@ -232,6 +232,7 @@ impl World {
         }
         let now = (hbm.min(bytes), bytes - hbm.min(bytes));
         process.has.insert(gpu, now);
+        self.truth.has.insert((client, gpu), now);
         let lies = self.truth.bytes.entry(client).or_default();
         if lies.hbm.contains_key(&gpu) {
             lies.hbm.insert(gpu, now.0);
