@@ -74,7 +74,8 @@ impl World {
                 process.at = At::Gpu;
                 bytes.hbm.insert(gpu, hbm);
             }
-        } else if process.has.is_empty() && process.asks.is_empty() {
+        }
+        if process.asks.is_empty() && process.hbm() + process.host() == 0 {
             // Nothing was given: it ends with an error.
             self.die(client);
             return;

@@ -183,6 +183,13 @@ impl World {
         if self.mutant == Mutant::RecordMissing && works(record) {
             return;
         }
+        // It goes to NVMe, whether it hears of it before the next restart or after.
+        if let Record::Client(it) = record
+            && it.place == Place::Parking(Refuge::Nvme)
+            && self.processes.contains_key(&it.client)
+        {
+            self.truth.stowed.insert(it.client);
+        }
         let line = record.to_string();
         assert_eq!(line.parse().as_ref(), Ok(record));
         self.journal.push(line);

@@ -147,7 +147,7 @@ impl World {
             traces: std::env::var("GPUOS_LEASE_TRACE")
                 .ok()
                 .and_then(|it| it.parse().ok()),
-            patience: 240_000,
+            patience: 100_000,
             idles: true,
             over: BTreeSet::new(),
             journal: Vec::new(),
@@ -232,6 +232,7 @@ impl World {
         }
         let now = (hbm.min(bytes), bytes - hbm.min(bytes));
         process.has.insert(gpu, now);
+        self.truth.has.insert((client, gpu), now);
         let lies = self.truth.bytes.entry(client).or_default();
         if lies.hbm.contains_key(&gpu) {
             lies.hbm.insert(gpu, now.0);
