@@ -18,13 +18,13 @@ const GPUOS: &str = "[memory]\noversubscribe = true\nreserve-mib = 0\n\n\
 /// What a program sees of it.
 const SHOW: &str = "echo \"[$LD_PRELOAD|$GPUOS_MEM_GRANT|$GPUOS_MEM_POLICY|$GPUOS_MEM_HBM|${GPUOS_MEM_SOCKET##*/}]\"";
 
-/// A node without a gpuosd, whose plugstack.conf names the library that was built: what programs are lent there is theirs by the
-/// environment.
-fn lab(suite: &Suite) -> Option<Cluster> {
-    let mut setup = Setup::new("grants", suite);
+/// A node whose plugstack.conf names the library that was built. Without a gpuosd what programs are lent is theirs by the environment.
+fn lab(mut setup: Setup) -> Option<Cluster> {
     setup.spec.nodes = 1.into();
     setup.spec.job_submit = true;
-    setup.spec.node_type = "small".into();
+    if setup.spec.simulated_gpus.is_none() {
+        setup.spec.node_type = "small".into();
+    }
     setup.spec.gpuos_toml = Some(GPUOS.into());
     let cluster = setup.steered()?;
     let file = cluster.lab.dir().join("etc/plugstack.conf");
@@ -216,8 +216,76 @@ fn output(cluster: &Cluster, args: &[&str], script: &str) -> String {
     text
 }
 
+/// The command of the program below, on a simulated GPU of 64 MiB.
+fn program(cluster: &Cluster) -> String {
+    let test = std::env::current_exe().expect("this program");
+    let folder = cluster.lab.dir().join("cuda");
+    format!(
+        "env LD_LIBRARY_PATH={} GPUOS_CUDA=memory=64M {CLIENT}=1 CUDA_MPS_PIPE_DIRECTORY=/nonexistent \
+         {} --exact memory_grants::client --nocapture",
+        folder.display(),
+        test.display()
+    )
+}
+
+/// What of 256 MiB does not fit into the GPU.
+const LENT_OF_HOST: &str = "201326592";
+
+/// With a gpuosd a program has what that gives it, and no more than its job has by slurmctld's record.
+fn gpuosd_lends_it() {
+    let setup = Setup::simulated("grants-lent", &Suite::Native, 1);
+    let Some(cluster) = lab(setup) else { return };
+    let program = program(&cluster);
+    let args = ["--gres=gpu:1", "--mem=100", "--gpuos-mem=256M"];
+    let stay = cluster.lab.dir().join("work/stay");
+    fs::write(&stay, "").expect("written");
+    // The driver's GPUs are those that gpuosd sees.
+    let gpus = cluster.lab.dir().join("nvml/n1/state");
+    let script = format!(
+        "srun env GPUOS_GRANTS_STAYS={} GPUOS_NVML_STATE={} {program}",
+        stay.display(),
+        gpus.display()
+    );
+    let job = cluster.sbatch(&args, &script);
+    let gpuos = plugins::programs().join("gpuos").display().to_string();
+    let sockets = cluster.lab.gpuosd_runtime_dir("n1");
+    let sockets = sockets.to_str().expect("UTF-8");
+    let file = cluster.lab.dir().join(format!("work/{job}.out"));
+    let said = || fs::read_to_string(&file).unwrap_or_default();
+    let shown = cluster.until("gpuosd shows what it has lent", || {
+        assert!(!said().contains("panicked"), "{}", said());
+        let words = [
+            "mem",
+            "show",
+            &job.to_string(),
+            "--json",
+            "--runtime-dir",
+            sockets,
+        ];
+        let shown = cluster.try_run(&gpuos, &words).ok()?;
+        shown.contains(LENT_OF_HOST).then_some(shown)
+    });
+    fs::remove_file(&stay).expect("removed");
+    let state = cluster.wait(job, &["COMPLETED", "FAILED", "OUT_OF_MEMORY", "CANCELLED"]);
+    let text = said();
+    assert_eq!(state, "COMPLETED", "{text}\n{shown}");
+    assert!(text.contains("all bytes are right, of 268435456"), "{text}");
+    // What is lent goes with the process.
+    cluster.until("nothing is lent any more", || {
+        let words = ["mem", "show", "--json", "--runtime-dir", sockets];
+        let shown = cluster.try_run(&gpuos, &words).ok()?;
+        (!shown.contains(LENT_OF_HOST)).then_some(())
+    });
+    cluster.drained();
+}
+
 fn a_program_has_more_memory_than_its_gpu(suite: &Suite) {
-    let Some(cluster) = lab(suite) else { return };
+    if *suite == Suite::Native {
+        gpuosd_lends_it();
+    }
+    let Some(cluster) = lab(Setup::new("grants", suite)) else {
+        return;
+    };
     requests(&cluster);
     let library = library(&cluster);
     let args = ["--gres=gpu:1", "--mem=100", "--gpuos-mem=256M,policy=lru"];
@@ -263,14 +331,7 @@ fn a_program_has_more_memory_than_its_gpu(suite: &Suite) {
     );
     assert!(only.contains("|33554432|gpuos|33554432|"), "{only}");
     // The program itself, in the script and in a step.
-    let test = std::env::current_exe().expect("this program");
-    let folder = cluster.lab.dir().join("cuda");
-    let program = format!(
-        "env LD_LIBRARY_PATH={} GPUOS_CUDA=memory=64M {CLIENT}=1 CUDA_MPS_PIPE_DIRECTORY=/nonexistent \
-         {} --exact memory_grants::client --nocapture",
-        folder.display(),
-        test.display()
-    );
+    let program = program(&cluster);
     let text = output(&cluster, &args, &format!("{program} && srun {program}"));
     assert_eq!(
         text.matches("all bytes are right, of 268435456").count(),
@@ -366,4 +427,9 @@ fn client() {
     let wanted = 8008u32.to_ne_bytes();
     assert!(bytes.chunks_exact(4).all(|word| word == wanted));
     println!("all bytes are right, of {total}");
+    if let Some(stay) = std::env::var_os("GPUOS_GRANTS_STAYS") {
+        while fs::exists(&stay).unwrap_or(false) {
+            std::thread::sleep(std::time::Duration::from_millis(50));
+        }
+    }
 }
