@@ -6,13 +6,18 @@ use gpuos_core::wire::{Reply, Request, memory_socket};
 
 use crate::attempt::{Attempt, attempt, ensure, judge};
 use crate::stage::{Stage, first_line};
-use crate::users::{EVE, MALLORY};
+use crate::users::{MALLORY, User};
 
 /// SECURITY.md's name of the input.
 const INPUT: &str = "Requests for memory in tiers";
 
 /// Accounts that open connections; they need no entry in passwd for that.
 const CROWD: [u32; 4] = [61_031, 61_032, 61_033, 61_034];
+/// One that is to be answered all the same.
+const OTHER: User = User {
+    name: "nobody-else",
+    uid: 61_035,
+};
 
 /// Any GPU: whoever is heard at all would be told that his job does not have it.
 const GPU: &str = "00000000000000000000000000000000";
@@ -96,7 +101,8 @@ fn crowd() -> Attempt {
             crowd.into_iter().for_each(|one| stage.keep(one));
             let hello =
                 "{\"ask\":\"hello\",\"protocol\":1,\"client\":\"gpuos\"}\n{\"ask\":\"memory\"}\n";
-            let told = stage.talk(EVE, "n3", hello.as_bytes(), 2);
+            // Nobody whom other attempts have ask at the same time.
+            let told = stage.talk(OTHER, "n3", hello.as_bytes(), 2);
             judge(move |stage| {
                 nothing_lent(stage, "n3")?;
                 stage.status("n3")?;

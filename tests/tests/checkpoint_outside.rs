@@ -3,6 +3,7 @@
 use std::fs;
 
 use gpuos_lab::Suite;
+use gpuos_tests::cluster::LIMIT;
 use gpuos_tests::{Cluster, per_suite, plugins};
 
 use crate::checkpoint::{committed, count, logs, movers, requeue, said, starts_soon, until};
@@ -185,22 +186,29 @@ fn drill(cluster: &Cluster, id: &str) -> String {
         .map(String::as_str)
         .chain(command)
         .collect();
-    cluster.run("env", &all)
+    // It waits for a job, on a machine that other labs have, too.
+    let out = cluster.lab.output_within("env", &all, LIMIT);
+    let out = out.unwrap_or_else(|why| panic!("{why}\n{}", logs(cluster)));
+    let told = String::from_utf8_lossy(&out.stdout).into_owned();
+    let why = String::from_utf8_lossy(&out.stderr);
+    assert!(out.status.success(), "{told}{why}\n{}", logs(cluster));
+    told
 }
 
-/// The restart and the drills are in the journals of the nodes that led them.
+/// The restart and the drills are in the journals of the nodes that led them, soon after they are over.
 fn reported(cluster: &Cluster, id: &str) {
     let gpuos = plugins::programs().join("gpuos");
     let gpuos = gpuos.to_str().expect("UTF-8");
-    let mut told = String::new();
-    for node in OLD.iter().chain(&NEW) {
+    let report = |node: &&str| {
         let dir = cluster.lab.gpuosd_runtime_dir(node);
         let dir = dir.to_str().expect("UTF-8");
-        let args = ["ckpt", "report", id, "--runtime-dir", dir];
-        told += &cluster.run(gpuos, &args);
-    }
+        cluster.run(gpuos, &["ckpt", "report", id, "--runtime-dir", dir])
+    };
+    let told = until(cluster, "both drills are told", || {
+        let told: String = OLD.iter().chain(&NEW).map(report).collect();
+        let drills = told.lines().filter(|line| line.ends_with("  restored"));
+        (drills.count() == 2).then_some(told)
+    });
     eprintln!("{told}");
-    let drills = told.lines().filter(|line| line.ends_with("  restored"));
-    assert_eq!(drills.count(), 2, "{told}\n{}", logs(cluster));
     assert!(told.contains("1 restart: median"), "{told}");
 }
