@@ -80,6 +80,33 @@ pub fn pick(dir: &Path, node: Option<&str>) -> PathBuf {
     }
 }
 
+/// gpuosd of this machine, if it is that node's.
+pub fn own(dir: &Path, node: &str, patience: Duration) -> Option<Client> {
+    let client = Client::connect(&dir.join(NAME), patience).ok()?;
+    (client.daemon.1 == node).then_some(client)
+}
+
+/// Asks gpuosd of a node, or without one that of this node: `here` by its socket on this machine, `far` where it is another machine's.
+///
+/// # Errors
+/// It is to be here and is not reached, or those of `here` and `far`.
+pub fn ask<T>(
+    dir: &Path,
+    node: Option<&str>,
+    patience: Duration,
+    here: impl FnOnce(Client) -> anyhow::Result<T>,
+    far: impl FnOnce(&str) -> anyhow::Result<T>,
+) -> anyhow::Result<T> {
+    match node {
+        Some(node) if !is_of_nodes(dir) => match own(dir, node, patience) {
+            Some(client) => here(client),
+            None => far(node),
+        },
+        // In a lab all nodes are here.
+        node => here(Client::connect(&pick(dir, node).join(NAME), patience)?),
+    }
+}
+
 /// What the gpuosd of a directory says of its node.
 pub fn status(dir: &Path, patience: Duration) -> Result<Status, ClientError> {
     Client::connect(&dir.join(NAME), patience)?.status()

@@ -10,7 +10,7 @@ use gpuos_core::wire::{
     MemoryGpuStatus, MemoryProgramStatus, MemoryStatus, MemoryTierStatus, Reply as Answer, Request,
 };
 use gpuos_host::Machine;
-use gpuos_host::socket::{Client, NAME};
+use gpuos_host::socket::Client;
 use gpuos_model::screen::lines;
 use serde_json::json;
 
@@ -49,20 +49,8 @@ pub fn run(machine: &dyn Machine, args: &MemShowArgs) -> Result<Reply> {
 }
 
 fn ask(machine: &dyn Machine, reach: &Reach, node: Option<&str>) -> Result<(String, MemoryStatus)> {
-    let Some(node) = node else {
-        let dir = daemons::pick(&reach.runtime_dir, None);
-        return here(Client::connect(&dir.join(NAME), PATIENCE)?);
-    };
-    if daemons::is_of_nodes(&reach.runtime_dir) {
-        // In a lab all nodes are here.
-        let dir = daemons::pick(&reach.runtime_dir, Some(node));
-        return here(Client::connect(&dir.join(NAME), PATIENCE)?);
-    }
-    let client = Client::connect(&reach.runtime_dir.join(NAME), PATIENCE).ok();
-    match client.filter(|client| client.daemon.1 == node) {
-        Some(client) => here(client),
-        None => far(machine, reach, node),
-    }
+    let far = |node: &str| far(machine, reach, node);
+    daemons::ask(&reach.runtime_dir, node, PATIENCE, here, far)
 }
 
 fn here(mut client: Client) -> Result<(String, MemoryStatus)> {

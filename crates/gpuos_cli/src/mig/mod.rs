@@ -16,7 +16,7 @@ use anyhow::{Context, Result, bail};
 use gpuos_core::job::JobId;
 use gpuos_core::wire::{MigGpuStatus, MigInstance, MigStatus, Percent, Reply as Answer, Request};
 use gpuos_host::Machine;
-use gpuos_host::socket::{Client, NAME};
+use gpuos_host::socket::Client;
 use gpuos_model::gpuset::GpuSet;
 use gpuos_model::mig::MigPlacement;
 use serde_json::json;
@@ -59,22 +59,13 @@ pub fn ask(
     reach: &Reach,
     node: Option<&str>,
 ) -> Result<(String, Box<MigStatus>)> {
-    let Some(node) = node else {
-        let dir = daemons::pick(&reach.runtime_dir, None);
-        return here(Client::connect(&dir.join(NAME), PATIENCE)?);
-    };
-    if daemons::is_of_nodes(&reach.runtime_dir) {
-        // In a lab all nodes are here.
-        let dir = daemons::pick(&reach.runtime_dir, Some(node));
-        return here(Client::connect(&dir.join(NAME), PATIENCE)?);
-    }
-    local(reach, node).unwrap_or_else(|| far(machine, reach, node))
+    let far = |node: &str| far(machine, reach, node);
+    daemons::ask(&reach.runtime_dir, node, PATIENCE, here, far)
 }
 
 /// The same of gpuosd of this machine, if it is that node's.
 fn local(reach: &Reach, node: &str) -> Option<Result<(String, Box<MigStatus>)>> {
-    let client = Client::connect(&reach.runtime_dir.join(NAME), PATIENCE).ok()?;
-    (client.daemon.1 == node).then(|| here(client))
+    daemons::own(&reach.runtime_dir, node, PATIENCE).map(here)
 }
 
 fn here(mut client: Client) -> Result<(String, Box<MigStatus>)> {
