@@ -1,9 +1,9 @@
 //! Programs in several languages, under MPI and with torch, and what can end beneath them, at random moments: each has to end as if nothing had happened.
 //!
-//! `GPUOS_CKPT_MATRIX=N` tries each N times; without it nothing is done. `GPUOS_CKPT_MATRIX_SEED` repeats a run, `GPUOS_CKPT_MATRIX_VICTIMS=node,mover` and
-//! `GPUOS_CKPT_MATRIX_PROGRAMS=C,PyTorch` have these alone, and with `GPUOS_WRITE=1` the table is written to docs/results.
+//! `GPUOS_CKPT_MATRIX=N` tries each until it was struck at N moments; without it nothing is done. `GPUOS_CKPT_MATRIX_SEED` repeats a run,
+//! `GPUOS_CKPT_MATRIX_VICTIMS=node,mover` and `GPUOS_CKPT_MATRIX_PROGRAMS=C,PyTorch` have these alone, and with `GPUOS_WRITE=1` what came of it is added to the table of
+//! docs/results. `GPUOS_LAB_CACHE` may name a folder of suites that have Python, Open MPI and torch.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -12,6 +12,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use gpuos_lab::Suite;
 use gpuos_tests::{Cluster, Setup, counted, per_suite, plugins, results};
 
+#[path = "checkpoint_matrix/judge.rs"]
+mod judge;
 #[path = "checkpoint_matrix/programs.rs"]
 mod programs;
 #[path = "checkpoint_matrix/table.rs"]
@@ -20,27 +22,26 @@ mod table;
 mod victims;
 
 use crate::checkpoint::committed;
+use judge::Moment;
 use programs::Program;
-use table::{Cell, Table};
-use victims::{Struck, VICTIMS, Victim};
+use table::Table;
+use victims::{VICTIMS, Victim};
 pub(crate) use victims::{end_all_of, kill, programs as programs_of, slurmstepd};
 
 per_suite!(each_program_survives_each_victim);
 
-/// To what all programs count, a step each 25 ms.
-const LIMIT: u64 = 800;
+/// To what all programs count, a step each 50 ms.
+const LIMIT: u64 = 600;
 const NODES: [&str; 4] = ["n1", "n2", "n3", "n4"];
-/// The last of them, which takes over from a lost one.
-const SPARE: &str = "n4";
 
-/// How long a job may take in all: far more than it does on a busy machine.
+/// How long all jobs may take until the next moment, or to their ends: far more than they do on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(200);
 
 /// Starts the program again when it fails. srun waits for ever for a rank whose slurmstepd has ended, if `--wait` does not say otherwise. Each rank of each start writes a file of its own, as what Slurm carries can be lost with a node.
 /// Ranks of Open MPI that wait for each other leave the cores to others.
 const SCRIPT: &str = r#"
 start=0
-while [ $start -lt 8 ]; do
+while [ $start -lt 40 ]; do
     start=$((start + 1))
     export LOG=$PWD/$SLURM_JOB_ID.${SLURM_RESTART_COUNT:-0}.$start
     export FAKE_MPI=$LOG.mpi INIT_METHOD=file://$LOG.store OMPI_MCA_mpi_yield_when_idle=1
@@ -56,6 +57,18 @@ GPUOS_MATRIX_RANK=$SLURM_PROCID exec "$@""#;
 struct Job {
     program: Rc<Program>,
     id: u32,
+    state: String,
+    /// The newest checkpoint that any node was seen to know of.
+    newest: Option<u32>,
+    /// slurmctld holds it back after it was requeued.
+    held_back: bool,
+    moments: Vec<Moment>,
+}
+
+impl Job {
+    fn has_ended(&self) -> bool {
+        !["PENDING", "RUNNING", "COMPLETING", ""].contains(&self.state.as_str())
+    }
 }
 
 struct Matrix {
@@ -63,6 +76,11 @@ struct Matrix {
     programs: Vec<Rc<Program>>,
     random: Random,
     table: Table,
+    moments: u64,
+    /// The node that takes over from a lost one.
+    spare: &'static str,
+    /// The node that was lost and is not back yet.
+    lost: Option<&'static str>,
 }
 
 fn each_program_survives_each_victim(suite: &Suite) {
@@ -87,24 +105,20 @@ fn each_program_survives_each_victim(suite: &Suite) {
     fs::write(cluster.lab.dir().join("work/rank.sh"), RANK).expect("written");
     let mut programs = programs::programs(&cluster);
     programs.retain(|program| only("PROGRAMS", program.name));
-    let names = programs.iter().map(|program| program.name).collect();
+    let release = cluster.lab.version().to_string();
     let mut matrix = Matrix {
         cluster,
         programs: programs.into_iter().map(Rc::new).collect(),
         random: Random(seed | 1),
-        table: Table::new(seed, moments, names),
+        table: Table::new(seed, release),
+        moments,
+        spare: NODES[3],
+        lost: None,
     };
     for victim in VICTIMS {
         if only("VICTIMS", victim.name()) {
-            for _ in 0..moments {
-                matrix.round(victim);
-            }
+            matrix.all_moments(victim);
         }
-    }
-    let text = matrix.table.to_string();
-    eprintln!("{text}");
-    if results::wanted() {
-        matrix.table.write();
     }
     matrix.table.assert_all_held();
 }
@@ -126,61 +140,112 @@ pub(crate) fn root() -> PathBuf {
 }
 
 impl Matrix {
-    /// All programs at once, and what ends beneath them.
-    fn round(&mut self, victim: Victim) {
-        self.cluster.ready();
-        self.cluster.set_node(SPARE, "DRAIN");
+    /// Rounds until each program was struck at as many moments as are wanted.
+    fn all_moments(&mut self, victim: Victim) {
         let begun = Instant::now();
-        let mut jobs = Vec::new();
+        let wanted = self.moments.min(victim.enough());
+        let goes_on = |program: &&Rc<Program>| program.not != Some(victim);
+        let names: Vec<&'static str> = self
+            .programs
+            .iter()
+            .filter(goes_on)
+            .map(|program| program.name)
+            .collect();
+        loop {
+            let least = names
+                .iter()
+                .map(|name| self.table.moments(name, victim.name()))
+                .min();
+            let least = least.unwrap_or(wanted);
+            if least >= wanted {
+                break;
+            }
+            self.round(victim, wanted - least);
+            let least = names
+                .iter()
+                .map(|name| self.table.moments(name, victim.name()))
+                .min();
+            eprintln!(
+                "{}, {}: {} of {} moments in {} s",
+                self.cluster.lab.version(),
+                victim.name(),
+                least.unwrap_or(0),
+                wanted,
+                begun.elapsed().as_secs()
+            );
+        }
+        if results::wanted() {
+            self.table.write(victim.name());
+        }
+    }
+
+    /// All programs at once, and what ends beneath them again and again, until the first has ended.
+    fn round(&mut self, victim: Victim, wanted: u64) {
+        self.spare = NODES[3];
+        self.cluster.ready();
+        self.cluster.set_node(self.spare, "DRAIN");
+        let mut jobs: Vec<Job> = Vec::new();
         // Those that begin late come first, or the others would be near their ends.
         for slow in [true, false] {
             let those =
                 |program: &&Rc<Program>| program.is_slow == slow && program.not != Some(victim);
-            jobs.extend(
-                self.programs
-                    .iter()
-                    .filter(those)
-                    .map(|program| self.submit(program)),
-            );
-            let early = |job: &Job| self.committed(job.id).is_none();
-            while jobs.iter().any(early) && begun.elapsed() < PATIENCE {
-                std::thread::sleep(Duration::from_millis(50));
-            }
+            let those: Vec<Rc<Program>> = self.programs.iter().filter(those).cloned().collect();
+            jobs.extend(those.iter().map(|program| self.submit(program)));
+            self.until_ready(&mut jobs, victim);
         }
-        let moment = Duration::from_millis(self.random.below(2500));
-        std::thread::sleep(moment);
-        let before: Vec<(Option<u32>, Vec<counted::Start>)> = jobs
-            .iter()
-            .map(|job| (self.committed(job.id), self.starts(job.id)))
-            .collect();
-        let struck = victims::strike(self, victim, &jobs);
-        let after = self.follow(&jobs, &struck);
-        for ((job, before), (state, newest)) in jobs.iter().zip(before).zip(after) {
-            let starts = self.starts(job.id);
-            let judged = judge(&job.program, &state, &starts, &before, newest, victim);
-            if let Err(why) = &judged {
-                eprintln!(
-                    "{victim:?}, {}, job {} after {} ms on {}: {why}",
-                    job.program.name,
-                    job.id,
-                    moment.as_millis(),
-                    struck.node
-                );
-                self.show(job.id, &starts);
+        let mut strikes = Vec::new();
+        while strikes.len() < victim.most().min(wanted as usize)
+            && self.until_ready(&mut jobs, victim)
+        {
+            self.bring_back();
+            let after = Duration::from_millis(self.random.below(2500));
+            std::thread::sleep(after);
+            self.look(&mut jobs);
+            for job in jobs.iter_mut().filter(|job| !job.has_ended()) {
+                job.held_back = victim == Victim::Node;
+                let starts = self.starts(job.id);
+                job.moments.push(Moment {
+                    after,
+                    committed: job.newest,
+                    starts,
+                });
             }
-            let again = again(&starts, &before.1);
-            self.table.add(
-                job.program.name,
-                victim.name(),
-                Cell {
-                    held: judged.is_ok(),
-                    again,
-                    why: judged.err(),
-                },
-            );
+            let struck = victims::strike(self, victim, &jobs, &strikes);
+            strikes.push(struck);
         }
-        eprintln!("{victim:?}: {} s", begun.elapsed().as_secs());
-        self.clean(&jobs, &struck);
+        let begun = Instant::now();
+        while !jobs.iter().all(Job::has_ended) && begun.elapsed() < PATIENCE {
+            std::thread::sleep(Duration::from_millis(200));
+            self.look(&mut jobs);
+        }
+        for job in &jobs {
+            self.judge(job, victim, &strikes);
+        }
+        self.clean(&jobs);
+    }
+
+    /// Waits until the last strike is behind all jobs and each has made a checkpoint since; whether none has ended by then.
+    fn until_ready(&self, jobs: &mut [Job], victim: Victim) -> bool {
+        let begun = Instant::now();
+        while begun.elapsed() < PATIENCE {
+            self.look(jobs);
+            if jobs.iter().any(Job::has_ended) {
+                return false;
+            }
+            let ready = |job: &Job| match job.moments.last() {
+                None => job.newest.is_some(),
+                Some(last) => {
+                    job.newest > last.committed
+                        && (!victim.ends_programs()
+                            || judge::is_running_again(&last.starts, &self.starts(job.id)))
+                }
+            };
+            if jobs.iter().all(ready) {
+                return true;
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        false
     }
 
     fn submit(&self, program: &Rc<Program>) -> Job {
@@ -196,6 +261,10 @@ impl Matrix {
         Job {
             program: program.clone(),
             id: self.cluster.sbatch(&options, &script),
+            state: String::new(),
+            newest: None,
+            held_back: false,
+            moments: Vec::new(),
         }
     }
 
@@ -203,52 +272,86 @@ impl Matrix {
         counted::starts(&self.cluster.lab.dir().join("work"), job)
     }
 
-    /// The newest checkpoint of a job that any node knows of.
-    fn committed(&self, job: u32) -> Option<u32> {
-        let of = |node: &&str| committed(&self.cluster, node, job);
-        NODES.iter().filter_map(of).max()
-    }
-
-    /// Waits until all jobs have ended: how, and the newest checkpoint that was seen.
-    fn follow(&self, jobs: &[Job], struck: &Struck) -> Vec<(String, Option<u32>)> {
-        let begun = Instant::now();
-        let mut seen: BTreeMap<u32, (String, Option<u32>)> = BTreeMap::new();
-        let mut held_back: Vec<u32> = jobs.iter().map(|job| job.id).collect();
-        loop {
-            for job in jobs {
-                let (state, newest) = seen.entry(job.id).or_default();
-                *newest = (*newest).max(self.committed(job.id));
-                *state = self
-                    .cluster
-                    .lab
-                    .job_state(job.id)
-                    .unwrap_or_else(|error| error.to_string());
-                if struck.requeues && state == "PENDING" && held_back.contains(&job.id) {
-                    held_back.retain(|id| *id != job.id);
-                    // slurmctld holds a requeued job back for two minutes.
-                    let id = format!("JobId={}", job.id);
-                    self.cluster.update(&[&id, "StartTime=now+3"]);
-                }
+    /// Sees how each job stands, and lets go what was requeued.
+    fn look(&self, jobs: &mut [Job]) {
+        for job in jobs {
+            let of = |node: &&str| committed(&self.cluster, node, job.id);
+            job.newest = job.newest.max(NODES.iter().filter_map(of).max());
+            let state = self.cluster.lab.job_state(job.id);
+            job.state = state.unwrap_or_else(|error| error.to_string());
+            if job.held_back && job.state == "PENDING" {
+                job.held_back = false;
+                // slurmctld holds a requeued job back for two minutes.
+                let id = format!("JobId={}", job.id);
+                self.cluster.update(&[&id, "StartTime=now+3"]);
             }
-            let ended = |(state, _): &(String, Option<u32>)| {
-                !["PENDING", "RUNNING", "COMPLETING", ""].contains(&state.as_str())
-            };
-            if seen.values().all(ended) || begun.elapsed() > PATIENCE {
-                return jobs.iter().map(|job| seen[&job.id].clone()).collect();
-            }
-            std::thread::sleep(Duration::from_millis(200));
         }
     }
 
+    /// Each moment of a job into the table. What a job as a whole has done wrong is laid on its last moment.
+    fn judge(&mut self, job: &Job, victim: Victim, strikes: &[victims::Struck]) {
+        let starts = self.starts(job.id);
+        let whole = judge::whole(&job.program, &job.state, &starts);
+        for (at, moment) in job.moments.iter().enumerate() {
+            let next = job
+                .moments
+                .get(at + 1)
+                .map_or(job.newest, |next| next.committed);
+            let mut held = judge::moment(moment, &starts, next, victim);
+            if at + 1 == job.moments.len() {
+                held = held.and(whole.clone());
+            }
+            if let Err(why) = &held {
+                let (name, id) = (job.program.name, job.id);
+                let (after, node) = (moment.after.as_millis(), strikes[at].node);
+                eprintln!(
+                    "{victim:?}, {name}, job {id}, moment {at}, after {after} ms on {node}: {why}"
+                );
+                self.show(id, &starts);
+            }
+            let again = judge::again(&starts, &moment.starts);
+            self.table
+                .add(job.program.name, victim.name(), again, held.err());
+        }
+        if job.moments.is_empty() {
+            let why = format!("the job was {} before anything ended: {whole:?}", job.state);
+            eprintln!("{victim:?}, {}, job {}: {why}", job.program.name, job.id);
+            self.show(job.id, &starts);
+            self.table
+                .add(job.program.name, victim.name(), 0, Some(why));
+        }
+    }
+
+    /// Brings back a node that was lost, as the next spare one.
+    fn bring_back(&mut self) {
+        if let Some(node) = self.lost.take() {
+            self.cluster.lab.start_mover(node).expect("starts");
+            self.cluster.lab.start_slurmd(node).expect("starts");
+            // It may have been taken back by itself.
+            self.resume(node);
+            self.cluster.set_node(node, "DRAIN");
+            self.spare = node;
+        }
+    }
+
+    fn resume(&self, node: &str) {
+        let name = format!("NodeName={node}");
+        let update = ["update", &name, "State=RESUME"];
+        let _ = self.cluster.try_run("scontrol", &update);
+    }
+
     /// Makes the lab as it was: no job, no program, all nodes up.
-    fn clean(&self, jobs: &[Job], struck: &Struck) {
+    fn clean(&mut self, jobs: &[Job]) {
         for job in jobs {
             let _ = self.cluster.try_run("scancel", &[&job.id.to_string()]);
         }
         for process in victims::programs(&self.cluster) {
             kill(process.pid);
         }
-        victims::mend(self, struck);
+        self.bring_back();
+        for node in NODES {
+            self.resume(node);
+        }
         self.cluster.until("all jobs have ended", || {
             let text = self.cluster.run("squeue", &["-h", "-o", "%i"]);
             text.trim().is_empty().then_some(())
@@ -273,89 +376,6 @@ impl Matrix {
             eprintln!("  mover of {node}:\n    {last}");
         }
     }
-}
-
-/// Whether a job has come through.
-fn judge(
-    program: &Program,
-    state: &str,
-    starts: &[counted::Start],
-    (committed, before): &(Option<u32>, Vec<counted::Start>),
-    newest: Option<u32>,
-    victim: Victim,
-) -> Result<(), String> {
-    if state != "COMPLETED" {
-        return Err(format!("the job is {state}"));
-    }
-    counted::check(starts, program.ranks, LIMIT)?;
-    if let (Some(result), Some(last)) = (&program.result, starts.last()) {
-        let other = last.iter().find(|(_, said)| !said.other.contains(result));
-        if let Some((rank, said)) = other {
-            return Err(format!(
-                "rank {rank} has not ended with {result}: {:?}",
-                said.other
-            ));
-        }
-    }
-    let later = starts.get(before.len()).and_then(|start| start.get(&0));
-    if victim.ends_programs() && later.is_none() {
-        return Err("the program was not started again".into());
-    }
-    // Names of SCR are no numbers; those that are have to be at least what was committed.
-    if let Some(later) = later {
-        let Some((what, _)) = &later.restored else {
-            return Err(format!(
-                "checkpoint {committed:?} was committed, and the program began from the start"
-            ));
-        };
-        if let (Ok(number), Some(committed)) = (what.parse::<u32>(), committed)
-            && number < *committed
-        {
-            return Err(format!(
-                "checkpoint {committed} was committed, and the program went on from {number}"
-            ));
-        }
-        // The newest that was said may have been on its way to the nodes; the one before it was there.
-        let said = before
-            .last()
-            .and_then(|start| start.get(&0))
-            .map_or(&[][..], |said| &said.saved[..]);
-        if let ([.., second, _], Some((_, count))) = (said, &later.restored)
-            && *count < second.1
-        {
-            return Err(format!(
-                "more than an interval was done again: {second:?} was saved, and it went on at {count}"
-            ));
-        }
-    }
-    if committed.is_none() {
-        return Err(
-            "no checkpoint was made before anything ended: the job's standard error may say why"
-                .into(),
-        );
-    }
-    if newest <= *committed {
-        return Err(format!("no checkpoint was made after {committed:?}"));
-    }
-    Ok(())
-}
-
-/// How many steps rank 0 did again: from what it went on to what it is known to have reached.
-fn again(starts: &[counted::Start], before: &[counted::Start]) -> u64 {
-    let rank = |start: Option<&counted::Start>| {
-        start
-            .and_then(|start| start.get(&0))
-            .cloned()
-            .unwrap_or_default()
-    };
-    let reached = rank(starts.get(before.len().wrapping_sub(1)))
-        .saved
-        .last()
-        .map_or(0, |(_, count)| *count);
-    let from = rank(starts.get(before.len()))
-        .restored
-        .map(|(_, count)| count);
-    from.map_or(0, |from| reached.saturating_sub(from))
 }
 
 /// Numbers that look random and can be repeated (xorshift64*).

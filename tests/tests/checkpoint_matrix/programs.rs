@@ -3,12 +3,23 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
+use std::time::Duration;
 
 use gpuos_tests::{Cluster, plugins, skip};
 
 use super::LIMIT;
 use super::victims::Victim;
+
+/// The programs, in the order of the table.
+pub(crate) const NAMES: [&str; 6] = [
+    "sh",
+    "C",
+    "Python",
+    "C with SCR",
+    "Open MPI with SCR",
+    "PyTorch",
+];
 
 /// A program and how its ranks are started.
 pub(crate) struct Program {
@@ -53,7 +64,7 @@ else:
     print('new', flush=True)
 while count < limit:
     count += 1
-    time.sleep(0.025)
+    time.sleep(0.05)
     wanted = ckpt.wanted()
     if wanted:
         try:
@@ -87,7 +98,7 @@ pub(crate) fn programs(cluster: &Cluster) -> Vec<Program> {
             "no mpicc of it, or no srun --mpi=pmix here: scripts/needs.sh mpi",
         ),
     }
-    match place.torch() {
+    match place.torch(cluster) {
         Some(program) => programs.push(program),
         None => skip("PyTorch", "no Python here has it: scripts/needs.sh torch"),
     }
@@ -142,7 +153,7 @@ impl Place {
         fs::write(self.work.join("loop.py"), LOOP).expect("written");
         let (share, python) = (self.root.join("share"), self.root.join("python"));
         let sh = format!(
-            "env GPUOS_HELPERS={} sh {} {LIMIT} 0.025",
+            "env GPUOS_HELPERS={} sh {} {LIMIT} 0.05",
             share.display(),
             self.example("counter.sh")
         );
@@ -152,7 +163,7 @@ impl Place {
         );
         vec![
             Program::of_three("sh", sh),
-            Program::of_three("C", format!("./files/counter {LIMIT} 25")),
+            Program::of_three("C", format!("./files/counter {LIMIT} 50")),
             Program::of_three("Python", python),
         ]
     }
@@ -167,7 +178,7 @@ impl Place {
         let counter = self.example("counter-scr.c");
         let arguments = ["-DWITH_MPI", &header, &counter, "-lscr", "-lmpi"];
         self.compile("cc", &folder, "counter", &arguments);
-        Program::of_three("C with SCR", format!("./stand-in/counter {LIMIT} 25"))
+        Program::of_three("C with SCR", format!("./stand-in/counter {LIMIT} 50"))
     }
 
     /// The same under Open MPI, with four ranks on three nodes.
@@ -196,17 +207,16 @@ impl Place {
             not: Some(Victim::Slurmstepd),
             ..Program::of_three(
                 "Open MPI with SCR",
-                format!("./open-mpi/counter {LIMIT} 25"),
+                format!("./open-mpi/counter {LIMIT} 50"),
             )
         })
     }
 
     /// The training loop of the examples, over gloo.
-    fn torch(&self) -> Option<Program> {
+    fn torch(&self, cluster: &Cluster) -> Option<Program> {
         let has_torch = |python: &&str| {
-            let mut command = Command::new(python);
-            let out = command.args(["-c", "import torch.distributed"]).output();
-            out.is_ok_and(|out| out.status.success())
+            let import = cluster.try_run(python, &["-c", "import torch.distributed"]);
+            import.is_ok()
         };
         // Debian's goes with its own Python, which need not be the first in PATH.
         let python = ["python3", "/usr/bin/python3"]
@@ -217,38 +227,35 @@ impl Place {
             "env PYTHONPATH={} PYTHONDONTWRITEBYTECODE=1 {python} {train} {LIMIT}",
             path.display()
         );
-        let program = Program::of_three("PyTorch", format!("{command} 0.025"));
+        let program = Program::of_three("PyTorch", format!("{command} 0.05"));
         Some(Program {
-            result: Some(self.undisturbed(&command, program.ranks)),
+            result: Some(self.undisturbed(cluster, &command, program.ranks)),
             is_slow: true,
             ..program
         })
     }
 
     /// The line with which ranks of the training loop end that nothing disturbs.
-    fn undisturbed(&self, command: &str, ranks: u32) -> String {
-        let meet = format!("file://{}", self.work.join("undisturbed.store").display());
-        let start = |rank: u32| {
-            let mut words = command.split(' ');
-            let mut command = Command::new(words.next().unwrap_or_default());
-            command
-                .args(words)
-                .arg("0")
-                .env("INIT_METHOD", &meet)
-                .env("RANK", rank.to_string())
-                .env("WORLD_SIZE", ranks.to_string())
-                .stdout(Stdio::piped());
-            command.spawn().expect("starts")
-        };
-        let programs: Vec<_> = (0..ranks).map(start).collect();
-        let mut lines = programs.into_iter().map(|program| {
-            let out = program.wait_with_output().expect("ends");
-            let out = String::from_utf8_lossy(&out.stdout).into_owned();
-            let line = out.lines().find(|line| line.starts_with("parameters "));
-            line.unwrap_or_else(|| panic!("{out}")).to_string()
-        });
-        let line = lines.next().expect("a rank");
-        assert!(lines.all(|other| other == line), "all ranks have the same");
-        line
+    fn undisturbed(&self, cluster: &Cluster, command: &str, ranks: u32) -> String {
+        let meet = self.work.join("undisturbed.store");
+        let (meet, last) = (meet.display(), ranks - 1);
+        let script = format!(
+            "export INIT_METHOD=file://{meet} WORLD_SIZE={ranks}
+             for rank in $(seq 0 {last}); do RANK=$rank {command} 0 & done; wait"
+        );
+        let patience = Duration::from_secs(120);
+        let out = cluster
+            .lab
+            .output_within("sh", &["-c", &script], patience)
+            .expect("it runs");
+        let out = String::from_utf8_lossy(&out.stdout).into_owned();
+        let lines = out.lines().filter(|line| line.starts_with("parameters "));
+        let lines: Vec<&str> = lines.collect();
+        assert_eq!(lines.len(), ranks as usize, "{out}");
+        assert!(
+            lines.iter().all(|line| *line == lines[0]),
+            "all ranks have the same"
+        );
+        lines[0].to_string()
     }
 }

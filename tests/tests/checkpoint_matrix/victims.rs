@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use gpuos_tests::Cluster;
 
-use super::{Job, Matrix, NODES, SPARE};
+use super::{Job, Matrix, NODES};
 
 /// What ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -54,13 +54,29 @@ impl Victim {
     pub(crate) fn ends_programs(self) -> bool {
         matches!(self, Victim::Rank | Victim::Ranks | Victim::Node)
     }
+
+    /// How many moments are enough, whatever is asked for.
+    pub(crate) fn enough(self) -> u64 {
+        match self {
+            Victim::Nothing => 3,
+            _ => u64::MAX,
+        }
+    }
+
+    /// How often it may end in the life of a job. When all of a step's slurmstepds have ended, its srun hears of nobody and waits for ever.
+    pub(crate) fn most(self) -> usize {
+        match self {
+            Victim::Nothing => 1,
+            Victim::Slurmstepd => 2,
+            _ => 20,
+        }
+    }
 }
 
 /// What was done.
 pub(crate) struct Struck {
     pub(crate) node: &'static str,
-    /// Jobs are requeued for it.
-    pub(crate) requeues: bool,
+    rank: u32,
 }
 
 /// A process of a rank.
@@ -73,16 +89,22 @@ pub(crate) struct Process {
 }
 
 /// Ends it, and starts daemons again after a moment; a node stays away.
-pub(crate) fn strike(matrix: &mut Matrix, victim: Victim, jobs: &[Job]) -> Struck {
+pub(crate) fn strike(
+    matrix: &mut Matrix,
+    victim: Victim,
+    jobs: &[Job],
+    earlier: &[Struck],
+) -> Struck {
     let away = Duration::from_millis(200 + matrix.random.below(1500));
-    let node = NODES[matrix.random.below(3) as usize];
+    let random = matrix.random.below(3) as usize;
+    let nodes = NODES.iter().filter(|node| **node != matrix.spare);
+    let node = *nodes.cycle().nth(random).expect("three nodes");
     // All programs have as many.
-    let rank = matrix.random.below(3) as u32;
+    let mut rank = matrix.random.below(3) as u32;
+    while victim == Victim::Slurmstepd && earlier.iter().any(|other| other.rank == rank) {
+        rank = (rank + 1) % 3;
+    }
     let cluster = &matrix.cluster;
-    let mut struck = Struck {
-        node,
-        requeues: false,
-    };
     match victim {
         Victim::Nothing => (),
         Victim::Rank | Victim::Ranks => {
@@ -132,10 +154,10 @@ pub(crate) fn strike(matrix: &mut Matrix, victim: Victim, jobs: &[Job]) -> Struc
         }
         Victim::Node => {
             lose(matrix, node);
-            struck.requeues = true;
+            matrix.lost = Some(node);
         }
     }
-    struck
+    Struck { node, rank }
 }
 
 /// Ends all of a node at once but its gpuosd, and what its disk has of checkpoints.
@@ -158,20 +180,8 @@ fn lose(matrix: &Matrix, node: &'static str) {
     let cluster = &matrix.cluster;
     end_all_of(cluster, node);
     cluster.update(&[&format!("NodeName={node}"), "State=DOWN", "Reason=lost"]);
-    cluster.update(&[&format!("NodeName={SPARE}"), "State=RESUME"]);
-}
-
-/// Brings back what was lost.
-pub(crate) fn mend(matrix: &Matrix, struck: &Struck) {
-    let cluster = &matrix.cluster;
-    if struck.requeues {
-        cluster.lab.start_mover(struck.node).expect("starts");
-        cluster.lab.start_slurmd(struck.node).expect("starts");
-    }
-    for node in NODES {
-        let name = format!("NodeName={node}");
-        let _ = cluster.try_run("scontrol", &["update", &name, "State=RESUME"]);
-    }
+    let spare = format!("NodeName={}", matrix.spare);
+    cluster.update(&[&spare, "State=RESUME"]);
 }
 
 /// The processes of all jobs of this lab: other labs of this machine have jobs of the same numbers.
