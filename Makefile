@@ -61,7 +61,7 @@ help:
 	@echo 'make forms      all forms of request by states of a cluster: how many jobs gpuos places (half an hour for each release)'
 	@echo 'make soak       5,000 random requests and failures against an independent ledger; 2,000 with slurmctld killed beside them'
 	@echo 'make matrix     first jobs under each wrong layout table, on each release'
-	@echo 'make ckpt-matrix programs with checkpoints, and what ends beneath them at random moments (MOMENTS=, GPUOS_CKPT_MATRIX_VICTIMS=, …_PROGRAMS=)'
+	@echo 'make ckpt-matrix programs with checkpoints, and what ends beneath them at random moments (MOMENTS=, SUITES=native,trixie,sid, GPUOS_CKPT_MATRIX_VICTIMS=, …_PROGRAMS=)'
 	@echo 'make ckpt-rto   a node dies: seconds until the program does its next step, by parts (RUNS=, MIB=, MODES=requeue,spare)'
 	@echo 'make ckpt-beside an MPI program that saves, with gpuos, with SCR and with plain files (SCR=FOLDER, COUNT=, MIB=)'
 	@echo 'make ckpt-overhead what checkpoints cost a training loop, and the interval of auto (TURNS=, MIB=)'
@@ -190,11 +190,15 @@ matrix:
 	$(CARGO) build --locked $(PLUGINS:%=-p %)
 	GPUOS_MATRIX=1 $(CARGO) test --locked $(AS_ROOT) -p gpuos_tests --test slurm -- --nocapture tables::
 
-# Programs with checkpoints and all that can end beneath them, so many times each; docs/results/ckpt-matrix has what came of it.
+# Programs with checkpoints and all that can end beneath them, at so many moments each; docs/results/ckpt-matrix has what came of it. SUITES=native,trixie,sid has
+# the releases of these, beside each other, with programs in suites of their own.
 MOMENTS ?= 3
+SUITES ?= native
+comma := ,
 ckpt-matrix:
 	@scripts/needs.sh build lab mpi torch
-	GPUOS_TEST_SUITES=native GPUOS_CKPT_MATRIX=$(MOMENTS) GPUOS_WRITE=1 \
+	$(if $(filter-out native,$(SUITES)),GPUOS_LAB_CACHE=$$(scripts/suites-with-programs.sh $(subst $(comma), ,$(SUITES)))) \
+	GPUOS_TEST_SUITES=$(SUITES) GPUOS_CKPT_MATRIX=$(MOMENTS) GPUOS_WRITE=1 \
 	  $(CARGO) test --workspace --locked $(AS_ROOT) --test slurm -- --nocapture checkpoint_matrix::
 
 # A node dies, its store with it, so many times: until the program goes on, by parts; docs/results/ckpt-rto has what came of it. For the figures on a machine with
