@@ -5,6 +5,7 @@
 //! docs/results. `GPUOS_LAB_CACHE` may name a folder of suites that have Python, Open MPI and torch.
 
 use std::fs;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -25,7 +26,7 @@ use crate::checkpoint::committed;
 use judge::Moment;
 use programs::Program;
 use table::Table;
-use victims::{VICTIMS, Victim};
+use victims::{Struck, VICTIMS, Victim};
 pub(crate) use victims::{end_all_of, kill, programs as programs_of, slurmstepd};
 
 per_suite!(each_program_survives_each_victim);
@@ -68,6 +69,24 @@ struct Job {
 impl Job {
     fn has_ended(&self) -> bool {
         !["PENDING", "RUNNING", "COMPLETING", ""].contains(&self.state.as_str())
+    }
+}
+
+/// Jobs that are struck together.
+struct Group {
+    jobs: Range<usize>,
+    /// When they are, and how long that is after they were ready.
+    due: Option<(Instant, Duration)>,
+    struck: Vec<Struck>,
+}
+
+impl Group {
+    fn of(jobs: Range<usize>) -> Group {
+        Group {
+            jobs,
+            due: None,
+            struck: Vec::new(),
+        }
     }
 }
 
@@ -144,108 +163,121 @@ impl Matrix {
     fn all_moments(&mut self, victim: Victim) {
         let begun = Instant::now();
         let wanted = self.moments.min(victim.enough());
-        let goes_on = |program: &&Rc<Program>| program.not != Some(victim);
-        let names: Vec<&'static str> = self
-            .programs
-            .iter()
-            .filter(goes_on)
-            .map(|program| program.name)
-            .collect();
         loop {
-            let least = names
-                .iter()
-                .map(|name| self.table.moments(name, victim.name()))
-                .min();
-            let least = least.unwrap_or(wanted);
-            if least >= wanted {
+            let lacks = |program: &&Rc<Program>| {
+                program.not != Some(victim) && self.lacks(program, victim, wanted) > 0
+            };
+            let programs: Vec<Rc<Program>> = self.programs.iter().filter(lacks).cloned().collect();
+            if programs.is_empty() {
                 break;
             }
-            self.round(victim, wanted - least);
-            let least = names
+            self.round(victim, wanted, &programs);
+            let (release, victim) = (self.cluster.lab.version(), victim.name());
+            let done = programs
                 .iter()
-                .map(|name| self.table.moments(name, victim.name()))
+                .map(|program| self.table.moments(program.name, victim))
                 .min();
-            eprintln!(
-                "{}, {}: {} of {} moments in {} s",
-                self.cluster.lab.version(),
-                victim.name(),
-                least.unwrap_or(0),
-                wanted,
-                begun.elapsed().as_secs()
-            );
+            let (done, seconds) = (done.unwrap_or(0), begun.elapsed().as_secs());
+            eprintln!("{release}, {victim}: {done} of {wanted} moments in {seconds} s");
         }
         if results::wanted() {
             self.table.write(victim.name());
         }
     }
 
-    /// All programs at once, and what ends beneath them again and again, until the first has ended.
-    fn round(&mut self, victim: Victim, wanted: u64) {
+    /// How many moments of a program are left to be had.
+    fn lacks(&self, program: &Program, victim: Victim, wanted: u64) -> usize {
+        let had = self.table.moments(program.name, victim.name());
+        wanted.saturating_sub(had) as usize
+    }
+
+    /// All programs at once, and what ends beneath them again and again, until they have ended.
+    fn round(&mut self, victim: Victim, wanted: u64, programs: &[Rc<Program>]) {
         self.spare = NODES[3];
         self.cluster.ready();
         self.cluster.set_node(self.spare, "DRAIN");
         let mut jobs: Vec<Job> = Vec::new();
         // Those that begin late come first, or the others would be near their ends.
         for slow in [true, false] {
-            let those =
-                |program: &&Rc<Program>| program.is_slow == slow && program.not != Some(victim);
-            let those: Vec<Rc<Program>> = self.programs.iter().filter(those).cloned().collect();
-            jobs.extend(those.iter().map(|program| self.submit(program)));
-            self.until_ready(&mut jobs, victim);
-        }
-        let mut strikes = Vec::new();
-        while strikes.len() < victim.most().min(wanted as usize)
-            && self.until_ready(&mut jobs, victim)
-        {
-            self.bring_back();
-            let after = Duration::from_millis(self.random.below(2500));
-            std::thread::sleep(after);
-            self.look(&mut jobs);
-            for job in jobs.iter_mut().filter(|job| !job.has_ended()) {
-                job.held_back = victim == Victim::Node;
-                let starts = self.starts(job.id);
-                job.moments.push(Moment {
-                    after,
-                    committed: job.newest,
-                    starts,
-                });
+            let those = programs.iter().filter(|program| program.is_slow == slow);
+            jobs.extend(those.map(|program| self.submit(program)));
+            let begun = Instant::now();
+            while !jobs
+                .iter()
+                .all(|job| job.newest.is_some() || job.has_ended())
+                && begun.elapsed() < PATIENCE
+            {
+                std::thread::sleep(Duration::from_millis(50));
+                self.look(&mut jobs);
             }
-            let struck = victims::strike(self, victim, &jobs, &strikes);
-            strikes.push(struck);
         }
-        let begun = Instant::now();
-        while !jobs.iter().all(Job::has_ended) && begun.elapsed() < PATIENCE {
-            std::thread::sleep(Duration::from_millis(200));
+        // What ends beneath one program alone ends when that one is ready for it.
+        let mut groups: Vec<Group> = match victim.is_of_one_job() {
+            true => (0..jobs.len()).map(|job| Group::of(job..job + 1)).collect(),
+            false => vec![Group::of(0..jobs.len())],
+        };
+        let mut last = Instant::now();
+        while !jobs.iter().all(Job::has_ended) && last.elapsed() < PATIENCE {
+            std::thread::sleep(Duration::from_millis(50));
             self.look(&mut jobs);
+            for group in &mut groups {
+                let those = &mut jobs[group.jobs.clone()];
+                let lacks = those
+                    .iter()
+                    .map(|job| self.lacks(&job.program, victim, wanted))
+                    .max();
+                let most = lacks.unwrap_or(0).min(victim.most());
+                if group.struck.len() >= most || those.iter().any(Job::has_ended) {
+                    continue;
+                }
+                match group.due {
+                    None if those.iter().all(|job| self.is_ready(job, victim)) => {
+                        self.bring_back();
+                        let after = Duration::from_millis(self.random.below(2500));
+                        group.due = Some((Instant::now() + after, after));
+                    }
+                    Some((due, after)) if Instant::now() >= due => {
+                        self.strike(those, victim, after, &mut group.struck);
+                        group.due = None;
+                        last = Instant::now();
+                    }
+                    _ => (),
+                }
+            }
         }
         for job in &jobs {
-            self.judge(job, victim, &strikes);
+            self.judge(job, victim);
         }
         self.clean(&jobs);
     }
 
-    /// Waits until the last strike is behind all jobs and each has made a checkpoint since; whether none has ended by then.
-    fn until_ready(&self, jobs: &mut [Job], victim: Victim) -> bool {
-        let begun = Instant::now();
-        while begun.elapsed() < PATIENCE {
-            self.look(jobs);
-            if jobs.iter().any(Job::has_ended) {
-                return false;
-            }
-            let ready = |job: &Job| match job.moments.last() {
-                None => job.newest.is_some(),
-                Some(last) => {
-                    job.newest > last.committed
-                        && (!victim.ends_programs()
-                            || judge::is_running_again(&last.starts, &self.starts(job.id)))
-                }
-            };
-            if jobs.iter().all(ready) {
-                return true;
-            }
-            std::thread::sleep(Duration::from_millis(100));
+    /// Whether the last strike is behind a job, and it has made a checkpoint since.
+    fn is_ready(&self, job: &Job, victim: Victim) -> bool {
+        let Some(last) = job.moments.last() else {
+            return job.newest.is_some();
+        };
+        let goes_on = || judge::is_running_again(&last.starts, &self.starts(job.id));
+        job.newest > last.committed && (!victim.ends_programs() || goes_on())
+    }
+
+    fn strike(
+        &mut self,
+        jobs: &mut [Job],
+        victim: Victim,
+        after: Duration,
+        earlier: &mut Vec<Struck>,
+    ) {
+        for job in &mut *jobs {
+            job.held_back = victim == Victim::Node;
+            let starts = self.starts(job.id);
+            job.moments.push(Moment {
+                after,
+                committed: job.newest,
+                starts,
+            });
         }
-        false
+        let ids: Vec<u32> = jobs.iter().map(|job| job.id).collect();
+        earlier.push(victims::strike(self, victim, &ids, earlier));
     }
 
     fn submit(&self, program: &Rc<Program>) -> Job {
@@ -289,7 +321,7 @@ impl Matrix {
     }
 
     /// Each moment of a job into the table. What a job as a whole has done wrong is laid on its last moment.
-    fn judge(&mut self, job: &Job, victim: Victim, strikes: &[victims::Struck]) {
+    fn judge(&mut self, job: &Job, victim: Victim) {
         let starts = self.starts(job.id);
         let whole = judge::whole(&job.program, &job.state, &starts);
         for (at, moment) in job.moments.iter().enumerate() {
@@ -303,10 +335,8 @@ impl Matrix {
             }
             if let Err(why) = &held {
                 let (name, id) = (job.program.name, job.id);
-                let (after, node) = (moment.after.as_millis(), strikes[at].node);
-                eprintln!(
-                    "{victim:?}, {name}, job {id}, moment {at}, after {after} ms on {node}: {why}"
-                );
+                let after = moment.after.as_millis();
+                eprintln!("{victim:?}, {name}, job {id}, moment {at}, after {after} ms: {why}");
                 self.show(id, &starts);
             }
             let again = judge::again(&starts, &moment.starts);

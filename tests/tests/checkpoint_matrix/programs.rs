@@ -237,11 +237,14 @@ impl Place {
 
     /// The line with which ranks of the training loop end that nothing disturbs.
     fn undisturbed(&self, cluster: &Cluster, command: &str, ranks: u32) -> String {
-        let meet = self.work.join("undisturbed.store");
-        let (meet, last) = (meet.display(), ranks - 1);
+        let (folder, last) = (self.work.display(), ranks - 1);
+        // Each into a file of its own: lines of several could stand inside each other.
         let script = format!(
-            "export INIT_METHOD=file://{meet} WORLD_SIZE={ranks}
-             for rank in $(seq 0 {last}); do RANK=$rank {command} 0 & done; wait"
+            "cd {folder}
+             export INIT_METHOD=file://{folder}/undisturbed.store WORLD_SIZE={ranks}
+             for rank in $(seq 0 {last}); do RANK=$rank {command} 0 >undisturbed.$rank & done
+             wait
+             cat undisturbed.?"
         );
         let patience = Duration::from_secs(120);
         let out = cluster

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use gpuos_tests::Cluster;
 
-use super::{Job, Matrix, NODES};
+use super::{Matrix, NODES};
 
 /// What ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -55,6 +55,11 @@ impl Victim {
         matches!(self, Victim::Rank | Victim::Ranks | Victim::Node)
     }
 
+    /// Whether it belongs to one job, and the others need not notice.
+    pub(crate) fn is_of_one_job(self) -> bool {
+        matches!(self, Victim::Rank | Victim::Ranks | Victim::Slurmstepd)
+    }
+
     /// How many moments are enough, whatever is asked for.
     pub(crate) fn enough(self) -> u64 {
         match self {
@@ -75,7 +80,6 @@ impl Victim {
 
 /// What was done.
 pub(crate) struct Struck {
-    pub(crate) node: &'static str,
     rank: u32,
 }
 
@@ -92,7 +96,7 @@ pub(crate) struct Process {
 pub(crate) fn strike(
     matrix: &mut Matrix,
     victim: Victim,
-    jobs: &[Job],
+    jobs: &[u32],
     earlier: &[Struck],
 ) -> Struck {
     let away = Duration::from_millis(200 + matrix.random.below(1500));
@@ -108,22 +112,15 @@ pub(crate) fn strike(
     match victim {
         Victim::Nothing => (),
         Victim::Rank | Victim::Ranks => {
-            let hit = |process: &Process| match victim {
-                Victim::Rank => process.rank == Some(rank),
-                _ => process.rank.is_some(),
-            };
-            for process in programs(&matrix.cluster)
-                .iter()
-                .filter(|process| hit(process))
-            {
-                kill(process.pid);
+            for process in of_jobs(cluster, jobs) {
+                if victim == Victim::Ranks || process.rank == Some(rank) {
+                    kill(process.pid);
+                }
             }
         }
         Victim::Slurmstepd => {
-            for process in programs(&matrix.cluster) {
-                let of = jobs.iter().any(|job| job.id == process.job);
-                if of
-                    && process.rank == Some(rank)
+            for process in of_jobs(cluster, jobs) {
+                if process.rank == Some(rank)
                     && let Some(pid) = slurmstepd(process.pid)
                 {
                     kill(pid);
@@ -157,7 +154,14 @@ pub(crate) fn strike(
             matrix.lost = Some(node);
         }
     }
-    Struck { node, rank }
+    Struck { rank }
+}
+
+/// The ranks of these jobs.
+fn of_jobs(cluster: &Cluster, jobs: &[u32]) -> Vec<Process> {
+    let mut all = programs(cluster);
+    all.retain(|process| process.rank.is_some() && jobs.contains(&process.job));
+    all
 }
 
 /// Ends all of a node at once but its gpuosd, and what its disk has of checkpoints.
