@@ -33,6 +33,8 @@ per_suite!(each_program_survives_each_victim);
 
 /// To what all programs count, a step each 50 ms.
 const LIMIT: u64 = 600;
+/// A job with fewer steps before it may end before it makes another checkpoint: 8 s.
+const ENOUGH: u64 = 160;
 const NODES: [&str; 4] = ["n1", "n2", "n3", "n4"];
 
 /// How long all jobs may take until the next moment, or to their ends: far more than they do on a busy machine.
@@ -251,12 +253,16 @@ impl Matrix {
         self.clean(&jobs);
     }
 
-    /// Whether the last strike is behind a job, and it has made a checkpoint since.
+    /// Whether the last strike is behind a job, it has made a checkpoint since, and will make more.
     fn is_ready(&self, job: &Job, victim: Victim) -> bool {
+        let starts = self.starts(job.id);
+        if judge::reached(&starts) + ENOUGH > LIMIT {
+            return false;
+        }
         let Some(last) = job.moments.last() else {
             return job.newest.is_some();
         };
-        let goes_on = || judge::is_running_again(&last.starts, &self.starts(job.id));
+        let goes_on = || judge::is_running_again(&last.starts, &starts);
         job.newest > last.committed && (!victim.ends_programs() || goes_on())
     }
 
@@ -389,7 +395,11 @@ impl Matrix {
     }
 
     fn show(&self, job: u32, starts: &[counted::Start]) {
-        for (at, start) in starts.iter().enumerate() {
+        for (at, start) in starts
+            .iter()
+            .enumerate()
+            .skip(starts.len().saturating_sub(4))
+        {
             for (rank, said) in start {
                 eprintln!("  start {at}, rank {rank}: {said:?}");
             }

@@ -250,6 +250,10 @@ fn two_thousand_random_jobs_leave_nothing_and_get_no_more_than_there_is() {
     }
     let waited = all.iter().map(|it| it.most_waited).max();
     eprintln!("{counts:?} {ended:?}, waited at most {waited:?} ms");
+    assert!(!ended.contains_key("Elsewhere"), "{ended:?}");
+    if all.len() == 1 {
+        return;
+    }
     // It is not that nothing ever happens.
     assert!(counts.iter().all(|it| it.1 > 20), "{counts:?}");
     for why in ["Deaf", "NotBack", "Away", "JobOver"] {
@@ -258,7 +262,6 @@ fn two_thousand_random_jobs_leave_nothing_and_get_no_more_than_there_is() {
             "nobody was ended for {why}: {ended:?}"
         );
     }
-    assert!(!ended.contains_key("Elsewhere"), "{ended:?}");
 }
 
 #[test]

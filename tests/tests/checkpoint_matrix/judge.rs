@@ -99,8 +99,12 @@ fn passed(starts: &[Start]) -> Vec<Saved> {
 
 /// How many steps rank 0 did again: from what it went on to what it is known to have reached.
 pub(crate) fn again(starts: &[Start], before: &[Start]) -> u64 {
-    let reached = passed(before).last().map_or(0, |(_, count)| *count);
     let from = starts.get(before.len()).and_then(|start| start.get(&0));
     let from = from.and_then(|said| said.restored.as_ref());
-    from.map_or(0, |(_, count)| reached.saturating_sub(*count))
+    from.map_or(0, |(_, count)| reached(before).saturating_sub(*count))
+}
+
+/// The count that rank 0 is known to have reached.
+pub(crate) fn reached(starts: &[Start]) -> u64 {
+    passed(starts).last().map_or(0, |(_, count)| *count)
 }

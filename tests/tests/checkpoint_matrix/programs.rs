@@ -4,12 +4,11 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
 use gpuos_tests::{Cluster, plugins, skip};
 
-use super::LIMIT;
 use super::victims::Victim;
+use super::{LIMIT, PATIENCE};
 
 /// The programs, in the order of the table.
 pub(crate) const NAMES: [&str; 6] = [
@@ -89,7 +88,7 @@ pub(crate) fn programs(cluster: &Cluster) -> Vec<Program> {
         work: cluster.lab.dir().join("work"),
         root,
     };
-    let mut programs = place.by_files();
+    let mut programs = place.by_files(cluster);
     programs.push(place.stand_in());
     match place.open_mpi(cluster) {
         Some(program) => programs.push(program),
@@ -142,7 +141,7 @@ impl Place {
     }
 
     /// Those whose ranks look at the files for themselves.
-    fn by_files(&self) -> Vec<Program> {
+    fn by_files(&self, cluster: &Cluster) -> Vec<Program> {
         let folder = self.folder("files");
         self.compile(
             "cc",
@@ -157,8 +156,9 @@ impl Place {
             share.display(),
             self.example("counter.sh")
         );
+        let interpreter = executable(cluster, "python3", "time").unwrap_or("python3".into());
         let python = format!(
-            "env PYTHONPATH={} python3 loop.py {LIMIT}",
+            "env PYTHONPATH={} {interpreter} loop.py {LIMIT}",
             python.display()
         );
         vec![
@@ -214,14 +214,11 @@ impl Place {
 
     /// The training loop of the examples, over gloo.
     fn torch(&self, cluster: &Cluster) -> Option<Program> {
-        let has_torch = |python: &&str| {
-            let import = cluster.try_run(python, &["-c", "import torch.distributed"]);
-            import.is_ok()
-        };
         // Debian's goes with its own Python, which need not be the first in PATH.
-        let python = ["python3", "/usr/bin/python3"]
-            .into_iter()
-            .find(has_torch)?;
+        let pythons = ["python3", "/usr/bin/python3"].into_iter();
+        let mut those =
+            pythons.filter_map(|python| executable(cluster, python, "torch.distributed"));
+        let python = those.next()?;
         let (path, train) = (self.root.join("python"), self.example("train.py"));
         let command = format!(
             "env PYTHONPATH={} PYTHONDONTWRITEBYTECODE=1 {python} {train} {LIMIT}",
@@ -246,10 +243,9 @@ impl Place {
              wait
              cat undisturbed.?"
         );
-        let patience = Duration::from_secs(120);
         let out = cluster
             .lab
-            .output_within("sh", &["-c", &script], patience)
+            .output_within("sh", &["-c", &script], PATIENCE)
             .expect("it runs");
         let out = String::from_utf8_lossy(&out.stdout).into_owned();
         let lines = out.lines().filter(|line| line.starts_with("parameters "));
@@ -261,4 +257,14 @@ impl Place {
         );
         lines[0].to_string()
     }
+}
+
+/// The program behind a name of Python that has a module: a wrapper would start a shell each time. `None`: that Python is not there, or has no such module.
+fn executable(cluster: &Cluster, python: &str, module: &str) -> Option<String> {
+    let import = format!("import sys, {module}; print(sys.executable)");
+    let out = cluster
+        .lab
+        .output_within(python, &["-c", &import], PATIENCE);
+    let out = out.ok().filter(|out| out.status.success())?;
+    Some(String::from_utf8_lossy(&out.stdout).trim().to_string())
 }

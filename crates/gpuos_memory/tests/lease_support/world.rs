@@ -233,6 +233,10 @@ impl World {
         let now = (hbm.min(bytes), bytes - hbm.min(bytes));
         process.has.insert(gpu, now);
         self.truth.has.insert((client, gpu), now);
+        // The answer may never come: the daemon can die once the journal has it.
+        if let Some(told) = self.truth.told.get_mut(&(client, gpu)) {
+            *told = now.0.min(*told);
+        }
         let lies = self.truth.bytes.entry(client).or_default();
         if lies.hbm.contains_key(&gpu) {
             lies.hbm.insert(gpu, now.0);
