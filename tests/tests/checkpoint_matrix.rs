@@ -174,6 +174,9 @@ impl Matrix {
                 break;
             }
             self.round(victim, wanted, &programs);
+            if results::wanted() {
+                self.table.write();
+            }
             let (release, victim) = (self.cluster.lab.version(), victim.name());
             let done = programs
                 .iter()
@@ -181,9 +184,6 @@ impl Matrix {
                 .min();
             let (done, seconds) = (done.unwrap_or(0), begun.elapsed().as_secs());
             eprintln!("{release}, {victim}: {done} of {wanted} moments in {seconds} s");
-        }
-        if results::wanted() {
-            self.table.write(victim.name());
         }
     }
 

@@ -1,7 +1,6 @@
 //! What came of a run, and the table of all runs: releases of Slurm one after the other, programs beside each other, victims below each other.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write as _;
 use std::fs;
 use std::sync::Mutex;
 
@@ -25,11 +24,21 @@ struct Count {
     again: u64,
 }
 
+impl Count {
+    fn add(&mut self, other: Count) {
+        self.moments += other.moments;
+        self.held += other.held;
+        self.again = self.again.max(other.again);
+    }
+}
+
 /// What came of this run.
 pub(crate) struct Table {
     seed: u64,
     release: String,
     counts: BTreeMap<(&'static str, &'static str), Count>,
+    /// Of these, what is not in the file yet.
+    unwritten: BTreeMap<(&'static str, &'static str), Count>,
     bad: Vec<String>,
 }
 
@@ -39,6 +48,7 @@ impl Table {
             seed,
             release,
             counts: BTreeMap::new(),
+            unwritten: BTreeMap::new(),
             bad: Vec::new(),
         }
     }
@@ -50,10 +60,14 @@ impl Table {
         again: u64,
         why: Option<String>,
     ) {
-        let count = self.counts.entry((program, victim)).or_default();
-        count.moments += 1;
-        count.held += u64::from(why.is_none());
-        count.again = count.again.max(again);
+        let one = Count {
+            moments: 1,
+            held: u64::from(why.is_none()),
+            again,
+        };
+        let key = (program, victim);
+        self.counts.entry(key).or_default().add(one);
+        self.unwritten.entry(key).or_default().add(one);
         self.bad
             .extend(why.map(|why| format!("{victim}, {program}: {why}")));
     }
@@ -65,28 +79,31 @@ impl Table {
             .map_or(0, |count| count.moments)
     }
 
-    /// Adds what came of a victim to `ckpt-matrix.csv`, and makes the tables of `ckpt-matrix.md` anew from it.
-    pub(crate) fn write(&self, victim: &'static str) {
-        let folder = super::root().join("docs/results");
+    /// Adds what came since the last time to `ckpt-matrix.csv`, and makes the tables of `ckpt-matrix.md` anew from it.
+    pub(crate) fn write(&mut self) {
         let _alone = WRITES.lock();
-        let mut csv = fs::read_to_string(folder.join("ckpt-matrix.csv")).unwrap_or_default();
-        if !csv.starts_with(COLUMNS) {
-            csv = format!("{COLUMNS}\n");
+        let file = super::root().join("docs/results/ckpt-matrix.csv");
+        let text = fs::read_to_string(file).unwrap_or_default();
+        let mut all = Counts::new();
+        for line in text.lines().skip(1) {
+            let (line, numbers) = parse(line).unwrap_or_else(|| panic!("ckpt-matrix.csv: {line}"));
+            all.insert(line, numbers);
         }
-        let (date, release) = (results::today(), &self.release);
-        for ((program, _), count) in self.counts.iter().filter(|((_, of), _)| *of == victim) {
+        let today = results::today();
+        for ((program, victim), count) in std::mem::take(&mut self.unwritten) {
+            let line = [&today, &self.release, program, victim].map(str::to_string);
+            all.entry(line).or_default().add(count);
+        }
+        let mut csv = format!("{COLUMNS}\n");
+        for (line, count) in &all {
             let Count {
                 moments,
                 held,
                 again,
             } = count;
-            writeln!(
-                csv,
-                "{date},{release},{program},{victim},{moments},{held},{again}"
-            )
-            .expect("a string");
+            csv += &format!("{},{moments},{held},{again}\n", line.join(","));
         }
-        results::write("ckpt-matrix", &csv, &tables(&csv));
+        results::write("ckpt-matrix", &csv, &tables(&all));
     }
 
     pub(crate) fn assert_all_held(&self) {
@@ -99,21 +116,31 @@ impl Table {
     }
 }
 
-/// The sums of all lines, a table for each release.
-fn tables(csv: &str) -> String {
-    let mut sums: BTreeMap<(&str, &str, &str), Count> = BTreeMap::new();
+/// By date, release, program and victim.
+type Counts = BTreeMap<[String; 4], Count>;
+
+fn parse(line: &str) -> Option<([String; 4], Count)> {
+    let [date, release, program, victim, moments, held, again] =
+        line.split(',').collect::<Vec<_>>()[..]
+    else {
+        return None;
+    };
+    let count = Count {
+        moments: moments.parse().ok()?,
+        held: held.parse().ok()?,
+        again: again.parse().ok()?,
+    };
+    Some(([date, release, program, victim].map(str::to_string), count))
+}
+
+/// The sums of all days, a table for each release.
+fn tables(all: &Counts) -> String {
+    let mut sums: BTreeMap<[&str; 3], Count> = BTreeMap::new();
     let mut dates: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
-    for line in csv.lines().skip(1) {
-        let [date, release, program, victim, numbers @ ..] =
-            &line.split(',').collect::<Vec<_>>()[..]
-        else {
-            panic!("ckpt-matrix.csv: {line}");
-        };
-        let number = |at: usize| -> u64 { numbers[at].parse().expect("a number") };
-        let sum = sums.entry((release, program, victim)).or_default();
-        sum.moments += number(0);
-        sum.held += number(1);
-        sum.again = sum.again.max(number(2));
+    for ([date, release, program, victim], count) in all {
+        sums.entry([release, program, victim])
+            .or_default()
+            .add(*count);
         dates.entry(release).or_default().insert(date);
     }
     let mut text = String::new();
@@ -125,13 +152,13 @@ fn tables(csv: &str) -> String {
         );
         text += &format!("| --- |{}\n", " --- |".repeat(NAMES.len()));
         for victim in VICTIMS.map(super::Victim::name) {
-            let of = |program: &'static str| sums.get(&(*release, program, victim));
-            if NAMES.into_iter().all(|program| of(program).is_none()) {
+            let cells = NAMES.map(|program| sums.get(&[*release, program, victim]));
+            if cells.iter().all(Option::is_none) {
                 continue;
             }
             text += &format!("| {victim} |");
-            for program in NAMES {
-                text += &match of(program) {
+            for cell in cells {
+                text += &match cell {
                     None => " - |".to_string(),
                     Some(Count {
                         moments,
