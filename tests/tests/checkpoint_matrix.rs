@@ -31,9 +31,7 @@ pub(crate) use victims::{end_all_of, kill, programs as programs_of, slurmstepd};
 
 per_suite!(each_program_survives_each_victim);
 
-/// To what all programs count, a step each 50 ms.
-const LIMIT: u64 = 600;
-/// A job with fewer steps before it may end before it makes another checkpoint: 8 s.
+/// A job with fewer steps before it may end before it makes another checkpoint: 8 s of steps.
 const ENOUGH: u64 = 160;
 const NODES: [&str; 4] = ["n1", "n2", "n3", "n4"];
 
@@ -44,7 +42,7 @@ const PATIENCE: Duration = Duration::from_secs(200);
 /// Ranks of Open MPI that wait for each other leave the cores to others.
 const SCRIPT: &str = r#"
 start=0
-while [ $start -lt 40 ]; do
+while [ $start -lt 100 ]; do
     start=$((start + 1))
     export LOG=$PWD/$SLURM_JOB_ID.${SLURM_RESTART_COUNT:-0}.$start
     export FAKE_MPI=$LOG.mpi INIT_METHOD=file://$LOG.store OMPI_MCA_mpi_yield_when_idle=1
@@ -202,7 +200,7 @@ impl Matrix {
         // Those that begin late come first, or the others would be near their ends.
         for slow in [true, false] {
             let those = programs.iter().filter(|program| program.is_slow == slow);
-            jobs.extend(those.map(|program| self.submit(program)));
+            jobs.extend(those.map(|program| self.submit(program, victim)));
             let begun = Instant::now();
             while !jobs
                 .iter()
@@ -256,7 +254,7 @@ impl Matrix {
     /// Whether the last strike is behind a job, it has made a checkpoint since, and will make more.
     fn is_ready(&self, job: &Job, victim: Victim) -> bool {
         let starts = self.starts(job.id);
-        if judge::reached(&starts) + ENOUGH > LIMIT {
+        if judge::reached(&starts) + ENOUGH > victim.limit() {
             return false;
         }
         let Some(last) = job.moments.last() else {
@@ -286,7 +284,7 @@ impl Matrix {
         earlier.push(victims::strike(self, victim, &ids, earlier));
     }
 
-    fn submit(&self, program: &Rc<Program>) -> Job {
+    fn submit(&self, program: &Rc<Program>, victim: Victim) -> Job {
         let options = [
             "--requeue",
             "-N3",
@@ -295,7 +293,10 @@ impl Matrix {
             "--gpuos-checkpoint=1s,l2=xor:3",
         ];
         let script = SCRIPT.replace("OPTIONS", program.srun);
-        let script = script.replace("PROGRAM", &program.command);
+        let command = program
+            .command
+            .replace("LIMIT", &victim.limit().to_string());
+        let script = script.replace("PROGRAM", &command);
         Job {
             program: program.clone(),
             id: self.cluster.sbatch(&options, &script),
@@ -329,7 +330,7 @@ impl Matrix {
     /// Each moment of a job into the table. What a job as a whole has done wrong is laid on its last moment.
     fn judge(&mut self, job: &Job, victim: Victim) {
         let starts = self.starts(job.id);
-        let whole = judge::whole(&job.program, &job.state, &starts);
+        let whole = judge::whole(&job.program, victim.limit(), &job.state, &starts);
         for (at, moment) in job.moments.iter().enumerate() {
             let next = job
                 .moments

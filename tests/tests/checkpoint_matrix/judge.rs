@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use gpuos_tests::counted::{self, Said, Saved, Start};
 
-use super::LIMIT;
 use super::programs::Program;
 use super::victims::Victim;
 
@@ -25,12 +24,17 @@ pub(crate) fn is_running_again(before: &[Start], starts: &[Start]) -> bool {
 }
 
 /// Whether the job as a whole has ended as an undisturbed one.
-pub(crate) fn whole(program: &Program, state: &str, starts: &[Start]) -> Result<(), String> {
+pub(crate) fn whole(
+    program: &Program,
+    limit: u64,
+    state: &str,
+    starts: &[Start],
+) -> Result<(), String> {
     if state != "COMPLETED" {
         return Err(format!("the job is {state}"));
     }
-    counted::check(starts, program.ranks, LIMIT)?;
-    if let (Some(result), Some(last)) = (&program.result, starts.last()) {
+    counted::check(starts, program.ranks, limit)?;
+    if let (Some(result), Some(last)) = (program.results.get(&limit), starts.last()) {
         let other = last.iter().find(|(_, said)| !said.other.contains(result));
         if let Some((rank, said)) = other {
             let said = &said.other;

@@ -1,5 +1,6 @@
 //! The programs of the matrix, compiled in the lab's folder, and how each is started. What this machine lacks is left out, and said.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -7,8 +8,8 @@ use std::process::Command;
 
 use gpuos_tests::{Cluster, plugins, skip};
 
-use super::victims::Victim;
-use super::{LIMIT, PATIENCE};
+use super::PATIENCE;
+use super::victims::{VICTIMS, Victim};
 
 /// The programs, in the order of the table.
 pub(crate) const NAMES: [&str; 6] = [
@@ -23,13 +24,13 @@ pub(crate) const NAMES: [&str; 6] = [
 /// A program and how its ranks are started.
 pub(crate) struct Program {
     pub(crate) name: &'static str,
-    /// Behind `sh ./rank.sh`.
+    /// Behind `sh ./rank.sh`, with the word LIMIT for that to which it counts.
     pub(crate) command: String,
     pub(crate) ranks: u32,
     /// Options of srun.
     pub(crate) srun: &'static str,
-    /// A line with which each rank of an undisturbed run ends.
-    pub(crate) result: Option<String>,
+    /// The lines with which each rank of undisturbed runs ends, by what they count to; none where it has no result but its count.
+    pub(crate) results: BTreeMap<u64, String>,
     /// It takes long until its loop begins.
     pub(crate) is_slow: bool,
     /// What it does not come through, with checkpoints or without.
@@ -43,7 +44,7 @@ impl Program {
             command,
             ranks: 3,
             srun: "",
-            result: None,
+            results: BTreeMap::new(),
             is_slow: false,
             not: None,
         }
@@ -152,18 +153,18 @@ impl Place {
         fs::write(self.work.join("loop.py"), LOOP).expect("written");
         let (share, python) = (self.root.join("share"), self.root.join("python"));
         let sh = format!(
-            "env GPUOS_HELPERS={} sh {} {LIMIT} 0.05",
+            "env GPUOS_HELPERS={} sh {} LIMIT 0.05",
             share.display(),
             self.example("counter.sh")
         );
         let interpreter = executable(cluster, "python3", "time").unwrap_or("python3".into());
         let python = format!(
-            "env PYTHONPATH={} {interpreter} loop.py {LIMIT}",
+            "env PYTHONPATH={} {interpreter} loop.py LIMIT",
             python.display()
         );
         vec![
             Program::of_three("sh", sh),
-            Program::of_three("C", format!("./files/counter {LIMIT} 50")),
+            Program::of_three("C", "./files/counter LIMIT 50".into()),
             Program::of_three("Python", python),
         ]
     }
@@ -178,7 +179,7 @@ impl Place {
         let counter = self.example("counter-scr.c");
         let arguments = ["-DWITH_MPI", &header, &counter, "-lscr", "-lmpi"];
         self.compile("cc", &folder, "counter", &arguments);
-        Program::of_three("C with SCR", format!("./stand-in/counter {LIMIT} 50"))
+        Program::of_three("C with SCR", "./stand-in/counter LIMIT 50".into())
     }
 
     /// The same under Open MPI, with four ranks on three nodes.
@@ -205,10 +206,7 @@ impl Place {
             is_slow: true,
             // The rank ends with it, of which Slurm hears nothing, and the others wait for it for ever.
             not: Some(Victim::Slurmstepd),
-            ..Program::of_three(
-                "Open MPI with SCR",
-                format!("./open-mpi/counter {LIMIT} 50"),
-            )
+            ..Program::of_three("Open MPI with SCR", "./open-mpi/counter LIMIT 50".into())
         })
     }
 
@@ -221,12 +219,18 @@ impl Place {
         let python = those.next()?;
         let (path, train) = (self.root.join("python"), self.example("train.py"));
         let command = format!(
-            "env PYTHONPATH={} PYTHONDONTWRITEBYTECODE=1 {python} {train} {LIMIT}",
+            "env PYTHONPATH={} PYTHONDONTWRITEBYTECODE=1 {python} {train} LIMIT",
             path.display()
         );
         let program = Program::of_three("PyTorch", format!("{command} 0.05"));
+        let limits: BTreeSet<u64> = VICTIMS.map(Victim::limit).into();
+        let result = |limit: u64| {
+            let command = command.replace("LIMIT", &limit.to_string());
+            (limit, self.undisturbed(cluster, &command, program.ranks))
+        };
+        let results = limits.into_iter().map(result).collect();
         Some(Program {
-            result: Some(self.undisturbed(cluster, &command, program.ranks)),
+            results,
             is_slow: true,
             ..program
         })
@@ -238,6 +242,7 @@ impl Place {
         // Each into a file of its own: lines of several could stand inside each other.
         let script = format!(
             "cd {folder}
+             rm -f undisturbed.*
              export INIT_METHOD=file://{folder}/undisturbed.store WORLD_SIZE={ranks}
              for rank in $(seq 0 {last}); do RANK=$rank {command} 0 >undisturbed.$rank & done
              wait

@@ -68,12 +68,20 @@ impl Victim {
         }
     }
 
+    /// To what programs count that it ends beneath, a step each 50 ms: far enough for [`Victim::most`].
+    pub(crate) fn limit(self) -> u64 {
+        match self {
+            Victim::Nothing | Victim::Slurmstepd => 400,
+            _ => 2000,
+        }
+    }
+
     /// How often it may end in the life of a job. When all of a step's slurmstepds have ended, its srun hears of nobody and waits for ever.
     pub(crate) fn most(self) -> usize {
         match self {
             Victim::Nothing => 1,
             Victim::Slurmstepd => 2,
-            _ => 20,
+            _ => 40,
         }
     }
 }
