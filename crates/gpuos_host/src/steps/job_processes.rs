@@ -28,6 +28,8 @@ pub struct Who {
     pub unclear: Option<String>,
     /// It has ended, and nobody has asked how.
     pub ended: bool,
+    /// A signal has stopped it, or a debugger.
+    pub stopped: bool,
 }
 
 /// What became of a kill.
@@ -148,6 +150,7 @@ impl Processes for Proc {
         };
         let mapped = self.file(pid, "uid_map").ok().flatten().unwrap_or_default();
         let owners = uids.iter().copied().chain(mapped_alone(&mapped)).collect();
+        let state = field("State:").unwrap_or_default().trim_start();
         let who = |uid| Who {
             started,
             uid,
@@ -156,7 +159,8 @@ impl Processes for Proc {
             program: line(field("Name:").unwrap_or_default().trim()).into_owned(),
             step,
             unclear,
-            ended: field("State:").is_some_and(|state| state.trim_start().starts_with(['Z', 'X'])),
+            ended: state.starts_with(['Z', 'X']),
+            stopped: state.starts_with(['T', 't']),
         };
         Ok(uid.map(who))
     }
