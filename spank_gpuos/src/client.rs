@@ -10,7 +10,7 @@ use slurm_ffi::log;
 use slurm_ffi::spank::{Spank, SpankOption, print_error, print_note};
 
 use crate::handed::{Handed, JOB_CHECKPOINT, VARIABLES};
-use crate::options::{Asked, Opt, SourcedValue};
+use crate::options::{Asked, EffectiveOptions, Opt, SourcedValue};
 use crate::{checkpoint, limits, messages, mig, ranks};
 
 /// [`SOURCES`] as Slurm hands it from one command to the next.

@@ -4,7 +4,7 @@ use crate::attempt::{Attempt, attempt, ensure, judge};
 use crate::users::MALLORY;
 
 /// SECURITY.md's name of the input.
-const INPUT: &str = "Memory beyond that of GPUs";
+const INPUT: &str = "Memory beyond that of GPUs, and in turns";
 
 /// The attempts.
 pub fn all() -> Vec<Attempt> {

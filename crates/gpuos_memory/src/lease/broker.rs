@@ -10,8 +10,8 @@ use super::ledger::{Client, Ledger, Turn};
 use super::links::Links;
 use super::reason::{Ended, Refused};
 use super::record::{ClientRecord, Place, Record};
-use super::{stopped, turns};
 use super::view::{ClientView, GpuView, Tier, View};
+use super::{stopped, turns};
 use crate::link::Wish;
 
 /// The broker of a node.
@@ -280,7 +280,8 @@ impl Broker {
     fn deadlines(&mut self, out: &mut Vec<Effect>) {
         let now = self.now;
         let long = stopped::too_long(&self.config, &self.ledger, now);
-        let mut end: Vec<(ClientId, Ended)> = long.into_iter().map(|id| (id, Ended::Stopped)).collect();
+        let mut end: Vec<(ClientId, Ended)> =
+            long.into_iter().map(|id| (id, Ended::Stopped)).collect();
         for (id, it) in &mut self.ledger.clients {
             let late = now >= it.until;
             match (it.ending, it.away, it.place) {
