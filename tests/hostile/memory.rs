@@ -21,6 +21,14 @@ pub fn all() -> Vec<Attempt> {
             "GPUOS_JOB_LIMITS=\"$(printf 'mem=1G/../../etc\nLD_PRELOAD=/x')\" srun -n1 --gpuos-mem=1G",
         ),
         (
+            "turns of 16 TiB on a whole GPU by what a job hands to its steps",
+            "GPUOS_JOB_LIMITS=share=timeslice,mem=16T SLURM_SHARDS_ON_NODE=4 srun -n1 --gpuos-share=timeslice,mem=16T",
+        ),
+        (
+            "turns with a line and a path by what a job hands to its steps",
+            "GPUOS_JOB_LIMITS=\"$(printf 'share=timeslice,mem=1G\nLD_PRELOAD=/x share=timeslice,mem=../../etc')\" SLURM_SHARDS_ON_NODE=4 srun -n1",
+        ),
+        (
             "a library and a socket of one's own",
             "LD_PRELOAD=/tmp/own.so GPUOS_MEM_SOCKET=/etc/shadow GPUOS_MEM_GRANT=1 srun -n1",
         ),

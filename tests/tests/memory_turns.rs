@@ -5,7 +5,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use gpuos_lab::{Suite, field};
+use gpuos_lab::{Cgroup, Suite, field};
 use gpuos_tests::{Cluster, Setup, per_suite, plugins};
 use serde_json::Value;
 
@@ -26,6 +26,8 @@ fn lab(mut setup: Setup) -> Option<Cluster> {
     setup.spec.job_submit = true;
     setup.spec.shards = 4;
     setup.spec.gpuos_toml = Some(GPUOS.into());
+    // Which of a user's jobs a process belongs to control groups tell.
+    setup.spec.cgroup = Cgroup::Auto;
     // Turns of a second, and moves that are taken to take no time.
     setup.spec.memory_turn = 1;
     let cluster = setup.steered()?;
@@ -161,6 +163,7 @@ fn variables(cluster: &Cluster) {
 /// Two jobs in turns stand on one GPU, a third on another, and nobody has either as a whole.
 fn places(cluster: &Cluster) {
     let jobs = [(); 3].map(|()| cluster.sbatch(&MOST, "sleep 600"));
+    let label = jobs.map(|job| job.to_string());
     let on = jobs.map(|job| {
         cluster.wait(job, &["RUNNING"]);
         let shown = cluster.run("scontrol", &["-d", "show", "job", &job.to_string()]);
@@ -170,6 +173,16 @@ fn places(cluster: &Cluster) {
     assert!(on.iter().all(|gpus| gpus.count_ones() == 1), "{on:?}");
     assert_eq!(on[0], on[1]);
     assert_ne!(on[0], on[2]);
+    let gpuos = plugins::programs().join("gpuos").display().to_string();
+    let why = cluster.run(&gpuos, &["why", &label[0]]);
+    let beside = format!(
+        "Beside it there: job {}. Where they do not fit together",
+        label[1]
+    );
+    assert!(
+        why.contains("with a share of GPU") && why.contains(&beside),
+        "{why}"
+    );
     let whole = cluster.sbatch(&["--gres=gpu:7"], "sleep 600");
     cluster.until("it waits for a whole GPU", || {
         let shown = cluster.show(whole);
@@ -339,7 +352,7 @@ fn jobs_have_a_gpu_in_turns(suite: &Suite) {
     requests(&cluster);
     variables(&cluster);
     places(&cluster);
-    if native {
+    if native && cluster.lab.has_cgroup() {
         both_end_well(&cluster);
         one_is_killed_while_it_parks(&cluster);
         one_is_suspended(&cluster);

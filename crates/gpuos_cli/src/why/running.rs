@@ -20,7 +20,11 @@ fn beside(site: &Site, jobs: &[Job], job: &Job) -> String {
         let on = |node: &String| !(job.shared_on(node).and(other.shared_on(node))).is_empty();
         other.id != job.id && other.is_running() && job.nodes.iter().any(on)
     };
-    let others: Vec<&str> = jobs.iter().filter(shares).map(|it| it.label.as_str()).collect();
+    let others: Vec<&str> = jobs
+        .iter()
+        .filter(shares)
+        .map(|it| it.label.as_str())
+        .collect();
     let named = match others.as_slice() {
         [] => return String::new(),
         [one] => format!("job {one}"),
