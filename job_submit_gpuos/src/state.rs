@@ -143,9 +143,8 @@ pub fn submit(description: *mut c_void, hands: &Hands) -> Result<Option<String>,
         unreadable();
         return Ok(None);
     };
-    no_shards_by_name(known, description)?;
     if !has_options(&env) {
-        return Ok(None);
+        return no_shards_by_name(known, description).map(|()| None);
     }
     let sources = Sources::from_spank_env(env.iter().map(String::as_str));
     let taken = take(known, (&env, &sources), description, hands);
@@ -185,6 +184,9 @@ fn take(
         return Ok(None);
     };
     let options = options()?;
+    if options.share.is_none() {
+        no_shards_by_name(known, description)?;
+    }
     with_read(known, |read| match &read.checkpoint {
         Some(config) => checkpoint::check(config, &options, &shape),
         None => Ok(()),

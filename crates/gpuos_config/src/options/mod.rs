@@ -213,7 +213,7 @@ pub const OPTIONS: &[OptionHelp] = &[
         name: "gpuos-share",
         argument: "WAY",
         environment: "GPUOS_SHARE",
-        summary: "a part of one GPU on each node, beside other jobs: timeslice[:N][,mem=SIZE], mps:25%",
+        summary: "a part of one GPU on each node: timeslice[:N][,mem=SIZE], mps:25%",
         details: "timeslice: the GPU's jobs take turns, N (1) is how many of its shards the job counts as. \
                   With mem=SIZE, where the site allows it, they take turns with its memory too: each job has SIZE of it while it is its turn, \
                   and as much of the host's, which sbatch adds to --mem, while it is another's; programs are not changed. \

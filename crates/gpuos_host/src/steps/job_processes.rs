@@ -302,9 +302,25 @@ mod tests {
             step: step(3, "0"),
             unclear: None,
             ended: false,
+            stopped: false,
         };
         assert_eq!(proc.who(41).unwrap(), Some(who.clone()));
         assert_eq!((proc.who(42).unwrap(), proc.who(43).unwrap()), (None, None));
+        for (state, ended, stopped) in [
+            ("S (sleeping)", false, false),
+            ("T (stopped)", false, true),
+            ("t (tracing stop)", false, true),
+            ("Z (zombie)", true, false),
+        ] {
+            let status = format!("Name:\tpython3\nState:\t{state}\nUid:\t1\t1000\t1\t1\n");
+            put("41/status", &status);
+            let who = proc.who(41).unwrap().unwrap();
+            assert_eq!((who.ended, who.stopped), (ended, stopped), "{state}");
+        }
+        put(
+            "41/status",
+            "Name:\tpython3\nUmask:\t0022\nUid:\t1\t1000\t1\t1\n",
+        );
         let twin = RecordedProcesses::default();
         twin.list.lock().unwrap().insert(41, who);
         assert_eq!(twin.who(41).unwrap(), proc.who(41).unwrap());
