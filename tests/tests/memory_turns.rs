@@ -17,8 +17,8 @@ per_suite!(jobs_have_a_gpu_in_turns);
 const GPUOS: &str =
     "[memory]\nturns = 2\nreserve-mib = 0\n\n[[nodes]]\nmatch = \"n1\"\ntype = \"dgx-h100\"\n";
 
-/// What a job asks for that has most of a GPU of 80 GB in turns.
-const MOST: [&str; 2] = ["--mem=100", "--gpuos-share=timeslice,mem=60G"];
+/// What a job asks for that has more than half of the rest, 16023 MiB, in turns.
+const MOST: [&str; 2] = ["--mem=100", "--gpuos-share=timeslice,mem=8100M"];
 
 fn lab(mut setup: Setup) -> Option<Cluster> {
     setup.spec.nodes = 1.into();
@@ -37,9 +37,9 @@ fn lab(mut setup: Setup) -> Option<Cluster> {
 
 fn requests(cluster: &Cluster) {
     let (mem, said) = held(cluster, &MOST, "MinMemoryNode");
-    assert_eq!(mem, "61540M", "{said}");
+    assert_eq!(mem, "8200M", "{said}");
     for wanted in [
-        "at most 2 jobs have a GPU in turns; 61440 MiB of the host's memory are a place for what is parked: --mem is 61540 MiB",
+        "at most 2 jobs have a GPU in turns; 8100 MiB of the host's memory are a place for what is parked: --mem is 8200 MiB",
         "2 of the 4 shards of a GPU on each node; memory: as much of the GPU's as mem= says while it is its turn",
     ] {
         assert!(said.contains(wanted), "{said}");
@@ -48,7 +48,7 @@ fn requests(cluster: &Cluster) {
     assert_eq!(shards, "2");
     let more = ["--mem=100", "--gpuos-share=timeslice:3,mem=1G"];
     assert_eq!(held(cluster, &more, "TresPerNode").0, "3");
-    let share = "--gpuos-share=timeslice,mem=60G";
+    let share = MOST[1];
     for (args, why) in [
         (
             &["--mem=100", "--gpuos-share=timeslice"][..],
@@ -75,8 +75,8 @@ fn requests(cluster: &Cluster) {
             "mem= goes with timeslice alone",
         ),
         (
-            &["--mem=100", "--gpuos-share=timeslice,mem=81560M"],
-            "write mem=81559M or less",
+            &["--mem=100", "--gpuos-share=timeslice,mem=16024M"],
+            "write mem=16023M or less",
         ),
         (&["--mem=9T", share], "no node with shards has more than"),
         (&["--mem=0", share], "write --mem=SIZE with it"),
@@ -117,10 +117,10 @@ fn requests(cluster: &Cluster) {
     let (job, _) = cluster.submit_held(&MOST).expect("it is taken");
     let id = format!("JobId={job}");
     for (change, taken) in [
-        ("MinMemoryNode=61439", false),
+        ("MinMemoryNode=8099", false),
         ("MinMemoryCPU=100", false),
         ("Gres=gpu:1", false),
-        ("MinMemoryNode=61440", true),
+        ("MinMemoryNode=8100", true),
     ] {
         let told = cluster.try_run("scontrol", &["update", &id, change]);
         assert_eq!(told.is_ok(), taken, "{change}: {told:?}");
@@ -139,21 +139,21 @@ fn variables(cluster: &Cluster) {
     let library = library(cluster);
     let show = "echo \"[$LD_PRELOAD|$GPUOS_MEM_GRANT|$GPUOS_MEM_HBM|${GPUOS_MEM_SOCKET##*/}]\"";
     let script = format!(
-        "{show}; srun sh -c '{show}'; srun --gpuos-share=timeslice,mem=30G sh -c '{show}'; srun --gpuos-share=off sh -c '{show}'; \
-         srun --gpuos-share=timeslice sh -c '{show}'; srun --gpuos-share=timeslice,mem=61G sh -c '{show}'; srun --gres=none sh -c '{show}'"
+        "{show}; srun sh -c '{show}'; srun --gpuos-share=timeslice,mem=4000M sh -c '{show}'; srun --gpuos-share=off sh -c '{show}'; \
+         srun --gpuos-share=timeslice sh -c '{show}'; srun --gpuos-share=timeslice,mem=8101M sh -c '{show}'; srun --gres=none sh -c '{show}'"
     );
     let job = cluster.sbatch(&MOST, &script);
     cluster.wait(job, &["COMPLETED"]);
     let text = fs::read_to_string(cluster.lab.dir().join(format!("work/{job}.out"))).unwrap();
     let shown: Vec<&str> = text.lines().filter(|line| line.starts_with('[')).collect();
-    let all = format!("[{library}|64424509440|64424509440|gpuosd.sock.memory]");
-    let half = format!("[{library}|32212254720|32212254720|gpuosd.sock.memory]");
+    let all = format!("[{library}|8493465600|8493465600|gpuosd.sock.memory]");
+    let half = format!("[{library}|4194304000|4194304000|gpuosd.sock.memory]");
     let all = all.as_str();
     assert_eq!(shown, [all, all, &half, all, all, all, "[|||]"], "{text}");
     for option in [
         "--gpuos-share=off",
         "--gpuos-share=timeslice",
-        "--gpuos-share=timeslice,mem=61G",
+        "--gpuos-share=timeslice,mem=8101M",
     ] {
         let note = format!("{option} says nothing: a step shares the GPU as its job does");
         assert!(text.contains(&note), "{note}: {text}");
