@@ -115,11 +115,11 @@ fn what_is_refused_says_what_was_asked_and_what_to_do() {
     for (refused, sentence) in [
         (
             ask(&mut broker, 1, 9, 1),
-            "memory in tiers was asked for by a process of no job that has it: submit the job with --gpuos-mem",
+            "memory in tiers was asked for by a process of no job that has it: submit the job with --gpuos-mem, or with --gpuos-share=timeslice,mem=SIZE",
         ),
         (
             ask(&mut broker, 1, 1, 130),
-            "130.0 GiB were asked for on a GPU, and 120.0 GiB are left of what the job has there: submit it with a larger --gpuos-mem",
+            "130.0 GiB were asked for on a GPU, and 120.0 GiB are left of what the job has there: submit it with a larger --gpuos-mem, or a larger mem= of --gpuos-share",
         ),
         (
             ask(&mut broker, 1, 1, 120),

@@ -5,6 +5,7 @@ mod lease;
 mod lease_kills;
 mod lease_pressure;
 mod lease_sim;
+mod lease_stopped;
 mod lease_storm;
 mod lease_support;
 mod lease_turns;

@@ -156,6 +156,7 @@ fn programs(programs: &[MemoryProgramStatus]) -> String {
     ]);
     for one in programs {
         let place = match (one.connected, one.pinned) {
+            _ if one.stopped => format!("{}, stopped", one.place),
             (false, _) => format!("{}, not connected", one.place),
             (true, true) => format!("{}, pinned", one.place),
             (true, false) => one.place.clone(),

@@ -41,6 +41,7 @@ fn lent() -> MemoryStatus {
         busy: true,
         connected: job == 7,
         pinned: false,
+        stopped: false,
         leases: vec![MemoryLeaseStatus {
             gpu: 2u8.try_into().unwrap(),
             hbm: gib(60),

@@ -1,4 +1,4 @@
-//! `[memory]`: whether jobs can have more memory than their GPUs.
+//! `[memory]`: whether jobs can have more memory than their GPUs, and share GPUs in turns with their memory.
 use gpuos_model::reading::{Check, ConfigError};
 
 use super::raw::RawMemory;
@@ -13,6 +13,8 @@ pub struct MemoryConfig {
     /// What of a GPU's memory programs do not get for their own data, in MiB: the driver and the contexts of programs take it. So much
     /// more of a size is counted as host memory.
     pub reserve_mib: u32,
+    /// Jobs that share a GPU in turns with its memory, at most; 0: jobs cannot.
+    pub turns: u32,
 }
 
 impl Default for MemoryConfig {
@@ -21,6 +23,7 @@ impl Default for MemoryConfig {
             oversubscribe: false,
             most_percent: 400,
             reserve_mib: 1024,
+            turns: 0,
         }
     }
 }
@@ -29,6 +32,11 @@ impl MemoryConfig {
     /// MiB of host memory that a program needs for each GPU of `gpu_mib` MiB, where it may use `mib` of both together.
     pub fn host_share(&self, mib: u64, gpu_mib: u64) -> u64 {
         mib.saturating_sub(gpu_mib.saturating_sub(self.reserve_mib.into()))
+    }
+
+    /// The largest size in MiB that a job in turns can have, where a GPU has so many: contexts of programs stay on it while others have it.
+    pub fn most_in_turns_mib(&self, gpu_mib: u64) -> u64 {
+        gpu_mib.saturating_sub(self.reserve_mib.into())
     }
 
     /// The largest size in MiB where a GPU has so many.
@@ -57,6 +65,7 @@ pub(super) fn read(check: Check, raw: &RawMemory) -> Result<MemoryConfig, Config
             0..=65_536,
             usual.reserve_mib,
         )?,
+        turns: int("turns", &raw.turns, 0..=16, usual.turns)?,
     })
 }
 
@@ -77,6 +86,9 @@ mod tests {
         assert!(!MemoryConfig::default().oversubscribe);
         let own = read("oversubscribe = true\nmost-percent = 150\nreserve-mib = 0").unwrap();
         assert_eq!((own.oversubscribe, own.most_mib(1000)), (true, 1500));
+        assert_eq!(MemoryConfig::default().turns, 0);
+        let own = read("turns = 3\nreserve-mib = 100").unwrap();
+        assert_eq!((own.turns, own.most_in_turns_mib(1000)), (3, 900));
     }
 
     #[test]
@@ -102,6 +114,9 @@ mod tests {
             ("most-percent = 99", "from 100 to 10000"),
             ("reserve-mib = -1", "from 0 to 65536"),
             ("oversubscribe = 1", "true or false"),
+            ("turns = 17", "from 0 to 16"),
+            ("turns = -1", "from 0 to 16"),
+            ("turns = true", "turns"),
             ("enabled = true", "there is no key"),
         ] {
             let error = read(text).unwrap_err();

@@ -105,6 +105,7 @@ pub(crate) struct RawMemory {
     pub oversubscribe: Option<bool>,
     pub most_percent: Option<Spanned<i64>>,
     pub reserve_mib: Option<Spanned<i64>>,
+    pub turns: Option<Spanned<i64>>,
 }
 
 #[derive(Deserialize, Default)]

@@ -70,6 +70,9 @@ pub struct MemoryProgramStatus {
     /// Nothing of it can be moved.
     #[serde(default)]
     pub pinned: bool,
+    /// A signal has stopped it, or it is suspended with its job.
+    #[serde(default)]
+    pub stopped: bool,
     /// What it has of each GPU.
     pub leases: Vec<MemoryLeaseStatus>,
     /// Bytes that it has moved to host memory, by its own word.

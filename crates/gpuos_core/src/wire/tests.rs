@@ -160,6 +160,7 @@ fn memory() -> MemoryStatus {
         busy: true,
         connected: true,
         pinned: false,
+        stopped: false,
         leases: vec![MemoryLeaseStatus {
             gpu: nth(3),
             hbm: 60 << 30,

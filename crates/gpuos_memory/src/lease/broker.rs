@@ -10,8 +10,8 @@ use super::ledger::{Client, Ledger, Turn};
 use super::links::Links;
 use super::reason::{Ended, Refused};
 use super::record::{ClientRecord, Place, Record};
-use super::turns;
 use super::view::{ClientView, GpuView, Tier, View};
+use super::{stopped, turns};
 use crate::link::Wish;
 
 /// The broker of a node.
@@ -120,6 +120,13 @@ impl Broker {
             Input::Account(account, share) => {
                 self.ledger.accounts.entry(account).or_default().share = share;
                 self.ledger.keep(account);
+            }
+            Input::Reserve(bytes) => self.ledger.reserve = bytes,
+            Input::Suspended(job, is) => {
+                stopped::suspended(&self.config, &mut self.ledger, now, job, is);
+            }
+            Input::Stopped(client, is) => {
+                stopped::signalled(&self.config, &mut self.ledger, now, client, is);
             }
             Input::Job(spec) => self.ledger.job(&spec),
             Input::JobGone(job) => self.job_gone(job, out),
@@ -272,7 +279,9 @@ impl Broker {
     /// What has a deadline that is over.
     fn deadlines(&mut self, out: &mut Vec<Effect>) {
         let now = self.now;
-        let mut end = Vec::new();
+        let long = stopped::too_long(&self.config, &self.ledger, now);
+        let mut end: Vec<(ClientId, Ended)> =
+            long.into_iter().map(|id| (id, Ended::Stopped)).collect();
         for (id, it) in &mut self.ledger.clients {
             let late = now >= it.until;
             match (it.ending, it.away, it.place) {
@@ -281,6 +290,8 @@ impl Broker {
                     out.push(Effect::End { client: *id, why });
                 }
                 (Some(_), ..) => {}
+                // It hears nothing.
+                (None, ..) if it.stopped.is_some() => {}
                 (None, Some(until), _) if now >= until => end.push((*id, Ended::Away)),
                 (None, Some(_), _) => {}
                 (None, None, Place::Parking(_)) if late => end.push((*id, Ended::Deaf)),
@@ -431,6 +442,7 @@ impl Broker {
             leases: it.leases.iter().map(|it| (*it.0, *it.1)).collect(),
             busy: it.idle.is_none(),
             ending: it.ending.is_some(),
+            stopped: it.stopped.is_some(),
             gpu_ms: ledger.jobs.get(&it.job).map_or(0, |job| job.gpu_ms),
         });
         View {

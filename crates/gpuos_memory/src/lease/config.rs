@@ -25,6 +25,8 @@ pub struct Config {
     pub end_ms: u64,
     /// Who is away for so long is ended.
     pub away_ms: u64,
+    /// Who is stopped by his own will, and not by the workload manager, for so long while others wait for what he has on a GPU is ended.
+    pub stopped_ms: u64,
     /// Pressure on host memory begins when so much of it is used, ...
     pub high: u64,
     /// ... and ends when no more than this is.
@@ -56,6 +58,7 @@ impl Default for Config {
             rate: 20_000_000_000,
             end_ms: 2000,
             away_ms: 30_000,
+            stopped_ms: 600_000,
             high: 920,
             low: 850,
             stalled: 100,

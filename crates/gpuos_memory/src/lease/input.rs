@@ -71,6 +71,12 @@ pub enum Input {
     Job(JobSpec),
     /// The workload manager has no such job any more.
     JobGone(JobId),
+    /// Of each GPU that jobs have in turns, bytes that none of them gets: contexts of programs stay on it while others have their turn.
+    Reserve(u64),
+    /// Whether the workload manager has suspended a job.
+    Suspended(JobId, bool),
+    /// A process is stopped by a signal, or goes on.
+    Stopped(ClientId, bool),
     /// A process asks for so many bytes on a GPU, all together. Asked again it gives back, or asks for more.
     Ask {
         /// The process.

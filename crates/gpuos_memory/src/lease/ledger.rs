@@ -9,6 +9,7 @@ use super::ids::{AccountId, ClientId, GpuId, JobId, Refuge};
 use super::input::{Demote, Effect, JobSpec, Share, Supply};
 use super::reason::Ended;
 use super::record::{ClientRecord, Lease, Place};
+use super::stopped::Stopped;
 
 /// Whose turn it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -30,6 +31,8 @@ pub(super) struct Job {
     pub over: bool,
     /// All of it goes to NVMe, or is there.
     pub stowed: bool,
+    /// The workload manager has suspended it.
+    pub suspended: bool,
     /// When it was to be requeued.
     pub requeued: Option<u64>,
     pub turn: Turn,
@@ -64,6 +67,10 @@ pub(super) struct Client {
     pub ending: Option<(Ended, u64)>,
     /// Until when it may have no connection.
     pub away: Option<u64>,
+    /// It is stopped by a signal.
+    pub signalled: bool,
+    /// It runs no more for now: by a signal, or with its job.
+    pub stopped: Option<Stopped>,
     /// What it has to demote, and until when.
     pub asked: Option<(Demote, u64)>,
     /// It was asked since pressure began.
@@ -101,6 +108,8 @@ impl Client {
             idle: None,
             ending: None,
             away: None,
+            signalled: false,
+            stopped: None,
             asked: None,
             tried: false,
             leaving: 0,
@@ -121,7 +130,7 @@ impl Client {
 
     /// Something can be said to it.
     pub fn hears(&self) -> bool {
-        self.ending.is_none() && self.away.is_none()
+        self.ending.is_none() && self.away.is_none() && self.stopped.is_none()
     }
 
     /// Bytes in GPU memory while it works.
@@ -194,6 +203,8 @@ impl Client {
 #[derive(Default)]
 pub(super) struct Ledger {
     pub supply: Supply,
+    /// Of each GPU in turns, bytes that nobody gets.
+    pub reserve: u64,
     pub accounts: BTreeMap<AccountId, Account>,
     pub jobs: BTreeMap<JobId, Job>,
     pub clients: BTreeMap<ClientId, Client>,
@@ -222,9 +233,10 @@ impl Ledger {
         gpus.find(|(it, _)| *it == gpu).map_or(0, |it| it.1)
     }
 
-    /// GPU memory for jobs in turns: all but what others have.
+    /// GPU memory for jobs in turns: all but what others have, and contexts of programs.
     pub fn for_turns(&self, gpu: GpuId) -> u64 {
-        self.present(gpu).saturating_sub(self.fixed(gpu))
+        let taken = self.fixed(gpu).saturating_add(self.reserve);
+        self.present(gpu).saturating_sub(taken)
     }
 
     /// GPU memory of those that take no turns. It stays theirs while they are parked.
@@ -405,6 +417,7 @@ impl Ledger {
                 guaranteed: 0,
                 over: false,
                 stowed: false,
+                suspended: false,
                 requeued: None,
                 turn: Turn::Waits,
                 gpu_ms: 0,

@@ -13,6 +13,7 @@ mod ledger;
 mod links;
 mod reason;
 mod record;
+mod stopped;
 mod turns;
 mod view;
 

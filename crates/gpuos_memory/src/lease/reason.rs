@@ -60,7 +60,7 @@ impl fmt::Display for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Refused::NoJob => f.write_str(
-                "memory in tiers was asked for by a process of no job that has it: submit the job with --gpuos-mem",
+                "memory in tiers was asked for by a process of no job that has it: submit the job with --gpuos-mem, or with --gpuos-share=timeslice,mem=SIZE",
             ),
             Refused::NotItsGpu { gpu } => write!(
                 f,
@@ -74,7 +74,7 @@ impl fmt::Display for Refused {
             ),
             Refused::BeyondGrant { asked, left } => write!(
                 f,
-                "{} were asked for on a GPU, and {} are left of what the job has there: submit it with a larger --gpuos-mem",
+                "{} were asked for on a GPU, and {} are left of what the job has there: submit it with a larger --gpuos-mem, or a larger mem= of --gpuos-share",
                 Bytes(*asked),
                 Bytes(*left)
             ),
@@ -118,6 +118,8 @@ pub enum Ended {
     DeafUnderPressure,
     /// It did not come back after gpuosd was started anew, or its connection was lost.
     Away,
+    /// It was stopped by its user for too long, and others waited.
+    Stopped,
     /// It says that its memory is where it cannot be.
     Elsewhere,
     /// Its job is over.
@@ -137,6 +139,9 @@ impl fmt::Display for Ended {
                 "the process was ended: the node ran out of host memory, and it freed none when it was asked to"
             }
             Ended::Away => "the process was ended: it holds memory of a GPU and had no connection to gpuosd for too long",
+            Ended::Stopped => {
+                "the process was ended: it was stopped for too long while it held memory of a GPU for which other jobs wait; scontrol suspend stops a job without that"
+            }
             Ended::Elsewhere => "the process was ended: it used GPU memory without its turn",
             Ended::JobOver => "the process was ended: its job is over",
             Ended::GpuGone => "the process was ended: its GPU is gone",

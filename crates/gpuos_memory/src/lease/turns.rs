@@ -11,6 +11,7 @@ use super::input::Effect;
 use super::ledger::{Client, Job, Ledger, Turn};
 use super::reason::Notice;
 use super::record::Place;
+use super::stopped::is_stopped;
 
 /// Turns that say whether turns are worth it.
 const TELLING: u32 = 3;
@@ -121,6 +122,9 @@ fn ends(ledger: &Ledger, job: JobId) -> bool {
 /// Its turn is over as soon as somebody waits for one.
 fn over(config: &Config, ledger: &Ledger, now: u64, id: JobId) -> bool {
     let job = &ledger.jobs[&id];
+    if is_stopped(ledger, id) {
+        return true;
+    }
     let Turn::Holds { since: Some(since) } = job.turn else {
         return false;
     };

@@ -42,6 +42,8 @@ pub struct ClientView {
     pub busy: bool,
     /// It is being ended.
     pub ending: bool,
+    /// It is stopped, by a signal or with its job.
+    pub stopped: bool,
     /// GPU time of its job in turns, in ms.
     pub gpu_ms: u64,
 }

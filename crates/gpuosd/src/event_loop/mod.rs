@@ -540,6 +540,7 @@ impl EventLoop {
         self.node.health.set(config.health.clone());
         self.telemetry.set(&config);
         self.suspicions.set(config.checkpoint.enabled);
+        self.memory(|memory, on, fx| memory.configured(&config.memory, on, fx));
         self.ports.peers.configure(config.heartbeat);
         self.node.troubles.set("config", None);
         tracing::info!("gpuos.toml is read");

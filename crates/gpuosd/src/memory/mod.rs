@@ -42,6 +42,8 @@ pub enum Notice {
     Said(ClientId, u64, FromProgram),
     /// Its connection of this number is lost.
     Lost(ClientId, u64),
+    /// A process that is followed is stopped by a signal, or goes on.
+    Stopped(ClientId, bool),
     /// Its process is dead, and what it had is free.
     Gone(ClientId),
 }

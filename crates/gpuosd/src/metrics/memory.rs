@@ -35,6 +35,17 @@ pub(super) fn encode(
             family.value(&labels, gpu.hbm.promised as f64)
         })
     })?;
+    let head = gauge(
+        "gpuos_memory_in_turns",
+        "Whether jobs have the GPU in turns: all of them together do not fit",
+    );
+    family(encoder, &head, |family| {
+        memory.gpus.iter().try_for_each(|gpu| {
+            let mut labels = node.clone();
+            labels.push(("gpu", gpu.gpu.to_string()));
+            family.value(&labels, f64::from(u8::from(gpu.in_turns)))
+        })
+    })?;
     let head = bytes(
         "gpuos_memory_host_lent",
         "Host memory that such programs have, also for while they are parked",
@@ -56,5 +67,13 @@ pub(super) fn encode(
             labels.push(("place", (*place).to_owned()));
             family.value(&labels, *count as f64)
         })
+    })?;
+    let head = gauge(
+        "gpuos_memory_programs_stopped",
+        "Of these, those that are suspended with their job or stopped by a signal: they keep what they have",
+    );
+    let stopped = memory.programs.iter().filter(|program| program.stopped);
+    family(encoder, &head, |family| {
+        family.value(node, stopped.count() as f64)
     })
 }

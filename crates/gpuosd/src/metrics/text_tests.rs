@@ -236,6 +236,8 @@ fn figures_come_with_their_units_and_labels() {
         "gpuos_mig_instances{node=\"n1\",gpu=\"mig4\",profile=\"1g.10gb\",jobid=\"\"} 1.0",
         "gpuos_memory_lent_bytes{node=\"n1\",gpu=\"0\"} 60.0",
         "gpuos_memory_host_lent_bytes{node=\"n1\"} 0.0",
+        "gpuos_memory_in_turns{node=\"n1\",gpu=\"0\"} 1.0",
+        "gpuos_memory_programs_stopped{node=\"n1\"} 0.0",
         "gpuos_memory_programs{node=\"n1\",place=\"parked\"} 0.0",
         "gpuos_mig_info{node=\"n1\",gpu=\"mig4\",gi=\"8\",uuid=\"MIG-8\",profile=\"1g.10gb\",first_slice=\"1\",jobid=\"17\"} 1.0",
         "gpuos_mig_memory_total_bytes{node=\"n1\",gpu=\"mig4\",gi=\"7\"} 10468982784.0",

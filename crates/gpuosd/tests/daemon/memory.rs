@@ -38,6 +38,16 @@ pub fn job(site: &Site, id: u32, gpus: &str, memory: &str) {
     site.set_slurm(&format!("jobs/{id}"), &text);
 }
 
+/// The same of a job that has a part of a GPU, which others may have too.
+pub fn sharer(site: &Site, id: u32, gpu: &str, memory: &str) {
+    job(site, id, gpu, memory);
+    let text = site.slurm(&format!("jobs/{id}"));
+    let whole = format!("GRES=gpu:h100:1(IDX:{gpu})");
+    assert!(text.contains(&whole));
+    let text = text.replace(&whole, &format!("GRES=shard:h100:2(IDX:{gpu})"));
+    site.set_slurm(&format!("jobs/{id}"), &text);
+}
+
 /// Its step 0 starts, with so many bytes for each GPU.
 pub fn step(daemon: &Daemon, job: u32, gpus: &[u8], bytes_per_gpu: u64, timeslice: bool) {
     let request = Request::StepStart {
@@ -332,8 +342,8 @@ fn who_is_no_program_of_such_a_job_gets_nothing() {
 #[test]
 fn two_jobs_have_a_gpu_in_turns_and_one_that_is_deaf_is_ended() {
     let site = Site::new();
-    job(&site, 7, "2", "70G");
-    job(&site, 8, "2", "70G");
+    sharer(&site, 7, "2", "70G");
+    sharer(&site, 8, "2", "70G");
     let daemon = start(&site);
     step(&daemon, 7, &[2], 60 * GIB, true);
     step(&daemon, 8, &[2], 60 * GIB, true);
@@ -394,8 +404,8 @@ fn two_jobs_have_a_gpu_in_turns_and_one_that_is_deaf_is_ended() {
 #[test]
 fn what_was_lent_outlives_gpuosd_and_nothing_is_lent_twice() {
     let site = Site::new();
-    job(&site, 7, "2", "70G");
-    job(&site, 8, "2", "70G");
+    sharer(&site, 7, "2", "70G");
+    sharer(&site, 8, "2", "70G");
     let daemon = start(&site);
     step(&daemon, 7, &[2], 60 * GIB, true);
     step(&daemon, 8, &[2], 60 * GIB, true);
@@ -418,6 +428,79 @@ fn what_was_lent_outlives_gpuosd_and_nothing_is_lent_twice() {
     a.forget();
     assert_eq!(b.told(), Some(ToProgram::Turn));
     assert_eq!(leases(&daemon), [b.child.id()]);
+}
+
+#[test]
+fn turns_are_on_gpus_that_slurm_gives_in_parts_and_on_no_others() {
+    let site = Site::new();
+    // What a step says of turns is its user's word. It has the GPU whole, or a part of it, by slurmctld's.
+    job(&site, 7, "2", "70G");
+    sharer(&site, 8, "3", "70G");
+    let daemon = start(&site);
+    step(&daemon, 7, &[2], 60 * GIB, true);
+    step(&daemon, 8, &[3], 60 * GIB, false);
+    for (id, gpu) in [(7, 2), (8, 3)] {
+        let mut program = Program::start(&site, &daemon, id);
+        let why = program.ask(gpu, GIB).unwrap_err();
+        assert!(why.contains("no --gpuos-mem"), "{why}");
+    }
+    assert!(status(&daemon).programs.is_empty());
+}
+
+#[test]
+fn a_job_in_turns_is_given_no_more_than_it_can_park() {
+    let site = Site::new();
+    sharer(&site, 7, "2", "50G");
+    let daemon = start(&site);
+    // Whatever the step says that it has asked for.
+    step(&daemon, 7, &[2], 1 << 50, true);
+    let mut program = Program::start(&site, &daemon, 7);
+    let why = program.ask(2, 60 * GIB).unwrap_err();
+    assert!(why.contains("a larger --mem"), "{why}");
+    let (hbm, host, refuge, _) = program.ask_again(2, 40 * GIB).unwrap();
+    assert_eq!((hbm, host, refuge), (40 * GIB, 0, 40 * GIB));
+    let why = program.ask_again(3, GIB).unwrap_err();
+    assert!(why.contains("does not have on this node"), "{why}");
+}
+
+#[test]
+fn a_job_that_slurm_has_suspended_is_not_ended_for_not_answering() {
+    let site = Site::new();
+    sharer(&site, 7, "2", "70G");
+    sharer(&site, 8, "2", "70G");
+    let daemon = start(&site);
+    step(&daemon, 7, &[2], 60 * GIB, true);
+    step(&daemon, 8, &[2], 60 * GIB, true);
+    let mut a = Program::start(&site, &daemon, 7);
+    let mut b = Program::start(&site, &daemon, 8);
+    assert!(!a.ask(2, 60 * GIB).unwrap().3);
+    assert!(b.ask(2, 60 * GIB).unwrap().3);
+    assert!(matches!(a.told(), Some(ToProgram::Park { .. })));
+    // slurmctld is asked of one that takes long.
+    let text = site.slurm("jobs/7");
+    let asleep = text.replace("JobState=RUNNING", "JobState=SUSPENDED");
+    site.set_slurm("jobs/7", &asleep);
+    let stopped = |is: bool| {
+        let programs = status(&daemon).programs;
+        let mut own = programs.iter().filter(|one| one.job.number() == Some(7));
+        own.next()
+            .is_some_and(|one| one.stopped == is)
+            .then_some(())
+    };
+    site.until("it is known to be suspended", || stopped(true));
+    // Longer than who is told to park has.
+    std::thread::sleep(Duration::from_secs(12));
+    stopped(true).expect("it is there");
+    site.set_slurm("jobs/7", &text);
+    // What it says has slurmctld asked again.
+    a.say(FromProgram::Parked {
+        took_ms: 1,
+        moved: GIB,
+        left: 0,
+    });
+    assert_eq!(b.told(), Some(ToProgram::Turn));
+    site.until("it is known to run", || stopped(false));
+    assert_eq!(audited(&site, "did not give its GPU"), 0);
 }
 
 #[test]

@@ -1,13 +1,16 @@
 //! Memory in tiers: what `gpuos_memory::lease` is told, and what is done of what it wants.
 //!
 //! What a job may have follows from slurmctld's record and NVIDIA's library; that it has the option at all, from root's report of its
-//! steps. A program's word counts only for how much of that it wants. [`status`] is what clients see of it.
+//! steps. A program's word counts only for how much of that it wants. [`status`] is what clients see of it; `stopped`: processes that hear
+//! nothing for now.
 
 pub mod status;
+mod stopped;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
+use gpuos_config::gpuos_toml::MemoryConfig;
 use gpuos_core::job::JobId;
 use gpuos_core::step::StepId;
 use gpuos_core::wire::StepMemory;
@@ -42,6 +45,10 @@ struct Lent {
     uid: u32,
     /// What it may have. The broker is told when the first of its programs asks.
     spec: Option<JobSpec>,
+    /// It shares its GPUs in turns.
+    in_turns: bool,
+    /// slurmctld has suspended it, by its last word.
+    suspended: bool,
 }
 
 /// A process with a lease.
@@ -57,6 +64,8 @@ struct Holder {
     parked: [u64; 2],
     moved: [u64; 2],
     parks: u64,
+    /// When it was told to park or to come back, and has not; then slurmctld was not asked yet whether its job is suspended.
+    told: Option<Instant>,
 }
 
 /// The memory that the node lends.
@@ -113,6 +122,12 @@ impl Memory {
         }
     }
 
+    /// gpuos.toml was read: contexts of programs stay on a GPU that jobs have in turns.
+    pub fn configured(&mut self, config: &MemoryConfig, on: &Facts<'_>, fx: &mut Effects) {
+        let bytes = u64::from(config.reserve_mib) << 20;
+        self.step(Input::Reserve(bytes), on, fx);
+    }
+
     /// A step has started; `memory`: what it says of the option.
     pub fn started(&mut self, id: &StepId, memory: Option<StepMemory>) {
         match memory {
@@ -134,6 +149,7 @@ impl Memory {
     /// slurmctld told of a job.
     pub fn job_received(&mut self, record: &Job, on: &Facts<'_>, fx: &mut Effects) {
         self.supply(on, fx);
+        self.suspended(record, on, fx);
         let mine = self.steps.iter().filter(|(id, _)| id.job == record.id);
         let mine: Vec<StepMemory> = mine.map(|(_, memory)| *memory).collect();
         let number = record.id.number().map(u64::from);
@@ -145,8 +161,9 @@ impl Memory {
         }
         let timeslice = mine.iter().any(|memory| memory.timeslice);
         let bytes = mine.iter().map(|memory| memory.bytes_per_gpu).max();
+        // In turns are GPUs that slurmctld has given in parts, and no others.
         let given = match timeslice {
-            true => record.gpus_on(on.node),
+            true => record.shared_on(on.node),
             false => record.whole_on(on.node),
         };
         let has = |gpu: &&(GpuId, u64)| given.contains(gpu.0.0 as usize);
@@ -165,8 +182,13 @@ impl Memory {
             rank: 0,
             guaranteed: 0,
         };
-        let (uid, spec) = (record.uid, Some(spec));
-        self.jobs.insert(record.id.clone(), Lent { uid, spec });
+        let lent = Lent {
+            uid: record.uid,
+            spec: Some(spec),
+            in_turns: timeslice,
+            suspended: false,
+        };
+        self.jobs.insert(record.id.clone(), lent);
         self.publish();
     }
 
@@ -204,6 +226,7 @@ impl Memory {
                     self.step(Input::Away(client), on, fx);
                 }
             }
+            Notice::Stopped(client, is) => self.signalled(client, is, on, fx),
             Notice::Gone(client) => {
                 if let Some(holder) = self.holders.remove(&client) {
                     holder.line.iter().for_each(Line::end);
@@ -232,6 +255,7 @@ impl Memory {
             return;
         }
         self.due = Some(on.now.at + TICK);
+        self.ask_of_the_slow(on, fx);
         self.step(Input::Tick, on, fx);
     }
 
@@ -251,6 +275,7 @@ impl Memory {
             parked: [0; 2],
             moved: [0; 2],
             parks: 0,
+            told: None,
         });
         if let Some(older) = holder.line.replace(line) {
             older.end();
@@ -258,6 +283,7 @@ impl Memory {
     }
 
     fn said(&mut self, client: ClientId, said: FromProgram, on: &Facts<'_>, fx: &mut Effects) {
+        self.is_awake(client, fx);
         let Some(holder) = self.holders.get_mut(&client) else {
             return;
         };
@@ -273,11 +299,13 @@ impl Memory {
             FromProgram::Idle => self.step(Input::Idle(client), on, fx),
             FromProgram::Busy => self.step(Input::Busy(client), on, fx),
             FromProgram::Parked { took_ms, moved, .. } => {
+                holder.told = None;
                 holder.parked[0] = holder.parked[0].saturating_add(moved);
                 holder.parks += 1;
                 self.step(Input::Parked { client, took_ms }, on, fx);
             }
             FromProgram::Back { took_ms, moved } => {
+                holder.told = None;
                 holder.parked[1] = holder.parked[1].saturating_add(moved);
                 self.step(Input::Back { client, took_ms }, on, fx);
             }
@@ -368,12 +396,21 @@ impl Memory {
         // Nobody has looked after these processes while gpuosd was away.
         for record in &records {
             match record {
-                Record::Client(it) => fx.push(Effect::Programs(Order::Watch(it.client))),
+                Record::Client(it) => {
+                    fx.push(Effect::Programs(Order::Watch(it.client)));
+                    fx.push(Effect::Programs(Order::Follow(it.client)));
+                }
                 Record::Job(spec) => {
                     // One that the table has no more is told to be gone, below.
                     let job = JobId::from(u32::try_from(spec.job.0).unwrap_or(0));
                     let uid = on.jobs.jobs.get(&job).map_or(u32::MAX, |held| held.uid);
-                    self.jobs.insert(job, Lent { uid, spec: None });
+                    let lent = Lent {
+                        uid,
+                        spec: None,
+                        in_turns: spec.timeslice,
+                        suspended: false,
+                    };
+                    self.jobs.insert(job, lent);
                 }
                 Record::JobOver(_) | Record::Gone(_) => {}
             }
@@ -424,9 +461,9 @@ impl Memory {
                 ..
             } => {
                 let deadline_ms = left(deadline_ms);
-                self.say(client, &ToProgram::Park { deadline_ms });
+                self.tell(client, &ToProgram::Park { deadline_ms }, on);
             }
-            Want::Turn { client, .. } => self.say(client, &ToProgram::Turn),
+            Want::Turn { client, .. } => self.tell(client, &ToProgram::Turn, on),
             Want::Demote { client, .. } => {
                 // Programs keep no copies, and nothing of them goes to a disk.
                 self.step(Input::Demoted { client, bytes: 0 }, on, fx);
@@ -466,6 +503,10 @@ impl Memory {
                 let Some(uuid) = found.next().and_then(|found| Uuid::parse(&found.uuid)) else {
                     return;
                 };
+                let lent = self.jobs.get(&holder.program.job);
+                if lent.is_some_and(|lent| lent.in_turns) {
+                    fx.push(Effect::Programs(Order::Follow(client)));
+                }
                 let (refuge, wait) = self.standing(client, gpu);
                 let lease = ToProgram::Lease {
                     gpu: uuid,
