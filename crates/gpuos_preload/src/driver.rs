@@ -8,21 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::table::{COUNT, ROWS};
 
-/// CUresult.
-pub(crate) type Code = u32;
-
-/// The codes that this library gives or looks for.
-pub(crate) mod code {
-    pub(crate) const OK: u32 = 0;
-    pub(crate) const INVALID: u32 = 1;
-    pub(crate) const OUT_OF_MEMORY: u32 = 2;
-    pub(crate) const INVALID_CONTEXT: u32 = 201;
-    pub(crate) const NOT_FOUND: u32 = 500;
-    pub(crate) const CONTEXT_DESTROYED: u32 = 709;
-    pub(crate) const NOT_SUPPORTED: u32 = 801;
-    pub(crate) const CAPTURE_UNSUPPORTED: u32 = 900;
-    pub(crate) const UNKNOWN: u32 = 999;
-}
+pub(crate) use gpuos_driver::{Code, call, code};
 
 type Dlsym = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
 
@@ -199,36 +185,4 @@ pub(crate) fn exports(name: *const c_char, address: usize) -> bool {
 /// Whether the driver itself is at this address.
 pub(crate) fn is_at(address: usize) -> bool {
     opened().is_some_and(|opened| (opened.span.0..opened.span.1).contains(&address))
-}
-
-/// Calls a function of the driver: all its arguments are numbers and pointers, so each goes as a word.
-///
-/// # Safety
-/// The words are the arguments of that function: as many, and pointers to what it wants.
-pub(crate) unsafe fn call(address: usize, a: &[u64]) -> Code {
-    macro_rules! by_count {
-        ($( $count:literal: $($i:literal)*; )*) => {
-            match a.len() {
-                $( $count => {
-                    type Function = unsafe extern "C" fn($( by_count!(@ $i) ),*) -> Code;
-                    // SAFETY: the caller's promise.
-                    unsafe { std::mem::transmute::<usize, Function>(address)($( a[$i] ),*) }
-                } )*
-                _ => code::UNKNOWN,
-            }
-        };
-        (@ $i:literal) => { u64 };
-    }
-    if address == 0 {
-        return code::NOT_FOUND;
-    }
-    by_count! {
-        0: ;
-        1: 0;
-        2: 0 1;
-        3: 0 1 2;
-        4: 0 1 2 3;
-        5: 0 1 2 3 4;
-        6: 0 1 2 3 4 5;
-    }
 }

@@ -9,6 +9,9 @@ use crate::{pointer, vmm};
 /// The most arguments of a kernel that are looked at.
 const ARGUMENTS: u64 = 64;
 
+/// Bytes of mappings that an argument is taken to lead to.
+const MOST: u64 = 64 << 20;
+
 /// Words that may be addresses of what a copy or fill touches: the extents that they lie in.
 #[cold]
 pub(crate) fn words(words: &[u64]) {
@@ -65,9 +68,31 @@ fn touch_words(memory: &mut Memory, at: u64, bytes: usize) {
     }
 }
 
-/// Notes a touch of the extent at an address, and of all after it in its range.
+/// Notes a touch of the extent at an address, and of all after it in its range. Of memory that the program maps itself, these are those of
+/// the mappings that follow without a gap, as far as the largest extent.
 fn touch(memory: &mut Memory, address: u64, rest: bool) {
-    let Some((start, range)) = memory.around(address) else {
+    let place = memory.place(address);
+    touch_at(memory, place, rest);
+    if place == address || !rest {
+        return;
+    }
+    let mut next = address;
+    while let Some((start, map)) = memory.maps.around(next) {
+        let after = start + map.bytes;
+        if next != address {
+            let place = memory.place(next);
+            touch_at(memory, place, rest);
+        }
+        if after - address > MOST {
+            return;
+        }
+        next = after;
+    }
+}
+
+/// The same of a place among the ranges.
+fn touch_at(memory: &mut Memory, address: u64, rest: bool) {
+    let Some((start, range)) = memory.at(address) else {
         return;
     };
     let first = range

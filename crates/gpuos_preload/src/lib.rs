@@ -30,6 +30,7 @@ mod lease;
 mod life;
 #[cfg_attr(test, allow(dead_code, reason = "unit tests have no `dlsym` of ours"))]
 mod lookup;
+mod maps;
 mod memory;
 mod mover;
 mod mutant;
@@ -37,6 +38,7 @@ mod park;
 mod plan;
 mod pointer;
 mod process;
+mod shift;
 mod table;
 mod vmm;
 mod wrappers;

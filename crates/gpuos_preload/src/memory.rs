@@ -4,12 +4,14 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
+use gpuos_driver::{Access, Location, Prop, attribute};
 use gpuos_memory::policy::Policy;
 use gpuos_memory::table::{self, ExtentId, State, Table, Tier};
 use gpuos_memory::trace;
 
 use crate::driver::code;
 use crate::lease;
+use crate::maps::{FIRST_HANDLE, Held as Holding, Maps};
 use crate::mutant::{self, Mutant};
 use crate::process::{self, BLOCK};
 use crate::vmm::{self, Answer, Place};
@@ -19,11 +21,6 @@ pub(crate) const KEPT: usize = 4096;
 
 /// Bytes that move at once, and room that is kept for it in host memory.
 pub(crate) const BATCH: u64 = 256 << 20;
-
-/// Attributes of devices.
-const HAS_VIRTUAL_MEMORY: u64 = 102;
-const NODE: u64 = 134;
-const HAS_VIRTUAL_MEMORY_OF_HOST: u64 = 141;
 
 /// A piece of a range that is moved as a whole.
 pub(crate) struct Extent {
@@ -36,9 +33,10 @@ pub(crate) struct Extent {
     pub(crate) number: u32,
 }
 
-/// An allocation.
+/// An allocation, or physical memory that the program maps itself.
 pub(crate) struct Range {
     pub(crate) device: i32,
+    /// Of physical memory 0: it belongs to no context.
     pub(crate) context: u64,
     /// As the program asked for it.
     pub(crate) asked: u64,
@@ -48,6 +46,8 @@ pub(crate) struct Range {
     pub(crate) pinned: bool,
     pub(crate) extents: Vec<Extent>,
     kept: table::Range,
+    /// Of physical memory that the program maps itself.
+    pub(crate) held: Option<Holding>,
 }
 
 /// A GPU.
@@ -66,6 +66,22 @@ pub(crate) struct Device {
     pub(crate) policy: Option<Box<dyn Policy + Send>>,
 }
 
+/// A context that work can be under way in.
+#[derive(Default)]
+pub(crate) struct Context {
+    /// Its device, once that was asked for.
+    device: Option<i32>,
+    /// The mover's stream in it.
+    pub(crate) stream: Option<u64>,
+}
+
+/// Physical memory that is the driver's alone: exported, for RDMA, of tiles.
+pub(crate) struct Native {
+    device: i32,
+    bytes: u64,
+    pub(crate) held: Holding,
+}
+
 /// An allocation that is the driver's.
 struct Small {
     bytes: u64,
@@ -77,12 +93,19 @@ struct Small {
 #[derive(Default)]
 pub(crate) struct Memory {
     pub(crate) devices: BTreeMap<i32, Option<Device>>,
+    /// By address; physical memory that the program maps itself by its handle, which is no address.
     pub(crate) ranges: BTreeMap<u64, Range>,
+    /// Handles of physical memory that is not moved.
+    pub(crate) natives: BTreeMap<u64, Native>,
+    /// What the program has mapped of both.
+    pub(crate) maps: Maps,
+    /// How far from the first one the next virtual handle is.
+    next_handle: u64,
     small: BTreeMap<u64, Small>,
     /// Freed while a stream captured, when nobody can wait for work: given back later.
     deferred: Vec<(u64, Range)>,
-    /// Contexts that work can be under way in, with the mover's stream in each.
-    pub(crate) contexts: BTreeMap<u64, Option<u64>>,
+    /// Contexts that work can be under way in.
+    pub(crate) contexts: BTreeMap<u64, Context>,
     /// The primary context of each device.
     pub(crate) primaries: BTreeMap<i32, u64>,
     /// Streams that capture, default ones with their thread: no other work can be waited for meanwhile.
@@ -169,14 +192,16 @@ impl Device {
     /// What is granted of a device. `None`: its memory cannot be in tiers.
     fn open(device: i32) -> Option<Device> {
         let grant = process::grant()?;
-        let has = |attribute| vmm::attribute(attribute, device).is_ok_and(|value| value != 0);
-        if !has(HAS_VIRTUAL_MEMORY) || !has(HAS_VIRTUAL_MEMORY_OF_HOST) {
+        let has = |which| vmm::attribute(which, device).is_ok_and(|value| value != 0);
+        if !has(attribute::VIRTUAL_MEMORY) || !has(attribute::VIRTUAL_MEMORY_OF_HOST) {
             process::say(format_args!(
                 "GPU {device} cannot map host memory: its memory is the driver's alone"
             ));
             return None;
         }
-        let node = vmm::attribute(NODE, device).unwrap_or(0).max(0);
+        let node = vmm::attribute(attribute::HOST_NODE, device)
+            .unwrap_or(0)
+            .max(0);
         for place in [Place::Device(device), Place::Node(node)] {
             if !vmm::granularity(place).is_ok_and(|bytes| bytes > 0 && BLOCK.is_multiple_of(bytes))
             {
@@ -268,23 +293,67 @@ impl Memory {
         Some((grant.saturating_sub(self.used(device)), grant))
     }
 
-    /// The range that an address lies in, with its start.
+    /// The allocation that an address lies in, with its start.
     pub(crate) fn around(&self, address: u64) -> Option<(u64, &Range)> {
-        let (start, range) = self.ranges.range(..=address).next_back()?;
-        (address - start < range.bytes).then_some((*start, range))
+        self.at(address).filter(|(_, range)| range.held.is_none())
+    }
+
+    /// The same, also of physical memory by its handle.
+    pub(crate) fn at(&self, place: u64) -> Option<(u64, &Range)> {
+        let (start, range) = self.ranges.range(..=place).next_back()?;
+        (place - start < range.bytes).then_some((*start, range))
+    }
+
+    /// Where what an address leads to is among the ranges: at the address itself, or in the memory of a handle.
+    pub(crate) fn place(&self, address: u64) -> u64 {
+        match self.maps.around(address) {
+            Some((start, map)) => map.handle.saturating_add(map.offset + (address - start)),
+            None => address,
+        }
     }
 
     /// A context is there.
     pub(crate) fn saw_context(&mut self, context: u64) {
-        self.contexts.entry(context).or_insert(None);
+        self.contexts.entry(context).or_default();
+    }
+
+    /// Some context of a device.
+    pub(crate) fn context_on(&mut self, device: i32) -> Option<u64> {
+        for (context, known) in &mut self.contexts {
+            if known.device.is_none() {
+                known.device = vmm::device_of(*context).ok();
+            }
+            if known.device == Some(device) {
+                return Some(*context);
+            }
+        }
+        None
     }
 
     /// Allocates. The device is one whose memory is in tiers.
     pub(crate) fn allocate(&mut self, device: i32, context: u64, asked: u64) -> Answer<u64> {
+        let start = self.make(device, context, asked, None)?;
+        self.saw_context(context);
+        Ok(start)
+    }
+
+    /// Physical memory of such a device, for the program to map: a virtual handle.
+    pub(crate) fn create(&mut self, prop: Prop, bytes: u64) -> Answer<u64> {
+        self.make(prop.location.id, 0, bytes, Some(Holding::new(prop)))
+    }
+
+    fn make(
+        &mut self,
+        device: i32,
+        context: u64,
+        asked: u64,
+        held: Option<Holding>,
+    ) -> Answer<u64> {
         let bytes = asked
             .checked_next_multiple_of(BLOCK)
             .ok_or(code::OUT_OF_MEMORY)?;
         let used = self.used(device);
+        let handle = FIRST_HANDLE + self.next_handle;
         let there = self.device(device).ok_or(code::NOT_SUPPORTED)?;
         let within = used
             .checked_add(bytes)
@@ -301,11 +370,17 @@ impl Memory {
             context,
             asked,
             bytes,
-            pinned: !there.peers.is_empty(),
+            // Peers have access to allocations of their own accord, and to other memory where the program says so.
+            pinned: held.is_none() && !there.peers.is_empty(),
             extents: Vec::with_capacity(kept.extents.len()),
             kept,
+            held,
         };
-        let start = match vmm::reserve(bytes) {
+        let start = match &range.held {
+            Some(_) => Ok(handle),
+            None => vmm::reserve(bytes),
+        };
+        let start = match start {
             Ok(start) => start,
             Err(error) => {
                 let _ = there.table.free(&range.kept);
@@ -316,7 +391,9 @@ impl Memory {
             self.give(start, range);
             return Err(error);
         }
-        self.saw_context(context);
+        if range.held.is_some() {
+            self.next_handle += bytes;
+        }
         for (at, extent) in range.extents.iter_mut().enumerate() {
             extent.number = self.free_numbers.pop().unwrap_or_else(|| {
                 self.numbers.push(None);
@@ -360,10 +437,14 @@ impl Memory {
     /// Gives everything of a range back to the driver.
     fn give(&mut self, start: u64, range: Range) {
         for extent in &range.extents {
-            let _ = vmm::unmap(extent.at, extent.bytes);
+            if range.held.is_none() {
+                let _ = vmm::unmap(extent.at, extent.bytes);
+            }
             vmm::release(extent.handle);
         }
-        let _ = vmm::unreserve(start, range.bytes);
+        if range.held.is_none() {
+            let _ = vmm::unreserve(start, range.bytes);
+        }
         if let Some(device) = self.device(range.device) {
             let _ = device.table.free(&range.kept);
         }
@@ -381,7 +462,7 @@ impl Memory {
     pub(crate) fn pin(&mut self, words: &[u64]) -> bool {
         let starts: Vec<u64> = words
             .iter()
-            .filter_map(|word| Some(self.around(*word)?.0))
+            .filter_map(|word| Some(self.at(self.place(*word))?.0))
             .collect();
         for start in &starts {
             if let Some(range) = self.ranges.get_mut(start) {
@@ -401,10 +482,10 @@ impl Memory {
         for (start, range) in self
             .ranges
             .iter_mut()
-            .filter(|(_, range)| range.device == device)
+            .filter(|(_, range)| range.device == device && range.held.is_none())
         {
             range.pinned = true;
-            vmm::access(*start, range.bytes, &devices, true)?;
+            vmm::access(*start, range.bytes, &devices)?;
         }
         Ok(())
     }
@@ -431,6 +512,43 @@ impl Memory {
             && let Some(there) = self.device(small.device)
         {
             there.count_small(0, small.bytes);
+        }
+    }
+
+    /// Physical memory that the driver alone has.
+    pub(crate) fn saw_native(&mut self, handle: u64, device: i32, bytes: u64, prop: Prop) {
+        if let Some(there) = self.device(device) {
+            there.count_small(bytes, 0);
+            let held = Holding::new(prop);
+            let native = Native {
+                device,
+                bytes,
+                held,
+            };
+            self.natives.insert(handle, native);
+        }
+    }
+
+    /// How the program holds the memory of a handle, if that is known.
+    pub(crate) fn holding(&mut self, handle: u64) -> Option<&mut Holding> {
+        match self.ranges.get_mut(&handle) {
+            Some(range) => range.held.as_mut(),
+            None => Some(&mut self.natives.get_mut(&handle)?.held),
+        }
+    }
+
+    /// Frees the memory of a handle that nobody can reach any more.
+    pub(crate) fn drop_held(&mut self, handle: u64) {
+        if !self.holding(handle).is_some_and(|held| held.is_gone()) {
+            return;
+        }
+        match self.natives.remove(&handle) {
+            Some(native) => {
+                if let Some(there) = self.device(native.device) {
+                    there.count_small(0, native.bytes);
+                }
+            }
+            None => self.free(handle),
         }
     }
 
@@ -464,11 +582,14 @@ impl Memory {
 }
 
 impl Device {
-    /// All devices that have access to its memory.
-    pub(crate) fn sharers(&self, device: i32) -> Vec<i32> {
-        std::iter::once(device)
-            .chain(self.peers.iter().copied())
-            .collect()
+    /// The access to its allocations: its own and that of its peers.
+    pub(crate) fn sharers(&self, device: i32) -> Vec<Access> {
+        let all = std::iter::once(device).chain(self.peers.iter().copied());
+        all.map(|device| Access {
+            location: Location::device(device),
+            flags: Access::READ_WRITE,
+        })
+        .collect()
     }
 
     /// Puts physical memory behind a range. What could not be is not in its extents.
@@ -477,7 +598,9 @@ impl Device {
         for id in range.kept.extents.clone() {
             let bytes = self.table.blocks(id).map_or(0, |blocks| blocks * BLOCK);
             let handle = self.create(range.device, id, bytes)?;
-            if let Err(error) = vmm::map(at, bytes, handle) {
+            if range.held.is_none()
+                && let Err(error) = vmm::map(at, bytes, handle, 0)
+            {
                 vmm::release(handle);
                 return Err(error);
             }
@@ -490,7 +613,10 @@ impl Device {
             });
             at += bytes;
         }
-        vmm::access(start, range.bytes, &self.sharers(range.device), true)
+        match range.held {
+            None => vmm::access(start, range.bytes, &self.sharers(range.device)),
+            Some(_) => Ok(()),
+        }
     }
 
     /// Physical memory for a new extent. The GPU may have less than was granted: then it is the host's.

@@ -1,6 +1,8 @@
 //! The driver's functions that this library calls itself, under names of their own. Each takes and gives values; the pointers that the
 //! driver wants are to places of this module that live until the call is done.
 
+use gpuos_driver::{Access, Location, NON_BLOCKING, Prop};
+
 use crate::driver::{self, Code, code};
 use crate::table::index;
 
@@ -34,49 +36,16 @@ pub(crate) enum Place {
     Node(i32),
 }
 
-/// CUmemLocation.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct Location {
-    kind: u32,
-    id: i32,
-}
-
-/// CUmemAllocationProp.
-#[repr(C)]
-struct Prop {
-    /// Pinned, the only one.
-    kind: u32,
-    handle_types: u32,
-    location: Location,
-    win32: usize,
-    flags: [u8; 8],
-}
-
-/// CUmemAccessDesc.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct Access {
-    location: Location,
-    flags: u32,
-}
-
 impl Place {
     fn location(self) -> Location {
         match self {
-            Place::Device(id) => Location { kind: 1, id },
-            Place::Node(id) => Location { kind: 3, id },
+            Place::Device(id) => Location::device(id),
+            Place::Node(id) => Location::node(id),
         }
     }
 
     fn prop(self) -> Prop {
-        Prop {
-            kind: 1,
-            handle_types: 0,
-            location: self.location(),
-            win32: 0,
-            flags: [0; 8],
-        }
+        Prop::at(self.location())
     }
 }
 
@@ -111,9 +80,9 @@ pub(crate) fn release(handle: u64) {
     let _ = call(index::cuMemRelease, &[handle]);
 }
 
-/// Maps physical memory, without access.
-pub(crate) fn map(at: u64, bytes: u64, handle: u64) -> Answer<()> {
-    call(index::cuMemMap, &[at, bytes, 0, handle, 0])
+/// Maps physical memory from an offset on, without access.
+pub(crate) fn map(at: u64, bytes: u64, handle: u64, offset: u64) -> Answer<()> {
+    call(index::cuMemMap, &[at, bytes, offset, handle, 0])
 }
 
 /// Ends a mapping.
@@ -121,16 +90,8 @@ pub(crate) fn unmap(at: u64, bytes: u64) -> Answer<()> {
     call(index::cuMemUnmap, &[at, bytes])
 }
 
-/// Lets devices read a mapping, and write it too.
-pub(crate) fn access(at: u64, bytes: u64, devices: &[i32], write: bool) -> Answer<()> {
-    let flags = if write { 3 } else { 1 };
-    let list: Vec<Access> = devices
-        .iter()
-        .map(|id| Access {
-            location: Place::Device(*id).location(),
-            flags,
-        })
-        .collect();
+/// Gives access to a mapping.
+pub(crate) fn access(at: u64, bytes: u64, list: &[Access]) -> Answer<()> {
     call(
         index::cuMemSetAccess,
         &[at, bytes, list.as_ptr() as u64, list.len() as u64],
@@ -203,7 +164,7 @@ pub(crate) fn synchronize() -> Answer<()> {
 
 /// A stream that waits for no other.
 pub(crate) fn stream() -> Answer<u64> {
-    get(index::cuStreamCreate, &[1])
+    get(index::cuStreamCreate, &[NON_BLOCKING])
 }
 
 /// Waits for a stream.

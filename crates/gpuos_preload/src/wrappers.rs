@@ -128,7 +128,7 @@ macro_rules! refuse {
             let real = real!($index $($a)*);
             if !gate::is_off() && memory::lock().pin(&[$($a),*]) {
                 process::say(format_args!(
-                    "{}: memory in tiers has no such handle; allocate what other processes are to share by cuMemCreate, or run without {}",
+                    "{}: memory in tiers has no such handle; ask cuMemCreate for one by its handle type, or run without {}",
                     stringify!($name),
                     process::GRANT
                 ));

@@ -8,6 +8,7 @@ mod common;
 mod broker;
 mod calls;
 mod clients;
+mod handles;
 mod programs;
 mod shim;
 mod unusual;

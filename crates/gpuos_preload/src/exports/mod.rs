@@ -4,6 +4,7 @@ mod context;
 mod get;
 mod memory;
 mod tell;
+mod virtual_memory;
 
 pub(crate) use context::{
     cuCtxCreate, cuCtxCreate_v2, cuCtxCreate_v3, cuCtxCreate_v4, cuCtxDestroy, cuCtxDestroy_v2,
@@ -20,6 +21,10 @@ pub(crate) use memory::{
 pub(crate) use tell::{
     cuDeviceTotalMem_v2, cuMemGetAddressRange_v2, cuMemGetInfo_v2, cuPointerGetAttribute,
     cuPointerGetAttributes,
+};
+pub(crate) use virtual_memory::{
+    cuMemAddressFree, cuMemCreate, cuMemGetAccess, cuMemGetAllocationPropertiesFromHandle,
+    cuMemMap, cuMemRelease, cuMemRetainAllocationHandle, cuMemSetAccess, cuMemUnmap,
 };
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
