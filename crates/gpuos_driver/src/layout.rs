@@ -113,7 +113,7 @@ pub struct PoolProp {
 
 /// CUDA_KERNEL_NODE_PARAMS, the first form.
 #[repr(C)]
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Default, Debug)]
 pub struct Kernel {
     /// A CUfunction; 0: see [`Kernel2::kernel`].
     pub function: u64,
@@ -129,7 +129,7 @@ pub struct Kernel {
 
 /// CUDA_KERNEL_NODE_PARAMS of 12.0 and later; that of a [`GraphNode`] begins like it.
 #[repr(C)]
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Default, Debug)]
 pub struct Kernel2 {
     /// As before.
     pub first: Kernel,
@@ -141,7 +141,7 @@ pub struct Kernel2 {
 
 /// CUDA_MEMSET_NODE_PARAMS.
 #[repr(C)]
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Default, Debug)]
 pub struct Memset {
     /// The first address.
     pub to: u64,
@@ -159,7 +159,7 @@ pub struct Memset {
 
 /// One side of CUDA_MEMCPY3D.
 #[repr(C)]
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Default, Debug)]
 pub struct Side3D {
     /// Where in it the copy begins.
     pub offset: [usize; 4],
@@ -181,7 +181,7 @@ pub struct Side3D {
 
 /// CUDA_MEMCPY3D.
 #[repr(C)]
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Default, Debug)]
 pub struct Memcpy3D {
     /// From there.
     pub from: Side3D,

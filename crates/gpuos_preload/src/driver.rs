@@ -110,6 +110,29 @@ fn open() -> Option<Opened> {
     })
 }
 
+/// Whether this library itself is at this address.
+pub(crate) fn is_own(address: usize) -> bool {
+    static SPAN: OnceLock<(usize, usize)> = OnceLock::new();
+    // Not exported, so it is nobody else's.
+    let span = *SPAN.get_or_init(|| span_of(is_own as fn(usize) -> bool as usize));
+    (span.0..span.1).contains(&address)
+}
+
+/// The path of the library that has something at this address.
+pub(crate) fn library_of(address: usize) -> String {
+    // SAFETY: a structure of pointers and numbers, for which zero is a value.
+    let mut info: libc::Dl_info = unsafe { std::mem::zeroed() };
+    // SAFETY: an address, which is only compared, and the structure.
+    let found = unsafe { libc::dladdr(address as *const c_void, &raw mut info) } != 0;
+    if !found || info.dli_fname.is_null() {
+        return "another library".to_string();
+    }
+    // SAFETY: the loader's text, which stays as long as the library does.
+    unsafe { CStr::from_ptr(info.dli_fname) }
+        .to_string_lossy()
+        .into_owned()
+}
+
 /// The addresses that a library takes which has something at `inside`.
 fn span_of(inside: usize) -> (usize, usize) {
     struct Search {

@@ -4,89 +4,29 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
-use gpuos_driver::{Access, Location, Prop, attribute};
-use gpuos_memory::policy::Policy;
-use gpuos_memory::table::{self, ExtentId, State, Table, Tier};
+use gpuos_driver::Prop;
+use gpuos_memory::table::Tier;
 use gpuos_memory::trace;
 
+use crate::device::Device;
 use crate::driver::code;
-use crate::lease;
+use crate::graphs::Graphs;
 use crate::maps::{FIRST_HANDLE, Held as Holding, Maps};
 use crate::mutant::{self, Mutant};
-use crate::process::{self, BLOCK};
-use crate::vmm::{self, Answer, Place};
+use crate::process::BLOCK;
+use crate::range::{Context, Freed, Native, Ordered, Pool, Range, Small};
+use crate::vmm::{self, Answer};
 
 /// Touches that are kept until the mover takes them.
 pub(crate) const KEPT: usize = 4096;
 
-/// Bytes that move at once, and room that is kept for it in host memory.
-pub(crate) const BATCH: u64 = 256 << 20;
-
-/// A piece of a range that is moved as a whole.
-pub(crate) struct Extent {
-    pub(crate) at: u64,
-    pub(crate) bytes: u64,
-    /// Its physical memory.
-    pub(crate) handle: u64,
-    pub(crate) id: ExtentId,
-    /// By which the policy knows it.
-    pub(crate) number: u32,
-}
-
-/// An allocation, or physical memory that the program maps itself.
-pub(crate) struct Range {
-    pub(crate) device: i32,
-    /// Of physical memory 0: it belongs to no context.
-    pub(crate) context: u64,
-    /// As the program asked for it.
-    pub(crate) asked: u64,
-    /// Whole blocks.
-    pub(crate) bytes: u64,
-    /// It is never moved any more.
-    pub(crate) pinned: bool,
-    pub(crate) extents: Vec<Extent>,
-    kept: table::Range,
-    /// Of physical memory that the program maps itself.
-    pub(crate) held: Option<Holding>,
-}
-
-/// A GPU.
-pub(crate) struct Device {
-    pub(crate) table: Table,
-    grant: u64,
-    hbm: u64,
-    /// Bytes of the driver's own allocations, which are small.
-    small: u64,
-    /// The nearest NUMA node.
-    node: i32,
-    /// Addresses at which extents are copied.
-    pub(crate) scratch: Option<u64>,
-    /// Other devices that have access to its memory.
-    peers: BTreeSet<i32>,
-    pub(crate) policy: Option<Box<dyn Policy + Send>>,
-}
-
-/// A context that work can be under way in.
-#[derive(Default)]
-pub(crate) struct Context {
-    /// Its device, once that was asked for.
-    device: Option<i32>,
-    /// The mover's stream in it.
-    pub(crate) stream: Option<u64>,
-}
-
-/// Physical memory that is the driver's alone: exported, for RDMA, of tiles.
-pub(crate) struct Native {
-    device: i32,
-    bytes: u64,
-    pub(crate) held: Holding,
-}
-
-/// An allocation that is the driver's.
-struct Small {
-    bytes: u64,
-    device: i32,
-    context: u64,
+/// What was touched.
+#[derive(Clone, Copy)]
+pub(crate) enum Touch {
+    /// An extent, by its number.
+    Extent(u32),
+    /// What a graph touches, by its executable form.
+    Graph(u64),
 }
 
 /// All of it.
@@ -101,7 +41,11 @@ pub(crate) struct Memory {
     pub(crate) maps: Maps,
     /// How far from the first one the next virtual handle is.
     next_handle: u64,
-    small: BTreeMap<u64, Small>,
+    pub(crate) small: BTreeMap<u64, Small>,
+    /// Pools that were seen, by their handle.
+    pub(crate) pools: BTreeMap<u64, Pool>,
+    /// Freed in the order of a stream that has not come there yet, or kept for the next who allocates.
+    pub(crate) ordered: Vec<Ordered>,
     /// Freed while a stream captured, when nobody can wait for work: given back later.
     deferred: Vec<(u64, Range)>,
     /// Contexts that work can be under way in.
@@ -113,9 +57,11 @@ pub(crate) struct Memory {
     /// Ranges and extents by number.
     pub(crate) numbers: Vec<Option<(u64, usize)>>,
     free_numbers: Vec<u32>,
-    pub(crate) touches: Vec<u32>,
+    pub(crate) touches: Vec<Touch>,
     /// Arguments of kernels: offset and bytes.
     pub(crate) kernels: HashMap<u64, Arc<[(usize, usize)]>>,
+    /// What graphs touch.
+    pub(crate) graphs: Graphs,
 }
 
 /// Something lies in host memory.
@@ -188,72 +134,6 @@ pub(crate) fn reap() {
     }
 }
 
-impl Device {
-    /// What is granted of a device. `None`: its memory cannot be in tiers.
-    fn open(device: i32) -> Option<Device> {
-        let grant = process::grant()?;
-        let has = |which| vmm::attribute(which, device).is_ok_and(|value| value != 0);
-        if !has(attribute::VIRTUAL_MEMORY) || !has(attribute::VIRTUAL_MEMORY_OF_HOST) {
-            process::say(format_args!(
-                "GPU {device} cannot map host memory: its memory is the driver's alone"
-            ));
-            return None;
-        }
-        let node = vmm::attribute(attribute::HOST_NODE, device)
-            .unwrap_or(0)
-            .max(0);
-        for place in [Place::Device(device), Place::Node(node)] {
-            if !vmm::granularity(place).is_ok_and(|bytes| bytes > 0 && BLOCK.is_multiple_of(bytes))
-            {
-                process::say(format_args!(
-                    "GPU {device} maps memory in pieces that are not 2 MiB: its memory is the driver's alone"
-                ));
-                return None;
-            }
-        }
-        let total = vmm::total(device).ok()?;
-        let (bytes, hbm, host) = match lease::of(device) {
-            // gpuosd's word, whatever the environment says.
-            Some(lease) => {
-                let hbm = lease.hbm.min(total);
-                // The driver keeps some of what NVML shows.
-                let bytes = lease.bytes - (lease.hbm - hbm);
-                (bytes.min(grant.bytes), hbm, lease.host)
-            }
-            None => {
-                let hbm = grant.hbm.unwrap_or(u64::MAX).min(grant.bytes).min(total);
-                // What moves has room in both tiers meanwhile.
-                (grant.bytes, hbm, grant.bytes - hbm + hbm.min(BATCH))
-            }
-        };
-        Some(Device {
-            table: Table::new(hbm / BLOCK, host.div_ceil(BLOCK)),
-            grant: bytes,
-            hbm,
-            small: 0,
-            node,
-            scratch: None,
-            peers: BTreeSet::new(),
-            policy: None,
-        })
-    }
-
-    /// Where a tier is.
-    pub(crate) fn place(&self, device: i32, tier: Tier) -> Place {
-        match tier {
-            Tier::Hbm => Place::Device(device),
-            Tier::Host => Place::Node(self.node),
-        }
-    }
-
-    /// Small allocations take of the GPU's memory too.
-    fn count_small(&mut self, more: u64, less: u64) {
-        self.small = (self.small + more).saturating_sub(less);
-        self.table
-            .grant(Tier::Hbm, self.hbm.saturating_sub(self.small) / BLOCK);
-    }
-}
-
 impl Memory {
     /// A device, as it is when it is asked for the first time.
     pub(crate) fn device(&mut self, device: i32) -> Option<&mut Device> {
@@ -266,10 +146,15 @@ impl Memory {
     /// Bytes that the process uses of a device, in both tiers.
     fn used(&self, device: i32) -> u64 {
         let deferred = self.deferred.iter().map(|(_, range)| range);
+        let ordered = self.ordered.iter().filter_map(|one| match &one.what {
+            Freed::Range(_, range) => Some(range),
+            Freed::Small(_) => None,
+        });
         let ranges = self
             .ranges
             .values()
             .chain(deferred)
+            .chain(ordered)
             .filter(|range| range.device == device);
         let small = self
             .devices
@@ -375,6 +260,7 @@ impl Memory {
             extents: Vec::with_capacity(kept.extents.len()),
             kept,
             held,
+            pool: 0,
         };
         let start = match &range.held {
             Some(_) => Ok(handle),
@@ -394,6 +280,13 @@ impl Memory {
         if range.held.is_some() {
             self.next_handle += bytes;
         }
+        self.adopt(start, range);
+        self.look_for_cold();
+        Ok(start)
+    }
+
+    /// Has a range be the program's: its extents get numbers.
+    pub(crate) fn adopt(&mut self, start: u64, mut range: Range) {
         for (at, extent) in range.extents.iter_mut().enumerate() {
             extent.number = self.free_numbers.pop().unwrap_or_else(|| {
                 self.numbers.push(None);
@@ -402,8 +295,6 @@ impl Memory {
             self.numbers[extent.number as usize] = Some((start, at));
         }
         self.ranges.insert(start, range);
-        self.look_for_cold();
-        Ok(start)
     }
 
     /// Frees the range that begins here.
@@ -421,7 +312,8 @@ impl Memory {
         }
     }
 
-    fn forget(&mut self, start: u64) -> Option<Range> {
+    /// Takes a range out, with its memory.
+    pub(crate) fn forget(&mut self, start: u64) -> Option<Range> {
         let range = self.ranges.remove(&start)?;
         for extent in &range.extents {
             self.numbers[extent.number as usize] = None;
@@ -435,7 +327,7 @@ impl Memory {
     }
 
     /// Gives everything of a range back to the driver.
-    fn give(&mut self, start: u64, range: Range) {
+    pub(crate) fn give(&mut self, start: u64, range: Range) {
         for extent in &range.extents {
             if range.held.is_none() {
                 let _ = vmm::unmap(extent.at, extent.bytes);
@@ -491,26 +383,25 @@ impl Memory {
     }
 
     /// An allocation of the driver's own.
-    pub(crate) fn saw_small(&mut self, at: u64, bytes: u64, device: i32, context: u64) {
-        if let Some(there) = self.device(device) {
-            there.count_small(bytes, 0);
-            self.small.insert(
-                at,
-                Small {
-                    bytes,
-                    device,
-                    context,
-                },
-            );
+    pub(crate) fn saw_small(&mut self, at: u64, small: Small) {
+        let context = small.context;
+        if let Some(there) = self.device(small.device) {
+            there.count_small(small.bytes, 0);
+            self.small.insert(at, small);
             self.saw_context(context);
         }
     }
 
     /// One of those is freed.
     pub(crate) fn freed_small(&mut self, at: u64) {
-        if let Some(small) = self.small.remove(&at)
-            && let Some(there) = self.device(small.device)
-        {
+        if let Some(small) = self.small.remove(&at) {
+            self.uncount(&small);
+        }
+    }
+
+    /// It counts no more.
+    pub(crate) fn uncount(&mut self, small: &Small) {
+        if let Some(there) = self.device(small.device) {
             there.count_small(0, small.bytes);
         }
     }
@@ -569,6 +460,22 @@ impl Memory {
         for (start, range) in ended {
             self.give(start, range);
         }
+        // Freed in the order of its streams, or allocated in it.
+        for mut one in std::mem::take(&mut self.ordered) {
+            let ended = one.context == context;
+            match one.what {
+                Freed::Range(start, range) if ended || range.context == context => {
+                    self.give(start, range);
+                    continue;
+                }
+                Freed::Small(small) if ended => {
+                    self.uncount(&small);
+                    continue;
+                }
+                what => one.what = what,
+            }
+            self.ordered.push(one);
+        }
         let small = self
             .small
             .iter()
@@ -578,63 +485,5 @@ impl Memory {
         }
         self.contexts.remove(&context);
         self.kernels.clear();
-    }
-}
-
-impl Device {
-    /// The access to its allocations: its own and that of its peers.
-    pub(crate) fn sharers(&self, device: i32) -> Vec<Access> {
-        let all = std::iter::once(device).chain(self.peers.iter().copied());
-        all.map(|device| Access {
-            location: Location::device(device),
-            flags: Access::READ_WRITE,
-        })
-        .collect()
-    }
-
-    /// Puts physical memory behind a range. What could not be is not in its extents.
-    fn back(&mut self, start: u64, range: &mut Range) -> Answer<()> {
-        let mut at = start;
-        for id in range.kept.extents.clone() {
-            let bytes = self.table.blocks(id).map_or(0, |blocks| blocks * BLOCK);
-            let handle = self.create(range.device, id, bytes)?;
-            if range.held.is_none()
-                && let Err(error) = vmm::map(at, bytes, handle, 0)
-            {
-                vmm::release(handle);
-                return Err(error);
-            }
-            range.extents.push(Extent {
-                at,
-                bytes,
-                handle,
-                id,
-                number: 0,
-            });
-            at += bytes;
-        }
-        match range.held {
-            None => vmm::access(start, range.bytes, &self.sharers(range.device)),
-            Some(_) => Ok(()),
-        }
-    }
-
-    /// Physical memory for a new extent. The GPU may have less than was granted: then it is the host's.
-    fn create(&mut self, device: i32, id: ExtentId, bytes: u64) -> Answer<u64> {
-        let tier = match self.table.state(id) {
-            Ok(State::Host) => Tier::Host,
-            _ => Tier::Hbm,
-        };
-        match vmm::create(bytes, self.place(device, tier)) {
-            Err(code::OUT_OF_MEMORY) if tier == Tier::Hbm => {
-                let begun = self
-                    .table
-                    .begin(id, Tier::Host)
-                    .and_then(|_| self.table.end(id, true));
-                begun.map_err(|_| code::OUT_OF_MEMORY)?;
-                vmm::create(bytes, self.place(device, Tier::Host))
-            }
-            created => created,
-        }
     }
 }

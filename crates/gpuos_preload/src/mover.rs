@@ -10,7 +10,7 @@ use crate::driver::code;
 use crate::memory;
 use crate::mutant::{self, Mutant};
 use crate::plan::Plan;
-use crate::{gate, process, vmm};
+use crate::{gate, ordered, process, vmm};
 
 /// How long the thread sleeps when there is nothing to do, and between looks at what was touched.
 const IDLE: Duration = Duration::from_millis(50);
@@ -129,6 +129,10 @@ fn run() {
         while !STOP.load(Ordering::SeqCst) && !process::is_pinned() {
             if let Some(_busy) = hold(Duration::MAX).filter(|_| !STOP.load(Ordering::SeqCst)) {
                 memory::reap();
+                let mut memory = memory::lock();
+                if !memory.ordered.is_empty() {
+                    ordered::settle(&mut memory, true);
+                }
             }
             std::thread::sleep(turn(&mut state));
         }

@@ -45,9 +45,13 @@ pub(crate) enum Mutant {
     Unmapped,
     /// Physical memory of a handle that is gone is kept.
     HandleKept,
+    /// What is freed in the order of a stream is another stream's at once.
+    PoolOrder,
+    /// What the driver allocates of pools does not count.
+    PoolCount,
 }
 
-const NAMES: [(&str, Mutant); 20] = [
+const NAMES: [(&str, Mutant); 22] = [
     ("graph-gate", Mutant::GraphGate),
     ("launch-gate", Mutant::LaunchGate),
     ("copy-gate", Mutant::CopyGate),
@@ -68,6 +72,8 @@ const NAMES: [(&str, Mutant); 20] = [
     ("map-offset", Mutant::MapOffset),
     ("unmapped", Mutant::Unmapped),
     ("handle-kept", Mutant::HandleKept),
+    ("pool-order", Mutant::PoolOrder),
+    ("pool-count", Mutant::PoolCount),
 ];
 
 /// Whether this error is planted.

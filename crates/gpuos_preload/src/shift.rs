@@ -3,8 +3,10 @@
 use gpuos_driver::{Access, Location};
 use gpuos_memory::table::{State, Tier};
 
-use crate::memory::{BATCH, Memory, Range};
+use crate::device::BATCH;
+use crate::memory::Memory;
 use crate::mutant::{self, Mutant};
+use crate::range::Range;
 use crate::vmm::{self, Answer};
 use crate::{mover, process};
 

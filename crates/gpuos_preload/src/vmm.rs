@@ -1,7 +1,7 @@
 //! The driver's functions that this library calls itself, under names of their own. Each takes and gives values; the pointers that the
 //! driver wants are to places of this module that live until the call is done.
 
-use gpuos_driver::{Access, Location, NON_BLOCKING, Prop};
+use gpuos_driver::{Access, Kernel2, Location, Memcpy3D, Memset, NO_TIMING, NON_BLOCKING, Prop};
 
 use crate::driver::{self, Code, code};
 use crate::table::index;
@@ -221,4 +221,100 @@ pub(crate) fn argument(function: u64, which: u64) -> Option<(usize, usize)> {
     let found = call(index::cuFuncGetParamInfo, &words)
         .or_else(|_| call(index::cuKernelGetParamInfo, &words));
     found.is_ok().then_some((offset, size))
+}
+
+/// The pool that a device allocates from.
+pub(crate) fn pool_of(device: i32) -> Answer<u64> {
+    get(
+        index::cuDeviceGetMemPool,
+        &[u64::from(device.cast_unsigned())],
+    )
+}
+
+/// The pool that it has of itself.
+pub(crate) fn default_pool(device: i32) -> Answer<u64> {
+    get(
+        index::cuDeviceGetDefaultMemPool,
+        &[u64::from(device.cast_unsigned())],
+    )
+}
+
+/// The context of a stream.
+pub(crate) fn context_of(stream: u64) -> Answer<u64> {
+    let mut context = 0_u64;
+    call(index::cuStreamGetCtx, &[stream, &raw mut context as u64])?;
+    Ok(context)
+}
+
+/// An event that marks how far a stream of a context is.
+pub(crate) fn mark(context: u64, stream: u64) -> Answer<u64> {
+    within(context, || {
+        let event = get(index::cuEventCreate, &[NO_TIMING])?;
+        match call(index::cuEventRecord, &[event, stream]) {
+            Ok(()) => Ok(event),
+            Err(error) => {
+                let _ = destroy_event(event);
+                Err(error)
+            }
+        }
+    })
+}
+
+/// Whether a stream has come to an event: an error where it has not.
+pub(crate) fn is_done(event: u64) -> Answer<()> {
+    call(index::cuEventQuery, &[event])
+}
+
+/// Ends an event.
+pub(crate) fn destroy_event(event: u64) -> Answer<()> {
+    call(index::cuEventDestroy_v2, &[event])
+}
+
+/// The nodes of a graph; at most so many.
+pub(crate) fn nodes(graph: u64, most: usize) -> Answer<Vec<u64>> {
+    let mut count = 0_usize;
+    call(index::cuGraphGetNodes, &[graph, 0, &raw mut count as u64])?;
+    if count > most {
+        return Err(code::NOT_SUPPORTED);
+    }
+    let mut nodes = vec![0_u64; count];
+    if count > 0 {
+        let words = [graph, nodes.as_mut_ptr() as u64, &raw mut count as u64];
+        call(index::cuGraphGetNodes, &words)?;
+    }
+    Ok(nodes)
+}
+
+/// What a node is: a `CUgraphNodeType`.
+pub(crate) fn kind_of(node: u64) -> Answer<u32> {
+    let mut kind = 0_u32;
+    call(index::cuGraphNodeGetType, &[node, &raw mut kind as u64])?;
+    Ok(kind)
+}
+
+/// Parameters of a node, of which all bits are good: a structure of numbers.
+fn parameters<T: Default>(index: usize, node: u64) -> Answer<T> {
+    let mut found = T::default();
+    call(index, &[node, &raw mut found as u64])?;
+    Ok(found)
+}
+
+/// The kernel of a node.
+pub(crate) fn kernel_of(node: u64) -> Answer<Kernel2> {
+    parameters(index::cuGraphKernelNodeGetParams_v2, node)
+}
+
+/// What a node fills.
+pub(crate) fn fill_of(node: u64) -> Answer<Memset> {
+    parameters(index::cuGraphMemsetNodeGetParams, node)
+}
+
+/// What a node copies.
+pub(crate) fn copy_of(node: u64) -> Answer<Memcpy3D> {
+    parameters(index::cuGraphMemcpyNodeGetParams, node)
+}
+
+/// The graph inside a node.
+pub(crate) fn child_of(node: u64) -> Answer<u64> {
+    parameters(index::cuGraphChildGraphNodeGetGraph, node)
 }

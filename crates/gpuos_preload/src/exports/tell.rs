@@ -4,7 +4,7 @@ use gpuos_driver::{MEMORY_DEVICE, pointer as about};
 
 use super::own;
 use crate::memory::{self, Memory};
-use crate::{pointer, vmm};
+use crate::{ordered, pointer, vmm};
 
 /// Gives an attribute of an address of ours. Answers false where the driver's answer is right.
 fn attribute(memory: &mut Memory, to: u64, which: u32, at: u64) -> bool {
@@ -25,6 +25,7 @@ fn attribute(memory: &mut Memory, to: u64, which: u32, at: u64) -> bool {
         // The driver has mappings of its own for the extents.
         (about::START | about::MAPPING_START, Some((start, _))) => pointer::give(to, start),
         (about::SIZE | about::MAPPING_SIZE, Some((_, bytes))) => pointer::give(to, bytes),
+        (about::POOL, None) if range.pool != 0 => pointer::give(to, range.pool),
         (about::CONTEXT, None) => pointer::give(to, range.context),
         (about::START, None) => pointer::give(to, place),
         (about::SIZE, None) => pointer::give(to, range.asked),
@@ -35,7 +36,11 @@ fn attribute(memory: &mut Memory, to: u64, which: u32, at: u64) -> bool {
 
 own! { false
     fn cuMemGetInfo_v2(call: free, total) {
-        let info = vmm::device().ok().and_then(|device| memory::lock().info(device));
+        let mut memory = memory::lock();
+        if !memory.ordered.is_empty() {
+            ordered::settle(&mut memory, true);
+        }
+        let info = vmm::device().ok().and_then(|device| memory.info(device));
         let Some(info) = info else {
             return call.go();
         };

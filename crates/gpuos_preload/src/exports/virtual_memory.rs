@@ -8,6 +8,7 @@ use crate::driver::code;
 use crate::maps::Map;
 use crate::memory::{self, Memory};
 use crate::mutant::{self, Mutant};
+use crate::ordered;
 use crate::process::BLOCK;
 use crate::vmm::{self, Answer};
 use crate::{gate, pointer};
@@ -23,6 +24,9 @@ fn create(call: &Call<'_>, to: u64, bytes: u64, prop: u64, flags: u64) -> Answer
     let inside = gate::enter();
     let mut memory = memory::lock();
     let device = prop.as_ref().map(|prop| prop.location.id);
+    if let Some(device) = device {
+        ordered::make_room(&mut memory, device, bytes);
+    }
     let room = device.and_then(|device| memory.info(device));
     let (Some(prop), Some((free, _)), true) = (prop, room, to != 0) else {
         drop((memory, inside));
@@ -32,11 +36,13 @@ fn create(call: &Call<'_>, to: u64, bytes: u64, prop: u64, flags: u64) -> Answer
         pointer::give(to, memory.create(prop, bytes)?);
         return Ok(());
     }
-    if bytes > free {
-        return Err(code::OUT_OF_MEMORY);
-    }
+    // The driver says first what is wrong with the size.
     call.go()?;
     if let Some(handle) = pointer::take::<u64>(to) {
+        if bytes > free {
+            vmm::release(handle);
+            return Err(code::OUT_OF_MEMORY);
+        }
         memory.saw_native(handle, prop.location.id, bytes, prop);
     }
     Ok(())
@@ -232,7 +238,16 @@ own! { false
         call.go()
     }
     fn cuMemAddressFree(call: at, bytes) {
-        let _memory = memory::lock();
-        call.go()
+        let mut memory = memory::lock();
+        call.go()?;
+        memory.graphs.reserved.remove(&at);
+        Ok(())
+    }
+    fn cuMemAddressReserve(call: to, bytes, align, at, flags) {
+        call.go()?;
+        if let Some(start) = pointer::take::<u64>(to) {
+            memory::lock().graphs.reserved.insert(start, bytes);
+        }
+        Ok(())
     }
 }
