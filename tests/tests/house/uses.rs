@@ -57,6 +57,7 @@ pub const MAY_USE: [(&str, &[&str]); 33] = [
             "gpuos_checkpoint",
             "gpuos_store",
             "gpuos_mover",
+            "gpuos_memory",
             "gpuos_link",
             "gpuos_host",
             "gpuos_daemon",
@@ -143,6 +144,7 @@ pub const MAY_USE: [(&str, &[&str]); 33] = [
             "gpuos_nvml",
             "gpuos_cuda",
             "gpuos_preload",
+            "gpuos_moverd",
         ],
     ),
 ];

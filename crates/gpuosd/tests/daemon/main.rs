@@ -19,6 +19,7 @@ mod mig_health;
 mod mig_memory;
 mod mig_switch;
 mod mps;
+mod nvme;
 mod partition;
 mod pooled;
 #[path = "../../../../tests/src/program.rs"]
