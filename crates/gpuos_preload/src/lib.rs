@@ -10,7 +10,8 @@
 //! - [`process`]: what it is told by the environment, and why nothing moves any more; `lease`: what gpuosd gives instead; `life`: `cuInit`,
 //!   `fork`, the end,
 //! - [`memory`]: ranges, extents, devices; `heat`: what a program touches; `plan`: what is to move; `mover`: the thread that moves,
-//! - [`broker`]: the thread that talks to gpuosd; [`park`]: giving the GPU to the next job, and having it again,
+//! - [`broker`]: the thread that talks to gpuosd; [`park`]: giving the GPU to the next job, and having it again; `stow`: what goes to NVMe
+//!   meanwhile, by gpuos_mover,
 //! - `wrappers`, `exports`: the functions that programs get; `lookup`: how they get them; `interpose`: `dlsym` and `dlopen`.
 //!
 //! A panic ends in the wrapper: the call goes to the driver or fails, and the process is pinned.
@@ -37,6 +38,7 @@ mod park;
 mod plan;
 mod pointer;
 mod process;
+mod stow;
 mod table;
 mod vmm;
 mod wrappers;

@@ -12,6 +12,7 @@ use crate::driver::code;
 use crate::lease;
 use crate::mutant::{self, Mutant};
 use crate::process::{self, BLOCK};
+use crate::stow::{self, Stowed};
 use crate::vmm::{self, Answer, Place};
 
 /// Touches that are kept until the mover takes them.
@@ -29,11 +30,13 @@ const HAS_VIRTUAL_MEMORY_OF_HOST: u64 = 141;
 pub(crate) struct Extent {
     pub(crate) at: u64,
     pub(crate) bytes: u64,
-    /// Its physical memory.
+    /// Its physical memory; 0: it has none.
     pub(crate) handle: u64,
     pub(crate) id: ExtentId,
     /// By which the policy knows it.
     pub(crate) number: u32,
+    /// It is on NVMe, and has no memory or is getting it.
+    pub(crate) stowed: Option<Stowed>,
 }
 
 /// An allocation.
@@ -257,9 +260,8 @@ impl Memory {
     /// Bytes that are in the memory of devices, the driver's own small allocations among them.
     pub(crate) fn bytes_in_hbm(&self) -> u64 {
         let devices = self.devices.values().flatten();
-        devices
-            .map(|device| device.table.used(Tier::Hbm) * BLOCK + device.small)
-            .sum()
+        let used = devices.map(|device| device.table.used(Tier::Hbm) * BLOCK + device.small);
+        used.sum::<u64>().saturating_sub(stow::away(self))
     }
 
     /// What a program sees as free, and in all.
@@ -359,7 +361,7 @@ impl Memory {
 
     /// Gives everything of a range back to the driver.
     fn give(&mut self, start: u64, range: Range) {
-        for extent in &range.extents {
+        for extent in range.extents.iter().filter(|extent| extent.handle != 0) {
             let _ = vmm::unmap(extent.at, extent.bytes);
             vmm::release(extent.handle);
         }
@@ -487,6 +489,7 @@ impl Device {
                 handle,
                 id,
                 number: 0,
+                stowed: None,
             });
             at += bytes;
         }

@@ -39,6 +39,16 @@ pub(crate) fn moved() -> (u64, u64) {
     (DOWN.load(Ordering::Relaxed), UP.load(Ordering::Relaxed))
 }
 
+/// So many bytes went to NVMe, ...
+pub(crate) fn went(bytes: u64) {
+    count(&DOWN, bytes);
+}
+
+/// ... or came from there.
+pub(crate) fn came(bytes: u64) {
+    count(&UP, bytes);
+}
+
 /// Whether the process ends.
 pub(crate) fn is_stopping() -> bool {
     STOP.load(Ordering::SeqCst)
@@ -258,7 +268,8 @@ impl Memory {
         }
     }
 
-    fn stream(&mut self, context: u64) -> Option<u64> {
+    /// The mover's stream in a context.
+    pub(crate) fn stream(&mut self, context: u64) -> Option<u64> {
         let stream = self.contexts.get_mut(&context)?;
         if stream.is_none() {
             *stream = vmm::within(context, vmm::stream).ok();

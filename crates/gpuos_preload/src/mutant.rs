@@ -37,9 +37,13 @@ pub(crate) enum Mutant {
     ParkNothing,
     /// A process that is parked lets calls in.
     ParkOpen,
+    /// Nothing is copied to what goes to NVMe.
+    StowNothing,
+    /// Nothing is copied from what came from there.
+    UnstowNothing,
 }
 
-const NAMES: [(&str, Mutant); 16] = [
+const NAMES: [(&str, Mutant); 18] = [
     ("graph-gate", Mutant::GraphGate),
     ("launch-gate", Mutant::LaunchGate),
     ("copy-gate", Mutant::CopyGate),
@@ -56,6 +60,8 @@ const NAMES: [(&str, Mutant); 16] = [
     ("fork", Mutant::Fork),
     ("park-nothing", Mutant::ParkNothing),
     ("park-open", Mutant::ParkOpen),
+    ("stow-nothing", Mutant::StowNothing),
+    ("unstow-nothing", Mutant::UnstowNothing),
 ];
 
 /// Whether this error is planted.

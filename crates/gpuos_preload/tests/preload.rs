@@ -10,4 +10,5 @@ mod calls;
 mod clients;
 mod programs;
 mod shim;
+mod stow;
 mod unusual;
