@@ -92,7 +92,7 @@ pub fn run(options: &Options) -> Result<()> {
         );
     }
     if let Some(parking) = &config.parking {
-        park(parking, options)?;
+        park(parking, options, &node)?;
     }
     if !config.checkpoint.enabled {
         tracing::info!(
@@ -242,9 +242,10 @@ fn take(
 }
 
 /// Begins to park memory of jobs.
-fn park(parking: &ParkingConfig, options: &Options) -> Result<()> {
+fn park(parking: &ParkingConfig, options: &Options, node: &str) -> Result<()> {
     let place = parked::Place {
-        folder: parking.nvme.clone(),
+        // Several nodes may be one machine, as in labs.
+        folder: parking.nvme.join(node),
         rate_mib: parking.rate_mib,
     };
     let beside = |name| options.runtime_dir.join(name);

@@ -325,7 +325,8 @@ impl Broker {
 
     fn run(&mut self) {
         while !mover::is_stopping() {
-            if CLOSE.load(Ordering::SeqCst) {
+            // What is on NVMe is not in the process: it cannot be checkpointed then.
+            if CLOSE.load(Ordering::SeqCst) && self.segment.is_none() {
                 if self.stream.is_some() {
                     self.say(FromProgram::Bye);
                     self.close();
