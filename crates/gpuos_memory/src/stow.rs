@@ -3,7 +3,7 @@
 //! ```text
 //!     program                                    gpuos_mover
 //!     hello 1 SLOTS            ------>           with a sealed file in memory: the ring
-//!                              <------   ready LIMIT            or "refused WHY"
+//!                              <------   ready LIMIT            or "busy", or "refused WHY"
 //!     put SLOT AT BYTES        ------>
 //!     get SLOT AT BYTES DIGEST ------>
 //!                              <------   done SLOT DIGEST       or "failed SLOT WHY"
@@ -81,6 +81,8 @@ pub enum ToProgram {
         /// The sentence.
         why: String,
     },
+    /// Too many are served: it may come again.
+    Busy,
     /// What was said of a slot is done, and the slot is the program's.
     Done {
         /// The slot.
@@ -178,6 +180,7 @@ impl ToProgram {
             ["refused", ..] => ToProgram::Refused {
                 why: words[1..].join(" "),
             },
+            ["busy"] => ToProgram::Busy,
             ["done", slot, of] => ToProgram::Done {
                 slot: small(slot)?,
                 digest: digest(of)?,
@@ -196,6 +199,7 @@ impl ToProgram {
         match self {
             ToProgram::Ready { limit } => format!("ready {limit}\n"),
             ToProgram::Refused { why } => format!("refused {}\n", sentence(why)),
+            ToProgram::Busy => "busy\n".into(),
             ToProgram::Done { slot, digest } => format!("done {slot} {digest}\n"),
             ToProgram::Failed { slot, why } => format!("failed {slot} {}\n", sentence(why)),
             ToProgram::Dropped => "dropped\n".into(),

@@ -35,6 +35,7 @@ fn to_program() -> impl Strategy<Value = ToProgram> {
         "[ -~]{0,80}".prop_map(|why| ToProgram::Refused { why }),
         (any::<u32>(), digest()).prop_map(|(slot, digest)| ToProgram::Done { slot, digest }),
         (any::<u32>(), "[ -~]{0,80}").prop_map(|(slot, why)| ToProgram::Failed { slot, why }),
+        Just(ToProgram::Busy),
         Just(ToProgram::Dropped),
     ]
 }

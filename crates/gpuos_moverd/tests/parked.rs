@@ -273,7 +273,7 @@ fn only_a_sealed_file_in_memory_is_taken_as_a_ring() {
         let file = ring(1);
         File::open(format!("/proc/self/fd/{}", file.as_raw_fd())).unwrap()
     };
-    let pipe: OwnedFd = rustix::pipe::pipe().unwrap().0;
+    let pipe: OwnedFd = std::io::pipe().unwrap().0.into();
     let in_folder = site.place.path().join("file");
     fs::write(&in_folder, vec![0; PIECE as usize]).unwrap();
     for (name, ring) in [

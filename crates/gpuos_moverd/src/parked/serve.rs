@@ -29,7 +29,7 @@ use super::segment::{Folder, Owner};
 pub(super) const MOST: usize = 32;
 const MOST_OF_ONE: usize = 16;
 /// Those of which it is not known yet whether they may, and those of one user.
-const MOST_GUESTS: usize = 32;
+const MOST_GUESTS: usize = 64;
 const MOST_GUESTS_OF_ONE: usize = 8;
 /// Connections that are taken from the queue.
 const ACCEPTS: Rate = Rate {
@@ -114,13 +114,13 @@ pub fn accept(listener: &UnixListener, shared: &Arc<Shared>) {
         };
         let stream = Arc::new(stream);
         let Some(guest) = Guest::enter(shared, peer.uid) else {
-            say(&stream, &refused("too many processes come at once"));
+            say(&stream, &ToProgram::Busy);
             continue;
         };
         let run = move || {
             let shared = Arc::clone(&guest.shared);
-            if let Err(why) = shared.talk(&stream, peer, guest) {
-                say(&stream, &refused(&why));
+            if let Err(told) = shared.talk(&stream, peer, guest) {
+                say(&stream, &told);
             }
             let _ = stream.shutdown(Shutdown::Both);
         };
@@ -178,8 +178,9 @@ impl Drop for Member<'_> {
     }
 }
 
-fn refused(why: &str) -> ToProgram {
-    ToProgram::Refused { why: why.into() }
+fn refused(why: impl ToString) -> ToProgram {
+    let why = why.to_string();
+    ToProgram::Refused { why }
 }
 
 /// Says something, or ends the connection where that would have to wait.
@@ -192,23 +193,26 @@ fn say(stream: &UnixStream, what: &ToProgram) {
 }
 
 impl Shared {
-    /// Serves a connection to its end. Answers why it is not served, for the process's user.
-    fn talk(&self, stream: &Arc<UnixStream>, peer: Peer, guest: Guest) -> Result<(), String> {
+    /// Serves a connection to its end. Answers what it is told if it is not served.
+    fn talk(&self, stream: &Arc<UnixStream>, peer: Peer, guest: Guest) -> Result<(), ToProgram> {
         let unseen = "gpuos_mover cannot see this process: it runs in another PID namespace";
         let who = match peer.pid {
             0 => None,
             pid => self.processes.who(pid).ok().flatten(),
         };
-        let who = who.filter(|who| !who.ended).ok_or(unseen)?;
+        let who = who
+            .filter(|who| !who.ended)
+            .ok_or_else(|| refused(unseen))?;
         let owner = Owner {
             pid: peer.pid,
             started: who.started,
         };
         let timed = stream.set_read_timeout(Some(HELLO));
-        timed.map_err(|error| error.to_string())?;
+        timed.map_err(refused)?;
         let mut lines = Lines::default();
         let Some((slots, ring)) = hello(stream, &mut lines) else {
-            return Err("the first line has to be a hello, and come with a ring".into());
+            let why = "the first line has to be a hello, and come with a ring";
+            return Err(refused(why));
         };
         // One that was parked gets its bytes also while gpuosd is not there.
         let promised = self.leases.limit(owner, peer.uid, Instant::now());
@@ -218,24 +222,26 @@ impl Shared {
         };
         let opened = self.folder.segment(owner, limit);
         let (segment, length) = opened.map_err(|error| match error.kind() {
-            ErrorKind::NotFound => "gpuosd has not promised this process room on NVMe".to_owned(),
-            _ => format!("NVMe cannot be used: {error}"),
+            ErrorKind::NotFound => refused("gpuosd has not promised this process room on NVMe"),
+            _ => refused(format!("NVMe cannot be used: {error}")),
         })?;
-        let ring = Ring::new(ring, slots).map_err(|why| format!("the ring is not taken: {why}"))?;
-        let session = Session::new(slots, limit, length).ok_or("the ring has too many slots")?;
+        let ring = Ring::new(ring, slots)
+            .map_err(|why| refused(format!("the ring is not taken: {why}")))?;
+        let session = Session::new(slots, limit, length)
+            .ok_or_else(|| refused("the ring has too many slots"))?;
         let _member = self.enter(owner, peer.uid, stream)?;
         drop(guest);
         let timed = stream.set_read_timeout(Some(SILENT));
-        timed.map_err(|error| error.to_string())?;
+        timed.map_err(refused)?;
         say(stream, &ToProgram::Ready { limit });
         let (ring, segment) = (Arc::new(ring), Arc::new(segment));
         let session = Arc::new(Mutex::new(session));
         while let Some(said) = next(stream, &mut lines) {
             let locked = || session.lock().unwrap_or_else(PoisonError::into_inner);
-            locked().take(&said).map_err(|why| why.to_string())?;
+            locked().take(&said).map_err(refused)?;
             if said == FromProgram::Drop {
                 let removed = self.folder.remove(owner);
-                removed.map_err(|error| error.to_string())?;
+                removed.map_err(refused)?;
                 say(stream, &ToProgram::Dropped);
                 return Ok(());
             }
@@ -263,14 +269,14 @@ impl Shared {
         owner: Owner,
         uid: u32,
         stream: &'a Arc<UnixStream>,
-    ) -> Result<Member<'a>, String> {
+    ) -> Result<Member<'a>, ToProgram> {
         let mut open = self.open();
         if let Some((_, older)) = open.members.remove(&owner) {
             let _ = older.shutdown(Shutdown::Both);
         }
         let own = open.members.values().filter(|(of, _)| *of == uid).count();
         if open.members.len() >= MOST || own >= MOST_OF_ONE {
-            return Err("too many processes move memory to NVMe at the same time".into());
+            return Err(ToProgram::Busy);
         }
         open.members.insert(owner, (uid, Arc::clone(stream)));
         Ok(Member {

@@ -142,6 +142,7 @@ impl Line {
         match line.next()? {
             ToProgram::Ready { limit } => line.limit = limit,
             ToProgram::Refused { why } => return Err(Trouble::No(why)),
+            ToProgram::Busy => return Err(Trouble::Lost("gpuos_mover is busy".into())),
             _ => return Err(Trouble::No("gpuos_mover answers something else".into())),
         }
         Ok(line)

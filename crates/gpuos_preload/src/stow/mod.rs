@@ -6,7 +6,7 @@
 
 mod line;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use gpuos_memory::stow::{Digest, FromProgram, PIECE, ToProgram};
@@ -20,8 +20,10 @@ use crate::{mover, process};
 pub(crate) use line::forget;
 use line::{Line, Trouble};
 
-/// So long gpuos_mover is looked for.
+/// So long gpuos_mover is looked for when something is to go there, ...
 const PATIENCE: Duration = Duration::from_secs(30);
+/// ... and when something is there that would be lost. gpuosd ends who is not back in time.
+const HOPE: Duration = Duration::from_secs(600);
 /// So often something is begun anew when a connection is lost.
 const TRIES: usize = 100;
 /// Between two looks.
@@ -82,10 +84,14 @@ impl Segment {
     }
 
     /// Does something over a connection, and again over another one where that is lost.
-    fn over<T>(&self, mut what: impl FnMut(&mut Line) -> Result<T, Trouble>) -> Result<T, String> {
+    fn over<T>(
+        &self,
+        patience: Duration,
+        mut what: impl FnMut(&mut Line) -> Result<T, Trouble>,
+    ) -> Result<T, String> {
         let mut last = String::new();
         for _ in 0..TRIES {
-            let mut line = self.connect(Instant::now() + PATIENCE)?;
+            let mut line = self.connect(Instant::now() + patience)?;
             match what(&mut line) {
                 Ok(done) => return Ok(done),
                 Err(Trouble::No(why)) => return Err(why),
@@ -113,14 +119,17 @@ impl Segment {
             return Ok(0);
         }
         let end = self.next;
-        self.over(|line| {
+        let put = self.over(PATIENCE, |line| {
             if end > line.limit {
                 let why = "it takes more of NVMe than gpuosd has promised";
                 return Err(Trouble::No(why.into()));
             }
             put_all(line, &places)
-        })?;
-        Ok(bytes)
+        });
+        if put.is_err() && memory::lock().stowed().is_empty() {
+            self.next = 0;
+        }
+        put.map(|()| bytes)
     }
 
     /// Brings everything back and gives the segment up: to where it was, to the memory of GPUs what is of `up`, or all of it to `to`. Answers
@@ -131,15 +140,10 @@ impl Segment {
             return 0;
         }
         let mut came = 0;
-        let got = self.over(|line| get_all(line, (up, to), &mut came));
+        let got = self.over(HOPE, |line| get_all(line, (up, to), &mut came));
         if let Err(why) = got {
             let left = memory::lock().stowed();
-            process::say(format_args!(
-                "{} pieces of memory cannot be had back from NVMe ({why}): work that touches them fails",
-                left.len()
-            ));
-            left.into_iter()
-                .for_each(|number| memory::lock().lose(number));
+            left.into_iter().for_each(|number| lose(number, &why));
         }
         self.next = 0;
         came
@@ -161,16 +165,11 @@ fn put_all(line: &mut Line, places: &BTreeMap<u32, u64>) -> Result<(), Trouble> 
                 slots: &mut BTreeMap<u32, (u32, usize)>| {
         let (slot, digest) = match line.next()? {
             ToProgram::Done { slot, digest } => (slot, digest),
-            ToProgram::Failed { why, .. } | ToProgram::Refused { why } => {
-                return Err(Trouble::No(why));
-            }
-            _ => return Err(Trouble::No("gpuos_mover answers something else".into())),
+            ToProgram::Failed { why, .. } => return Err(Trouble::No(why)),
+            ToProgram::Refused { why } => return Err(Trouble::No(why)),
+            _ => return Err(strange()),
         };
-        let Some((number, nth)) = slots.remove(&slot) else {
-            return Err(Trouble::No(
-                "gpuos_mover names a slot that it does not have".into(),
-            ));
-        };
+        let (number, nth) = slots.remove(&slot).ok_or_else(strange)?;
         line.give(slot);
         if let Some(one) = going.get_mut(&number) {
             one.digests[nth] = digest;
@@ -230,93 +229,112 @@ fn put_all(line: &mut Line, places: &BTreeMap<u32, u64>) -> Result<(), Trouble> 
     Ok(())
 }
 
+/// An extent that comes back.
+struct Coming {
+    part: Part,
+    /// Pieces that are not there yet.
+    left: usize,
+}
+
 /// Brings back what is on NVMe, and gives the segment up.
 fn get_all(
     line: &mut Line,
     (up, to): (&BTreeSet<u32>, Option<Tier>),
     came: &mut u64,
 ) -> Result<(), Trouble> {
-    let stowed = memory::lock().stowed();
-    for number in stowed {
-        let to = to.or(up.contains(&number).then_some(Tier::Hbm));
-        let taken = memory::lock().take_back(number, to);
-        let Some((part, stowed)) = taken else {
-            process::say(format_args!(
-                "there is no memory for what comes back from NVMe: work that touches it fails"
-            ));
-            memory::lock().lose(number);
-            continue;
+    let mut waiting = memory::lock().stowed().into_iter();
+    // Pieces of extents that have memory again: extent, offset, length, place and digest.
+    let mut pieces: VecDeque<(u32, u64, u64, u64, Digest)> = VecDeque::new();
+    let mut coming: BTreeMap<u32, Coming> = BTreeMap::new();
+    let mut slots: BTreeMap<u32, (u32, u64, u64)> = BTreeMap::new();
+    loop {
+        while let Some(slot) = line.slot() {
+            while pieces.is_empty()
+                && let Some(number) = waiting.next()
+            {
+                let to = to.or(up.contains(&number).then_some(Tier::Hbm));
+                let taken = memory::lock().take_back(number, to);
+                let Some((part, stowed)) = taken else {
+                    lose(number, "the driver has no memory for it");
+                    continue;
+                };
+                line.register(part.context);
+                let all = part.pieces().zip(stowed.digests);
+                let all = all.map(|((start, bytes), digest)| {
+                    (number, start, bytes, stowed.at + start, digest)
+                });
+                pieces.extend(all);
+                let left = pieces.len();
+                coming.insert(number, Coming { part, left });
+            }
+            let Some((number, start, bytes, at, digest)) = pieces.pop_front() else {
+                line.give(slot);
+                break;
+            };
+            slots.insert(slot, (number, start, bytes));
+            line.say(&FromProgram::Get {
+                slot,
+                at,
+                bytes,
+                digest,
+            })?;
+        }
+        if slots.is_empty() {
+            break;
+        }
+        let (slot, failed) = match line.next()? {
+            ToProgram::Done { slot, .. } => (slot, None),
+            ToProgram::Failed { slot, why } => (slot, Some(why)),
+            _ => return Err(strange()),
         };
-        line.register(part.context);
-        match get_one(line, &part, &stowed) {
-            Ok(()) => {
-                memory::lock().has_come(number);
-                *came += part.bytes;
-            }
-            Err(Trouble::No(why)) => {
-                process::say(format_args!(
-                    "{} MiB at {:#x} cannot be had back from NVMe ({why}): work that touches them fails",
-                    part.bytes >> 20,
-                    part.at
-                ));
-                memory::lock().lose(number);
-                // Answers to what was asked for beside it are no use any more.
-                return Err(Trouble::Lost(why));
-            }
-            Err(lost) => return Err(lost),
+        let (number, start, bytes) = slots.remove(&slot).ok_or_else(strange)?;
+        let Some(one) = coming.get_mut(&number) else {
+            return Err(strange());
+        };
+        let (from, part) = (line.address(slot), one.part);
+        let failed = failed.or_else(|| {
+            let copied = mutant::is(Mutant::UnstowNothing)
+                || vmm::within(part.context, || {
+                    vmm::upload(part.at + start, from, bytes, part.stream)?;
+                    vmm::finish(part.stream)
+                })
+                .is_ok();
+            (!copied).then(|| "the driver does not copy it".into())
+        });
+        if let Some(why) = failed {
+            lose(number, &why);
+            // Its other pieces are on their way, and nobody wants them any more.
+            return Err(Trouble::Lost(why));
+        }
+        line.give(slot);
+        one.left -= 1;
+        if one.left == 0 {
+            memory::lock().has_come(number);
+            *came += part.bytes;
+            coming.remove(&number);
         }
     }
     line.say(&FromProgram::Drop)?;
     match line.next()? {
         ToProgram::Dropped => Ok(()),
-        _ => Err(Trouble::No("gpuos_mover answers something else".into())),
+        _ => Err(strange()),
     }
 }
 
-fn get_one(line: &mut Line, part: &Part, stowed: &Stowed) -> Result<(), Trouble> {
-    let mut pieces = part.pieces().zip(&stowed.digests);
-    let mut slots: BTreeMap<u32, (u64, u64)> = BTreeMap::new();
-    loop {
-        while let Some(slot) = line.slot() {
-            let Some(((start, bytes), digest)) = pieces.next() else {
-                line.give(slot);
-                break;
-            };
-            slots.insert(slot, (start, bytes));
-            line.say(&FromProgram::Get {
-                slot,
-                at: stowed.at + start,
-                bytes,
-                digest: *digest,
-            })?;
-        }
-        if slots.is_empty() {
-            return Ok(());
-        }
-        let slot = match line.next()? {
-            ToProgram::Done { slot, .. } => slot,
-            ToProgram::Failed { why, .. } | ToProgram::Refused { why } => {
-                return Err(Trouble::No(why));
-            }
-            _ => return Err(Trouble::No("gpuos_mover answers something else".into())),
-        };
-        let Some((start, bytes)) = slots.remove(&slot) else {
-            return Err(Trouble::No(
-                "gpuos_mover names a slot that it does not have".into(),
-            ));
-        };
-        let from = line.address(slot);
-        let copied = mutant::is(Mutant::UnstowNothing)
-            || vmm::within(part.context, || {
-                vmm::upload(part.at + start, from, bytes, part.stream)?;
-                vmm::finish(part.stream)
-            })
-            .is_ok();
-        if !copied {
-            return Err(Trouble::No("the driver does not copy it".into()));
-        }
-        line.give(slot);
+fn strange() -> Trouble {
+    Trouble::No("gpuos_mover answers something else".into())
+}
+
+fn lose(number: u32, why: &str) {
+    let mut memory = memory::lock();
+    if let Some(part) = memory.describe(number) {
+        process::say(format_args!(
+            "{} MiB at {:#x} cannot be had back from NVMe ({why}): work that touches them fails",
+            part.bytes >> 20,
+            part.at
+        ));
     }
+    memory.lose(number);
 }
 
 impl Memory {
