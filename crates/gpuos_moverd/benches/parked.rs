@@ -91,7 +91,7 @@ fn main() {
     site.start(0).expect("it parks");
     let pieces = (mib << 20) / PIECE;
     let bytes: Vec<u8> = (0..PIECE)
-        .map(|at| (at * 2_654_435_761 >> 13) as u8)
+        .map(|at| ((at * 2_654_435_761) >> 13) as u8)
         .collect();
     let [mut put, mut get, mut write, mut read] = [const { Vec::new() }; 4];
     for _ in 0..turns {
