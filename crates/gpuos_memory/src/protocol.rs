@@ -7,6 +7,10 @@
 //!                              <------   lease GPU HBM HOST REFUGE turn     or "wait"; "without GPU WHY"; "refused WHY"
 //!                              <------   park DEADLINE_MS
 //!     parked MS MOVED LEFT     ------>
+//!                              <------   stow DEADLINE_MS BYTES all|part MOVER
+//!     parked ..., or not-parked ----->
+//!                              <------   demote DEADLINE_MS BYTES MOVER
+//!     demoted BYTES            ------>
 //!                              <------   turn
 //!     back MS MOVED            ------>
 //!     idle, busy, pinned       ------>
@@ -14,7 +18,8 @@
 //!     bye                      ------>
 //! ```
 //!
-//! After a connection was lost, `return working` or `return parked` comes between `hello` and `ask`.
+//! After a connection was lost, `return working`, `return parked` or `return stowed` comes between `hello` and `ask`. MOVER is the path of
+//! gpuos_mover's socket for what goes to NVMe, to the end of the line: [`crate::stow`].
 //!
 //! The library that speaks it is loaded into programs of users, so it brings no reader of JSON along. A GPU is its UUID, in 32 digits.
 
@@ -51,6 +56,8 @@ pub enum FromProgram {
         /// All of it is in host memory, and it waits for its turn.
         parked: bool,
     },
+    /// It was connected before, and all of its memory is on NVMe.
+    ReturnStowed,
     /// Nothing was called and no work was under way for some time.
     Idle,
     /// It works again, or waits for its turn to.
@@ -63,6 +70,13 @@ pub enum FromProgram {
         moved: u64,
         /// Bytes that could not leave the memory of GPUs.
         left: u64,
+    },
+    /// It was told to park, and something that was to go to NVMe could not: its memory is where it was, and it works on.
+    NotParked,
+    /// So much of what was parked in host memory is on NVMe now.
+    Demoted {
+        /// Bytes.
+        bytes: u64,
     },
     /// It has its turn, and its memory is back.
     Back {
@@ -117,6 +131,26 @@ pub enum ToProgram {
         /// Within so many milliseconds.
         deadline_ms: u64,
     },
+    /// The same, where host memory is not to take all of it.
+    Stow {
+        /// Within so many milliseconds.
+        deadline_ms: u64,
+        /// Bytes that go to NVMe; what else is in the memory of GPUs goes to host memory.
+        bytes: u64,
+        /// What lies in host memory goes there as well.
+        all: bool,
+        /// gpuos_mover's socket.
+        mover: String,
+    },
+    /// Of what is parked in host memory, so much is to go to NVMe.
+    Demote {
+        /// Within so many milliseconds.
+        deadline_ms: u64,
+        /// Bytes.
+        bytes: u64,
+        /// gpuos_mover's socket.
+        mover: String,
+    },
     /// It is the program's turn.
     Turn,
     /// A sentence for the program's user.
@@ -161,7 +195,7 @@ impl fmt::Display for Uuid {
 }
 
 /// The words of a line that has the right characters and length.
-fn words(line: &[u8]) -> Result<Vec<&str>, NoMessage> {
+pub(crate) fn words(line: &[u8]) -> Result<Vec<&str>, NoMessage> {
     let line = line.strip_suffix(b"\n").unwrap_or(line);
     if line.len() > MAX_LINE || line.iter().any(u8::is_ascii_control) {
         return Err(NoMessage);
@@ -171,17 +205,17 @@ fn words(line: &[u8]) -> Result<Vec<&str>, NoMessage> {
 }
 
 /// A number in digits alone: no sign, no blank.
-fn number(word: &str) -> Result<u64, NoMessage> {
+pub(crate) fn number(word: &str) -> Result<u64, NoMessage> {
     let digits = !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_digit());
     let number = word.parse().ok().filter(|_| digits);
     number.ok_or(NoMessage)
 }
 
 /// A sentence as one line that is not too long: what would not show, or could end it, is left out.
-fn sentence(text: &str) -> String {
+pub(crate) fn sentence(text: &str) -> String {
     let mut all = String::new();
     for letter in text.chars().filter(|letter| !letter.is_control()) {
-        if all.len() + letter.len_utf8() > MAX_LINE - 48 {
+        if all.len() + letter.len_utf8() > MAX_LINE - 64 {
             break;
         }
         all.push(letter);
@@ -206,6 +240,11 @@ impl FromProgram {
             },
             ["return", place @ ("working" | "parked")] => FromProgram::Return {
                 parked: place == "parked",
+            },
+            ["return", "stowed"] => FromProgram::ReturnStowed,
+            ["not-parked"] => FromProgram::NotParked,
+            ["demoted", bytes] => FromProgram::Demoted {
+                bytes: number(bytes)?,
             },
             ["idle"] => FromProgram::Idle,
             ["busy"] => FromProgram::Busy,
@@ -235,6 +274,9 @@ impl FromProgram {
             FromProgram::Ask { gpu, bytes, hbm } => format!("ask {gpu} {bytes} {hbm}\n"),
             FromProgram::Return { parked: true } => "return parked\n".into(),
             FromProgram::Return { parked: false } => "return working\n".into(),
+            FromProgram::ReturnStowed => "return stowed\n".into(),
+            FromProgram::NotParked => "not-parked\n".into(),
+            FromProgram::Demoted { bytes } => format!("demoted {bytes}\n"),
             FromProgram::Idle => "idle\n".into(),
             FromProgram::Busy => "busy\n".into(),
             FromProgram::Parked {
@@ -275,6 +317,17 @@ impl ToProgram {
             ["park", deadline] => ToProgram::Park {
                 deadline_ms: number(deadline)?,
             },
+            ["stow", deadline, bytes, what @ ("all" | "part"), _, ..] => ToProgram::Stow {
+                deadline_ms: number(deadline)?,
+                bytes: number(bytes)?,
+                all: what == "all",
+                mover: words[4..].join(" "),
+            },
+            ["demote", deadline, bytes, _, ..] => ToProgram::Demote {
+                deadline_ms: number(deadline)?,
+                bytes: number(bytes)?,
+                mover: words[3..].join(" "),
+            },
             ["turn"] => ToProgram::Turn,
             ["note", ..] => ToProgram::Note {
                 text: words[1..].join(" "),
@@ -299,6 +352,24 @@ impl ToProgram {
             ToProgram::Refused { why } => format!("refused {}\n", sentence(why)),
             ToProgram::Without { gpu, why } => format!("without {gpu} {}\n", sentence(why)),
             ToProgram::Park { deadline_ms } => format!("park {deadline_ms}\n"),
+            ToProgram::Stow {
+                deadline_ms,
+                bytes,
+                all,
+                mover,
+            } => {
+                let what = if *all { "all" } else { "part" };
+                let mover = sentence(mover);
+                format!("stow {deadline_ms} {bytes} {what} {mover}\n")
+            }
+            ToProgram::Demote {
+                deadline_ms,
+                bytes,
+                mover,
+            } => {
+                let mover = sentence(mover);
+                format!("demote {deadline_ms} {bytes} {mover}\n")
+            }
             ToProgram::Turn => "turn\n".into(),
             ToProgram::Note { text } => format!("note {}\n", sentence(text)),
         }

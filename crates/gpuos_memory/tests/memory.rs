@@ -13,5 +13,6 @@ mod link;
 mod objects;
 mod policies;
 mod protocol;
+mod stow;
 mod table;
 mod trace;

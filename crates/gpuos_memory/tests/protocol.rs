@@ -25,6 +25,9 @@ fn from_program() -> impl Strategy<Value = FromProgram> {
         }),
         any::<[u64; 2]>().prop_map(|[took_ms, moved]| FromProgram::Back { took_ms, moved }),
         any::<[u64; 2]>().prop_map(|[down, up]| FromProgram::Moved { down, up }),
+        Just(FromProgram::ReturnStowed),
+        Just(FromProgram::NotParked),
+        any::<u64>().prop_map(|bytes| FromProgram::Demoted { bytes }),
         Just(FromProgram::Pinned),
         Just(FromProgram::Bye),
     ]
@@ -45,6 +48,21 @@ fn to_program() -> impl Strategy<Value = ToProgram> {
         (uuid(), "[ -~]{0,80}").prop_map(|(gpu, why)| ToProgram::Without { gpu, why }),
         any::<u64>().prop_map(|deadline_ms| ToProgram::Park { deadline_ms }),
         Just(ToProgram::Turn),
+        (any::<[u64; 2]>(), any::<bool>(), "/[a-z/ ]{0,100}").prop_map(
+            |([deadline_ms, bytes], all, mover)| ToProgram::Stow {
+                deadline_ms,
+                bytes,
+                all,
+                mover
+            }
+        ),
+        (any::<[u64; 2]>(), "/[a-z/ ]{0,100}").prop_map(|([deadline_ms, bytes], mover)| {
+            ToProgram::Demote {
+                deadline_ms,
+                bytes,
+                mover,
+            }
+        }),
         "[ -~]{0,80}".prop_map(|text| ToProgram::Note { text }),
     ]
 }

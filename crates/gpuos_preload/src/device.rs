@@ -125,6 +125,7 @@ impl Device {
                 handle,
                 id,
                 number: 0,
+                stowed: None,
             });
             at += bytes;
         }

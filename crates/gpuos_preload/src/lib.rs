@@ -12,7 +12,8 @@
 //! - [`memory`]: all that the process has, of `range`s and `device`s; `maps`: what the program maps itself; `ordered`: what it frees in the order
 //!   of streams,
 //! - `heat`, `graphs`: what a program touches; `plan`: what is to move; `mover`: the thread that moves; `shift`: how it does,
-//! - [`broker`]: the thread that talks to gpuosd; [`park`]: giving the GPU to the next job, and having it again,
+//! - [`broker`]: the thread that talks to gpuosd; [`park`]: giving the GPU to the next job, and having it again; `stow`: what goes to NVMe
+//!   meanwhile, by gpuos_mover,
 //! - `wrappers`, `exports`: the functions that programs get; `lookup`: how they get them; `interpose`: `dlsym` and `dlopen`.
 //!
 //! A panic ends in the wrapper: the call goes to the driver or fails, and the process is pinned.
@@ -45,6 +46,7 @@ mod pointer;
 mod process;
 mod range;
 mod shift;
+mod stow;
 mod table;
 mod vmm;
 mod wrappers;

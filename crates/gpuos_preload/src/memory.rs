@@ -15,6 +15,7 @@ use crate::maps::{FIRST_HANDLE, Held as Holding, Maps};
 use crate::mutant::{self, Mutant};
 use crate::process::BLOCK;
 use crate::range::{Context, Freed, Native, Ordered, Pool, Range, Small};
+use crate::stow;
 use crate::vmm::{self, Answer};
 
 /// Touches that are kept until the mover takes them.
@@ -167,9 +168,8 @@ impl Memory {
     /// Bytes that are in the memory of devices, the driver's own small allocations among them.
     pub(crate) fn bytes_in_hbm(&self) -> u64 {
         let devices = self.devices.values().flatten();
-        devices
-            .map(|device| device.table.used(Tier::Hbm) * BLOCK + device.small)
-            .sum()
+        let used = devices.map(|device| device.table.used(Tier::Hbm) * BLOCK + device.small);
+        used.sum::<u64>().saturating_sub(stow::away(self))
     }
 
     /// What a program sees as free, and in all.
@@ -328,7 +328,7 @@ impl Memory {
 
     /// Gives everything of a range back to the driver.
     pub(crate) fn give(&mut self, start: u64, range: Range) {
-        for extent in &range.extents {
+        for extent in range.extents.iter().filter(|extent| extent.handle != 0) {
             if range.held.is_none() {
                 let _ = vmm::unmap(extent.at, extent.bytes);
             }

@@ -46,6 +46,16 @@ pub(crate) fn moved() -> (u64, u64) {
     (DOWN.load(Ordering::Relaxed), UP.load(Ordering::Relaxed))
 }
 
+/// So many bytes went to NVMe, ...
+pub(crate) fn went(bytes: u64) {
+    count(&DOWN, bytes);
+}
+
+/// ... or came from there.
+pub(crate) fn came(bytes: u64) {
+    count(&UP, bytes);
+}
+
 /// Whether the process ends.
 pub(crate) fn is_stopping() -> bool {
     STOP.load(Ordering::SeqCst)

@@ -35,6 +35,9 @@ impl Memory {
             return None;
         }
         let extent = &range.extents[at];
+        if extent.stowed.is_some() || extent.handle == 0 {
+            return None;
+        }
         let device = self.devices.get(&range.device)?.as_ref()?;
         let tier = match device.table.state(extent.id).ok()? {
             State::Hbm => Tier::Hbm,

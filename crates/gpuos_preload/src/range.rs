@@ -3,16 +3,19 @@
 use gpuos_memory::table::{self, ExtentId};
 
 use crate::maps::Held;
+use crate::stow::Stowed;
 
 /// A piece of a range that is moved as a whole.
 pub(crate) struct Extent {
     pub(crate) at: u64,
     pub(crate) bytes: u64,
-    /// Its physical memory.
+    /// Its physical memory; 0: it has none.
     pub(crate) handle: u64,
     pub(crate) id: ExtentId,
     /// By which the policy knows it.
     pub(crate) number: u32,
+    /// It is on NVMe, and has no memory or is getting it.
+    pub(crate) stowed: Option<Stowed>,
 }
 
 /// An allocation, or physical memory that the program maps itself.

@@ -14,4 +14,5 @@ mod others;
 mod pools;
 mod programs;
 mod shim;
+mod stow;
 mod unusual;

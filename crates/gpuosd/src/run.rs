@@ -181,7 +181,7 @@ pub fn run(options: &Options) -> Result<()> {
             to: Sink::of(&to),
             threads: Mutex::default(),
         }),
-        memory: hear_programs(options, &programs, &to)?,
+        memory: hear_programs(options, &first, &programs, &to)?,
         to: to.clone(),
         disk,
         known,
@@ -212,6 +212,7 @@ pub fn run(options: &Options) -> Result<()> {
 /// Hears programs that ask for memory in tiers. Where there can be no socket they run without.
 fn hear_programs(
     options: &Options,
+    config: &Config,
     socket: &Path,
     to: &SyncSender<Message>,
 ) -> Result<memory::Ports> {
@@ -232,9 +233,35 @@ fn hear_programs(
         config: lease::Config {
             quantum_ms: options.memory_turn * 1000,
             rate: options.memory_rate * 1_000_000_000,
+            nvme_rate: nvme_rate(config),
             ..lease::Config::default()
         },
+        nvme: nvme(config, options),
     })
+}
+
+/// What a disk writes at least, in bytes a second, so that nobody is ended because it is slow: half of what gpuos_mover may take of it, where that is
+/// said.
+fn nvme_rate(config: &Config) -> u64 {
+    const SLOW: u64 = 200_000_000;
+    let rate = config.parking.as_ref().map_or(0, |it| it.rate_mib);
+    match u64::from(rate) << 19 {
+        0 => SLOW,
+        half => half.min(SLOW),
+    }
+}
+
+/// What may be lent of the site's folder.
+fn nvme(config: &Config, options: &Options) -> memory::Nvme {
+    let bytes = config
+        .parking
+        .as_ref()
+        .map_or(0, |it| u64::from(it.gib) << 30);
+    let mover = options.runtime_dir.join(socket::MOVER);
+    memory::Nvme {
+        bytes,
+        mover: memory_socket(&mover.to_string_lossy()),
+    }
 }
 
 fn serve(

@@ -220,6 +220,7 @@ fn ports(
             members: Default::default(),
             host: 0,
             config: Default::default(),
+            nvme: Default::default(),
         },
         disk: Disk::start(folder.into()).unwrap(),
         known: Known::default(),

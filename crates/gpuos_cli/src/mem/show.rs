@@ -77,8 +77,12 @@ fn shown(node: &str, mut memory: MemoryStatus, job: Option<&JobId>) -> Reply {
     }
     let lent = memory.gpus.iter().filter(|gpu| gpu.hbm.promised > 0);
     let lent: Vec<&MemoryGpuStatus> = lent.collect();
+    let nvme = match memory.nvme.present {
+        0 => String::new(),
+        _ => format!(", {} of NVMe", of(memory.nvme)),
+    };
     let mut text = format!(
-        "{node}: {} of {} lent, {} of host memory\n",
+        "{node}: {} of {} lent, {} of host memory{nvme}\n",
         lent.len(),
         count(memory.gpus.len(), "GPU"),
         of(memory.host)
@@ -155,11 +159,15 @@ fn programs(programs: &[MemoryProgramStatus]) -> String {
         "BACK",
     ]);
     for one in programs {
-        let place = match (one.connected, one.pinned) {
-            _ if one.stopped => format!("{}, stopped", one.place),
-            (false, _) => format!("{}, not connected", one.place),
-            (true, true) => format!("{}, pinned", one.place),
-            (true, false) => one.place.clone(),
+        let mut place = one.place.clone();
+        if one.nvme > 0 {
+            place += &format!(", {} for NVMe", gib(one.nvme));
+        }
+        place += match (one.connected, one.pinned) {
+            _ if one.stopped => ", stopped",
+            (false, _) => ", not connected",
+            (true, true) => ", pinned",
+            (true, false) => "",
         };
         for lease in &one.leases {
             table.row([

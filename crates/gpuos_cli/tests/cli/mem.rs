@@ -37,6 +37,8 @@ fn lent() -> MemoryStatus {
         job: job.into(),
         uid: 1000,
         pid: 100 + job,
+        started: 70,
+        nvme: if job == 8 { gib(40) } else { 0 },
         place: place.into(),
         busy: true,
         connected: job == 7,
@@ -68,6 +70,10 @@ fn lent() -> MemoryStatus {
             present: gib(512),
             promised: gib(120),
         },
+        nvme: MemoryTierStatus {
+            present: gib(500),
+            promised: gib(40),
+        },
         programs: vec![program(7, "resident"), program(8, "parked")],
         programs_of_others: 1,
     }
@@ -88,12 +94,12 @@ fn what_a_node_lends_is_shown_with_whose_turn_it_is() {
     let run = daemon(&site);
     let answer = site.run(&["mem", "show", &run]);
     let wanted = "\
-n1: 1 of 2 GPUs lent, 120.0 of 512.0 GiB of host memory
+n1: 1 of 2 GPUs lent, 120.0 of 512.0 GiB of host memory, 40.0 of 500.0 GiB of NVMe
 GPU 2   [##################......] 60.0 of 80.0 GiB  in turns: job 7 has it
 
-JOB  PID  GPU   HBM  HOST  FOR PARKING  PLACE                  WORK  PARKED    OUT  BACK
-  7  107    2  60.0   0.0         60.0  resident               yes        2  120.0  60.0
-  8  108    2  60.0   0.0         60.0  parked, not connected  yes        2  120.0  60.0
+JOB  PID  GPU   HBM  HOST  FOR PARKING  PLACE                                 WORK  PARKED    OUT  BACK
+  7  107    2  60.0   0.0         60.0  resident                              yes        2  120.0  60.0
+  8  108    2  60.0   0.0         60.0  parked, 40.0 for NVMe, not connected  yes        2  120.0  60.0
 Sizes are in GiB. OUT and BACK: what went to host memory and came back.
 1 process of other users
 ";

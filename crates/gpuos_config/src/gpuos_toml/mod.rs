@@ -28,6 +28,7 @@ mod mig_layout;
 mod mig_serve;
 mod names;
 mod net;
+mod parking;
 mod policy;
 mod raw;
 mod rules;
@@ -38,6 +39,7 @@ pub use metrics::{MetricsConfig, http_url};
 pub use mig::{MigBoard, MigConfig, MigPool, STEERED_SLICES};
 pub use mig_layout::{Difference, MigLayout, Pinned, Wanted};
 pub use mig_serve::Served;
+pub use parking::ParkingConfig;
 pub use policy::{Policy, PolicyRule};
 
 use fabric::FabricConfig;
@@ -113,6 +115,8 @@ pub struct Config {
     pub checkpoint: CheckpointConfig,
     /// `[memory]`: more memory than GPUs have.
     pub memory: MemoryConfig,
+    /// `nvme` of `[memory]`: where memory is parked beyond the host's.
+    pub parking: Option<ParkingConfig>,
     /// `[access]`: who is told of other users' jobs.
     pub access: crate::access::Access,
     /// `[[forbid]]`: which options whose jobs may not use.
@@ -160,6 +164,7 @@ impl Config {
             heartbeat: heartbeat::read(check, &raw.heartbeat)?,
             checkpoint: checkpoint::read(check, &raw.checkpoint)?,
             memory: memory::read(check, &raw.memory)?,
+            parking: parking::read(check, &raw.memory)?,
             access: access::access(check, &raw.access)?,
             forbidden,
             mig: mig::read(check, &raw.mig)?,
@@ -225,6 +230,7 @@ impl Config {
             heartbeat: _,
             checkpoint: _,
             memory: _,
+            parking: _,
             access: _,
             forbidden: _,
             mig: _,

@@ -14,11 +14,22 @@ pub struct MemoryStatus {
     pub gpus: Vec<MemoryGpuStatus>,
     /// Host memory.
     pub host: MemoryTierStatus,
+    /// NVMe for what is parked.
+    #[serde(default, skip_serializing_if = "is_no_tier")]
+    pub nvme: MemoryTierStatus,
     /// Processes that have some.
     pub programs: Vec<MemoryProgramStatus>,
     /// Processes of others, which are left out; 0 for those who are told everything.
     #[serde(default, skip_serializing_if = "is_none")]
     pub programs_of_others: u32,
+}
+
+fn is_no_tier(tier: &MemoryTierStatus) -> bool {
+    *tier == MemoryTierStatus::default()
+}
+
+fn is_no_bytes(bytes: &u64) -> bool {
+    *bytes == 0
 }
 
 fn is_none(count: &u32) -> bool {
@@ -61,6 +72,9 @@ pub struct MemoryProgramStatus {
     pub uid: u32,
     /// The process.
     pub pid: u32,
+    /// Its start, in the kernel's ticks since boot.
+    #[serde(default)]
+    pub started: u64,
     /// Where its memory is: `resident`, `parking`, `parked`, `returning`.
     pub place: String,
     /// It has work, or waits with work for its turn.
@@ -81,6 +95,9 @@ pub struct MemoryProgramStatus {
     /// Bytes that it has moved back, by its own word.
     #[serde(default)]
     pub moved_up: u64,
+    /// What it may have on NVMe now, in bytes.
+    #[serde(default, skip_serializing_if = "is_no_bytes")]
+    pub nvme: u64,
     /// How often it was parked.
     #[serde(default)]
     pub parks: u64,

@@ -156,6 +156,8 @@ fn memory() -> MemoryStatus {
         job: job.into(),
         uid,
         pid: job * 10,
+        started: 70,
+        nvme: 0,
         place: "resident".into(),
         busy: true,
         connected: true,
@@ -183,6 +185,7 @@ fn memory() -> MemoryStatus {
             turn: Some(9.into()),
         }],
         host: MemoryTierStatus::default(),
+        nvme: MemoryTierStatus::default(),
         programs: vec![program(7, 1000), program(9, 1001)],
         programs_of_others: 0,
     }

@@ -150,6 +150,7 @@ impl Broker {
             }
             Input::Busy(client) => self.busy(client),
             Input::Parked { client, took_ms } => self.parked(client, took_ms),
+            Input::NotParked(client) => self.not_parked(client, out),
             Input::Back { client, took_ms } => {
                 if let Some(it) = self.ledger.clients.get_mut(&client)
                     && let Place::Returning(_) = it.place
@@ -246,6 +247,44 @@ impl Broker {
                 // What a process says counts up to what it can have been.
                 it.park_ms = turns::smooth(it.park_ms, took_ms.min(now.saturating_sub(it.told)));
             }
+        }
+    }
+
+    /// NVMe did not take what was to go there. Who gives way under pressure works on, and another way is looked for; whose turn is over
+    /// parks in host memory, or is ended where there is no room: others wait for the GPU.
+    fn not_parked(&mut self, client: ClientId, out: &mut Vec<Effect>) {
+        let Some(it) = self.ledger.clients.get_mut(&client) else {
+            return;
+        };
+        let job = it.job;
+        match it.place {
+            Place::Parking(Refuge::Nvme) => {
+                it.place = Place::Resident;
+                if let Some(job) = self.ledger.jobs.get_mut(&job) {
+                    (job.stowed, job.refused) = (false, true);
+                }
+            }
+            Place::Parking(Refuge::Host) => {
+                let lacks = it.on_nvme(Refuge::Host);
+                let left = self.ledger.jobs.get(&job).map_or(0, |it| it.spec.host);
+                let left = left.saturating_sub(self.ledger.charge(job).host);
+                let room = left.min(self.ledger.quota_room(job));
+                let room = room.min(self.ledger.host_room(job));
+                let (config, now) = (&self.config, self.now);
+                match self.ledger.clients.get_mut(&client) {
+                    Some(it) if lacks > 0 && lacks <= room => {
+                        for lease in it.leases.values_mut() {
+                            lease.refuge_host += std::mem::take(&mut lease.refuge_nvme);
+                        }
+                        say_again(config, now, client, it, out);
+                    }
+                    _ => {
+                        let why = Ended::NoNvme;
+                        self.ledger.end(config, now, client, why, out);
+                    }
+                }
+            }
+            _ => {}
         }
     }
 
@@ -440,6 +479,10 @@ impl Broker {
             job: it.job,
             place: it.place,
             leases: it.leases.iter().map(|it| (*it.0, *it.1)).collect(),
+            nvme: it
+                .charge(ledger.jobs.get(&it.job).is_some_and(|job| job.stowed))
+                .nvme,
+            leaving: it.leaving,
             busy: it.idle.is_none(),
             ending: it.ending.is_some(),
             stopped: it.stopped.is_some(),
@@ -485,9 +528,9 @@ fn say_again(config: &Config, now: u64, client: ClientId, it: &mut Client, out: 
             it.until = turns::park_until(config, now, it, to);
             out.push(it.to_park(client, to));
         }
-        Place::Returning(_) => {
+        Place::Returning(from) => {
             it.told = now;
-            it.until = turns::deadline(config, now, it.back_ms, it.hbm());
+            it.until = turns::back_until(config, now, it, from);
             out.push(Effect::Turn {
                 client,
                 deadline_ms: it.until,
@@ -496,7 +539,7 @@ fn say_again(config: &Config, now: u64, client: ClientId, it: &mut Client, out: 
         _ => {}
     }
     if let Some((what, _)) = it.asked {
-        let deadline_ms = now + config.demote_ms;
+        let deadline_ms = ladder::demote_until(config, now, it);
         it.asked = Some((what, deadline_ms));
         out.push(Effect::Demote {
             client,

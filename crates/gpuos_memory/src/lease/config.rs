@@ -21,6 +21,8 @@ pub struct Config {
     pub switch_ms: u64,
     /// Bytes a second that parking is taken to have before it was measured.
     pub rate: u64,
+    /// Bytes a second that NVMe has at least: what goes there or comes from there has so much more time.
+    pub nvme_rate: u64,
     /// A process that is to end and still lives is named again after this time.
     pub end_ms: u64,
     /// Who is away for so long is ended.
@@ -56,6 +58,7 @@ impl Default for Config {
             idle_ms: 1000,
             switch_ms: 10_000,
             rate: 20_000_000_000,
+            nvme_rate: 2_000_000_000,
             end_ms: 2000,
             away_ms: 30_000,
             stopped_ms: 600_000,

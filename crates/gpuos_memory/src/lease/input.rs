@@ -105,6 +105,8 @@ pub enum Input {
         /// How long that took it, in ms.
         took_ms: u64,
     },
+    /// Something that it was to park on NVMe could not go there: its memory is where it was, and it works.
+    NotParked(ClientId),
     /// It works again, after [`Effect::Turn`].
     Back {
         /// The process.

@@ -11,6 +11,7 @@ use super::input::{Demote, Effect};
 use super::ledger::{Client, Ledger};
 use super::reason::{Ended, Notice, Requeued};
 use super::record::Place;
+use super::turns;
 
 /// The next step.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
@@ -77,6 +78,9 @@ impl Ladder {
             }
             for client in ledger.clients.values_mut() {
                 client.tried = false;
+            }
+            for job in ledger.jobs.values_mut() {
+                job.refused = false;
             }
             return;
         }
@@ -171,13 +175,18 @@ fn ask(
     what: Demote,
     out: &mut Vec<Effect>,
 ) {
-    let deadline_ms = now + config.demote_ms;
+    let deadline_ms = demote_until(config, now, client);
     client.asked = Some((what, deadline_ms));
     out.push(Effect::Demote {
         client: id,
         what,
         deadline_ms,
     });
+}
+
+/// When a process has to have demoted.
+pub(super) fn demote_until(config: &Config, now: u64, client: &Client) -> u64 {
+    now + config.demote_ms + turns::nvme_ms(config, client.leaving)
 }
 
 /// Jobs from which something may be taken, the lowest first.
@@ -239,7 +248,8 @@ pub(super) fn demoted(client: &mut Client, bytes: u64) {
 
 /// All of its processes that work can go to NVMe now.
 fn stowable(ledger: &Ledger, job: JobId) -> bool {
-    if !ledger.may_give(job) || ledger.jobs[&job].stowed {
+    let given = &ledger.jobs[&job];
+    if !ledger.may_give(job) || given.stowed || given.refused {
         return false;
     }
     let works = |it: &Client| it.place == Place::Resident;

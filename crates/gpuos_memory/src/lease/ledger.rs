@@ -33,6 +33,8 @@ pub(super) struct Job {
     pub stowed: bool,
     /// The workload manager has suspended it.
     pub suspended: bool,
+    /// That failed since pressure began.
+    pub refused: bool,
     /// When it was to be requeued.
     pub requeued: Option<u64>,
     pub turn: Turn,
@@ -167,19 +169,23 @@ impl Client {
 
     /// Has it park, as it has been told until when.
     pub fn to_park(&self, client: ClientId, to: Refuge) -> Effect {
-        let nvme = match to {
-            Refuge::Host => self.leases.values().map(|it| it.refuge_nvme).sum(),
-            Refuge::Nvme => self.whole(),
-        };
         Effect::Park {
             client,
             to,
-            nvme,
+            nvme: self.on_nvme(to),
             deadline_ms: self.until,
         }
     }
 
-    fn charge(&self, stowed: bool) -> Charge {
+    /// Bytes that move when it parks there or comes back from there.
+    pub fn on_nvme(&self, refuge: Refuge) -> u64 {
+        match refuge {
+            Refuge::Host => self.leases.values().map(|it| it.refuge_nvme).sum(),
+            Refuge::Nvme => self.whole(),
+        }
+    }
+
+    pub fn charge(&self, stowed: bool) -> Charge {
         let refuge_nvme: u64 = self.leases.values().map(|it| it.refuge_nvme).sum();
         let (host, nvme) = match self.place {
             Place::Parking(Refuge::Nvme) | Place::Returning(Refuge::Nvme) => {
@@ -418,6 +424,7 @@ impl Ledger {
                 over: false,
                 stowed: false,
                 suspended: false,
+                refused: false,
                 requeued: None,
                 turn: Turn::Waits,
                 gpu_ms: 0,

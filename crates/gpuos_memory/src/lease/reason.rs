@@ -124,6 +124,8 @@ pub enum Ended {
     Deaf,
     /// It did not take its turn in time.
     NotBack,
+    /// NVMe did not take what had to leave its GPU, and host memory has no room for it.
+    NoNvme,
     /// It freed nothing in time, and there was no place to park it.
     DeafUnderPressure,
     /// It did not come back after gpuosd was started anew, or its connection was lost.
@@ -143,6 +145,9 @@ impl fmt::Display for Ended {
         f.write_str(match self {
             Ended::Deaf => {
                 "the process was ended: it did not give its GPU to the next job in time; kernels that wait for the host for long do that"
+            }
+            Ended::NoNvme => {
+                "the process was ended: what has to leave its GPU could not be written to NVMe, and its job's memory has no room for it; submit it with a larger --mem"
             }
             Ended::NotBack => "the process was ended: it did not take its turn on the GPU in time",
             Ended::DeafUnderPressure => {

@@ -50,14 +50,30 @@ pub(super) fn deadline(config: &Config, now: u64, took: Option<u64>, bytes: u64)
 /// When a process has to have parked. To NVMe goes more, and more slowly.
 pub(super) fn park_until(config: &Config, now: u64, client: &Client, to: Refuge) -> u64 {
     let until = deadline(config, now, client.park_ms, client.hbm());
+    let until = until + nvme_ms(config, client.on_nvme(to));
     match to {
         Refuge::Host => until,
         Refuge::Nvme => until + config.demote_ms,
     }
 }
 
+/// When a process has to have come back.
+pub(super) fn back_until(config: &Config, now: u64, client: &Client, from: Refuge) -> u64 {
+    let until = deadline(config, now, client.back_ms, client.hbm());
+    until + nvme_ms(config, client.on_nvme(from))
+}
+
+/// What moving so many bytes to or from NVMe takes at most.
+pub(super) fn nvme_ms(config: &Config, bytes: u64) -> u64 {
+    millis(bytes, config.nvme_rate)
+}
+
 fn guess(config: &Config, bytes: u64) -> u64 {
-    (u128::from(bytes) * 1000 / u128::from(config.rate.max(1))) as u64
+    millis(bytes, config.rate)
+}
+
+fn millis(bytes: u64, rate: u64) -> u64 {
+    (u128::from(bytes) * 1000 / u128::from(rate.max(1))) as u64
 }
 
 /// Other jobs that have something on a GPU of this one.
@@ -431,7 +447,7 @@ fn turn(
         return;
     };
     client.told = now;
-    client.until = deadline(config, now, client.back_ms, client.hbm());
+    client.until = back_until(config, now, client, from);
     out.push(Effect::Turn {
         client: id,
         deadline_ms: client.until,

@@ -38,6 +38,10 @@ pub struct ClientView {
     pub place: Place,
     /// What it has.
     pub leases: Vec<(GpuId, Lease)>,
+    /// What it may have on NVMe now, in bytes.
+    pub nvme: u64,
+    /// Of that, bytes that are still in host memory and are to go there.
+    pub leaving: u64,
     /// It has work.
     pub busy: bool,
     /// It is being ended.

@@ -202,7 +202,8 @@ impl EventLoop {
             memory: {
                 let own = &ports.memory;
                 let config = own.config.clone();
-                Memory::restore(saved.memory, own.members.clone(), own.host, config)
+                let tiers = (own.host, own.nvme.clone());
+                Memory::restore(saved.memory, own.members.clone(), tiers, config)
             },
             isolation: Keeper::default(),
             peers: Vec::new(),

@@ -48,6 +48,15 @@ pub enum Notice {
     Gone(ClientId),
 }
 
+/// NVMe for what is parked, which gpuos_mover writes.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Nvme {
+    /// Bytes that may be lent; 0: none.
+    pub bytes: u64,
+    /// The socket on which gpuos_mover takes what is parked.
+    pub mover: String,
+}
+
 /// What the loop gives orders to, and has to know.
 #[derive(Debug)]
 pub struct Ports {
@@ -59,6 +68,8 @@ pub struct Ports {
     pub host: u64,
     /// How long turns are, and the like.
     pub config: Config,
+    /// NVMe for what is parked.
+    pub nvme: Nvme,
 }
 
 /// All memory of this machine in bytes, by the text of `/proc/meminfo`; 0: it does not say.

@@ -53,6 +53,13 @@ pub(super) fn encode(
     family(encoder, &head, |family| {
         family.value(node, memory.host.promised as f64)
     })?;
+    let head = bytes(
+        "gpuos_memory_nvme_lent",
+        "NVMe that such programs have for while they are parked",
+    );
+    family(encoder, &head, |family| {
+        family.value(node, memory.nvme.promised as f64)
+    })?;
     let mut counts: BTreeMap<&str, u64> = PLACES.map(|place| (place, 0)).into();
     for program in &memory.programs {
         *counts.entry(&program.place).or_default() += 1;

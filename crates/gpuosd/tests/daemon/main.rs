@@ -20,6 +20,7 @@ mod mig_killed;
 mod mig_memory;
 mod mig_switch;
 mod mps;
+mod nvme;
 mod partition;
 mod pooled;
 #[path = "../../../../tests/src/program.rs"]

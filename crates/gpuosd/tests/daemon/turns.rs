@@ -62,7 +62,8 @@ fn works_for_a_test() {
     }
 }
 
-struct Program<'a> {
+/// A program that works until it is told that it is enough.
+pub struct Program<'a> {
     site: &'a Site,
     folder: PathBuf,
     child: Child,
@@ -70,8 +71,9 @@ struct Program<'a> {
 
 impl<'a> Program<'a> {
     /// One of a job's step, whose grant is 60 GiB of a card that gpuosd knows to have 80.
-    fn start(site: &'a Site, daemon: &Daemon, of: u32) -> Program<'a> {
+    pub fn start(site: &'a Site, daemon: &Daemon, of: u32) -> Program<'a> {
         let folder = site.path(&format!("program-{of}"));
+        let _ = fs::remove_dir_all(&folder);
         fs::create_dir_all(&folder).unwrap();
         for name in ["libcuda.so", "libcuda.so.1"] {
             symlink(library(), folder.join(name)).unwrap();
@@ -99,22 +101,34 @@ impl<'a> Program<'a> {
         }
     }
 
-    fn rounds(&self) -> u64 {
+    pub fn rounds(&self) -> u64 {
         fs::metadata(self.folder.join("progress")).map_or(0, |file| file.len())
     }
 
-    fn status(&self, daemon: &Daemon) -> Option<MemoryProgramStatus> {
+    pub fn status(&self, daemon: &Daemon) -> Option<MemoryProgramStatus> {
         let mut programs = status(daemon).programs.into_iter();
         programs.find(|one| one.pid == self.child.id())
     }
 
+    /// Whether it has not ended.
+    pub fn lives(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_none()
+    }
+
+    /// kill -9.
+    pub fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+        self.forget();
+    }
+
     /// The kernel forgets it.
-    fn forget(&self) {
+    pub fn forget(&self) {
         let _ = fs::remove_dir_all(self.site.path("proc").join(self.child.id().to_string()));
     }
 
     /// It ends by itself, and all that it computed was right.
-    fn end(mut self) {
+    pub fn end(mut self) {
         fs::write(self.folder.join("end"), "").unwrap();
         assert!(self.child.wait().unwrap().success());
     }

@@ -301,6 +301,7 @@ impl World {
                 members: Default::default(),
                 host: 0,
                 config: Default::default(),
+                nvme: Default::default(),
             },
             disk: disk.clone(),
             known: Known::default(),

@@ -15,8 +15,8 @@ use gpuos_core::job::JobId;
 use gpuos_core::step::StepId;
 use gpuos_core::wire::StepMemory;
 use gpuos_memory::lease::{
-    At, Broker, ClientId, Config, Effect as Want, GpuId, Granted, Input, JobId as Number, JobSpec,
-    Place, Record, Refuge, Refused, Supply,
+    At, Broker, ClientId, Config, Demote, Effect as Want, GpuId, Granted, Input, JobId as Number,
+    JobSpec, Place, Record, Refuge, Refused, Supply,
 };
 use gpuos_memory::protocol::{FromProgram, ToProgram, Uuid};
 use gpuos_model::gpu_index::GresGpu;
@@ -29,7 +29,7 @@ use super::facts::Facts;
 use crate::memory::line::Line;
 use crate::memory::programs::{self, Member, Members, Program};
 use crate::memory::watch::Order;
-use crate::memory::{Notice, Saved};
+use crate::memory::{Notice, Nvme, Saved};
 use crate::queue::{Task, Why};
 
 /// The broker is told of the time so often while somebody has a lease.
@@ -85,11 +85,17 @@ pub struct Memory {
     saved: u64,
     due: Option<Instant>,
     host: u64,
+    nvme: Nvme,
 }
 
 impl Memory {
     /// Begins with what was saved.
-    pub fn restore(saved: Saved, members: Members, host: u64, config: Config) -> Memory {
+    pub fn restore(
+        saved: Saved,
+        members: Members,
+        (host, nvme): (u64, Nvme),
+        config: Config,
+    ) -> Memory {
         let records = saved.journal.iter().map(|line| line.parse::<Record>());
         // A record of another release is of no use; whoever has that lease asks again.
         let records: Vec<Record> = records.filter_map(Result::ok).collect();
@@ -106,6 +112,7 @@ impl Memory {
             saved: 0,
             due: None,
             host,
+            nvme,
         }
     }
 
@@ -296,6 +303,14 @@ impl Memory {
                 };
                 self.step(Input::Return(client, at), on, fx);
             }
+            FromProgram::ReturnStowed => {
+                let at = At::Parked(Refuge::Nvme);
+                self.step(Input::Return(client, at), on, fx);
+            }
+            FromProgram::NotParked => self.step(Input::NotParked(client), on, fx),
+            FromProgram::Demoted { bytes } => {
+                self.step(Input::Demoted { client, bytes }, on, fx);
+            }
             FromProgram::Idle => self.step(Input::Idle(client), on, fx),
             FromProgram::Busy => self.step(Input::Busy(client), on, fx),
             FromProgram::Parked { took_ms, moved, .. } => {
@@ -367,7 +382,7 @@ impl Memory {
             let total = gpu.last.as_ref()?.memory_total_mib?;
             Some((GpuId(number.index() as u32), total << 20))
         });
-        let (host, nvme) = (self.host, 0);
+        let (host, nvme) = (self.host, self.nvme.bytes);
         let mut now = Supply {
             gpus: gpus.collect(),
             host,
@@ -457,16 +472,40 @@ impl Memory {
             } => self.answer(client, gpu, answer, on, fx),
             Want::Park {
                 client,
+                to,
+                nvme,
+                deadline_ms,
+            } => {
+                let deadline_ms = left(deadline_ms);
+                let park = match nvme {
+                    0 => ToProgram::Park { deadline_ms },
+                    bytes => ToProgram::Stow {
+                        deadline_ms,
+                        bytes,
+                        all: to == Refuge::Nvme,
+                        mover: self.nvme.mover.clone(),
+                    },
+                };
+                self.tell(client, &park, on);
+            }
+            Want::Turn { client, .. } => self.tell(client, &ToProgram::Turn, on),
+            // Programs keep no copies.
+            Want::Demote {
+                client,
+                what: Demote::Clean,
+                ..
+            } => self.step(Input::Demoted { client, bytes: 0 }, on, fx),
+            Want::Demote {
+                client,
                 deadline_ms,
                 ..
             } => {
-                let deadline_ms = left(deadline_ms);
-                self.tell(client, &ToProgram::Park { deadline_ms }, on);
-            }
-            Want::Turn { client, .. } => self.tell(client, &ToProgram::Turn, on),
-            Want::Demote { client, .. } => {
-                // Programs keep no copies, and nothing of them goes to a disk.
-                self.step(Input::Demoted { client, bytes: 0 }, on, fx);
+                let demote = ToProgram::Demote {
+                    deadline_ms: left(deadline_ms),
+                    bytes: self.leaving(client),
+                    mover: self.nvme.mover.clone(),
+                };
+                self.tell(client, &demote, on);
             }
             Want::Notify { client, notice } => {
                 let text = notice.to_string();
@@ -554,6 +593,13 @@ impl Memory {
         let refuge = leases.next().map_or(0, |(_, lease)| lease.refuge_host);
         let waits = matches!(own.place, Place::Parked(_) | Place::Parking(_));
         (refuge, waits)
+    }
+
+    /// Bytes that a process has to bring from host memory to NVMe.
+    fn leaving(&self, client: ClientId) -> u64 {
+        let view = self.broker.view();
+        let mut own = view.clients.iter().filter(|one| one.client == client);
+        own.next().map_or(0, |one| one.leaving)
     }
 
     fn end(&mut self, client: ClientId, why: &str, fx: &mut Effects) {

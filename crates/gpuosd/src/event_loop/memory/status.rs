@@ -15,6 +15,7 @@ pub fn status(memory: &Memory) -> MemoryStatus {
     MemoryStatus {
         gpus: view.gpus.iter().filter_map(gpu).collect(),
         host: tier(view.host),
+        nvme: tier(view.nvme),
         programs: view
             .clients
             .iter()
@@ -47,13 +48,15 @@ fn program(memory: &Memory, view: &ClientView) -> MemoryProgramStatus {
     };
     // What it says from time to time has what it said of parking in it.
     let all = |way: usize| holder.map_or(0, |it| it.parked[way].max(it.moved[way]));
+    let (pid, started) = process(view.client);
     MemoryProgramStatus {
         uid: holder
             .map(|it| it.program.uid)
             .or(memory.jobs.get(&job).map(|lent| lent.uid))
             .unwrap_or(u32::MAX),
         job,
-        pid: process(view.client).0,
+        pid,
+        started,
         place: place(view.place).into(),
         busy: view.busy,
         connected: holder.is_some_and(|it| it.line.is_some()),
@@ -62,6 +65,7 @@ fn program(memory: &Memory, view: &ClientView) -> MemoryProgramStatus {
         leases: view.leases.iter().filter_map(lease).collect(),
         moved_down: all(0),
         moved_up: all(1),
+        nvme: view.nvme,
         parks: holder.map_or(0, |it| it.parks),
     }
 }
