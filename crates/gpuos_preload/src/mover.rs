@@ -48,12 +48,12 @@ pub(crate) fn moved() -> (u64, u64) {
 
 /// So many bytes went to NVMe, ...
 pub(crate) fn went(bytes: u64) {
-    count(&DOWN, bytes);
+    count(true, bytes);
 }
 
 /// ... or came from there.
 pub(crate) fn came(bytes: u64) {
-    count(&UP, bytes);
+    count(false, bytes);
 }
 
 /// Whether the process ends.
