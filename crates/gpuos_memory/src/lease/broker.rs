@@ -8,8 +8,10 @@ use super::input::{Demote, Effect, Granted, Input, JobSpec, Supply};
 use super::ladder::{self, Ladder};
 use super::ledger::{Client, Ledger, Turn};
 use super::links::Links;
+use super::own::Own;
 use super::reason::{Ended, Refused};
 use super::record::{ClientRecord, Place, Record};
+use super::squeeze;
 use super::turns;
 use super::view::{ClientView, GpuView, Tier, View};
 use crate::link::Wish;
@@ -20,6 +22,7 @@ pub struct Broker {
     now: u64,
     ledger: Ledger,
     ladder: Ladder,
+    own: Own,
     links: Links,
     /// What the journal has.
     jobs: BTreeMap<JobId, (JobSpec, bool)>,
@@ -34,6 +37,7 @@ impl Broker {
             now: 0,
             ledger: Ledger::default(),
             ladder: Ladder::default(),
+            own: Own::default(),
             links: Links::default(),
             jobs: BTreeMap::new(),
             clients: BTreeMap::new(),
@@ -61,6 +65,8 @@ impl Broker {
         self.deadlines(&mut out);
         self.ladder
             .step(&self.config, &mut self.ledger, now, &mut out);
+        self.own.step(&self.config, &mut self.ledger, now, &mut out);
+        squeeze::fit(&self.config, &mut self.ledger, now, &mut out);
         let asking = asked.as_ref().map(|(client, _, _)| *client);
         turns::decide(&self.config, &mut self.ledger, now, asking, &mut out);
         self.links.begin(now, &mut out);
@@ -162,6 +168,27 @@ impl Broker {
                 total,
                 stalled,
             } => self.ladder.measure(&self.config, now, free, total, stalled),
+            Input::JobPressure {
+                job,
+                free,
+                total,
+                stalled,
+            } => {
+                if let Some(it) = self.ledger.jobs.get_mut(&job) {
+                    it.free = Some(free);
+                    self.own.measure(&self.config, job, (free, total, stalled));
+                }
+            }
+            Input::Marks { high, low, stalled } => {
+                self.config.high = high;
+                self.config.low = low.min(high);
+                self.config.stalled = stalled;
+            }
+            Input::MayRequeue(job, may) => {
+                if let Some(it) = self.ledger.jobs.get_mut(&job) {
+                    it.may_requeue = may;
+                }
+            }
             Input::Move {
                 id: what,
                 client,
@@ -432,6 +459,7 @@ impl Broker {
             busy: it.idle.is_none(),
             ending: it.ending.is_some(),
             gpu_ms: ledger.jobs.get(&it.job).map_or(0, |job| job.gpu_ms),
+            squeezed: it.squeezed.values().sum(),
         });
         View {
             gpus: gpus.collect(),
@@ -445,6 +473,8 @@ impl Broker {
             },
             clients: clients.collect(),
             pressure: self.ladder.raised(),
+            rung: self.ladder.word(),
+            short: self.own.short().collect(),
         }
     }
 

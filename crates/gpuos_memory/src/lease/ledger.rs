@@ -32,6 +32,12 @@ pub(super) struct Job {
     pub stowed: bool,
     /// When it was to be requeued.
     pub requeued: Option<u64>,
+    /// The workload manager would do that.
+    pub may_requeue: bool,
+    /// Its processes were told that it will not be, since pressure began.
+    pub told_last: bool,
+    /// Bytes that it could have of its own memory, where that was measured.
+    pub free: Option<u64>,
     pub turn: Turn,
     /// GPU time in turns, in ms.
     pub gpu_ms: u64,
@@ -70,6 +76,8 @@ pub(super) struct Client {
     pub tried: bool,
     /// Bytes on their way from host memory to NVMe: they count on both.
     pub leaving: u64,
+    /// Of what lies in host memory, bytes that would be in a GPU's if others did not use it who ask nobody.
+    pub squeezed: BTreeMap<GpuId, u64>,
     /// What parking and coming back took, smoothed, in ms.
     pub park_ms: Option<u64>,
     pub back_ms: Option<u64>,
@@ -104,6 +112,7 @@ impl Client {
             asked: None,
             tried: false,
             leaving: 0,
+            squeezed: BTreeMap::new(),
             park_ms: None,
             back_ms: None,
         }
@@ -198,6 +207,8 @@ pub(super) struct Ledger {
     pub jobs: BTreeMap<JobId, Job>,
     pub clients: BTreeMap<ClientId, Client>,
     pub arrivals: u64,
+    /// When what a GPU has was divided anew.
+    pub squeezed_at: u64,
 }
 
 impl Ledger {
@@ -406,6 +417,9 @@ impl Ledger {
                 over: false,
                 stowed: false,
                 requeued: None,
+                may_requeue: true,
+                told_last: false,
+                free: None,
                 turn: Turn::Waits,
                 gpu_ms: 0,
                 fair_ms: 0,

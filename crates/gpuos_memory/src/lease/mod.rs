@@ -11,8 +11,10 @@ mod input;
 mod ladder;
 mod ledger;
 mod links;
+mod own;
 mod reason;
 mod record;
+mod squeeze;
 mod turns;
 mod view;
 
