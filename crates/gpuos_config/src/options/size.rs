@@ -4,7 +4,7 @@
 const UNITS: [(char, u32); 3] = [('t', 1 << 20), ('g', 1 << 10), ('m', 1)];
 
 /// MiB of a size in lower case; `None`: it is none, or more than fits.
-pub(super) fn parse(word: &str) -> Option<u32> {
+pub(crate) fn parse(word: &str) -> Option<u32> {
     UNITS.iter().find_map(|(unit, mib)| {
         let number = word.strip_suffix(*unit)?;
         let digits = (1..=9).contains(&number.len()) && number.bytes().all(|b| b.is_ascii_digit());
@@ -14,7 +14,7 @@ pub(super) fn parse(word: &str) -> Option<u32> {
 }
 
 /// The text form of so many MiB, in the largest unit that has it whole.
-pub(super) fn text(mib: u32) -> String {
+pub(crate) fn text(mib: u32) -> String {
     let whole = UNITS.iter().find(|(_, unit)| mib.is_multiple_of(*unit));
     let (unit, of) = whole.unwrap_or(&('m', 1));
     format!("{}{}", mib / of, unit.to_ascii_uppercase())
