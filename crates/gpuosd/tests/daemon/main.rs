@@ -21,6 +21,7 @@ mod mig_switch;
 mod mps;
 mod partition;
 mod pooled;
+mod pressure;
 #[path = "../../../../tests/src/program.rs"]
 mod program;
 mod site;
