@@ -10,7 +10,9 @@
 //! - [`process`]: what it is told by the environment, and why nothing moves any more; `lease`: what gpuosd gives instead; `life`: `cuInit`,
 //!   `fork`, the end,
 //! - [`memory`]: ranges, extents, devices; `heat`: what a program touches; `plan`: what is to move; `mover`: the thread that moves,
-//! - [`broker`]: the thread that talks to gpuosd; [`park`]: giving the GPU to the next job, and having it again,
+//! - [`broker`]: the thread that talks to gpuosd; [`park`]: giving the GPU to the next job, and having it again; [`resize`]: having less of it;
+//!   [`budget`]: what may move over the link,
+//! - [`short`]: memory that is short, for programs that want to know; [`figures`]: what is known of the process's memory, for gpuosd,
 //! - `wrappers`, `exports`: the functions that programs get; `lookup`: how they get them; `interpose`: `dlsym` and `dlopen`.
 //!
 //! A panic ends in the wrapper: the call goes to the driver or fails, and the process is pinned.
@@ -20,8 +22,11 @@ compile_error!("a panic must not end the program that this library is loaded int
 
 mod broker;
 #[cfg_attr(test, allow(dead_code, reason = "unit tests have no `dlsym` of ours"))]
+mod budget;
+#[cfg_attr(test, allow(dead_code, reason = "unit tests have no `dlsym` of ours"))]
 mod driver;
 mod exports;
+mod figures;
 mod gate;
 mod heat;
 #[cfg_attr(test, allow(dead_code, reason = "unit tests have no `dlsym` of ours"))]
@@ -37,6 +42,8 @@ mod park;
 mod plan;
 mod pointer;
 mod process;
+mod resize;
+mod short;
 mod table;
 mod vmm;
 mod wrappers;

@@ -91,6 +91,8 @@ pub(crate) struct Memory {
     pub(crate) numbers: Vec<Option<(u64, usize)>>,
     free_numbers: Vec<u32>,
     pub(crate) touches: Vec<u32>,
+    /// When each extent was touched last, by its number, as [`crate::figures`] counts.
+    pub(crate) touched: Vec<u64>,
     /// Arguments of kernels: offset and bytes.
     pub(crate) kernels: HashMap<u64, Arc<[(usize, usize)]>>,
 }
@@ -221,6 +223,12 @@ impl Device {
         }
     }
 
+    /// Blocks by which more of the GPU is used than is granted.
+    pub(crate) fn over(&self) -> u64 {
+        let granted = self.hbm.saturating_sub(self.small) / BLOCK;
+        self.table.used(Tier::Hbm).saturating_sub(granted)
+    }
+
     /// Small allocations take of the GPU's memory too.
     fn count_small(&mut self, more: u64, less: u64) {
         self.small = (self.small + more).saturating_sub(less);
@@ -236,6 +244,18 @@ impl Memory {
             .entry(device)
             .or_insert_with(|| Device::open(device))
             .as_mut()
+    }
+
+    /// A device has another lease; what the program sees stays. Answers whether it uses more of the GPU, and of the host, than that has.
+    pub(crate) fn regrant(&mut self, device: i32, lease: lease::Lease) -> [bool; 2] {
+        let Some(there) = self.devices.get_mut(&device).and_then(Option::as_mut) else {
+            return [false; 2];
+        };
+        let total = vmm::total(device).unwrap_or(u64::MAX);
+        there.hbm = lease.hbm.min(total);
+        let host = there.table.grant(Tier::Host, lease.host.div_ceil(BLOCK));
+        there.count_small(0, 0);
+        [there.over() > 0, host > 0]
     }
 
     /// Bytes that the process uses of a device, in both tiers.
@@ -348,6 +368,9 @@ impl Memory {
         let range = self.ranges.remove(&start)?;
         for extent in &range.extents {
             self.numbers[extent.number as usize] = None;
+            if let Some(touched) = self.touched.get_mut(extent.number as usize) {
+                *touched = 0;
+            }
             self.free_numbers.push(extent.number);
             let device = self.devices.get_mut(&range.device).and_then(Option::as_mut);
             if let Some(policy) = device.and_then(|device| device.policy.as_mut()) {

@@ -6,6 +6,7 @@ use gpuos_memory::policy::{Answer, Learned, named};
 use gpuos_memory::table::{State, Tier};
 use gpuos_memory::trace;
 
+use crate::figures;
 use crate::memory::{BATCH, Memory};
 use crate::mutant::{self, Mutant};
 use crate::process::{self, BLOCK};
@@ -47,7 +48,9 @@ impl Memory {
         let mut plan = Plan::default();
         let touches = std::mem::take(&mut self.touches);
         let mut moved = [0_u64; 2];
+        let now = figures::now();
         for number in &touches {
+            self.touched_at(*number, now);
             let Some((device, tier, bytes)) = self.movable(*number) else {
                 continue;
             };

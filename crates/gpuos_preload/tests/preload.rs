@@ -8,6 +8,7 @@ mod common;
 mod broker;
 mod calls;
 mod clients;
+mod pressure;
 mod programs;
 mod shim;
 mod unusual;
