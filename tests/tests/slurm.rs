@@ -33,6 +33,7 @@ mod json;
 mod limits;
 mod memory;
 mod memory_grants;
+mod memory_short;
 mod mig;
 mod mig_away;
 mod mig_crash;
