@@ -58,7 +58,7 @@ pub(crate) fn now() -> u64 {
 pub(crate) fn now_known() -> Figures {
     let load = |of: &AtomicU64| of.load(Ordering::Relaxed);
     let heat = match memory::is_cold() {
-        true => memory::lock().heat(now()),
+        true => heat(&memory::lock(), now()),
         false => [0; 3],
     };
     Figures {
@@ -70,32 +70,16 @@ pub(crate) fn now_known() -> Figures {
     }
 }
 
-impl Memory {
-    /// Notes that an extent was touched.
-    pub(crate) fn touched_at(&mut self, number: u32, now: u64) {
-        let at = number as usize;
-        if self.touched.len() <= at {
-            self.touched.resize(at + 1, 0);
-        }
-        self.touched[at] = now;
+/// Bytes that were touched within a second, within a minute, and longer ago.
+fn heat(memory: &Memory, now: u64) -> [u64; 3] {
+    let mut heat = [0; 3];
+    for extent in memory.ranges.values().flat_map(|range| &range.extents) {
+        let age = match memory.last_touch(extent.number) {
+            0 => u64::MAX,
+            at => now.saturating_sub(at),
+        };
+        let which = usize::from(age > HOT) + usize::from(age > WARM);
+        heat[which] += extent.bytes;
     }
-
-    /// When an extent was touched last; 0: never, or nobody knows.
-    pub(crate) fn last_touch(&self, number: u32) -> u64 {
-        self.touched.get(number as usize).copied().unwrap_or(0)
-    }
-
-    /// Bytes that were touched within a second, within a minute, and longer ago.
-    fn heat(&self, now: u64) -> [u64; 3] {
-        let mut heat = [0; 3];
-        for extent in self.ranges.values().flat_map(|range| &range.extents) {
-            let age = match self.last_touch(extent.number) {
-                0 => u64::MAX,
-                at => now.saturating_sub(at),
-            };
-            let which = usize::from(age > HOT) + usize::from(age > WARM);
-            heat[which] += extent.bytes;
-        }
-        heat
-    }
+    heat
 }

@@ -246,6 +246,20 @@ impl Memory {
             .as_mut()
     }
 
+    /// Notes that an extent was touched.
+    pub(crate) fn touched_at(&mut self, number: u32, now: u64) {
+        let at = number as usize;
+        if self.touched.len() <= at {
+            self.touched.resize(at + 1, 0);
+        }
+        self.touched[at] = now;
+    }
+
+    /// When an extent was touched last; 0: never, or nobody knows.
+    pub(crate) fn last_touch(&self, number: u32) -> u64 {
+        self.touched.get(number as usize).copied().unwrap_or(0)
+    }
+
     /// A device has another lease; what the program sees stays. Answers whether it uses more of the GPU, and of the host, than that has.
     pub(crate) fn regrant(&mut self, device: i32, lease: lease::Lease) -> [bool; 2] {
         let Some(there) = self.devices.get_mut(&device).and_then(Option::as_mut) else {

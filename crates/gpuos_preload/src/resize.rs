@@ -24,16 +24,16 @@ pub(crate) fn resize(device: i32, lease: Lease) {
     lease::set(device, lease);
     let [gpu, host] = memory::lock().regrant(device, lease);
     if gpu {
-        batches(|memory| memory.surplus(device));
+        batches(|memory| surplus(memory, device));
     }
     if host {
-        batches(Memory::back_to_gpus);
+        batches(back_to_gpus);
     }
 }
 
 /// Frees host memory as far as GPUs have room: extents that lie there for want of it go back. Answers the bytes.
 pub(crate) fn trim() -> u64 {
-    batches(Memory::back_to_gpus)
+    batches(back_to_gpus)
 }
 
 /// Moves batch by batch until there is nothing to move. Answers the bytes.
@@ -75,53 +75,51 @@ fn upto(extents: impl Iterator<Item = (u32, u64)>, most: u64) -> BTreeSet<u32> {
     taken
 }
 
-impl Memory {
-    /// Extents of a tier with their device and bytes, those first that were touched longest ago.
-    fn of_tier(&self, tier: Tier) -> Vec<(u32, i32, u64)> {
-        let numbers = 0..self.numbers.len() as u32;
-        let mut found: Vec<(u32, i32, u64)> = numbers
-            .filter_map(|number| {
-                let (device, now, bytes) = self.movable(number)?;
-                (now == tier).then_some((number, device, bytes))
-            })
-            .collect();
-        found.sort_by_key(|(number, ..)| self.last_touch(*number));
-        found
-    }
+/// Extents of a tier with their device and bytes, those first that were touched longest ago.
+fn of_tier(memory: &Memory, tier: Tier) -> Vec<(u32, i32, u64)> {
+    let numbers = 0..memory.numbers.len() as u32;
+    let mut found: Vec<(u32, i32, u64)> = numbers
+        .filter_map(|number| {
+            let (device, now, bytes) = memory.movable(number)?;
+            (now == tier).then_some((number, device, bytes))
+        })
+        .collect();
+    found.sort_by_key(|(number, ..)| memory.last_touch(*number));
+    found
+}
 
-    /// What has to leave a GPU, as far as it moves at once. One extent more than exceeds what is granted goes, too: extents are whole.
-    fn surplus(&self, device: i32) -> Plan {
-        let there = self.devices.get(&device).and_then(Option::as_ref);
-        let over = there.map_or(0, |there| there.over() * BLOCK);
-        let mut left = over;
-        let own = self.of_tier(Tier::Hbm).into_iter();
-        let own = own.filter(|(_, of, _)| *of == device);
-        let needed = own.take_while(|(.., bytes)| {
-            let needed = left > 0;
-            left = left.saturating_sub(*bytes);
-            needed
-        });
-        let needed = needed.map(|(number, _, bytes)| (number, bytes));
-        Plan {
-            down: upto(needed, u64::MAX),
-            ..Plan::default()
-        }
+/// What has to leave a GPU, as far as it moves at once. One extent more than exceeds what is granted goes, too: extents are whole.
+fn surplus(memory: &Memory, device: i32) -> Plan {
+    let there = memory.devices.get(&device).and_then(Option::as_ref);
+    let over = there.map_or(0, |there| there.over() * BLOCK);
+    let mut left = over;
+    let own = of_tier(memory, Tier::Hbm).into_iter();
+    let own = own.filter(|(_, of, _)| *of == device);
+    let needed = own.take_while(|(.., bytes)| {
+        let needed = left > 0;
+        left = left.saturating_sub(*bytes);
+        needed
+    });
+    let needed = needed.map(|(number, _, bytes)| (number, bytes));
+    Plan {
+        down: upto(needed, u64::MAX),
+        ..Plan::default()
     }
+}
 
-    /// What lies in host memory and has room in its GPU, what was touched last first.
-    fn back_to_gpus(&self) -> Plan {
-        let mut up = BTreeSet::new();
-        for (device, there) in &self.devices {
-            let room = there
-                .as_ref()
-                .map_or(0, |there| there.table.room(Tier::Hbm) * BLOCK);
-            let own = self.of_tier(Tier::Host).into_iter().rev();
-            let own = own.filter(|(_, of, _)| of == device);
-            up.extend(upto(own.map(|(number, _, bytes)| (number, bytes)), room));
-        }
-        Plan {
-            up,
-            ..Plan::default()
-        }
+/// What lies in host memory and has room in its GPU, what was touched last first.
+fn back_to_gpus(memory: &Memory) -> Plan {
+    let mut up = BTreeSet::new();
+    for (device, there) in &memory.devices {
+        let room = there
+            .as_ref()
+            .map_or(0, |there| there.table.room(Tier::Hbm) * BLOCK);
+        let own = of_tier(memory, Tier::Host).into_iter().rev();
+        let own = own.filter(|(_, of, _)| of == device);
+        up.extend(upto(own.map(|(number, _, bytes)| (number, bytes)), room));
+    }
+    Plan {
+        up,
+        ..Plan::default()
     }
 }
