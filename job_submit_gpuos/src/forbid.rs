@@ -109,6 +109,16 @@ impl Place {
         }
     }
 
+    /// Its account; empty where it names none.
+    pub fn account(&self) -> &str {
+        &self.account
+    }
+
+    /// Its QOS; empty where it names none.
+    pub fn qos(&self) -> &str {
+        &self.qos
+    }
+
     /// Whether it names anything.
     pub fn is_nothing(&self) -> bool {
         *self == Place::default()
@@ -140,6 +150,18 @@ pub fn check(forbidden: &Forbidden, options: &JobOptions, place: &Place) -> Resu
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+impl Place {
+    /// One that names these.
+    pub fn new(account: &str, partitions: &str, qos: &str) -> Place {
+        Place {
+            partitions: partitions.into(),
+            account: account.into(),
+            qos: qos.into(),
+        }
+    }
 }
 
 #[cfg(test)]

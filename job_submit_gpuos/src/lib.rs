@@ -7,7 +7,7 @@
 //!
 //! - `request`, `shape` and `check`: what is asked for, against the cluster; `forbid`: against what the site forbids; `refusal`: why not,
 //! - `spares`: what a job with spare nodes becomes; `checkpoint`: whether the site makes checkpoints, and the job has nodes enough,
-//! - `memory`: host memory for GPUs whose programs have more than there is on them,
+//! - `memory`: host memory for GPUs whose programs have more than there is on them; `memory_share`: what of it a site lets a job have,
 //! - `mig`: board, profiles and GRES of a request for slices; `share`: shards, and what they keep apart; `turns`: host memory for what is parked,
 //! - `notes`: what of a job that is taken is ignored; `jobs` and `neighbours`: whether anybody has a name,
 //! - `wake`: jobs that are let go after a requeue;
@@ -18,6 +18,7 @@ mod checkpoint;
 mod forbid;
 mod jobs;
 mod memory;
+mod memory_share;
 mod messages;
 mod mig;
 mod neighbours;

@@ -7,7 +7,7 @@
 use std::ffi::{c_char, c_void};
 
 use gpuos_config::access::used;
-use gpuos_config::gpuos_toml::MemoryConfig;
+use gpuos_config::gpuos_toml::{MemoryConfig, MemoryShare};
 use gpuos_config::options::{
     GresRequest, JobOptions, MemoryOption, MemoryTiers, Source, Sources, parse_gres,
 };
@@ -161,7 +161,7 @@ impl Inventory {
             }
         }
         Inventory {
-            config: site.config.memory,
+            config: site.config.memory.clone(),
             kinds,
             dynamic: site.nodes.dynamic(),
             counted,
@@ -186,6 +186,22 @@ impl Inventory {
     pub(crate) fn with_shards(&self) -> Vec<&(Kind, String)> {
         let kinds = self.kinds.iter();
         kinds.filter(|(kind, _)| kind.shards).collect()
+    }
+
+    /// Who may have how much of a node's host memory.
+    pub fn shares(&self) -> &[MemoryShare] {
+        &self.config.shares
+    }
+
+    /// MiB of host memory that a job needs on each of its nodes at least; `None`: it is not known.
+    pub fn least_of_node(&self, asked: &MemoryOption, shape: &Shape) -> Option<u64> {
+        let (share, most) = self.needs(asked, shape)?;
+        let each: u64 = gpus_in(shape.per_node.as_ref())
+            .iter()
+            .map(|gres| gres.count)
+            .sum();
+        let gpus = if shape.exclusive { most } else { each.max(1) };
+        Some(share.saturating_mul(gpus))
     }
 
     /// MiB of host memory for each GPU, and GPUs of a node at most; `None`: it is not known.

@@ -185,6 +185,10 @@ pub mod refused {
         pub fn memory_of_host_misfits(needed, largest) on "--gpuos-mem" =
             "with what the GPUs take of the host's memory the job needs {needed} MiB, and no node with such GPUs has more than {largest} MiB",
             write "a smaller size, or ask for fewer GPUs on each node";
+        /// A `[[memory-share]]` of gpuos.toml holds for the job's account, partition or QOS.
+        pub fn memory_beyond_share(needed, whose, most) on "--gpuos-mem" =
+            "its GPUs take {needed} MiB of a node's host memory, and the jobs of {whose} get {most} MiB of a node together",
+            write "a smaller size, or ask for fewer GPUs on each node";
         /// The job takes all memory of its nodes, and one that it could get has less than its GPUs need.
         pub fn memory_of_whole_node(share, host) on "--gpuos-mem" =
             "it takes {share} MiB of the host's memory for each GPU, and a node with such GPUs has {host} MiB in all",

@@ -22,6 +22,7 @@ use crate::checkpoint;
 use crate::forbid::{self, Places};
 use crate::jobs::Names;
 use crate::memory::{self, Inventory, Raised};
+use crate::memory_share;
 use crate::messages::{impossible, in_log, refused};
 use crate::mig::{self, Chosen};
 use crate::notes;
@@ -230,13 +231,19 @@ fn with_memory(
     let offsets = offsets.ok_or_else(|| refuse(impossible::memory_not_in_table()))?;
     let host = offsets.host(description);
     let host = host.ok_or_else(|| refuse(impossible::memory_not_in_table()))?;
+    let of = known.places.as_ref();
+    let of = of.map(|places| places.asked(description).or_default());
     let chosen = with_read(known, |read| match &read.memory {
         Some(inventory) => {
             let said = (&options, sources);
-            match turns::choose(inventory, said, &shape, &host)? {
-                None => memory::choose(inventory, said, &shape, host),
-                chosen => Ok(chosen),
+            if let Some(chosen) = turns::choose(inventory, said, &shape, &host)? {
+                return Ok(Some(chosen));
             }
+            let chosen = memory::choose(inventory, said, &shape, host)?;
+            if let (Some(_), Some(of)) = (&chosen, &of) {
+                memory_share::check(inventory, (asked, of), &shape)?;
+            }
+            Ok(chosen)
         }
         None => Err(refuse(impossible::files_have_a_mistake())),
     })?;

@@ -19,7 +19,7 @@ const GPUOS: &str = "[memory]\noversubscribe = true\nreserve-mib = 0\n\n\
 const SHOW: &str = "echo \"[$LD_PRELOAD|$GPUOS_MEM_GRANT|$GPUOS_MEM_POLICY|$GPUOS_MEM_HBM|${GPUOS_MEM_SOCKET##*/}]\"";
 
 /// A node whose plugstack.conf names the library that was built. Without a gpuosd what programs are lent is theirs by the environment.
-fn lab(mut setup: Setup) -> Option<Cluster> {
+pub fn lab(mut setup: Setup) -> Option<Cluster> {
     setup.spec.nodes = 1.into();
     setup.spec.job_submit = true;
     if setup.spec.simulated_gpus.is_none() {
@@ -222,7 +222,7 @@ fn output(cluster: &Cluster, args: &[&str], script: &str) -> String {
 }
 
 /// The command of the program below, on a simulated GPU of 64 MiB.
-fn program(cluster: &Cluster) -> String {
+pub fn program(cluster: &Cluster) -> String {
     let test = std::env::current_exe().expect("this program");
     let folder = cluster.lab.dir().join("cuda");
     format!(

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!     program                                    gpuosd
-//!     hello 1
+//!     hello 2
 //!     ask GPU BYTES HBM        ------>
 //!                              <------   lease GPU HBM HOST REFUGE turn     or "wait"; "without GPU WHY"; "refused WHY"
 //!                              <------   park DEADLINE_MS
@@ -15,18 +15,33 @@
 //!     back MS MOVED            ------>
 //!     idle, busy, pinned       ------>
 //!                              <------   note TEXT
+//!                              <------   pressure node                      or "pressure job", "pressure calm"
+//!                              <------   trim DEADLINE_MS
+//!     demoted BYTES            ------>
+//!                              <------   budget GPU BYTES_A_SECOND
+//!     figures HOT WARM ...     ------>
 //!     bye                      ------>
 //! ```
 //!
 //! After a connection was lost, `return working`, `return parked` or `return stowed` comes between `hello` and `ask`. MOVER is the path of
 //! gpuos_mover's socket for what goes to NVMe, to the end of the line: [`crate::stow`].
+//! Who says `hello 1` is told nothing of `pressure`, `trim` and `budget`: it is a library of an earlier release, in a container for
+//! example. A gpuosd of that release refuses `hello 2`, and is asked again by the older one. A `lease` that comes later has another size of
+//! what the process has already.
+//!
+//! After a connection was lost, `return working` or `return parked` comes between `hello` and `ask`.
 //!
 //! The library that speaks it is loaded into programs of users, so it brings no reader of JSON along. A GPU is its UUID, in 32 digits.
 
 use std::fmt;
 
-/// Version of the protocol: raised when a line changes its meaning.
-pub const VERSION: u32 = 1;
+/// Version of the protocol: raised when a line changes its meaning, or gpuosd says what it did not say before.
+pub const VERSION: u32 = 2;
+/// The oldest one that gpuosd speaks.
+pub const OLDEST: u32 = 1;
+/// Why a connection is refused whose first line is not understood.
+pub const NOT_UNDERSTOOD: &str =
+    "the program and gpuosd do not understand each other: use gpuos of one release";
 /// The longest line in bytes, without its newline.
 pub const MAX_LINE: usize = 400;
 
@@ -92,11 +107,50 @@ pub enum FromProgram {
         /// To the memory of GPUs.
         up: u64,
     },
+    /// It freed host memory, as it was told to.
+    Demoted {
+        /// Bytes.
+        bytes: u64,
+    },
+    /// What it knows of its memory.
+    Figures(Figures),
     /// Nothing of it can be moved any more.
     Pinned,
     /// It goes: the connection ends as it should.
     Bye,
 }
+
+/// What a process knows of its memory, by its own word: bytes, but for the last.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Figures {
+    /// Touched within a second, within a minute, and longer ago, as far as it can know.
+    pub heat: [u64; 3],
+    /// Moved into GPU memory in all, as it was used.
+    pub fetched: u64,
+    /// Moved out of it in all, to make room for that.
+    pub evicted: u64,
+    /// Moved in all because gpuosd said so, but for parking: it has less of a GPU, or memory is short.
+    pub pressed: u64,
+    /// Milliseconds in all for which it let no work begin, to move something.
+    pub held_ms: u64,
+}
+
+/// What is short.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Short {
+    /// Nothing, any more.
+    Calm,
+    /// The host memory of the node.
+    Node,
+    /// The memory of its own job.
+    Job,
+}
+
+const SHORT: [(&str, Short); 3] = [
+    ("calm", Short::Calm),
+    ("node", Short::Node),
+    ("job", Short::Job),
+];
 
 /// What gpuosd says.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -153,6 +207,20 @@ pub enum ToProgram {
     },
     /// It is the program's turn.
     Turn,
+    /// Memory is short, or is not any more.
+    Pressure(Short),
+    /// Host memory is to be freed, as far as nothing is lost by it.
+    Trim {
+        /// Within so many milliseconds.
+        deadline_ms: u64,
+    },
+    /// What it may move for which nobody waits.
+    Budget {
+        /// Between this GPU and the host.
+        gpu: Uuid,
+        /// Bytes a second.
+        rate: u64,
+    },
     /// A sentence for the program's user.
     Note {
         /// The sentence.
@@ -261,6 +329,25 @@ impl FromProgram {
                 down: number(down)?,
                 up: number(up)?,
             },
+            ["demoted", bytes] => FromProgram::Demoted {
+                bytes: number(bytes)?,
+            },
+            [
+                "figures",
+                hot,
+                warm,
+                cold,
+                fetched,
+                evicted,
+                pressed,
+                held_ms,
+            ] => FromProgram::Figures(Figures {
+                heat: [number(hot)?, number(warm)?, number(cold)?],
+                fetched: number(fetched)?,
+                evicted: number(evicted)?,
+                pressed: number(pressed)?,
+                held_ms: number(held_ms)?,
+            }),
             ["pinned"] => FromProgram::Pinned,
             ["bye"] => FromProgram::Bye,
             _ => return Err(NoMessage),
@@ -286,6 +373,14 @@ impl FromProgram {
             } => format!("parked {took_ms} {moved} {left}\n"),
             FromProgram::Back { took_ms, moved } => format!("back {took_ms} {moved}\n"),
             FromProgram::Moved { down, up } => format!("moved {down} {up}\n"),
+            FromProgram::Demoted { bytes } => format!("demoted {bytes}\n"),
+            FromProgram::Figures(it) => {
+                let [hot, warm, cold] = it.heat;
+                format!(
+                    "figures {hot} {warm} {cold} {} {} {} {}\n",
+                    it.fetched, it.evicted, it.pressed, it.held_ms
+                )
+            }
             FromProgram::Pinned => "pinned\n".into(),
             FromProgram::Bye => "bye\n".into(),
         }
@@ -293,6 +388,19 @@ impl FromProgram {
 }
 
 impl ToProgram {
+    /// The version of the protocol that has it first.
+    pub fn since(&self) -> u32 {
+        match self {
+            ToProgram::Pressure(_)
+            | ToProgram::Trim { .. }
+            | ToProgram::Budget { .. }
+            | ToProgram::Stow { .. }
+            | ToProgram::Demote { .. }
+            | ToProgram::Without { .. } => 2,
+            _ => OLDEST,
+        }
+    }
+
     /// The message of a line, with or without its newline.
     ///
     /// # Errors
@@ -329,6 +437,17 @@ impl ToProgram {
                 mover: words[3..].join(" "),
             },
             ["turn"] => ToProgram::Turn,
+            ["pressure", what] => {
+                let known = SHORT.iter().find(|(word, _)| *word == what);
+                ToProgram::Pressure(known.ok_or(NoMessage)?.1)
+            }
+            ["trim", deadline] => ToProgram::Trim {
+                deadline_ms: number(deadline)?,
+            },
+            ["budget", gpu, rate] => ToProgram::Budget {
+                gpu: Uuid::parse(gpu).ok_or(NoMessage)?,
+                rate: number(rate)?,
+            },
             ["note", ..] => ToProgram::Note {
                 text: words[1..].join(" "),
             },
@@ -371,6 +490,12 @@ impl ToProgram {
                 format!("demote {deadline_ms} {bytes} {mover}\n")
             }
             ToProgram::Turn => "turn\n".into(),
+            ToProgram::Pressure(what) => {
+                let known = SHORT.iter().find(|(_, short)| short == what);
+                format!("pressure {}\n", known.map_or("calm", |(word, _)| word))
+            }
+            ToProgram::Trim { deadline_ms } => format!("trim {deadline_ms}\n"),
+            ToProgram::Budget { gpu, rate } => format!("budget {gpu} {rate}\n"),
             ToProgram::Note { text } => format!("note {}\n", sentence(text)),
         }
     }

@@ -14,13 +14,15 @@ use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};
 
-use gpuos_memory::protocol::{FromProgram, Lines, ToProgram, Uuid, VERSION};
+use gpuos_memory::protocol::{
+    Figures, FromProgram, Lines, NOT_UNDERSTOOD, OLDEST, ToProgram, Uuid, VERSION,
+};
 use gpuos_memory::table::Tier;
 
 use crate::lease::{self, Lease};
 use crate::mutant::{self, Mutant};
 use crate::stow::{self, Segment};
-use crate::{gate, mover, park, process, vmm};
+use crate::{budget, figures, gate, mover, park, process, resize, short, vmm};
 
 /// The variable with the path of gpuosd's socket.
 const SOCKET: &str = "GPUOS_MEM_SOCKET";
@@ -136,6 +138,8 @@ struct Gpu {
 /// The connection, and how the process stands.
 struct Broker {
     path: PathBuf,
+    /// The version that gpuosd speaks, as far as it is known.
+    version: u32,
     gpus: Vec<Gpu>,
     stream: Option<UnixStream>,
     lines: Lines,
@@ -153,6 +157,7 @@ struct Broker {
     quiet: Instant,
     pinned: bool,
     moved: ((u64, u64), Instant),
+    figures: (Figures, Instant),
     lost: Instant,
 }
 
@@ -162,6 +167,7 @@ fn serve(path: PathBuf, tell: &Sender<Result<Asked, String>>) {
     let now = Instant::now();
     let mut broker = Broker {
         path,
+        version: VERSION,
         gpus: gpus(),
         stream: None,
         lines: Lines::default(),
@@ -174,6 +180,7 @@ fn serve(path: PathBuf, tell: &Sender<Result<Asked, String>>) {
         quiet: now,
         pinned: false,
         moved: ((0, 0), now),
+        figures: (Figures::default(), now),
         lost: now,
     };
     let first = broker.first();
@@ -222,6 +229,11 @@ impl Broker {
                     wait = false;
                     self.back();
                 }
+                Some(ToProgram::Refused { why }) if self.is_older(&why) => {
+                    self.close();
+                    given.clear();
+                    self.connect(None).map_err(failed)?;
+                }
                 Some(ToProgram::Refused { why }) => {
                     process::say(format_args!(
                         "{why}: the program runs without gpuos's memory"
@@ -239,6 +251,10 @@ impl Broker {
                     without.push(gpu);
                 }
                 Some(ToProgram::Note { text }) => process::say(format_args!("{text}")),
+                Some(other @ (ToProgram::Pressure(_) | ToProgram::Budget { .. })) => {
+                    self.obey(other);
+                }
+                Some(ToProgram::Trim { .. }) => self.say(FromProgram::Demoted { bytes: 0 }),
                 // Nothing runs yet.
                 Some(ToProgram::Demote { .. }) => {
                     self.say(FromProgram::Demoted { bytes: 0 });
@@ -282,7 +298,9 @@ impl Broker {
         self.lines = Lines::default();
         self.stream = Some(stream);
         let bytes = process::grant().map_or(0, |grant| grant.bytes);
-        self.say(FromProgram::Hello { version: VERSION });
+        self.say(FromProgram::Hello {
+            version: self.version,
+        });
         self.demoted = [None, self.demoted[0].or(self.demoted[1])];
         match parked {
             Some(true) if self.stowed => self.say(FromProgram::ReturnStowed),
@@ -295,6 +313,15 @@ impl Broker {
             self.say(FromProgram::Ask { gpu, bytes, hbm });
         }
         Ok(())
+    }
+
+    /// Whether a refusal is that of a gpuosd of an earlier release: then it is asked again, by what it speaks.
+    fn is_older(&mut self, why: &str) -> bool {
+        let older = why == NOT_UNDERSTOOD && self.version > OLDEST;
+        if older {
+            self.version = OLDEST;
+        }
+        older
     }
 
     fn close(&mut self) {
@@ -397,13 +424,35 @@ impl Broker {
             ToProgram::Demote { bytes, mover, .. } => self.demote(bytes, mover),
             ToProgram::Turn => self.back(),
             ToProgram::Note { text } => process::say(format_args!("{text}")),
+            ToProgram::Refused { why } if self.is_older(&why) => self.close(),
             // What the process has it keeps.
             ToProgram::Refused { why } | ToProgram::Without { why, .. } => {
                 process::say(format_args!("{why}"));
             }
             // Of a gpuosd that did not know the process any more.
             ToProgram::Lease { wait: true, .. } if self.parked.is_none() => self.park(None),
-            ToProgram::Lease { .. } => {}
+            ToProgram::Lease {
+                gpu,
+                hbm,
+                host,
+                refuge,
+                ..
+            } => {
+                let own = self.gpus.iter().filter(|it| it.uuid == gpu);
+                own.for_each(|it| resize::resize(it.device, lease(hbm, host, refuge)));
+            }
+            ToProgram::Pressure(what) => short::tell(what),
+            ToProgram::Trim { .. } => {
+                let bytes = match self.parked {
+                    Some(_) => 0,
+                    None => resize::trim(),
+                };
+                self.say(FromProgram::Demoted { bytes });
+            }
+            ToProgram::Budget { gpu, rate } => {
+                let own = self.gpus.iter().filter(|it| it.uuid == gpu);
+                own.for_each(|it| budget::set(it.device, rate));
+            }
         }
     }
 
@@ -489,6 +538,17 @@ impl Broker {
         }
     }
 
+    fn tell_figures(&mut self) {
+        if self.version == OLDEST || self.figures.1.elapsed() < TELL {
+            return;
+        }
+        let now = figures::now_known();
+        let before = std::mem::replace(&mut self.figures, (now, Instant::now())).0;
+        if now != before {
+            self.say(FromProgram::Figures(now));
+        }
+    }
+
     /// What the program does, as far as gpuosd has to know it.
     fn look(&mut self) {
         self.say_pinned();
@@ -498,6 +558,7 @@ impl Broker {
             let (down, up) = moved;
             self.say(FromProgram::Moved { down, up });
         }
+        self.tell_figures();
         if !self.in_turns {
             return;
         }

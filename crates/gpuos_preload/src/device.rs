@@ -90,6 +90,12 @@ impl Device {
         }
     }
 
+    /// Blocks by which more of the GPU is used than is granted.
+    pub(crate) fn over(&self) -> u64 {
+        let granted = self.hbm.saturating_sub(self.small) / BLOCK;
+        self.table.used(Tier::Hbm).saturating_sub(granted)
+    }
+
     /// Small allocations take of the GPU's memory too.
     pub(crate) fn count_small(&mut self, more: u64, less: u64) {
         self.small = (self.small + more).saturating_sub(less);

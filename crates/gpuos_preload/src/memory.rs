@@ -59,6 +59,8 @@ pub(crate) struct Memory {
     pub(crate) numbers: Vec<Option<(u64, usize)>>,
     free_numbers: Vec<u32>,
     pub(crate) touches: Vec<Touch>,
+    /// When each extent was touched last, by its number, as [`crate::figures`] counts.
+    pub(crate) touched: Vec<u64>,
     /// Arguments of kernels: offset and bytes.
     pub(crate) kernels: HashMap<u64, Arc<[(usize, usize)]>>,
     /// What graphs touch.
@@ -142,6 +144,32 @@ impl Memory {
             .entry(device)
             .or_insert_with(|| Device::open(device))
             .as_mut()
+    }
+
+    /// Notes that an extent was touched.
+    pub(crate) fn touched_at(&mut self, number: u32, now: u64) {
+        let at = number as usize;
+        if self.touched.len() <= at {
+            self.touched.resize(at + 1, 0);
+        }
+        self.touched[at] = now;
+    }
+
+    /// When an extent was touched last; 0: never, or nobody knows.
+    pub(crate) fn last_touch(&self, number: u32) -> u64 {
+        self.touched.get(number as usize).copied().unwrap_or(0)
+    }
+
+    /// A device has another lease; what the program sees stays. Answers whether it uses more of the GPU, and of the host, than that has.
+    pub(crate) fn regrant(&mut self, device: i32, lease: lease::Lease) -> [bool; 2] {
+        let Some(there) = self.devices.get_mut(&device).and_then(Option::as_mut) else {
+            return [false; 2];
+        };
+        let total = vmm::total(device).unwrap_or(u64::MAX);
+        there.hbm = lease.hbm.min(total);
+        let host = there.table.grant(Tier::Host, lease.host.div_ceil(BLOCK));
+        there.count_small(0, 0);
+        [there.over() > 0, host > 0]
     }
 
     /// Bytes that the process uses of a device, in both tiers.
@@ -317,6 +345,9 @@ impl Memory {
         let range = self.ranges.remove(&start)?;
         for extent in &range.extents {
             self.numbers[extent.number as usize] = None;
+            if let Some(touched) = self.touched.get_mut(extent.number as usize) {
+                *touched = 0;
+            }
             self.free_numbers.push(extent.number);
             let device = self.devices.get_mut(&range.device).and_then(Option::as_mut);
             if let Some(policy) = device.and_then(|device| device.policy.as_mut()) {

@@ -30,7 +30,7 @@ impl Talk {
         }
     }
 
-    fn line(&mut self) -> Result<FromProgram, String> {
+    pub fn line(&mut self) -> Result<FromProgram, String> {
         let mut line = String::new();
         self.lines
             .read_line(&mut line)
@@ -42,7 +42,10 @@ impl Talk {
     pub fn next(&mut self) -> Result<FromProgram, String> {
         loop {
             match self.line()? {
-                FromProgram::Moved { .. } | FromProgram::Idle | FromProgram::Busy => {}
+                FromProgram::Moved { .. }
+                | FromProgram::Figures(_)
+                | FromProgram::Idle
+                | FromProgram::Busy => {}
                 other => return Ok(other),
             }
         }
@@ -59,7 +62,7 @@ impl Talk {
     /// Hears what a new connection begins with; answers the GPU that is asked for.
     pub fn begin(&mut self, again: Option<bool>) -> Result<Uuid, String> {
         let hello = self.next()?;
-        if hello != (FromProgram::Hello { version: 1 }) {
+        if hello != (FromProgram::Hello { version: 2 }) {
             return Err(format!("{hello:?} and no hello"));
         }
         if let Some(parked) = again {
@@ -90,6 +93,11 @@ impl Talk {
 pub struct Progress(pub PathBuf);
 
 impl Progress {
+    /// The folder of the program.
+    pub fn folder(&self) -> &Path {
+        self.0.parent().expect("a folder")
+    }
+
     pub fn rounds(&self) -> u64 {
         std::fs::metadata(&self.0).map_or(0, |file| file.len())
     }

@@ -22,6 +22,7 @@ mod health;
 mod heartbeat;
 mod isolation;
 mod memory;
+mod memory_share;
 mod metrics;
 mod mig;
 mod mig_layout;
@@ -35,6 +36,7 @@ mod rules;
 
 pub use checkpoint::{AROUND_END_S, CheckpointConfig, Compression};
 pub use memory::MemoryConfig;
+pub use memory_share::MemoryShare;
 pub use metrics::{MetricsConfig, http_url};
 pub use mig::{MigBoard, MigConfig, MigPool, STEERED_SLICES};
 pub use mig_layout::{Difference, MigLayout, Pinned, Wanted};
@@ -113,7 +115,7 @@ pub struct Config {
     pub heartbeat: gpuos_core::peers::HeartbeatConfig,
     /// `[checkpoint]`: checkpoints of jobs.
     pub checkpoint: CheckpointConfig,
-    /// `[memory]`: more memory than GPUs have.
+    /// `[memory]` and `[[memory-share]]`: more memory than GPUs have, and who may have how much of the host's.
     pub memory: MemoryConfig,
     /// `nvme` of `[memory]`: where memory is parked beyond the host's.
     pub parking: Option<ParkingConfig>,
@@ -152,6 +154,8 @@ impl Config {
         let mut apart = RuleTables::read(check, &raw)?;
         let (forbidden, partitions) = access::forbidden(check, &raw.forbid)?;
         apart.partitions.extend(partitions);
+        let (memory, partitions) = memory::read(check, &raw.memory, &raw.memory_share)?;
+        apart.partitions.extend(partitions);
         let known = gpuos_model::node_types::raw();
         let (node_types, _) = build_types(check, raw.node_type, known)?;
         let mut config = Config {
@@ -163,7 +167,7 @@ impl Config {
             metrics: metrics::read(check, &raw.metrics)?,
             heartbeat: heartbeat::read(check, &raw.heartbeat)?,
             checkpoint: checkpoint::read(check, &raw.checkpoint)?,
-            memory: memory::read(check, &raw.memory)?,
+            memory,
             parking: parking::read(check, &raw.memory)?,
             access: access::access(check, &raw.access)?,
             forbidden,

@@ -20,7 +20,7 @@ mod memory;
 mod mig;
 pub mod refusals;
 mod share;
-mod size;
+pub(crate) mod size;
 mod source;
 mod spares;
 

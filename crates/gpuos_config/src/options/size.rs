@@ -10,7 +10,7 @@ const LEAST_MIB: u32 = 2;
 const MOST_MIB: u32 = 16 << 20;
 
 /// MiB of a size in lower case; `None`: it is none, or more than fits.
-pub(super) fn parse(word: &str) -> Option<u32> {
+pub(crate) fn parse(word: &str) -> Option<u32> {
     UNITS.iter().find_map(|(unit, mib)| {
         let number = word.strip_suffix(*unit)?;
         let digits = (1..=9).contains(&number.len()) && number.bytes().all(|b| b.is_ascii_digit());
@@ -34,4 +34,11 @@ pub(super) fn of_gpu(word: &str) -> Result<u32, String> {
             not_understood(word)
         )),
     }
+}
+
+/// The text form of so many MiB, in the largest unit that has it whole.
+pub(crate) fn text(mib: u32) -> String {
+    let whole = UNITS.iter().find(|(_, unit)| mib.is_multiple_of(*unit));
+    let (unit, of) = whole.unwrap_or(&('m', 1));
+    format!("{}{}", mib / of, unit.to_ascii_uppercase())
 }

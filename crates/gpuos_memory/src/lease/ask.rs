@@ -55,6 +55,10 @@ impl Ledger {
             let new = || Client::new(job, place);
             let client = self.clients.entry(client).or_insert_with(new);
             client.leases.insert(gpu, lease);
+            // What it asks for is divided by what there is now.
+            if granted.is_ok() {
+                client.squeezed.remove(&gpu);
+            }
         }
         granted.map(|_| ())
     }

@@ -8,8 +8,11 @@ use super::input::{Demote, Effect, Granted, Input, JobSpec, Supply};
 use super::ladder::{self, Ladder};
 use super::ledger::{Client, Ledger, Turn};
 use super::links::Links;
+use super::own::Own;
 use super::reason::{Ended, Refused};
 use super::record::{ClientRecord, Place, Record};
+use super::squeeze;
+use super::turns;
 use super::view::{ClientView, GpuView, Tier, View};
 use super::{stopped, turns};
 use crate::link::Wish;
@@ -20,6 +23,7 @@ pub struct Broker {
     now: u64,
     ledger: Ledger,
     ladder: Ladder,
+    own: Own,
     links: Links,
     /// What the journal has.
     jobs: BTreeMap<JobId, (JobSpec, bool)>,
@@ -34,6 +38,7 @@ impl Broker {
             now: 0,
             ledger: Ledger::default(),
             ladder: Ladder::default(),
+            own: Own::default(),
             links: Links::default(),
             jobs: BTreeMap::new(),
             clients: BTreeMap::new(),
@@ -61,6 +66,8 @@ impl Broker {
         self.deadlines(&mut out);
         self.ladder
             .step(&self.config, &mut self.ledger, now, &mut out);
+        self.own.step(&self.config, &mut self.ledger, now, &mut out);
+        squeeze::fit(&self.config, &mut self.ledger, now, &mut out);
         let asking = asked.as_ref().map(|(client, _, _)| *client);
         turns::decide(&self.config, &mut self.ledger, now, asking, &mut out);
         self.links.begin(now, &mut out);
@@ -170,6 +177,27 @@ impl Broker {
                 total,
                 stalled,
             } => self.ladder.measure(&self.config, now, free, total, stalled),
+            Input::JobPressure {
+                job,
+                free,
+                total,
+                stalled,
+            } => {
+                if let Some(it) = self.ledger.jobs.get_mut(&job) {
+                    it.free = Some(free);
+                    self.own.measure(&self.config, job, (free, total, stalled));
+                }
+            }
+            Input::Marks { high, low, stalled } => {
+                self.config.high = high;
+                self.config.low = low.min(high);
+                self.config.stalled = stalled;
+            }
+            Input::MayRequeue(job, may) => {
+                if let Some(it) = self.ledger.jobs.get_mut(&job) {
+                    it.may_requeue = may;
+                }
+            }
             Input::Move {
                 id: what,
                 client,
@@ -487,6 +515,7 @@ impl Broker {
             ending: it.ending.is_some(),
             stopped: it.stopped.is_some(),
             gpu_ms: ledger.jobs.get(&it.job).map_or(0, |job| job.gpu_ms),
+            squeezed: it.squeezed.values().sum(),
         });
         View {
             gpus: gpus.collect(),
@@ -500,6 +529,8 @@ impl Broker {
             },
             clients: clients.collect(),
             pressure: self.ladder.raised(),
+            rung: self.ladder.word(),
+            short: self.own.short().collect(),
         }
     }
 

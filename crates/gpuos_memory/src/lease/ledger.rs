@@ -37,6 +37,12 @@ pub(super) struct Job {
     pub refused: bool,
     /// When it was to be requeued.
     pub requeued: Option<u64>,
+    /// The workload manager would do that.
+    pub may_requeue: bool,
+    /// Its processes were told that it will not be, since pressure began.
+    pub told_last: bool,
+    /// Bytes that it could have of its own memory, where that was measured.
+    pub free: Option<u64>,
     pub turn: Turn,
     /// GPU time in turns, in ms.
     pub gpu_ms: u64,
@@ -79,6 +85,8 @@ pub(super) struct Client {
     pub tried: bool,
     /// Bytes on their way from host memory to NVMe: they count on both.
     pub leaving: u64,
+    /// Of what lies in host memory, bytes that would be in a GPU's if others did not use it who ask nobody.
+    pub squeezed: BTreeMap<GpuId, u64>,
     /// What parking and coming back took, smoothed, in ms.
     pub park_ms: Option<u64>,
     pub back_ms: Option<u64>,
@@ -115,6 +123,7 @@ impl Client {
             asked: None,
             tried: false,
             leaving: 0,
+            squeezed: BTreeMap::new(),
             park_ms: None,
             back_ms: None,
         }
@@ -215,6 +224,8 @@ pub(super) struct Ledger {
     pub jobs: BTreeMap<JobId, Job>,
     pub clients: BTreeMap<ClientId, Client>,
     pub arrivals: u64,
+    /// When what a GPU has was divided anew.
+    pub squeezed_at: u64,
 }
 
 impl Ledger {
@@ -426,6 +437,9 @@ impl Ledger {
                 suspended: false,
                 refused: false,
                 requeued: None,
+                may_requeue: true,
+                told_last: false,
+                free: None,
                 turn: Turn::Waits,
                 gpu_ms: 0,
                 fair_ms: 0,

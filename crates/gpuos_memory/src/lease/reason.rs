@@ -186,6 +186,12 @@ impl fmt::Display for Requeued {
 pub enum Notice {
     /// Host memory is short: who can free some should.
     Pressure,
+    /// The memory of its own job is short.
+    JobPressure,
+    /// Neither is any more.
+    Calm,
+    /// All else was done, and its job would be requeued now if it could be.
+    NoRequeue,
     /// Turns on this GPU are too short for what a switch costs, so they go on until the end, or until a job has no work.
     Serialised {
         /// A switch, in ms.
@@ -201,6 +207,14 @@ impl fmt::Display for Notice {
             Notice::Pressure => {
                 f.write_str("the node is short of host memory: what can be freed should be")
             }
+            Notice::JobPressure => {
+                f.write_str("the job is short of the host memory that it has: what can be freed should be")
+            }
+            Notice::Calm => f.write_str("host memory is not short any more"),
+            Notice::NoRequeue => f.write_str(
+                "the node is short of host memory, and nothing else frees enough of it: the job would be requeued now, and was submitted \
+                 without --requeue. The kernel may end one of its processes: save what can be saved",
+            ),
             Notice::Serialised { switch_ms } => write!(
                 f,
                 "a switch between jobs takes {}.{} s on this GPU, too much for turns: each job now has the GPU until it ends or has no work",

@@ -120,6 +120,19 @@ pub(super) fn switch_ms(config: &Config, ledger: &Ledger, job: JobId) -> u64 {
     most(job, |it| it.park_ms) + back.map(|it| most(it, |it| it.back_ms)).max().unwrap_or(0)
 }
 
+/// Both ways of a switch from this job to one beside it were measured.
+fn measured(ledger: &Ledger, job: JobId) -> bool {
+    let own = ledger.of_job(job).all(|(_, it)| it.park_ms.is_some());
+    let beside = beside(ledger, job);
+    let mut others = beside.iter().flat_map(|it| ledger.of_job(*it));
+    own && others.any(|(_, it)| it.back_ms.is_some())
+}
+
+/// How long a turn may be before a switch was measured: a guess is no reason to have others wait for many of it.
+fn first_ms(config: &Config, switch_ms: u64) -> u64 {
+    config.quantum_ms.max(switch_ms.saturating_mul(2))
+}
+
 /// How long a turn is where a switch takes so long, or `None` where turns are not worth it. `before`: they were not so far.
 pub(super) fn quantum_ms(config: &Config, switch_ms: u64, before: bool) -> Option<u64> {
     // What was given up on begins again only where it is well worth it.
@@ -153,11 +166,19 @@ fn over(config: &Config, ledger: &Ledger, now: u64, id: JobId) -> bool {
         return true;
     }
     let quantum = quantum_ms(config, switch, false).filter(|_| !job.serial);
+    let quantum = quantum.map(|quantum| match measured(ledger, id) {
+        true => quantum,
+        false => quantum.min(first_ms(config, switch)),
+    });
     quantum.is_some_and(|quantum| now.saturating_sub(since) >= quantum)
 }
 
 /// Learns from a turn that is over by itself what it was worth.
 fn learn(config: &Config, ledger: &mut Ledger, now: u64, id: JobId) {
+    // One that went by a guess says nothing of what turns are worth.
+    if !measured(ledger, id) {
+        return;
+    }
     let switch = switch_ms(config, ledger, id);
     let idle = idle(ledger, id);
     if let Some(job) = ledger.jobs.get_mut(&id)

@@ -50,6 +50,8 @@ pub struct ClientView {
     pub stopped: bool,
     /// GPU time of its job in turns, in ms.
     pub gpu_ms: u64,
+    /// Bytes that lie in host memory because others use a GPU who ask nobody.
+    pub squeezed: u64,
 }
 
 /// All of it.
@@ -65,4 +67,8 @@ pub struct View {
     pub clients: Vec<ClientView>,
     /// Host memory is short.
     pub pressure: bool,
+    /// The step of the ladder that is next, or under way, in a word; `calm` where there is no pressure.
+    pub rung: &'static str,
+    /// Jobs that are short of their own memory.
+    pub short: Vec<JobId>,
 }

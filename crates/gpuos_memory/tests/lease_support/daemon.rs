@@ -176,6 +176,8 @@ impl World {
                 self.seen.requeued += 1;
                 self.kill_job(job);
             }
+            // No GPU of the simulation is used by anybody who asks nobody.
+            Effect::Lease { .. } => panic!("{effect:?}"),
             Effect::Move(_) | Effect::NoMove(_) => {}
         }
     }

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use gpuos_memory::stow::{Digest, FromProgram, PIECE, ToProgram};
 use gpuos_memory::table::{State, Tier};
 
-use crate::driver::code;
 use crate::device::Device;
+use crate::driver::code;
 use crate::memory::{self, Memory};
 use crate::mutant::{self, Mutant};
 use crate::range::{Extent, Range};
@@ -434,12 +434,7 @@ impl Memory {
 }
 
 /// Physical memory for an extent that comes back: in its tier or in that one, and in host memory where the GPU has less than was granted.
-fn create(
-    there: &mut Device,
-    device: i32,
-    extent: &Extent,
-    to: Option<Tier>,
-) -> Answer<u64> {
+fn create(there: &mut Device, device: i32, extent: &Extent, to: Option<Tier>) -> Answer<u64> {
     let (id, bytes) = (extent.id, extent.bytes);
     let own = match there.table.state(id) {
         Ok(State::Host) => Tier::Host,

@@ -241,6 +241,7 @@ impl EventLoop {
     pub fn begin_with(&mut self, config: &Config) {
         self.journal.set(config.access.clone());
         self.node.reports.set(config.forbidden.clone());
+        self.memory(|memory, on, fx| memory.configured(&config.memory, on, fx));
     }
 
     /// Takes a message. Returns whether the daemon goes on.
@@ -262,8 +263,11 @@ impl EventLoop {
                 self.carry_out(fx);
             }
             Message::Isolation(told) => {
-                if let Seen::Killed { outcome, .. } = &told {
-                    self.telemetry.killed(outcome.is_ok());
+                match &told {
+                    Seen::Killed { outcome, .. } => self.telemetry.killed(outcome.is_ok()),
+                    Seen::Round { seen, .. } => {
+                        self.memory(|memory, on, fx| memory.on_gpus(&seen.processes, on, fx));
+                    }
                 }
                 let jobs = self.node.reports.table();
                 let fx = isolation::on_notice(&mut self.isolation, told, jobs, now);
@@ -640,7 +644,7 @@ impl EventLoop {
             waiting: self.node.scheduler.waiting(),
             peers: &self.peers,
             slices: mig::status::slices(&self.mig, &facts),
-            memory: memory::status::status(&self.memory),
+            memory: memory::status::status(&self.memory, now.at),
             troubles: facts.troubles.names().collect(),
         });
     }

@@ -4,10 +4,12 @@
 //! - [`programs`]: which process may ask, by the kernel's word and by what the loop knows of jobs,
 //! - [`line`](mod@line): a connection, as the loop sees it,
 //! - [`door`]: the socket; nobody who may not ask takes a place of one who may,
+//! - [`pressure`]: a thread that looks at host memory, of the machine and of jobs,
 //! - [`watch`]: a thread that sees processes end, and ends those that it is told to.
 
 pub mod door;
 pub mod line;
+pub mod pressure;
 pub mod programs;
 pub mod watch;
 
@@ -46,6 +48,8 @@ pub enum Notice {
     Stopped(ClientId, bool),
     /// Its process is dead, and what it had is free.
     Gone(ClientId),
+    /// How host memory is doing.
+    Pressure(Box<pressure::Seen>),
 }
 
 /// NVMe for what is parked, which gpuos_mover writes.
@@ -62,6 +66,8 @@ pub struct Nvme {
 pub struct Ports {
     /// Processes to be looked after.
     pub watch: Sender<watch::Order>,
+    /// Jobs whose memory is looked at.
+    pub pressure: Sender<pressure::Order>,
     /// Who may ask.
     pub members: Members,
     /// Host memory of the node, in bytes.

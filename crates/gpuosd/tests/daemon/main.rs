@@ -23,6 +23,7 @@ mod mps;
 mod nvme;
 mod partition;
 mod pooled;
+mod pressure;
 #[path = "../../../../tests/src/program.rs"]
 mod program;
 mod site;

@@ -126,7 +126,7 @@ fn talks_for_a_test() {
 }
 
 /// A process of a job, which says what the test says.
-struct Program<'a> {
+pub struct Program<'a> {
     site: &'a Site,
     child: Child,
     to: ChildStdin,
@@ -135,7 +135,7 @@ struct Program<'a> {
 
 impl<'a> Program<'a> {
     /// One that belongs to step 0 of a job, by its control group. It is connected.
-    fn start(site: &'a Site, daemon: &Daemon, job: u32) -> Program<'a> {
+    pub fn start(site: &'a Site, daemon: &Daemon, job: u32) -> Program<'a> {
         Program::start_as(site, daemon, own(), &of_job(job, "0"))
     }
 
@@ -162,23 +162,33 @@ impl<'a> Program<'a> {
     }
 
     /// One whose connection has ended hears nothing.
-    fn line(&mut self, line: &str) {
+    pub fn line(&mut self, line: &str) {
         let _ = self.to.write_all(format!("{line}\n").as_bytes());
     }
 
-    fn say(&mut self, what: FromProgram) {
+    pub fn say(&mut self, what: FromProgram) {
         let _ = self.to.write_all(what.line().as_bytes());
     }
 
     /// The next thing that it is told; `None`: the connection has ended. What the test's own frame prints is none.
-    fn told(&mut self) -> Option<ToProgram> {
+    pub fn told(&mut self) -> Option<ToProgram> {
         loop {
             let mut line = String::new();
             if self.from.read_line(&mut line).unwrap() == 0 {
                 return None;
             }
             // The first line may stand behind the name of the test.
-            let words = ["lease ", "without ", "refused ", "park ", "turn", "note "];
+            let words = [
+                "lease ",
+                "without ",
+                "refused ",
+                "park ",
+                "turn",
+                "note ",
+                "pressure ",
+                "trim ",
+                "budget ",
+            ];
             let at = words.iter().filter_map(|word| line.find(word)).min();
             if let Some(told) = at.and_then(|at| ToProgram::parse(&line.as_bytes()[at..]).ok()) {
                 return Some(told);
@@ -187,12 +197,18 @@ impl<'a> Program<'a> {
     }
 
     /// Asks for so much of a GPU; what it is given: of the GPU, of the host, for while it is parked, and whether it waits.
-    fn ask(&mut self, gpu: usize, bytes: u64) -> Result<(u64, u64, u64, bool), String> {
+    pub fn ask(&mut self, gpu: usize, bytes: u64) -> Result<(u64, u64, u64, bool), String> {
         self.say(FromProgram::Hello { version: 1 });
         self.ask_again(gpu, bytes)
     }
 
-    fn ask_again(&mut self, gpu: usize, bytes: u64) -> Result<(u64, u64, u64, bool), String> {
+    /// The same of a program that knows what this release says.
+    pub fn ask_now(&mut self, gpu: usize, bytes: u64) -> Result<(u64, u64, u64, bool), String> {
+        self.say(FromProgram::Hello { version: 2 });
+        self.ask_again(gpu, bytes)
+    }
+
+    pub fn ask_again(&mut self, gpu: usize, bytes: u64) -> Result<(u64, u64, u64, bool), String> {
         let gpu = uuid(self.site, gpu);
         let hbm = CARD;
         self.say(FromProgram::Ask { gpu, bytes, hbm });
@@ -211,7 +227,7 @@ impl<'a> Program<'a> {
                 Some(ToProgram::Refused { why } | ToProgram::Without { why, .. }) => {
                     return Err(why);
                 }
-                Some(ToProgram::Note { .. }) => {}
+                Some(ToProgram::Note { .. } | ToProgram::Budget { .. }) => {}
                 None => return Err("the connection has ended".into()),
                 other => panic!("{other:?}"),
             }
@@ -219,7 +235,7 @@ impl<'a> Program<'a> {
     }
 
     /// It is killed, and the kernel forgets it.
-    fn kill(mut self) {
+    pub fn kill(mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
         self.forget();

@@ -1,9 +1,15 @@
 //! Memory in tiers: what `gpuos_memory::lease` is told, and what is done of what it wants.
 //!
 //! What a job may have follows from slurmctld's record and NVIDIA's library; that it has the option at all, from root's report of its
-//! steps. A program's word counts only for how much of that it wants. [`status`] is what clients see of it; `stopped`: processes that hear
-//! nothing for now.
+//! steps. A program's word counts only for how much of that it wants.
+//!
+//! - [`feed`]: what the broker is told of the machine, and of shares,
+//! - [`figures`]: what programs say of their memory, held against what it can be,
+//! - [`status`]: what clients see of it all,
+//! - `stopped`: processes that hear nothing for now.
 
+pub mod feed;
+pub mod figures;
 pub mod status;
 mod stopped;
 
@@ -16,14 +22,16 @@ use gpuos_core::step::StepId;
 use gpuos_core::wire::StepMemory;
 use gpuos_memory::lease::{
     At, Broker, ClientId, Config, Demote, Effect as Want, GpuId, Granted, Input, JobId as Number,
-    JobSpec, Place, Record, Refuge, Refused, Supply,
+    JobSpec, Notice as Said, Place, Record, Refuge, Refused, Supply,
 };
-use gpuos_memory::protocol::{FromProgram, ToProgram, Uuid};
+use gpuos_memory::protocol::{FromProgram, Short, ToProgram, Uuid};
 use gpuos_model::gpu_index::GresGpu;
 use gpuos_model::node_gpu::NodeGpu;
 use gpuos_workload::action::Action;
 use gpuos_workload::job::Job;
 
+use self::feed::Machine;
+use self::figures::Told;
 use super::effect::{Effect, Effects, Quota, Then};
 use super::facts::Facts;
 use crate::memory::line::Line;
@@ -49,6 +57,8 @@ struct Lent {
     in_turns: bool,
     /// slurmctld has suspended it, by its last word.
     suspended: bool,
+    /// slurmctld would requeue it.
+    may_requeue: bool,
 }
 
 /// A process with a lease.
@@ -60,12 +70,13 @@ struct Holder {
     asked: BTreeMap<GpuId, (u64, bool)>,
     pinned: bool,
     ending: bool,
-    /// Bytes that went to host memory and came back: when it was parked, and in all by its last word.
+    /// Bytes that went to host memory and came back when it was parked.
     parked: [u64; 2],
-    moved: [u64; 2],
     parks: u64,
     /// When it was told to park or to come back, and has not; then slurmctld was not asked yet whether its job is suspended.
     told: Option<Instant>,
+    /// What it says of its memory.
+    says: Told,
 }
 
 /// The memory that the node lends.
@@ -86,6 +97,12 @@ pub struct Memory {
     due: Option<Instant>,
     host: u64,
     nvme: Nvme,
+    /// Bytes a second that a link between GPU and host is taken to have.
+    link: u64,
+    /// Memory of GPUs as NVIDIA's library shows it.
+    cards: BTreeMap<GpuId, u64>,
+    /// What is known of the machine.
+    machine: Machine,
 }
 
 impl Memory {
@@ -100,6 +117,9 @@ impl Memory {
         // A record of another release is of no use; whoever has that lease asks again.
         let records: Vec<Record> = records.filter_map(Result::ok).collect();
         Memory {
+            link: config.rate,
+            cards: BTreeMap::new(),
+            machine: Machine::default(),
             broker: Broker::new(config),
             members,
             supply: Supply::default(),
@@ -163,6 +183,13 @@ impl Memory {
         let (Some(number), false) = (number, mine.is_empty()) else {
             return;
         };
+        if let Some(lent) = self.jobs.get_mut(&record.id)
+            && lent.may_requeue != record.may_requeue
+        {
+            lent.may_requeue = record.may_requeue;
+            let told = Input::MayRequeue(Number(number), record.may_requeue);
+            self.step(told, on, fx);
+        }
         if self.restored.is_some() || self.jobs.contains_key(&record.id) || !record.is_running() {
             return;
         }
@@ -174,10 +201,12 @@ impl Memory {
             false => record.whole_on(on.node),
         };
         let has = |gpu: &&(GpuId, u64)| given.contains(gpu.0.0 as usize);
-        let gpus: Vec<(GpuId, u64)> = self.supply.gpus.iter().filter(has).copied().collect();
+        let cards = self.cards.iter().map(|(gpu, bytes)| (*gpu, *bytes));
+        let gpus: Vec<(GpuId, u64)> = cards.filter(|gpu| has(&gpu)).collect();
         let Some(hbm) = gpus.iter().map(|(_, bytes)| *bytes).min() else {
             return;
         };
+        let share = self.machine.share_of(record);
         let spec = JobSpec {
             job: Number(number),
             gpus: gpus.into_iter().map(|(gpu, _)| gpu).collect(),
@@ -185,8 +214,8 @@ impl Memory {
             host: record.memory_on(on.node) << 20,
             bytes_per_gpu: bytes.unwrap_or(0).saturating_add(SLACK),
             timeslice,
-            account: None,
-            rank: 0,
+            account: share.map(feed::account),
+            rank: share.map_or(0, |share| share.rank.into()),
             guaranteed: 0,
         };
         let lent = Lent {
@@ -194,6 +223,7 @@ impl Memory {
             spec: Some(spec),
             in_turns: timeslice,
             suspended: false,
+            may_requeue: record.may_requeue,
         };
         self.jobs.insert(record.id.clone(), lent);
         self.publish();
@@ -218,7 +248,8 @@ impl Memory {
     pub fn on_notice(&mut self, told: Notice, on: &Facts<'_>, fx: &mut Effects) {
         self.supply(on, fx);
         match told {
-            Notice::Came(program, line) => self.came(program, line),
+            Notice::Came(program, line) => self.came(program, line, on),
+            Notice::Pressure(seen) => self.on_pressure(*seen, on, fx),
             Notice::Said(client, number, said) => {
                 if self.is_current(client, number) {
                     self.said(client, said, on, fx);
@@ -258,6 +289,7 @@ impl Memory {
     /// Time went by.
     pub fn tick(&mut self, on: &Facts<'_>, fx: &mut Effects) {
         self.supply(on, fx);
+        self.look(on, fx);
         if self.due.is_none_or(|due| on.now.at < due) {
             return;
         }
@@ -271,8 +303,9 @@ impl Memory {
         line.is_some_and(|line| line.number == number)
     }
 
-    fn came(&mut self, program: Program, line: Line) {
+    fn came(&mut self, program: Program, line: Line, on: &Facts<'_>) {
         let client = programs::client(program.pid, program.started);
+        self.forget_budgets(client);
         let holder = self.holders.entry(client).or_insert_with(|| Holder {
             program,
             line: None,
@@ -280,9 +313,9 @@ impl Memory {
             pinned: false,
             ending: false,
             parked: [0; 2],
-            moved: [0; 2],
             parks: 0,
             told: None,
+            says: Told::new(on.now.at),
         });
         if let Some(older) = holder.line.replace(line) {
             older.end();
@@ -324,7 +357,15 @@ impl Memory {
                 holder.parked[1] = holder.parked[1].saturating_add(moved);
                 self.step(Input::Back { client, took_ms }, on, fx);
             }
-            FromProgram::Moved { down, up } => holder.moved = [down, up],
+            FromProgram::Moved { down, up } => holder.says.moved(on.now.at, [down, up]),
+            FromProgram::Figures(figures) => {
+                let view = self.broker.view().clients.into_iter();
+                let own = view.filter(|one| one.client == client);
+                let leases = own.flat_map(|one| one.leases);
+                let bytes = leases.map(|(_, lease)| lease.hbm + lease.host).sum();
+                holder.says.figures(on.now.at, figures, bytes);
+            }
+            FromProgram::Demoted { bytes } => self.step(Input::Demoted { client, bytes }, on, fx),
             FromProgram::Pinned => holder.pinned = true,
             // What follows is the end of the connection; a second hello says nothing.
             FromProgram::Bye | FromProgram::Hello { .. } => {}
@@ -347,6 +388,7 @@ impl Memory {
         };
         let gpu = GpuId(number.index() as u32);
         let of = self.jobs.get_mut(&holder.program.job);
+        let may_requeue = of.as_ref().is_none_or(|job| job.may_requeue);
         let told = of.and_then(|job| job.spec.take()).map(|mut spec| {
             // The driver keeps some of what NVML shows. Who says less than that has more in host memory, as far as his job goes.
             if !spec.timeslice && hbm > 0 {
@@ -370,74 +412,20 @@ impl Memory {
             gpu,
             bytes: asked,
         };
-        for input in told.into_iter().chain([ask]) {
+        let may = told
+            .is_some()
+            .then_some(Input::MayRequeue(job, may_requeue));
+        for input in told.into_iter().chain(may).chain([ask]) {
             self.step(input, on, fx);
         }
-    }
-
-    /// What the node has, whenever it is something else.
-    fn supply(&mut self, on: &Facts<'_>, fx: &mut Effects) {
-        let numbers = (0..).map_while(GresGpu::new);
-        let gpus = numbers.zip(&on.health.gpus).filter_map(|(number, gpu)| {
-            let total = gpu.last.as_ref()?.memory_total_mib?;
-            Some((GpuId(number.index() as u32), total << 20))
-        });
-        let (host, nvme) = (self.host, self.nvme.bytes);
-        let mut now = Supply {
-            gpus: gpus.collect(),
-            host,
-            nvme,
-        };
-        // One that does not answer for a moment is not gone.
-        for old in &self.supply.gpus {
-            if !now.gpus.iter().any(|(gpu, _)| *gpu == old.0) {
-                now.gpus.push(*old);
-            }
-        }
-        now.gpus.sort_unstable();
-        if now.gpus.is_empty() || now == self.supply {
-            return;
-        }
-        self.supply = now.clone();
-        self.step(Input::Supply(now), on, fx);
-        let Some(records) = self.restored.take() else {
-            return;
-        };
-        // Reports may have come before it was known what there is.
-        let waiting: BTreeSet<&JobId> = self.steps.keys().map(|id| &id.job).collect();
-        for job in waiting {
-            fx.ask_first(Task::Job(job.clone()));
-        }
-        // Nobody has looked after these processes while gpuosd was away.
-        for record in &records {
-            match record {
-                Record::Client(it) => {
-                    fx.push(Effect::Programs(Order::Watch(it.client)));
-                    fx.push(Effect::Programs(Order::Follow(it.client)));
-                }
-                Record::Job(spec) => {
-                    // One that the table has no more is told to be gone, below.
-                    let job = JobId::from(u32::try_from(spec.job.0).unwrap_or(0));
-                    let uid = on.jobs.jobs.get(&job).map_or(u32::MAX, |held| held.uid);
-                    let lent = Lent {
-                        uid,
-                        spec: None,
-                        in_turns: spec.timeslice,
-                        suspended: false,
-                    };
-                    self.jobs.insert(job, lent);
-                }
-                Record::JobOver(_) | Record::Gone(_) => {}
-            }
-        }
-        self.step(Input::Restored(records), on, fx);
-        self.keep_jobs(on, fx);
     }
 
     /// Tells the broker, and does what it wants, now or when its journal is on the disk.
     fn step(&mut self, input: Input, on: &Facts<'_>, fx: &mut Effects) {
         let wants = self.broker.step(on.now.running_ms, input);
-        if wants.iter().any(|want| matches!(want, Want::Journal(_))) {
+        // Who works where is in the journal: nothing else changes what links are shared by.
+        let changed = wants.iter().any(|want| matches!(want, Want::Journal(_)));
+        if changed {
             self.revision += 1;
             fx.push(Effect::Save(Then::Memory(self.revision)));
         }
@@ -447,6 +435,9 @@ impl Memory {
         let any = !self.holders.is_empty() || !self.broker.view().clients.is_empty();
         self.due = any.then(|| self.due.unwrap_or(on.now.at + TICK));
         self.go_on(on, fx);
+        if changed {
+            self.share_links(on);
+        }
     }
 
     fn go_on(&mut self, on: &Facts<'_>, fx: &mut Effects) {
@@ -486,15 +477,29 @@ impl Memory {
                         mover: self.nvme.mover.clone(),
                     },
                 };
-                self.tell(client, &park, on);
+                if !self.tell(client, &park, on) && nvme > 0 {
+                    self.step(Input::NotParked(client), on, fx);
+                }
             }
-            Want::Turn { client, .. } => self.tell(client, &ToProgram::Turn, on),
-            // Programs keep no copies.
+            Want::Turn { client, .. } => {
+                self.tell(client, &ToProgram::Turn, on);
+            }
+            Want::Lease {
+                client,
+                gpu,
+                granted,
+            } => self.lease(client, gpu, granted, on),
             Want::Demote {
                 client,
                 what: Demote::Clean,
-                ..
-            } => self.step(Input::Demoted { client, bytes: 0 }, on, fx),
+                deadline_ms,
+            } => {
+                let deadline_ms = left(deadline_ms);
+                // A program of an earlier release keeps no copies.
+                if !self.say(client, &ToProgram::Trim { deadline_ms }) {
+                    self.step(Input::Demoted { client, bytes: 0 }, on, fx);
+                }
+            }
             Want::Demote {
                 client,
                 deadline_ms,
@@ -505,11 +510,24 @@ impl Memory {
                     bytes: self.leaving(client),
                     mover: self.nvme.mover.clone(),
                 };
-                self.tell(client, &demote, on);
+                if !self.tell(client, &demote, on) {
+                    self.step(Input::Demoted { client, bytes: 0 }, on, fx);
+                }
             }
             Want::Notify { client, notice } => {
-                let text = notice.to_string();
-                self.say(client, &ToProgram::Note { text });
+                let short = match notice {
+                    Said::Pressure | Said::NoRequeue => Some(Short::Node),
+                    Said::JobPressure => Some(Short::Job),
+                    Said::Calm => Some(Short::Calm),
+                    Said::Serialised { .. } | Said::Sliced => None,
+                };
+                let heard =
+                    short.is_some_and(|short| self.say(client, &ToProgram::Pressure(short)));
+                // Who has a word for it tells its user by itself.
+                if !heard || notice == Said::NoRequeue {
+                    let text = notice.to_string();
+                    self.say(client, &ToProgram::Note { text });
+                }
             }
             Want::End { client, why } => self.end(client, &why.to_string(), fx),
             Want::Requeue { job, why } => {
@@ -540,22 +558,11 @@ impl Memory {
         let uuid = found.next().and_then(|found| Uuid::parse(&found.uuid));
         match answer {
             Ok(granted) => {
-                let Some(uuid) = uuid else {
-                    return;
-                };
                 let lent = self.jobs.get(&holder.program.job);
                 if lent.is_some_and(|lent| lent.in_turns) {
                     fx.push(Effect::Programs(Order::Follow(client)));
                 }
-                let (refuge, wait) = self.standing(client, gpu);
-                let lease = ToProgram::Lease {
-                    gpu: uuid,
-                    hbm: granted.hbm,
-                    host: granted.host,
-                    refuge,
-                    wait,
-                };
-                self.say(client, &lease);
+                self.lease(client, gpu, granted, on);
             }
             // Without the room for moves it may do: then extents stay where they are.
             Err(why) if slack && !matches!(why, Refused::NoJob | Refused::NotItsGpu { .. }) => {
@@ -580,6 +587,24 @@ impl Memory {
                 None => self.refuse(client, &why.to_string()),
             },
         }
+    }
+
+    /// Tells a process what it has of a GPU.
+    fn lease(&self, client: ClientId, gpu: GpuId, granted: Granted, on: &Facts<'_>) {
+        let found = on.gpus.found().iter();
+        let mut found = found.filter(|found| Some(found.number) == number(gpu));
+        let Some(uuid) = found.next().and_then(|found| Uuid::parse(&found.uuid)) else {
+            return;
+        };
+        let (refuge, wait) = self.standing(client, gpu);
+        let lease = ToProgram::Lease {
+            gpu: uuid,
+            hbm: granted.hbm,
+            host: granted.host,
+            refuge,
+            wait,
+        };
+        self.say(client, &lease);
     }
 
     /// Host memory that is kept for what a process has in a GPU's, and whether it has to wait for its turn. Who was told that it has it need
@@ -624,10 +649,11 @@ impl Memory {
         self.say(client, &ToProgram::Refused { why: why.into() });
     }
 
-    fn say(&self, client: ClientId, what: &ToProgram) {
-        if let Some(line) = self.holders.get(&client).and_then(|it| it.line.as_ref()) {
-            line.say(what);
-        }
+    /// Says something to a program. Answers whether there is one that knows what it means.
+    fn say(&self, client: ClientId, what: &ToProgram) -> bool {
+        let line = self.holders.get(&client).and_then(|it| it.line.as_ref());
+        let line = line.filter(|line| line.knows(what));
+        line.inspect(|line| line.say(what)).is_some()
     }
 
     /// Tells those who answer programs which jobs there are: jobs of which the broker knows, and their steps with the option.

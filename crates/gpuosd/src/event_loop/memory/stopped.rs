@@ -56,12 +56,13 @@ impl Memory {
         }
     }
 
-    /// Says something that a program has to do by a time.
-    pub(super) fn tell(&mut self, client: ClientId, what: &ToProgram, on: &Facts<'_>) {
-        if let Some(holder) = self.holders.get_mut(&client) {
+    /// Says something that a program has to do by a time. False: it is of an earlier release and would not understand.
+    pub(super) fn tell(&mut self, client: ClientId, what: &ToProgram, on: &Facts<'_>) -> bool {
+        let heard = self.say(client, what);
+        if heard && let Some(holder) = self.holders.get_mut(&client) {
             holder.told = Some(on.now.at);
         }
-        self.say(client, what);
+        heard
     }
 
     /// Asks slurmctld of the jobs of programs that take long, once for each thing that they were told.
