@@ -99,6 +99,12 @@ impl Place {
         self
     }
 
+    /// Partitions in which it may come to run; none where that is not known.
+    pub fn partitions(&self) -> impl Iterator<Item = &str> {
+        let all = self.partitions.split(',');
+        all.filter(|name| !name.is_empty())
+    }
+
     /// The same of the job of a user, for whom it is asked what preempts it.
     pub fn asked(&self, user: u32) -> Asked<'_> {
         Asked {

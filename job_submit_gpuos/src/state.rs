@@ -240,7 +240,7 @@ fn with_memory(
                 return Ok(Some(chosen));
             }
             let chosen = memory::choose(inventory, said, &shape, host)?;
-            if let (Some(_), Some(of)) = (&chosen, &of) {
+            if let (Some(_), Some(asked), Some(of)) = (&chosen, &options.memory, &of) {
                 memory_share::check(inventory, (asked, of), &shape)?;
             }
             Ok(chosen)

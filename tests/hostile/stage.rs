@@ -114,7 +114,7 @@ impl Drop for Stage {
             let _ = child.kill();
             let _ = child.wait();
         }
-        let _ = std::fs::remove_dir_all(parked());
+        let _ = fs::remove_dir_all(parked());
     }
 }
 

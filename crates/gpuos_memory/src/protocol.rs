@@ -88,7 +88,7 @@ pub enum FromProgram {
     },
     /// It was told to park, and something that was to go to NVMe could not: its memory is where it was, and it works on.
     NotParked,
-    /// So much of what was parked in host memory is on NVMe now.
+    /// So much host memory has become free, as it was told: what was parked there is on NVMe, or in the memory of GPUs.
     Demoted {
         /// Bytes.
         bytes: u64,
@@ -106,11 +106,6 @@ pub enum FromProgram {
         down: u64,
         /// To the memory of GPUs.
         up: u64,
-    },
-    /// It freed host memory, as it was told to.
-    Demoted {
-        /// Bytes.
-        bytes: u64,
     },
     /// What it knows of its memory.
     Figures(Figures),
@@ -329,9 +324,6 @@ impl FromProgram {
                 down: number(down)?,
                 up: number(up)?,
             },
-            ["demoted", bytes] => FromProgram::Demoted {
-                bytes: number(bytes)?,
-            },
             [
                 "figures",
                 hot,
@@ -373,7 +365,6 @@ impl FromProgram {
             } => format!("parked {took_ms} {moved} {left}\n"),
             FromProgram::Back { took_ms, moved } => format!("back {took_ms} {moved}\n"),
             FromProgram::Moved { down, up } => format!("moved {down} {up}\n"),
-            FromProgram::Demoted { bytes } => format!("demoted {bytes}\n"),
             FromProgram::Figures(it) => {
                 let [hot, warm, cold] = it.heat;
                 format!(

@@ -19,7 +19,7 @@ pub(crate) const BATCH: u64 = 256 << 20;
 pub(crate) struct Device {
     pub(crate) table: Table,
     pub(crate) grant: u64,
-    hbm: u64,
+    pub(crate) hbm: u64,
     /// Bytes of the driver's own allocations, which are small.
     pub(crate) small: u64,
     /// The nearest NUMA node.

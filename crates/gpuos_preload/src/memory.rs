@@ -11,6 +11,7 @@ use gpuos_memory::trace;
 use crate::device::Device;
 use crate::driver::code;
 use crate::graphs::Graphs;
+use crate::lease::Lease;
 use crate::maps::{FIRST_HANDLE, Held as Holding, Maps};
 use crate::mutant::{self, Mutant};
 use crate::process::BLOCK;
@@ -161,7 +162,7 @@ impl Memory {
     }
 
     /// A device has another lease; what the program sees stays. Answers whether it uses more of the GPU, and of the host, than that has.
-    pub(crate) fn regrant(&mut self, device: i32, lease: lease::Lease) -> [bool; 2] {
+    pub(crate) fn regrant(&mut self, device: i32, lease: Lease) -> [bool; 2] {
         let Some(there) = self.devices.get_mut(&device).and_then(Option::as_mut) else {
             return [false; 2];
         };

@@ -1,7 +1,7 @@
 //! Sizes of memory as Slurm's `--mem` has them, in binary units: `512M`, `16G`, `2T`.
 use gpuos_model::words::{UNITS, not_understood};
 
-pub(super) use gpuos_model::words::mib_text as text;
+pub(crate) use gpuos_model::words::mib_text as text;
 
 /// The smallest size of a GPU's memory in MiB: a block, which is what memory is mapped in.
 const LEAST_MIB: u32 = 2;
@@ -34,11 +34,4 @@ pub(super) fn of_gpu(word: &str) -> Result<u32, String> {
             not_understood(word)
         )),
     }
-}
-
-/// The text form of so many MiB, in the largest unit that has it whole.
-pub(crate) fn text(mib: u32) -> String {
-    let whole = UNITS.iter().find(|(_, unit)| mib.is_multiple_of(*unit));
-    let (unit, of) = whole.unwrap_or(&('m', 1));
-    format!("{}{}", mib / of, unit.to_ascii_uppercase())
 }

@@ -11,10 +11,8 @@ use super::links::Links;
 use super::own::Own;
 use super::reason::{Ended, Refused};
 use super::record::{ClientRecord, Place, Record};
-use super::squeeze;
-use super::turns;
 use super::view::{ClientView, GpuView, Tier, View};
-use super::{stopped, turns};
+use super::{squeeze, stopped, turns};
 use crate::link::Wish;
 
 /// The broker of a node.

@@ -73,6 +73,9 @@ impl Memory {
             tell.insert(account(share), sizes);
         }
         self.machine.config = config.clone();
+        // Contexts of programs stay on a GPU that jobs have in turns.
+        let bytes = u64::from(config.reserve_mib) << 20;
+        self.step(Input::Reserve(bytes), on, fx);
         for (account, sizes) in tell {
             self.step(Input::Account(account, sizes), on, fx);
         }

@@ -16,7 +16,6 @@ mod stopped;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
-use gpuos_config::gpuos_toml::MemoryConfig;
 use gpuos_core::job::JobId;
 use gpuos_core::step::StepId;
 use gpuos_core::wire::StepMemory;
@@ -147,12 +146,6 @@ impl Memory {
                 None => lines(&self.broker.journal()),
             },
         }
-    }
-
-    /// gpuos.toml was read: contexts of programs stay on a GPU that jobs have in turns.
-    pub fn configured(&mut self, config: &MemoryConfig, on: &Facts<'_>, fx: &mut Effects) {
-        let bytes = u64::from(config.reserve_mib) << 20;
-        self.step(Input::Reserve(bytes), on, fx);
     }
 
     /// A step has started; `memory`: what it says of the option.
@@ -365,7 +358,6 @@ impl Memory {
                 let bytes = leases.map(|(_, lease)| lease.hbm + lease.host).sum();
                 holder.says.figures(on.now.at, figures, bytes);
             }
-            FromProgram::Demoted { bytes } => self.step(Input::Demoted { client, bytes }, on, fx),
             FromProgram::Pinned => holder.pinned = true,
             // What follows is the end of the connection; a second hello says nothing.
             FromProgram::Bye | FromProgram::Hello { .. } => {}
