@@ -398,6 +398,8 @@ fn program(cuda: &Cuda, contexts: &[(u64, u32)], kernels: &[u64; 6], seed: u64) 
                     worker.free(&worker.buffers[x]);
                 }
                 for stream in worker.streams {
+                    // What is freed in its order is freed.
+                    cuda.ok("cuStreamSynchronize", &[stream]);
                     cuda.ok("cuStreamDestroy_v2", &[stream]);
                 }
             });
