@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use gpuos_memory::policy::Policy;
+use gpuos_memory::stow::Digest;
 use gpuos_memory::table::{self, ExtentId, State, Table, Tier};
 use gpuos_memory::trace;
 
@@ -12,7 +13,6 @@ use crate::driver::code;
 use crate::lease;
 use crate::mutant::{self, Mutant};
 use crate::process::{self, BLOCK};
-use crate::stow::{self, Stowed};
 use crate::vmm::{self, Answer, Place};
 
 /// Touches that are kept until the mover takes them.
@@ -25,6 +25,15 @@ pub(crate) const BATCH: u64 = 256 << 20;
 const HAS_VIRTUAL_MEMORY: u64 = 102;
 const NODE: u64 = 134;
 const HAS_VIRTUAL_MEMORY_OF_HOST: u64 = 141;
+
+/// Where an extent lies on NVMe.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Stowed {
+    /// In the process's segment.
+    pub(crate) at: u64,
+    /// Of its pieces.
+    pub(crate) digests: Vec<Digest>,
+}
 
 /// A piece of a range that is moved as a whole.
 pub(crate) struct Extent {
@@ -261,7 +270,19 @@ impl Memory {
     pub(crate) fn bytes_in_hbm(&self) -> u64 {
         let devices = self.devices.values().flatten();
         let used = devices.map(|device| device.table.used(Tier::Hbm) * BLOCK + device.small);
-        used.sum::<u64>().saturating_sub(stow::away(self))
+        used.sum::<u64>().saturating_sub(self.away())
+    }
+
+    /// Bytes of extents that are on NVMe, and in the memory of devices by their tables.
+    fn away(&self) -> u64 {
+        let away = |range: &Range| {
+            let device = self.devices.get(&range.device).and_then(Option::as_ref);
+            let in_hbm = |id| device.is_some_and(|it| it.table.state(id) == Ok(State::Hbm));
+            let extents = range.extents.iter();
+            let away = extents.filter(|extent| extent.handle == 0 && in_hbm(extent.id));
+            away.map(|extent| extent.bytes).sum::<u64>()
+        };
+        self.ranges.values().map(away).sum()
     }
 
     /// What a program sees as free, and in all.
