@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use gpuos_driver::Prop;
-use gpuos_memory::table::Tier;
+use gpuos_memory::table::{State, Tier};
 use gpuos_memory::trace;
 
 use crate::device::Device;
@@ -16,7 +16,6 @@ use crate::maps::{FIRST_HANDLE, Held as Holding, Maps};
 use crate::mutant::{self, Mutant};
 use crate::process::BLOCK;
 use crate::range::{Context, Freed, Native, Ordered, Pool, Range, Small};
-use crate::stow;
 use crate::vmm::{self, Answer};
 
 /// Touches that are kept until the mover takes them.
@@ -198,7 +197,19 @@ impl Memory {
     pub(crate) fn bytes_in_hbm(&self) -> u64 {
         let devices = self.devices.values().flatten();
         let used = devices.map(|device| device.table.used(Tier::Hbm) * BLOCK + device.small);
-        used.sum::<u64>().saturating_sub(stow::away(self))
+        used.sum::<u64>().saturating_sub(self.away())
+    }
+
+    /// Bytes of extents that are on NVMe, and in the memory of devices by their tables.
+    fn away(&self) -> u64 {
+        let away = |range: &Range| {
+            let device = self.devices.get(&range.device).and_then(Option::as_ref);
+            let in_hbm = |id| device.is_some_and(|it| it.table.state(id) == Ok(State::Hbm));
+            let extents = range.extents.iter();
+            let away = extents.filter(|extent| extent.handle == 0 && in_hbm(extent.id));
+            away.map(|extent| extent.bytes).sum::<u64>()
+        };
+        self.ranges.values().map(away).sum()
     }
 
     /// What a program sees as free, and in all.

@@ -1,9 +1,18 @@
 //! What memory consists of: extents, the ranges that they make up, and what the driver alone has.
 
+use gpuos_memory::stow::Digest;
 use gpuos_memory::table::{self, ExtentId};
 
 use crate::maps::Held;
-use crate::stow::Stowed;
+
+/// Where an extent lies on NVMe.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Stowed {
+    /// In the process's segment.
+    pub(crate) at: u64,
+    /// Of its pieces.
+    pub(crate) digests: Vec<Digest>,
+}
 
 /// A piece of a range that is moved as a whole.
 pub(crate) struct Extent {

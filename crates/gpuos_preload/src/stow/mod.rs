@@ -16,7 +16,7 @@ use crate::device::Device;
 use crate::driver::code;
 use crate::memory::{self, Memory};
 use crate::mutant::{self, Mutant};
-use crate::range::{Extent, Range};
+use crate::range::{Extent, Stowed};
 use crate::vmm::{self, Answer};
 use crate::{mover, process};
 pub(crate) use line::forget;
@@ -30,14 +30,6 @@ const HOPE: Duration = Duration::from_secs(600);
 const TRIES: usize = 100;
 /// Between two looks.
 const AGAIN: Duration = Duration::from_millis(200);
-
-/// Where an extent lies on NVMe.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Stowed {
-    at: u64,
-    /// Of its pieces.
-    digests: Vec<Digest>,
-}
 
 /// The process's segment.
 #[derive(Debug)]
@@ -111,7 +103,7 @@ impl Segment {
         let mut places = BTreeMap::new();
         let mut bytes = 0;
         for number in numbers {
-            if let Some(part) = memory::lock().part(*number) {
+            if let Some(part) = part(&mut memory::lock(), *number) {
                 places.insert(*number, self.next);
                 self.next += part.bytes;
                 bytes += part.bytes;
@@ -128,7 +120,7 @@ impl Segment {
             }
             put_all(line, &places)
         });
-        if put.is_err() && memory::lock().stowed().is_empty() {
+        if put.is_err() && stowed(&memory::lock()).is_empty() {
             self.next = 0;
         }
         put.map(|()| bytes)
@@ -137,14 +129,14 @@ impl Segment {
     /// Brings everything back and gives the segment up: to where it was, to the memory of GPUs what is of `up`, or all of it to `to`. Answers
     /// the bytes that came. What does not come is lost: work that touches it fails.
     pub(crate) fn get(&mut self, up: &BTreeSet<u32>, to: Option<Tier>) -> u64 {
-        let before = memory::lock().stowed().len();
+        let before = stowed(&memory::lock()).len();
         if before == 0 && self.next == 0 {
             return 0;
         }
         let mut came = 0;
         let got = self.over(HOPE, |line| get_all(line, (up, to), &mut came));
         if let Err(why) = got {
-            let left = memory::lock().stowed();
+            let left = stowed(&memory::lock());
             left.into_iter().for_each(|number| lose(number, &why));
         }
         self.next = 0;
@@ -179,7 +171,7 @@ fn put_all(line: &mut Line, places: &BTreeMap<u32, u64>) -> Result<(), Trouble> 
             if one.left == 0 {
                 let digests = std::mem::take(&mut one.digests);
                 let at = places[&number];
-                memory::lock().give_up(&one.part, Stowed { at, digests });
+                give_up(&mut memory::lock(), &one.part, Stowed { at, digests });
                 going.remove(&number);
             }
         }
@@ -187,7 +179,7 @@ fn put_all(line: &mut Line, places: &BTreeMap<u32, u64>) -> Result<(), Trouble> 
     };
     for (number, at) in places {
         // What is there already was confirmed before a connection was lost.
-        let Some(part) = memory::lock().part(*number) else {
+        let Some(part) = part(&mut memory::lock(), *number) else {
             continue;
         };
         line.register(part.context);
@@ -244,7 +236,7 @@ fn get_all(
     (up, to): (&BTreeSet<u32>, Option<Tier>),
     came: &mut u64,
 ) -> Result<(), Trouble> {
-    let mut waiting = memory::lock().stowed().into_iter();
+    let mut waiting = stowed(&memory::lock()).into_iter();
     // Pieces of extents that have memory again: extent, offset, length, place and digest.
     let mut pieces: VecDeque<(u32, u64, u64, u64, Digest)> = VecDeque::new();
     let mut coming: BTreeMap<u32, Coming> = BTreeMap::new();
@@ -255,7 +247,7 @@ fn get_all(
                 && let Some(number) = waiting.next()
             {
                 let to = to.or(up.contains(&number).then_some(Tier::Hbm));
-                let taken = memory::lock().take_back(number, to);
+                let taken = take_back(&mut memory::lock(), number, to);
                 let Some((part, stowed)) = taken else {
                     lose(number, "the driver has no memory for it");
                     continue;
@@ -311,7 +303,7 @@ fn get_all(
         line.give(slot);
         one.left -= 1;
         if one.left == 0 {
-            memory::lock().has_come(number);
+            has_come(&mut memory::lock(), number);
             *came += part.bytes;
             coming.remove(&number);
         }
@@ -329,106 +321,104 @@ fn strange() -> Trouble {
 
 fn lose(number: u32, why: &str) {
     let mut memory = memory::lock();
-    if let Some(part) = memory.describe(number) {
+    if let Some(part) = describe(&mut memory, number) {
         process::say(format_args!(
             "{} MiB at {:#x} cannot be had back from NVMe ({why}): work that touches them fails",
             part.bytes >> 20,
             part.at
         ));
     }
-    memory.lose(number);
+    forget_bytes(&mut memory, number);
 }
 
-impl Memory {
-    /// An extent that has memory and can go: what a program maps itself may be mapped anywhere, and stays in host memory.
-    fn part(&mut self, number: u32) -> Option<Part> {
-        self.movable(number)?;
-        let (start, _) = (*self.numbers.get(number as usize)?)?;
-        if self.ranges.get(&start)?.held.is_some() {
+/// An extent that has memory and can go: what a program maps itself may be mapped anywhere, and stays in host memory.
+fn part(memory: &mut Memory, number: u32) -> Option<Part> {
+    memory.movable(number)?;
+    let (start, _) = (*memory.numbers.get(number as usize)?)?;
+    if memory.ranges.get(&start)?.held.is_some() {
+        return None;
+    }
+    describe(memory, number)
+}
+
+fn describe(memory: &mut Memory, number: u32) -> Option<Part> {
+    let (start, at) = (*memory.numbers.get(number as usize)?)?;
+    let range = memory.ranges.get(&start)?;
+    let context = range.context;
+    let extent = &range.extents[at];
+    let (at, bytes) = (extent.at, extent.bytes);
+    let stream = memory.stream(context)?;
+    Some(Part {
+        number,
+        at,
+        bytes,
+        context,
+        stream,
+    })
+}
+
+/// Extents that are on NVMe.
+fn stowed(memory: &Memory) -> Vec<u32> {
+    let ranges = memory.ranges.values().flat_map(|range| &range.extents);
+    let stowed = ranges.filter(|extent| extent.stowed.is_some());
+    stowed.map(|extent| extent.number).collect()
+}
+
+fn extent(memory: &mut Memory, number: u32) -> Option<&mut Extent> {
+    let (start, at) = (*memory.numbers.get(number as usize)?)?;
+    Some(&mut memory.ranges.get_mut(&start)?.extents[at])
+}
+
+/// Its memory goes to others: its bytes are on NVMe.
+fn give_up(memory: &mut Memory, part: &Part, stowed: Stowed) {
+    let Some(extent) = extent(memory, part.number) else {
+        return;
+    };
+    let _ = vmm::unmap(extent.at, extent.bytes);
+    vmm::release(std::mem::take(&mut extent.handle));
+    extent.stowed = Some(stowed);
+    mover::went(extent.bytes);
+}
+
+/// Gives it memory, in its tier or in that one. `None`: there is none.
+fn take_back(memory: &mut Memory, number: u32, to: Option<Tier>) -> Option<(Part, Stowed)> {
+    let (start, at) = (*memory.numbers.get(number as usize)?)?;
+    let range = memory.ranges.get_mut(&start)?;
+    let device = memory.devices.get_mut(&range.device)?.as_mut()?;
+    let extent = &mut range.extents[at];
+    let stowed = extent.stowed.clone()?;
+    // A connection may have been lost since.
+    if extent.handle == 0 {
+        let sharers = device.sharers(range.device);
+        let handle = create(device, range.device, extent, to).ok()?;
+        let shown = vmm::map(extent.at, extent.bytes, handle, 0)
+            .and_then(|()| vmm::access(extent.at, extent.bytes, &sharers));
+        if shown.is_err() {
+            let _ = vmm::unmap(extent.at, extent.bytes);
+            vmm::release(handle);
             return None;
         }
-        self.describe(number)
+        extent.handle = handle;
     }
+    Some((describe(memory, number)?, stowed))
+}
 
-    fn describe(&mut self, number: u32) -> Option<Part> {
-        let (start, at) = (*self.numbers.get(number as usize)?)?;
-        let range = self.ranges.get(&start)?;
-        let context = range.context;
-        let extent = &range.extents[at];
-        let (at, bytes) = (extent.at, extent.bytes);
-        let stream = self.stream(context)?;
-        Some(Part {
-            number,
-            at,
-            bytes,
-            context,
-            stream,
-        })
+/// Its bytes are there.
+fn has_come(memory: &mut Memory, number: u32) {
+    if let Some(extent) = extent(memory, number) {
+        extent.stowed = None;
+        let bytes = extent.bytes;
+        mover::came(bytes);
     }
+}
 
-    /// Extents that are on NVMe.
-    fn stowed(&self) -> Vec<u32> {
-        let ranges = self.ranges.values().flat_map(|range| &range.extents);
-        let stowed = ranges.filter(|extent| extent.stowed.is_some());
-        stowed.map(|extent| extent.number).collect()
-    }
-
-    fn extent(&mut self, number: u32) -> Option<&mut Extent> {
-        let (start, at) = (*self.numbers.get(number as usize)?)?;
-        Some(&mut self.ranges.get_mut(&start)?.extents[at])
-    }
-
-    /// Its memory goes to others: its bytes are on NVMe.
-    fn give_up(&mut self, part: &Part, stowed: Stowed) {
-        let Some(extent) = self.extent(part.number) else {
-            return;
-        };
-        let _ = vmm::unmap(extent.at, extent.bytes);
-        vmm::release(std::mem::take(&mut extent.handle));
-        extent.stowed = Some(stowed);
-        mover::went(extent.bytes);
-    }
-
-    /// Gives it memory, in its tier or in that one. `None`: there is none.
-    fn take_back(&mut self, number: u32, to: Option<Tier>) -> Option<(Part, Stowed)> {
-        let (start, at) = (*self.numbers.get(number as usize)?)?;
-        let range = self.ranges.get_mut(&start)?;
-        let device = self.devices.get_mut(&range.device)?.as_mut()?;
-        let extent = &mut range.extents[at];
-        let stowed = extent.stowed.clone()?;
-        // A connection may have been lost since.
-        if extent.handle == 0 {
-            let sharers = device.sharers(range.device);
-            let handle = create(device, range.device, extent, to).ok()?;
-            let shown = vmm::map(extent.at, extent.bytes, handle, 0)
-                .and_then(|()| vmm::access(extent.at, extent.bytes, &sharers));
-            if shown.is_err() {
-                let _ = vmm::unmap(extent.at, extent.bytes);
-                vmm::release(handle);
-                return None;
-            }
-            extent.handle = handle;
-        }
-        Some((self.describe(number)?, stowed))
-    }
-
-    /// Its bytes are there.
-    fn has_come(&mut self, number: u32) {
-        if let Some(extent) = self.extent(number) {
-            extent.stowed = None;
-            let bytes = extent.bytes;
-            mover::came(bytes);
-        }
-    }
-
-    /// Its bytes are nowhere. Nothing else is ever seen in their place: it has no memory.
-    fn lose(&mut self, number: u32) {
-        if let Some(extent) = self.extent(number) {
-            extent.stowed = None;
-            if extent.handle != 0 {
-                let _ = vmm::unmap(extent.at, extent.bytes);
-                vmm::release(std::mem::take(&mut extent.handle));
-            }
+/// Its bytes are nowhere. Nothing else is ever seen in their place: it has no memory.
+fn forget_bytes(memory: &mut Memory, number: u32) {
+    if let Some(extent) = extent(memory, number) {
+        extent.stowed = None;
+        if extent.handle != 0 {
+            let _ = vmm::unmap(extent.at, extent.bytes);
+            vmm::release(std::mem::take(&mut extent.handle));
         }
     }
 }
@@ -469,22 +459,8 @@ pub(crate) fn gone(numbers: &[u32]) -> u64 {
     let mut memory = memory::lock();
     let mut bytes = 0;
     for number in numbers {
-        let gone = memory.extent(*number).filter(|it| it.stowed.is_some());
+        let gone = extent(&mut memory, *number).filter(|it| it.stowed.is_some());
         bytes += gone.map_or(0, |extent| extent.bytes);
     }
     bytes
-}
-
-/// Bytes of extents that have no memory of GPUs although their table says so.
-pub(crate) fn away(memory: &Memory) -> u64 {
-    let extents = |range: &Range| {
-        let device = memory.devices.get(&range.device).and_then(Option::as_ref);
-        let away = range.extents.iter().filter(|extent| {
-            let there =
-                device.is_some_and(|device| device.table.state(extent.id) == Ok(State::Hbm));
-            extent.handle == 0 && there
-        });
-        away.map(|extent| extent.bytes).sum::<u64>()
-    };
-    memory.ranges.values().map(extents).sum()
 }
