@@ -574,7 +574,14 @@ impl Memory {
                 // Its other GPUs are not concerned.
                 Some(gpu) => {
                     let why = why.to_string();
-                    self.say(client, &ToProgram::Without { gpu, why });
+                    let one = ToProgram::Without {
+                        gpu,
+                        why: why.clone(),
+                    };
+                    // A program of an earlier release has all of its GPUs in tiers, or none.
+                    if !self.say(client, &one) {
+                        self.refuse(client, &why);
+                    }
                 }
                 None => self.refuse(client, &why.to_string()),
             },
