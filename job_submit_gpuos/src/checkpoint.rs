@@ -2,8 +2,8 @@
 
 use gpuos_config::gpuos_toml::CheckpointConfig;
 use gpuos_config::options::{Drain, JobOptions, Sources};
-use gpuos_config::slurm_conf::Preemption;
 use gpuos_model::messages::Message;
+use slurm_ffi::preempt::Grace;
 
 use crate::messages::{notes, refused};
 use crate::refusal::Refusal;
@@ -93,21 +93,22 @@ pub fn note(options: &JobOptions, sources: &Sources, requeues: Option<bool>) -> 
     (requeues == Some(false)).then(|| notes::not_requeued(named()))
 }
 
-/// The same of the time that the job has when it is preempted, in the first of its partitions in which that may not be enough.
-pub fn grace<'a>(
+/// The same of the time that the job has when it is preempted, in the first of its partitions or QOS in which that may not be enough.
+pub fn grace(
     config: &CheckpointConfig,
-    preemption: &Preemption,
+    graces: &[Grace],
     (options, sources): (&JobOptions, &Sources),
     shape: &Shape,
-    mut partitions: impl Iterator<Item = &'a str>,
 ) -> Option<Message> {
     let asked = options.checkpoint?;
     let nodes = least_nodes(shape).unwrap_or(u32::MAX);
     let takes = config.last_takes_s(&asked, nodes);
     let named = || sources.named("--gpuos-checkpoint", &asked.to_string());
-    partitions.find_map(|name| match preemption.grace_s(name)? {
-        0 => Some(notes::no_grace(named(), name)),
-        grace if u64::from(grace) < takes => Some(notes::short_grace(named(), name, grace, takes)),
+    graces.iter().find_map(|grace| match grace.seconds {
+        0 => Some(notes::no_grace(named(), &grace.of)),
+        seconds if u64::from(seconds) < takes => {
+            Some(notes::short_grace(named(), &grace.of, seconds, takes))
+        }
         _ => None,
     })
 }
@@ -289,31 +290,33 @@ mod tests {
 
     #[test]
     fn a_job_that_may_be_preempted_too_soon_is_told_so() {
-        let conf = "PreemptType=preempt/partition_prio\nPreemptMode=REQUEUE\nPartitionName=high PriorityTier=9\n\
-                    PartitionName=none\nPartitionName=short GraceTime=14\nPartitionName=long GraceTime=15\n";
-        let preemption = Preemption::read(&|_| Ok(Some(conf.into())));
-        let said = |site: &CheckpointConfig, value, partitions: &str| {
+        let said = |site: &CheckpointConfig, value, graces: &[(&str, u32)]| {
             let of = (&options(value), &Sources::default());
-            let note = grace(site, &preemption, of, &on(1), partitions.split(','));
-            note.map(String::from)
+            let graces: Vec<Grace> = graces
+                .iter()
+                .map(|(of, seconds)| Grace {
+                    of: (*of).into(),
+                    seconds: *seconds,
+                })
+                .collect();
+            grace(site, &graces, of, &on(1)).map(String::from)
         };
         let usual = site("enabled = true");
         assert_eq!(
-            said(&usual, "10m", "high,none").unwrap(),
+            said(&usual, "10m", &[("partition none", 0)]).unwrap(),
             "gpuos: --gpuos-checkpoint=10m: jobs of partition none may be preempted without notice (GraceTime=0), and what such a \
              job did since its last regular checkpoint is lost then"
         );
         assert_eq!(
-            said(&usual, "10m", "long,short").unwrap(),
-            "gpuos: --gpuos-checkpoint=10m: jobs of partition short have 14 s when they are preempted (GraceTime), and a checkpoint \
+            said(&usual, "10m", &[("QOS long", 15), ("QOS short", 14)]).unwrap(),
+            "gpuos: --gpuos-checkpoint=10m: jobs of QOS short have 14 s when they are preempted (GraceTime), and a checkpoint \
              may take 15 s or more: what such a job did since its last regular checkpoint may be lost then"
         );
-        for partitions in ["high", "long", "unknown", ""] {
-            assert_eq!(said(&usual, "10m", partitions), None, "{partitions}");
-        }
-        assert_eq!(said(&usual, "off", "none"), None);
+        assert_eq!(said(&usual, "10m", &[("partition long", 15)]), None);
+        assert_eq!(said(&usual, "10m", &[]), None);
+        assert_eq!(said(&usual, "off", &[("partition none", 0)]), None);
         let slow = site("enabled = true\ndisk-rate-mib = 1024");
-        let why = said(&slow, "10m,l0=16G", "long").unwrap();
+        let why = said(&slow, "10m,l0=16G", &[("partition long", 15)]).unwrap();
         assert!(why.contains("a checkpoint may take 31 s or more"), "{why}");
     }
 }

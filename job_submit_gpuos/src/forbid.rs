@@ -10,6 +10,7 @@ use gpuos_config::options::JobOptions;
 use slurm_ffi::api;
 use slurm_ffi::layout::Fields;
 use slurm_ffi::mem::{read, read_str};
+use slurm_ffi::preempt::Asked;
 
 use crate::messages::refused;
 use crate::refusal::Refusal;
@@ -98,10 +99,14 @@ impl Place {
         self
     }
 
-    /// Partitions in which it may come to run; none where that is not known.
-    pub fn partitions(&self) -> impl Iterator<Item = &str> {
-        let all = self.partitions.split(',');
-        all.filter(|name| !name.is_empty())
+    /// The same of the job of a user, for whom it is asked what preempts it.
+    pub fn asked(&self, user: u32) -> Asked<'_> {
+        Asked {
+            partitions: &self.partitions,
+            qos: &self.qos,
+            account: &self.account,
+            user,
+        }
     }
 
     /// Whether it names anything.

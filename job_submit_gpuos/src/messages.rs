@@ -290,17 +290,17 @@ pub mod notes {
         pub fn not_requeued(option) =
             "gpuos: {option}: Slurm does not start the job again by itself after a node has failed; --requeue has it do so",
             "Submit with `--requeue`, or submit the job again yourself.";
-        /// Checkpoints of a job in a partition whose jobs other ones preempt, without a GraceTime in slurm.conf.
-        pub fn no_grace(option, partition) =
-            "gpuos: {option}: jobs of partition {partition} may be preempted without notice (GraceTime=0), and what such a job did \
+        /// Checkpoints of a job in a partition or a QOS whose jobs other ones preempt, without a GraceTime.
+        pub fn no_grace(option, of) =
+            "gpuos: {option}: jobs of {of} may be preempted without notice (GraceTime=0), and what such a job did \
              since its last regular checkpoint is lost then",
-            "Take a shorter interval or another partition. Administrators: give the partition a GraceTime that a checkpoint fits in.";
+            "Take a shorter interval, or another partition or QOS. Administrators: give it a GraceTime that a checkpoint fits in.";
         /// The same where the GraceTime is shorter than a checkpoint may take: 15 s until the preemption is seen and the job is requeued, and where it
         /// has `l0=` and gpuos.toml sets rates, that much at these.
-        pub fn short_grace(option, partition, grace, takes) =
-            "gpuos: {option}: jobs of partition {partition} have {grace} s when they are preempted (GraceTime), and a checkpoint may take \
+        pub fn short_grace(option, of, grace, takes) =
+            "gpuos: {option}: jobs of {of} have {grace} s when they are preempted (GraceTime), and a checkpoint may take \
              {takes} s or more: what such a job did since its last regular checkpoint may be lost then",
-            "Take a shorter interval or another partition. Administrators: give the partition a GraceTime that a checkpoint fits in.";
+            "Take a shorter interval, or another partition or QOS. Administrators: give it a GraceTime that a checkpoint fits in.";
     }
 }
 

@@ -47,6 +47,8 @@ pub struct Offsets {
     requeue: Option<[usize; 2]>,
     /// Which component of a heterogeneous job a description is of; absent where the table does not say.
     component: Option<usize>,
+    /// Whose job a description is of; absent where the table does not say.
+    user: Option<usize>,
     /// What memory of each node or CPU a description asks for; absent where the table does not say.
     memory: Option<usize>,
     record: Strings,
@@ -92,6 +94,7 @@ impl Offsets {
                 .and_then(|own| Ok([own, fields.offset("slurm_conf", "job_requeue")?]))
                 .ok(),
             component: fields.offset("job_descriptor", "het_job_offset").ok(),
+            user: fields.offset("job_descriptor", "user_id").ok(),
             memory: fields.offset("job_descriptor", "pn_min_memory").ok(),
             record: Strings::of(fields, "job_record")?,
             record_details: fields.offset("job_record", "details")?,
@@ -144,6 +147,11 @@ impl Offsets {
             value if u32::from(value) == NO_VAL & 0xffff => flag(conf()?.checked_add(usual)?),
             value => as_flag(value),
         }
+    }
+
+    /// The number of the user whose job a `job_desc_msg_t` is of. `None`: that is not known.
+    pub fn user(&self, description: *mut c_void) -> Option<u32> {
+        read((description as usize).checked_add(self.user?)?)
     }
 
     /// Which component of a heterogeneous job a `job_desc_msg_t` is of, from 0; `None`: another kind of job, or not known.

@@ -6,7 +6,6 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use gpuos_config::access::Forbidden;
 use gpuos_config::gpuos_toml::{CheckpointConfig, MigConfig};
 use gpuos_config::options::{JobOptions, PREFIX, Sources};
-use gpuos_config::slurm_conf::Preemption;
 use gpuos_model::gpuset::MAX_GPUS;
 use gpuos_model::messages::Message;
 use gpuos_placement::rules::Target;
@@ -15,6 +14,7 @@ use slurm_ffi::conf;
 use slurm_ffi::layout::Fields;
 use slurm_ffi::log;
 use slurm_ffi::mem::{self, read as read_at};
+use slurm_ffi::preempt::Preemption;
 use slurm_ffi::release::Release;
 
 use crate::check::Catalogue;
@@ -48,6 +48,8 @@ struct Known {
     let_go: Option<LetGo>,
     /// Where jobs have their names.
     names: Option<Names>,
+    /// Where it is seen whose jobs others preempt.
+    preemption: Option<Preemption>,
     /// Why no GPU can be shared here, if none can.
     unshared: Option<Message>,
 }
@@ -74,8 +76,6 @@ struct Read {
     forbidden: Forbidden,
     /// Absent: the site's files have a mistake.
     checkpoint: Option<CheckpointConfig>,
-    /// Whose jobs may be preempted; read only where checkpoints are made.
-    preemption: Preemption,
     /// Absent: the files have a mistake, or the layout table lacks something.
     memory: Option<Inventory>,
 }
@@ -112,6 +112,7 @@ fn known(release: Release) -> Result<Known, String> {
         places: Places::of(&fields),
         let_go: LetGo::of(&fields),
         names: Names::of(&fields),
+        preemption: Preemption::of(&fields),
         spares: spares::Offsets::of(&fields),
         memory: memory::Offsets::of(&fields),
         fields,
@@ -281,9 +282,17 @@ fn checkpoint_notes(
     let requeues = known.offsets.requeues(description);
     let place = |places: &Places| places.asked(description).or_default();
     let place = known.places.as_ref().map(place).unwrap_or_default();
+    let graces = || {
+        let preemption = known.preemption.as_ref()?;
+        let asked = place.asked(known.offsets.user(description)?);
+        // SAFETY: slurmctld calls job_submit under its read lock of partitions, in every release, and without a lock of its association
+        // manager.
+        Some(unsafe { preemption.grace(asked) })
+    };
     let grace = with_read(known, |read| {
         let config = read.checkpoint.as_ref()?;
-        checkpoint::grace(config, &read.preemption, of, shape, place.partitions())
+        let graces = options.checkpoint.and_then(|_| graces())?;
+        checkpoint::grace(config, &graces, of, shape)
     });
     let note = checkpoint::note(options, sources, requeues);
     note.into_iter().chain(grace).collect()
@@ -500,17 +509,11 @@ fn read_site(known: &Known, at: i64) -> Read {
             None
         }
     };
-    let makes = |config: &CheckpointConfig| config.enabled;
-    let preemption = match checkpoint.as_ref().is_some_and(makes) {
-        true => conf::preemption(Some(&known.fields)),
-        false => Preemption::default(),
-    };
     Read {
         at,
         cluster,
         forbidden,
         checkpoint,
-        preemption,
         memory,
     }
 }

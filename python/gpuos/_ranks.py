@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-"""How the ranks of a program agree, for `gpuos.checkpoint` alone."""
+"""Which rank of a program this is, and how its ranks agree, for `gpuos.checkpoint` alone."""
 
+import os
 import sys
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Optional
+
+# Slurm's numbers of steps from here on are the batch script, the interactive shell and the like.
+_SPECIAL_STEP = 0xFFFFFFF0
 
 
 class Ranks:
@@ -59,3 +63,26 @@ def torch_distributed() -> Any:
     torch = sys.modules.get("torch")
     distributed = getattr(torch, "distributed", None)
     return torch if distributed is not None and distributed.is_available() and distributed.is_initialized() else None
+
+
+def number(text: Optional[str]) -> Optional[int]:
+    """A decimal number without sign and leading zeros."""
+    plain = text is not None and text.isascii() and text.isdigit() and len(text) <= 19
+    return int(text) if plain and (text == "0" or text[0] != "0") else None
+
+
+def launched(environ: Mapping[str, str] = os.environ) -> tuple[int, int]:
+    """Rank and number of ranks, as the launcher has set them: torchrun, Open MPI, PMI, `RANK` and `WORLD_SIZE`, or Slurm for
+    the tasks of a step; the first that has both. (0, 1) where there is none, as in a batch script."""
+    torch = ("RANK", "WORLD_SIZE")
+    # torchrun first when it has started this process: srun may have started torchrun, and its variables are inherited.
+    pairs = [torch] if "TORCHELASTIC_RUN_ID" in environ else []
+    pairs += [("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("PMI_RANK", "PMI_SIZE"), torch]
+    step = number(environ.get("SLURM_STEP_ID"))
+    if step is not None and step < _SPECIAL_STEP:
+        pairs.append(("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"))
+    for names in pairs:
+        rank, size = (number(environ.get(name)) for name in names)
+        if rank is not None and size is not None:
+            return rank, size
+    return 0, 1

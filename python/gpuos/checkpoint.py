@@ -27,13 +27,15 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, Optional
 
 from ._ranks import Broadcast as _Broadcast
 from ._ranks import Distributed as _Distributed
 from ._ranks import Ranks as _Ranks
+from ._ranks import launched
+from ._ranks import number as _number
 from ._ranks import torch_distributed as _torch_distributed
 from ._rng import rng_state, set_rng_state
 
@@ -46,8 +48,6 @@ _VARIABLE = "GPUOS_CHECKPOINT_DIR"
 # For a folder that another rank has seen first: nodes get a request at slightly different moments.
 _FOLDER_LIMIT = 60.0
 _TOLD_EVERY = 60.0
-# Slurm's numbers of steps from here on are the batch script, the interactive shell and the like.
-_SPECIAL_STEP = 0xFFFFFFF0
 
 
 class CheckpointError(Exception):
@@ -85,29 +85,6 @@ class Outcome(NamedTuple):
 
     state: str
     why: str = ""
-
-
-def _number(text: Optional[str]) -> Optional[int]:
-    """A decimal number without sign and leading zeros."""
-    plain = text is not None and text.isascii() and text.isdigit() and len(text) <= 19
-    return int(text) if plain and (text == "0" or text[0] != "0") else None
-
-
-def launched(environ: Mapping[str, str] = os.environ) -> tuple[int, int]:
-    """Rank and number of ranks, as the launcher has set them: torchrun, Open MPI, PMI, `RANK` and `WORLD_SIZE`, or Slurm for
-    the tasks of a step; the first that has both. (0, 1) where there is none, as in a batch script."""
-    torch = ("RANK", "WORLD_SIZE")
-    # torchrun first when it has started this process: srun may have started torchrun, and its variables are inherited.
-    pairs = [torch] if "TORCHELASTIC_RUN_ID" in environ else []
-    pairs += [("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("PMI_RANK", "PMI_SIZE"), torch]
-    step = _number(environ.get("SLURM_STEP_ID"))
-    if step is not None and step < _SPECIAL_STEP:
-        pairs.append(("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"))
-    for names in pairs:
-        rank, size = (_number(environ.get(name)) for name in names)
-        if rank is not None and size is not None:
-            return rank, size
-    return 0, 1
 
 
 def _line(path: Path) -> Optional[str]:

@@ -12,8 +12,42 @@ use super::*;
 /// [`TOLD`] is one for the process.
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// The next client, once it has said all: it may not send to one that has gone.
-fn asked_by(listener: &UnixListener) -> UnixStream {
+/// A folder of a test's own, which goes with it.
+struct Folder(std::path::PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Folder {
+        let name = format!("gpuos-{name}-{}", std::process::id());
+        let folder = Folder(std::env::temp_dir().join(name));
+        std::fs::create_dir_all(&folder.0).unwrap();
+        folder
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// The first step of a job, with these GPUs and nothing asked for.
+fn start_of(job: u32, gpus: GpuSet) -> Start {
+    Start {
+        id: StepId {
+            job: job.into(),
+            step: 0,
+        },
+        uid: 1000,
+        gpus,
+        asked: Asked::default(),
+        mig: None,
+        memory: None,
+        reason: Reason::Devices,
+    }
+}
+
+/// The next client and what it has said, once that is all: it may not send to one that has gone.
+fn said_by(listener: &UnixListener) -> (UnixStream, String) {
     let (mut client, _) = listener.accept().unwrap();
     let mut text: Vec<u8> = Vec::new();
     while text.iter().filter(|byte| **byte == b'\n').count() < 2 {
@@ -21,30 +55,21 @@ fn asked_by(listener: &UnixListener) -> UnixStream {
         let count = client.read(&mut bytes).unwrap();
         text.extend(&bytes[..count]);
     }
-    client
+    (client, String::from_utf8(text).unwrap())
+}
+
+fn asked_by(listener: &UnixListener) -> UnixStream {
+    said_by(listener).0
 }
 
 #[test]
 fn a_report_is_two_lines_and_nobody_at_the_other_end_is_silence() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let folder = std::env::temp_dir().join(format!("gpuos-report-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).unwrap();
-    let path = folder.join("n1.sock");
-    let pattern = folder.join("%n.sock");
+    let folder = Folder::new("report");
+    let path = folder.0.join("n1.sock");
+    let pattern = folder.0.join("%n.sock");
     let pattern = pattern.to_str().unwrap();
-    let id = StepId {
-        job: 7.into(),
-        step: 0,
-    };
-    let start = Start {
-        id,
-        uid: 1000,
-        gpus: GpuSet::first(2),
-        asked: Asked::default(),
-        mig: None,
-        memory: None,
-        reason: Reason::Devices,
-    };
+    let start = start_of(7, GpuSet::first(2));
     started(pattern, "n1", start.clone());
     assert!(TOLD.lock().unwrap().is_none());
     let listener = UnixListener::bind(&path).unwrap();
@@ -77,32 +102,16 @@ fn a_report_is_two_lines_and_nobody_at_the_other_end_is_silence() {
     while send(path.to_str().unwrap(), &Request::Status).is_some() {
         assert!(begin.elapsed() < Duration::from_secs(60));
     }
-    std::fs::remove_dir_all(&folder).unwrap();
 }
 
 #[test]
 fn a_job_that_wants_its_gpus_set_waits_for_the_answer_and_not_for_ever() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let folder = std::env::temp_dir().join(format!("gpuos-prepared-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).unwrap();
-    let path = folder.join("sock");
+    let folder = Folder::new("prepared");
+    let path = folder.0.join("sock");
     let text = path.to_str().unwrap();
-    let asked = Asked {
-        power: Some(gpuos_core::limits::PowerCap::Watts(300)),
-        ..Asked::default()
-    };
-    let start = Start {
-        id: StepId {
-            job: 8.into(),
-            step: 0,
-        },
-        uid: 1000,
-        gpus: GpuSet::first(1),
-        asked,
-        mig: None,
-        memory: None,
-        reason: Reason::Devices,
-    };
+    let mut start = start_of(8, GpuSet::first(1));
+    start.asked.power = Some(gpuos_core::limits::PowerCap::Watts(300));
     let tell = || started(text, "n1", start.clone()).notes;
     assert!(tell()[0].contains("no gpuosd listens"));
     let listener = UnixListener::bind(&path).unwrap();
@@ -133,48 +142,30 @@ fn a_job_that_wants_its_gpus_set_waits_for_the_answer_and_not_for_ever() {
     // One that takes the report and says nothing.
     assert!(tell()[0].contains("has not answered"));
     TOLD.lock().unwrap().take();
-    std::fs::remove_dir_all(&folder).unwrap();
 }
 
 /// A gpuosd from before there was memory beyond that of GPUs takes no report with it, and is to know of the step all the same.
 #[test]
 fn an_older_daemon_is_told_of_the_step_without_its_memory() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let folder = std::env::temp_dir().join(format!("gpuos-older-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).unwrap();
-    let path = folder.join("sock");
-    let start = Start {
-        id: StepId {
-            job: 11.into(),
-            step: 0,
-        },
-        uid: 1000,
-        gpus: GpuSet::first(1),
-        asked: Asked::default(),
-        mig: None,
-        memory: Some(StepMemory {
-            bytes_per_gpu: 120 << 30,
-            timeslice: false,
-        }),
-        reason: Reason::Devices,
-    };
+    let folder = Folder::new("older");
+    let path = folder.0.join("sock");
+    let mut start = start_of(11, GpuSet::first(1));
+    start.memory = Some(StepMemory {
+        bytes_per_gpu: 120 << 30,
+        timeslice: false,
+    });
     let listener = UnixListener::bind(&path).unwrap();
     let answers = std::thread::spawn(move || {
         use std::io::Write;
         let asked = |reply: Option<Reply>| {
-            let (mut client, _) = listener.accept().unwrap();
-            let mut text: Vec<u8> = Vec::new();
-            while text.iter().filter(|byte| **byte == b'\n').count() < 2 {
-                let mut bytes = [0; 512];
-                let count = client.read(&mut bytes).unwrap();
-                text.extend(&bytes[..count]);
-            }
+            let (mut client, text) = said_by(&listener);
             if let Some(reply) = reply {
                 client
                     .write_all(&encode(&reply, MAX_REPLY).unwrap())
                     .unwrap();
             }
-            String::from_utf8(text).unwrap()
+            text
         };
         let refused = Reply::Refused {
             code: Code::Malformed,
@@ -194,14 +185,12 @@ fn an_older_daemon_is_told_of_the_step_without_its_memory() {
         "{told:?}"
     );
     TOLD.lock().unwrap().take();
-    std::fs::remove_dir_all(&folder).unwrap();
 }
 
 #[test]
 fn a_step_with_slices_has_them_or_does_not_run() {
-    let folder = std::env::temp_dir().join(format!("gpuos-carved-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).unwrap();
-    let path = folder.join("sock");
+    let folder = Folder::new("carved");
+    let path = folder.0.join("sock");
     let text = path.to_str().unwrap().to_owned();
     let request = Request::StepStart {
         id: StepId {
@@ -273,33 +262,20 @@ fn a_step_with_slices_has_them_or_does_not_run() {
     answers.join().unwrap();
     let mute = wait(long, Duration::ZERO).failed.unwrap();
     assert!(mute.contains("has not answered within 0 s"), "{mute}");
-    std::fs::remove_dir_all(&folder).unwrap();
 }
 
 #[test]
 fn a_step_with_a_whole_gpu_that_moves_waits_until_it_is_whole() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let folder = std::env::temp_dir().join(format!("gpuos-whole-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).unwrap();
-    let path = folder.join("n1.sock");
-    let pattern = folder.join("%n.sock");
-    let start = |gpu: usize| Start {
-        id: StepId {
-            job: 10.into(),
-            step: 0,
-        },
-        uid: 1000,
-        gpus: GpuSet::EMPTY.with(gpu),
-        asked: Asked::default(),
-        mig: None,
-        memory: None,
-        reason: Reason::Devices,
-    };
+    let folder = Folder::new("whole");
+    let path = folder.0.join("n1.sock");
+    let pattern = folder.0.join("%n.sock");
+    let start = |gpu: usize| start_of(10, GpuSet::EMPTY.with(gpu));
     let tell = |gpu| started(pattern.to_str().unwrap(), "n1", start(gpu));
     let listener = UnixListener::bind(&path).unwrap();
     // Nobody answers: without the file, and for a GPU that is not in it, nobody waits.
     assert_eq!(tell(6).failed, None);
-    std::fs::write(folder.join("n1.sock.switchable"), "6-7\n").unwrap();
+    std::fs::write(folder.0.join("n1.sock.switchable"), "6-7\n").unwrap();
     assert_eq!(tell(5).failed, None);
     // Nor does the step that only holds what a job adopts.
     let mut holds = start(6);
@@ -341,7 +317,6 @@ fn a_step_with_a_whole_gpu_that_moves_waits_until_it_is_whole() {
     let why = carved(text, (&request, Lacks::Whole), None, no_time).failed;
     assert!(why.unwrap().contains("may still be in MIG mode"));
     TOLD.lock().unwrap().take();
-    std::fs::remove_dir_all(&folder).unwrap();
 }
 
 #[test]

@@ -7,6 +7,7 @@
 //! each test costs ([`costs`]).
 
 pub mod cluster;
+mod complaints;
 pub mod costs;
 pub mod counted;
 pub mod filter;

@@ -66,8 +66,6 @@ fn jobs_go_on_after_their_limit_and_after_preemption(suite: &Suite) {
 
 /// sbatch says where a preempted job has no time to save, and takes the job.
 fn told_of_grace(cluster: &Cluster) {
-    let script = cluster.script("waits", "true");
-    let dir = format!("--chdir={}", cluster.lab.dir().join("work").display());
     for (partition, sentence) in [
         (
             Some("none"),
@@ -80,22 +78,48 @@ fn told_of_grace(cluster: &Cluster) {
         (Some("high"), ""),
         (None, ""),
     ] {
-        let base = [
-            "--parsable",
-            "-H",
-            "--requeue",
-            "--gpuos-checkpoint=10m",
-            &dir,
-        ];
         let partition: Vec<&str> = partition.iter().flat_map(|name| ["-p", *name]).collect();
-        let args = [&base[..], &partition, &[&script]].concat();
-        let out = cluster.output("sbatch", &args).expect("sbatch runs");
-        let said = String::from_utf8_lossy(&out.stderr);
-        let job = String::from_utf8_lossy(&out.stdout).trim().parse();
+        let said = told_at_submission(cluster, &partition);
         assert!(said.contains(sentence), "{partition:?}: {said}");
         assert_eq!(said.contains("preempted"), !sentence.is_empty(), "{said}");
-        cluster.cancel(&[job.expect("it is taken")]);
     }
+    // What an administrator changes counts at once, and slurm.conf is as it was.
+    for (change, told) in [
+        (&["PartitionName=short", "GraceTime=60"][..], false),
+        (&["PartitionName=short", "GraceTime=4"], true),
+        (&["PartitionName=short", "PriorityTier=10"], false),
+        (
+            &["PartitionName=short", "PriorityTier=1", "GraceTime=5"],
+            true,
+        ),
+    ] {
+        cluster.update(change);
+        let said = told_at_submission(cluster, &["-p", "short"]);
+        assert_eq!(
+            said.contains("jobs of partition short"),
+            told,
+            "{change:?}: {said}"
+        );
+    }
+}
+
+/// What sbatch says of a job with checkpoints and these options, which it takes.
+pub(crate) fn told_at_submission(cluster: &Cluster, options: &[&str]) -> String {
+    let script = cluster.script("waits", "true");
+    let dir = format!("--chdir={}", cluster.lab.dir().join("work").display());
+    let base = [
+        "--parsable",
+        "-H",
+        "--requeue",
+        "--gpuos-checkpoint=10m",
+        &dir,
+    ];
+    let args = [&base[..], options, &[&script]].concat();
+    let out = cluster.output("sbatch", &args).expect("sbatch runs");
+    let said = String::from_utf8_lossy(&out.stderr).into_owned();
+    let job = String::from_utf8_lossy(&out.stdout).trim().parse();
+    cluster.cancel(&[job.unwrap_or_else(|_| panic!("it was not taken: {said}"))]);
+    said
 }
 
 /// A job saves before its GPU is taken from it.

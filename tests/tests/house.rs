@@ -15,6 +15,8 @@ mod modules;
 mod order;
 #[path = "house/seam.rs"]
 mod seam;
+#[path = "house/units.rs"]
+mod units;
 #[path = "house/uses.rs"]
 mod uses;
 

@@ -5,6 +5,8 @@ mod accounting;
 mod checkpoint;
 mod checkpoint_beside;
 mod checkpoint_ends;
+mod checkpoint_expedite;
+mod checkpoint_grace;
 mod checkpoint_kinds;
 mod checkpoint_losses;
 mod checkpoint_matrix;

@@ -7,7 +7,7 @@ mod address;
 mod devices;
 mod memory;
 mod places;
-mod preemption;
+
 use std::collections::HashMap;
 
 use gpuos_model::hostlist::expand;
@@ -18,7 +18,6 @@ use crate::options::parse_gres;
 pub use address::Addresses;
 pub use devices::{GpuDevice, auto_detect, gpu_devices};
 pub use places::{ConfFault, ConfLine, ConfText, conf_lines};
-pub use preemption::Preemption;
 
 /// Reads a file by its name in the configuration folder or by its path; `None` when there is none.
 pub type Read<'a> = &'a dyn Fn(&str) -> Result<Option<String>, String>;

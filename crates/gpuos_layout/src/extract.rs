@@ -26,6 +26,8 @@ const STRUCTURES: &[(&str, &str, bool)] = &[
     ("node_record", "node_record_t", true),
     ("part_record", "part_record_t", true),
     ("slurm_conf", "slurm_conf_t", true),
+    ("slurmdb_assoc_rec", "slurmdb_assoc_rec_t", true),
+    ("slurmdb_qos_rec", "slurmdb_qos_rec_t", true),
 ];
 
 /// What bindgen's output says, by Rust name.

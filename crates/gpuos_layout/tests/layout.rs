@@ -19,6 +19,8 @@ typedef struct xlist list_t;
 typedef int64_t bitstr_t;
 typedef struct job_descriptor { char *account; uint16_t type; time_t begin; } job_desc_msg_t;
 typedef struct { time_t last_update; char *cluster; double f; } slurm_conf_t;
+typedef struct slurmdb_assoc_rec { char *acct; uint32_t uid; } slurmdb_assoc_rec_t;
+typedef struct { uint32_t id; bitstr_t *preempt_bitstr; } slurmdb_qos_rec_t;
 "#;
 const GRES_H: &str = r#"
 #pragma once
@@ -87,6 +89,8 @@ fn an_invented_source_gives_its_layout() {
         "node_record\tname\t0\t10\tchar [10]",
         "part_record\tmagic\t0\t4\tuint32_t",
         "slurm_conf\tf\t16\t8\tdouble",
+        "slurmdb_assoc_rec\tuid\t8\t4\tuint32_t",
+        "slurmdb_qos_rec\tpreempt_bitstr\t8\t8\tbitstr_t *",
     ] {
         assert!(
             rows.contains(&format!("{row}\t27.05.1\t27.05.1").as_str()),

@@ -130,6 +130,17 @@ pub enum Body {
     },
 }
 
+impl Body {
+    /// How many bytes of others' making it has within: its form is longer than that.
+    pub fn carries(&self) -> usize {
+        match self {
+            Body::Word(bytes) | Body::Store(bytes) | Body::Hosted { bytes, .. } => bytes.0.len(),
+            Body::Given { bytes, .. } => bytes.as_ref().map_or(0, |bytes| bytes.0.len()),
+            _ => 0,
+        }
+    }
+}
+
 /// The roster, with what the job asked for.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct JobRoster {

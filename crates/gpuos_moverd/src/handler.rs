@@ -332,9 +332,15 @@ impl Handler {
         if let Some(level3) = &self.shared.level3 {
             level3.remove(job);
         }
+        let node = &self.shared.node;
+        let kept = self.shared.store.existing(job).is_ok();
         match self.shared.store.remove_job(job) {
             Ok(()) => Reply::Done {
-                message: format!("nothing is kept of job {job} on this node"),
+                // The command shows the answers of several nodes one below the other.
+                message: match kept {
+                    true => format!("{node}: what was kept of job {job} is removed"),
+                    false => format!("{node}: nothing was kept of job {job}"),
+                },
             },
             Err(error) => refused(Code::Failed, error.to_string()),
         }

@@ -70,17 +70,48 @@ fn made(mover: &Mover, rank: &Rank, bytes: &[u8]) -> u32 {
     number
 }
 
+/// Job 1 on a node, whose program has begun anew and made two checkpoints.
+struct Two {
+    site: Site,
+    mover: Mover,
+    folder: PathBuf,
+    rank: Rank,
+    first: u32,
+    second: u32,
+}
+
+impl Two {
+    fn new() -> Two {
+        let site = Site::new();
+        let mover = site.mover("jobs");
+        mover.runs(record(1, uid()));
+        let folder = mover.step(1, uid(), "1h").unwrap();
+        let (rank, told) = Rank::join(&folder, uid(), 1);
+        assert_eq!(told, "new");
+        assert_eq!(mover.shown(1).restored, None);
+        let first = made(&mover, &rank, b"one");
+        let second = made(&mover, &rank, b"two");
+        Two {
+            site,
+            mover,
+            folder,
+            rank,
+            first,
+            second,
+        }
+    }
+}
+
 #[test]
 fn what_a_rank_refuses_is_marked_and_the_one_before_is_taken_and_at_last_none() {
-    let site = Site::new();
-    let mover = site.mover("jobs");
-    mover.runs(record(1, uid()));
-    let folder = mover.step(1, uid(), "1h").unwrap();
-    let (rank, told) = Rank::join(&folder, uid(), 1);
-    assert_eq!(told, "new");
-    assert_eq!(mover.shown(1).restored, None);
-    let first = made(&mover, &rank, b"one");
-    let second = made(&mover, &rank, b"two");
+    let Two {
+        site,
+        mover,
+        folder,
+        first,
+        second,
+        rank: _in_the_first_start,
+    } = Two::new();
     let (rank, told) = Rank::join(&folder, uid(), 2);
     assert_eq!(told, format!("restore {second}"));
     assert_eq!(fs::read(rank.restored().join("state")).unwrap(), b"two");
@@ -123,40 +154,31 @@ fn what_a_rank_refuses_is_marked_and_the_one_before_is_taken_and_at_last_none() 
 
 #[test]
 fn a_program_goes_on_saving_after_a_refusal() {
-    let site = Site::new();
-    let mover = site.mover("jobs");
-    mover.runs(record(1, uid()));
-    let folder = mover.step(1, uid(), "1h").unwrap();
-    let (rank, _) = Rank::join(&folder, uid(), 1);
-    let first = made(&mover, &rank, b"one");
-    let second = made(&mover, &rank, b"two");
-    let (rank, _) = Rank::join(&folder, uid(), 2);
+    let two = Two::new();
+    let (mover, folder) = (&two.mover, &two.folder);
+    let (first, second) = (two.first, two.second);
+    let (rank, _) = Rank::join(folder, uid(), 2);
     rank.refuse("x");
-    let (rank, told) = Rank::join(&folder, uid(), 3);
+    let (rank, told) = Rank::join(folder, uid(), 3);
     assert_eq!(told, format!("restore {first}"));
-    let third = made(&mover, &rank, b"three");
+    let third = made(mover, &rank, b"three");
     assert!(third > second, "numbers go on");
-    let fourth = made(&mover, &rank, b"four");
-    let (rank, told) = Rank::join(&folder, uid(), 4);
+    let fourth = made(mover, &rank, b"four");
+    let (rank, told) = Rank::join(folder, uid(), 4);
     assert_eq!(told, format!("restore {fourth}"));
     // What was saved of it since shows that it could be loaded.
-    let fifth = made(&mover, &rank, b"five");
+    let fifth = made(mover, &rank, b"five");
     rank.refuse("too late");
-    let (_, told) = Rank::join(&folder, uid(), 5);
+    let (_, told) = Rank::join(folder, uid(), 5);
     assert_eq!(told, format!("restore {fifth}"));
     assert!(!marks(&mover.shown(1)).iter().any(|(of, _)| *of > second));
 }
 
 #[test]
 fn what_a_job_refuses_of_another_one_is_passed_over_by_itself_alone() {
-    let site = Site::new();
-    let mover = site.mover("jobs");
-    mover.runs(record(1, uid()));
-    let folder = mover.step(1, uid(), "1h").unwrap();
-    let (rank, _) = Rank::join(&folder, uid(), 1);
-    let first = made(&mover, &rank, b"one");
-    let second = made(&mover, &rank, b"two");
-    drop(rank);
+    let two = Two::new();
+    let (site, first, second) = (&two.site, two.first, two.second);
+    drop((two.mover, two.rank));
     let before = tree(&site.0.path().join("store/1"));
     // Another job of the user begins from it, with another program.
     let mover = site.mover("later");

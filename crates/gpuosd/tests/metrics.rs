@@ -15,6 +15,8 @@ use nvidia_ml::fault::{self, Fault};
 use nvidia_ml::model::kind_named;
 use nvidia_ml::state::{Options, Shared, node};
 
+#[path = "metrics/mover.rs"]
+mod mover;
 #[path = "../../../tests/src/program.rs"]
 mod program;
 
@@ -74,7 +76,7 @@ impl Node {
         fs::write(
             at("gpuos.toml"),
             format!(
-                "[metrics]\nlisten = \"127.0.0.1:0\"\ndcgm-dir = \"{}\"\njobstats-dir = \"{}\"\n",
+                "[checkpoint]\nenabled = true\n[metrics]\nlisten = \"127.0.0.1:0\"\ndcgm-dir = \"{}\"\njobstats-dir = \"{}\"\n",
                 at("dcgm"),
                 at("gpustat")
             ),
@@ -438,22 +440,21 @@ fn each_question_of_the_dashboard_finds_data_of_a_real_node() {
         });
     };
     happens(5, &["xid", "48"]);
-    // No gpuos_mover is here. What is asked of it is held against the page of metrics, which is made of the code.
-    let (saved, panels): (Vec<_>, Vec<_>) = panels()
+    // A mover that is there tells all but that it is not.
+    let silent = mover::play(&node.dir.path().join("run"));
+    let (gone, panels): (Vec<_>, Vec<_>) = panels()
         .into_iter()
-        .partition(|(_, query)| query.contains("gpuos_checkpoint"));
-    let page = include_str!("../../../docs/reference/metrics.md");
-    for (title, query) in &saved {
-        let words = query.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
-        for name in words.filter(|word| word.starts_with("gpuos_")) {
-            assert!(page.contains(&format!("`{name}`")), "{title}: {name}");
-        }
-    }
+        .partition(|(_, query)| query.starts_with("gpuos_checkpoint_mover_up"));
     let (troubles, others): (Vec<_>, Vec<_>) = panels
         .into_iter()
         .partition(|(_, query)| query.contains("trouble"));
     assert!(others.len() > 20, "{troubles:?} {others:?}");
     for (title, query) in &others {
+        finds(title, query);
+    }
+    silent.store(true, std::sync::atomic::Ordering::SeqCst);
+    assert_eq!(gone.len(), 1, "{gone:?}");
+    for (title, query) in &gone {
         finds(title, query);
     }
     // A slurmctld that is away is a trouble.

@@ -4,7 +4,7 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use gpuos_config::site::Site;
-use gpuos_config::slurm_conf::{Preemption, conf_lines};
+use gpuos_config::slurm_conf::conf_lines;
 
 use crate::api;
 use crate::layout::{Fields, SITE_FILE};
@@ -96,12 +96,6 @@ fn select_type_in(slurm_conf: &Path) -> Option<String> {
     let (lines, _) = conf_lines("slurm.conf", &|name| beside(slurm_conf, name)).ok()??;
     let named = lines.iter().rev().find_map(|line| line.get("selecttype"));
     Some(named.unwrap_or(DEFAULT).into())
-}
-
-/// Which partitions' jobs end when others preempt them, by the text of slurm.conf; none where it cannot be read.
-pub fn preemption(fields: Option<&Fields>) -> Preemption {
-    let slurm_conf = slurm_conf(fields);
-    Preemption::read(&|name| beside(&slurm_conf, name))
 }
 
 /// The text of slurm.conf, or of a file that stands beside it; `None`: there is none.

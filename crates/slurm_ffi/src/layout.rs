@@ -406,7 +406,7 @@ mod tests {
     /// out, none lies between them either.
     #[test]
     fn rows_are_the_same_on_every_lp64_machine() {
-        const SAME: [&str; 14] = [
+        const SAME: [&str; 16] = [
             "List",
             "_Bool",
             "double",
@@ -416,8 +416,10 @@ mod tests {
             "uint16_t",
             "uint32_t",
             "uint64_t",
-            // An enum of 4 bytes.
+            // Enums of 4 bytes.
             "gres_state_type_enum_t",
+            "slurmdb_assoc_flags_t",
+            "slurmdb_qos_flags_t",
             // Structures of a byte and 32 bytes; of numbers of 8 and 4 bytes; of three of 4 bytes; of numbers of 2
             // bytes and a pointer.
             "slurm_hash_t",

@@ -9,7 +9,7 @@
 //! - [`layout`] (the table in `data/`), [`release`], [`natural`] and [`sizes`] (what its rows say of sizes, and Slurm's allocator),
 //! - [`mem`]: reads that cannot fault; [`check`]: self-check of live records; [`probe`]: records that Slurm's own functions make, in
 //!   a child,
-//! - [`handles`], [`nodes`], [`gres`], [`cores`], [`bits`], [`qos`], [`tenancy`]: records, borrowed for one call; `field`: one field of them,
+//! - [`handles`], [`nodes`], [`gres`], [`cores`], [`bits`], [`qos`], [`tenancy`], [`preempt`]: records, borrowed for one call; `field`: one field of them,
 //! - [`needs`]: what a job needs beside GPUs; [`extra`]: a node's free text, read anew when it has changed,
 //! - [`controller`]: slurmctld's job lock, for a thread; [`conf`]: where its configuration lives,
 //! - [`guard`]: no panic crosses C; [`plugin`]: what every plugin exports; [`spank`] and [`gres_plugin`]: what these kinds share with Slurm,
@@ -38,6 +38,7 @@ pub mod natural;
 pub mod needs;
 pub mod nodes;
 pub mod plugin;
+pub mod preempt;
 pub mod probe;
 pub mod qos;
 pub mod release;

@@ -135,6 +135,23 @@ fn all_running_jobs_with_checkpoints_are_drilled_one_after_another() {
     let both = [&told["restored"], &told["failed"]];
     let drilled: usize = both.iter().map(|all| all.as_array().unwrap().len()).sum();
     assert_eq!(drilled, 1, "{told}");
+    // What the unit of systemd runs by itself.
+    let unit = include_str!("../../../../packaging/gpuos-ckpt-drill.service");
+    let of = |key: &str| {
+        unit.lines()
+            .find_map(|line| line.strip_prefix(key))
+            .unwrap()
+    };
+    let command =
+        of("ExecStart=/usr/bin/gpuos ").replace("$GPUOS_DRILL", of("Environment=GPUOS_DRILL="));
+    let words: Vec<&str> = command.split(' ').collect();
+    let answer = site.run(&[&words[..], &[&run]].concat());
+    assert!(
+        answer.code < 2 && answer.out.contains(" of 1 job"),
+        "{}{}",
+        answer.out,
+        answer.err
+    );
     site.program(
         "srun",
         "#!/bin/sh\necho 'srun: error: Unable to allocate' >&2\nexit 1\n",

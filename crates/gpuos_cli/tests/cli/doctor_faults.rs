@@ -163,11 +163,14 @@ fn a_preemption_that_leaves_no_time_for_a_checkpoint_is_seen() {
     let told = about().unwrap();
     for part in [
         "warn GraceTime: ",
-        "partition main are preempted without notice",
+        "partition main (GraceTime=0) are preempted before a checkpoint can be made",
         "GraceTime=120",
     ] {
         assert!(told.contains(part), "{told}");
     }
+    partitions("14");
+    let told = about().unwrap();
+    assert!(told.contains("main (GraceTime=14)"), "{told}");
     partitions("120");
     assert_eq!(about(), None);
     partitions("0");

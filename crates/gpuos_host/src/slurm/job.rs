@@ -5,7 +5,7 @@ use gpuos_model::hostlist::expand;
 
 use super::node::{self, indices, split_entries};
 use super::preempt::seconds;
-use super::rows::Row;
+use super::rows::{Row, waiting};
 use super::text::{Record, leading_number, mebibytes};
 
 /// What a job has on some nodes (all alike).
@@ -181,7 +181,8 @@ impl Job {
         let requested = requested
             .split(',')
             .find_map(|t| t.strip_prefix("node=")?.parse().ok());
-        let pending = record.get("JobState") == Some("PENDING");
+        let state = waiting(record.get("JobState").unwrap_or_default());
+        let pending = state == "PENDING";
         let min_nodes = match requested {
             Some(nodes) if pending => low.min(nodes),
             _ => low,
@@ -204,7 +205,7 @@ impl Job {
                 number.and_then(|n| n.parse().ok()).unwrap_or(u32::MAX)
             },
             account: record.text("Account"),
-            state: record.text("JobState"),
+            state: state.into(),
             reason: record.text("Reason"),
             dependency: record.text("Dependency"),
             partitions: record

@@ -32,8 +32,7 @@ pub use local::conf_folder;
 pub(crate) use local::text;
 pub use manager::Slurm;
 pub use node::NodeRecord;
-pub use preempt::Preemption;
-pub(crate) use preempt::seconds;
+pub use preempt::{Preemption, seconds};
 pub(crate) use rows::rows_of;
 pub use text::Record;
 

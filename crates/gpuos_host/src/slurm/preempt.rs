@@ -110,7 +110,7 @@ fn mode(text: &str) -> Mode {
 }
 
 /// Slurm's way to write a length of time, `[DAYS-]HH:MM:SS`, in seconds.
-pub(crate) fn seconds(text: &str) -> Option<u64> {
+pub fn seconds(text: &str) -> Option<u64> {
     let (days, clock) = text.split_once('-').unwrap_or(("0", text));
     let parts: Vec<u64> = clock
         .split(':')

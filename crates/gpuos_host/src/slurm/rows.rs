@@ -100,6 +100,15 @@ impl Kind {
     }
 }
 
+/// A state of a job as Slurm writes it. One that was submitted with `--requeue=expedite`, which Slurm has since 25.11, and was requeued is
+/// `EXPEDITING` until it runs again: it waits like others.
+pub(crate) fn waiting(state: &str) -> &str {
+    match state {
+        "EXPEDITING" => "PENDING",
+        other => other,
+    }
+}
+
 impl Row {
     /// Whether the number means this one job to Slurm's commands. That of an array whose tasks wait together means
     /// all its tasks.
@@ -146,7 +155,7 @@ impl Row {
             kind,
             uid: number(5)?,
             user: text(6),
-            state: Some(fields[7])
+            state: Some(waiting(fields[7]))
                 .filter(|state| {
                     !state.is_empty() && state.bytes().all(|b| b.is_ascii_uppercase() || b == b'_')
                 })?

@@ -213,43 +213,6 @@ impl Job {
         self.newest.is_none() && !self.refused.is_empty()
     }
 
-    /// A checkpoint is marked everywhere, and all begins anew without it.
-    fn anew_without(&mut self, id: CheckpointId) {
-        assert!(self.begun.is_none(), "nothing is being stored");
-        let newest = self.newest.take().unwrap();
-        assert_eq!(newest.0, id, "the newest is refused");
-        self.newest = self.older.pop();
-        let by = Refusal {
-            rank: 0,
-            node: "n".into(),
-            said: String::new(),
-        };
-        self.refused.push((id, by));
-        self.before = self.before.max(id.number);
-        self.anew();
-    }
-
-    /// A rank cannot load what it was given. Mostly the program is started again.
-    fn refuse(&mut self) {
-        let rank = self.random.index(self.ranks.len());
-        let Some(process) = &self.ranks[rank] else {
-            return;
-        };
-        if let Some(Start::Restore { id, .. }) = &process.start {
-            let refused = Refused {
-                join: process.join,
-                number: id.number,
-                said: String::new(),
-            };
-            self.refusals.insert(rank as u16, refused);
-            let size = process.join.size;
-            match self.random.below(4) {
-                0 => self.ranks[rank] = None,
-                _ => self.start(size),
-            }
-        }
-    }
-
     fn place(&self, rank: u16) -> u16 {
         rank % self.conductors.len() as u16
     }

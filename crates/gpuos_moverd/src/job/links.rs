@@ -136,10 +136,15 @@ impl Links {
 
     /// Sends, if there is a link with room; what is short waits a moment for one. What is not sent is said again by who wanted it.
     pub fn say(&self, seat: u16, session: u32, body: Body) {
+        let open = self.open.get(&seat);
+        // What is too long to wait for a link is not even encoded: pieces of a part may be asked for by a node that has just gone.
+        if open.is_none() && body.carries() > SHORT {
+            return;
+        }
         let Some(bytes) = (Carried { session, body }).encode() else {
             return;
         };
-        if let Some((_, sender)) = self.open.get(&seat) {
+        if let Some((_, sender)) = open {
             let _ = sender.try_send(bytes);
         } else if bytes.len() <= SHORT {
             let mut kept = self.kept.borrow_mut();

@@ -193,7 +193,8 @@ pub(super) fn none_of(other: &Other, more: &[String]) -> String {
         None => format!("a checkpoint of job {}", other.job),
     };
     let more = match more.is_empty() {
-        true => "nothing of it is on the job's nodes, on nodes that say that they hold something of it, or on the parallel file system"
+        true => "nothing of it is on the job's nodes, on nodes that say that they hold something of it (by gpuosd, within half a minute after the \
+                 job's first checkpoint), or on the parallel file system"
             .to_string(),
         false => more.join("; "),
     };

@@ -16,6 +16,7 @@ mod memory;
 mod mig;
 mod mig_fails;
 mod mig_health;
+mod mig_killed;
 mod mig_memory;
 mod mig_switch;
 mod mps;

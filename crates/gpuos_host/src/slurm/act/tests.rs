@@ -230,6 +230,10 @@ fn a_job_is_requeued_where_it_runs_and_released_once_it_waits() {
     let start = "scontrol update JobId=7 StartTime=now";
     let play = Play::new(&[(QUEUE, Ok(&pending)), (PAUSE, Ok("")), (start, Ok(""))]);
     assert!(matches!(play.act(&release(false)), Outcome::Done(_)));
+    // After `--requeue=expedite`.
+    let expediting = job("EXPEDITING", &[("NodeList", "")]);
+    let play = Play::new(&[(QUEUE, Ok(&expediting)), (PAUSE, Ok("")), (start, Ok(""))]);
+    assert!(matches!(play.act(&release(false)), Outcome::Done(_)));
     let avoid = "scontrol update JobId=7 StartTime=now ExcNodeList=n8,n1";
     let play = Play::new(&[
         (QUEUE, Ok(&pending)),
