@@ -28,6 +28,7 @@ fn main() {
             "own" => "Own",
             "gate" => "Gate",
             "launch" => "Launch",
+            "graph" => "Graph",
             "pin" => "Pin",
             "stop" => "Stop",
             "refuse" => "Refuse",

@@ -364,14 +364,8 @@ impl Driver {
         // SAFETY: an open library and a C string.
         let address = unsafe { libc::dlsym(self.0, symbol.as_ptr()) };
         assert!(!address.is_null(), "no {name}");
-        let mut all = [0; 11];
-        all[..arguments.len()].copy_from_slice(arguments);
-        let [a, b, c, d, e, f, g, h, i, j, k] = all;
-        type Function = extern "C" fn(u64, u64, u64, u64, u64, u64, u64, u64, u64, u64, u64) -> u32;
-        // SAFETY: a function of the driver, whose arguments all go into registers and stack as words; those that it does not have are
-        // not looked at.
-        let function = unsafe { std::mem::transmute::<*mut c_void, Function>(address) };
-        function(a, b, c, d, e, f, g, h, i, j, k)
+        // SAFETY: a function of the driver, with its arguments.
+        unsafe { gpuos_driver::call(address as usize, arguments) }
     }
 
     fn call(&self, name: &str, arguments: &[u64]) {

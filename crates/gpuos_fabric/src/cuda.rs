@@ -3,43 +3,11 @@
 use std::ffi::{CStr, c_char};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use gpuos_driver::{Access, Location, NO_TIMING, NON_BLOCKING, Prop, code};
+
 use crate::driver::{Driver, Function};
 use crate::near::{Near, Trouble};
 use crate::pages::Pages;
-
-/// CUmemLocation: a device.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct Location {
-    kind: u32,
-    id: i32,
-}
-
-/// CUmemAllocationProp.
-#[repr(C)]
-struct Prop {
-    kind: u32,
-    handle_types: u32,
-    location: Location,
-    win32: usize,
-    flags: [u8; 8],
-}
-
-/// CUmemAccessDesc.
-#[repr(C)]
-struct Access {
-    location: Location,
-    flags: u32,
-}
-
-/// `CU_MEM_LOCATION_TYPE_DEVICE`, and `CU_MEM_ALLOCATION_TYPE_PINNED`.
-const DEVICE: u32 = 1;
-const PINNED: u32 = 1;
-/// `CU_MEM_ACCESS_FLAGS_PROT_READWRITE`.
-const READ_WRITE: u32 = 3;
-/// `CU_STREAM_NON_BLOCKING`, `CU_EVENT_DISABLE_TIMING`.
-const NON_BLOCKING: u64 = 1;
-const NO_TIMING: u64 = 2;
 
 /// See the module.
 pub(crate) struct Cuda {
@@ -100,7 +68,7 @@ impl Cuda {
         // SAFETY: each caller in this module gives the arguments of that function, as CUDA's documentation has them; pointers are to
         // places that live until it returns, and copies are waited for before theirs end.
         match unsafe { self.driver.call(function, words) } {
-            0 => Ok(()),
+            code::OK => Ok(()),
             code => Err(format!("{function:?}: {}", self.name(code))),
         }
     }
@@ -145,20 +113,11 @@ impl Cuda {
     }
 
     fn location(&self) -> Location {
-        Location {
-            kind: DEVICE,
-            id: self.device,
-        }
+        Location::device(self.device)
     }
 
     fn prop(&self) -> Prop {
-        Prop {
-            kind: PINNED,
-            handle_types: 0,
-            location: self.location(),
-            win32: 0,
-            flags: [0; 8],
-        }
+        Prop::at(self.location())
     }
 
     fn frames(&self) -> MutexGuard<'_, Vec<u64>> {
@@ -203,7 +162,7 @@ impl Near for Cuda {
             self.call(Function::cuMemMap, &[at, self.extent, 0, memory, 0])?;
             let access = Access {
                 location: self.location(),
-                flags: READ_WRITE,
+                flags: Access::READ_WRITE,
             };
             let words = [at, self.extent, &raw const access as u64, 1];
             let given = self.call(Function::cuMemSetAccess, &words);

@@ -3,8 +3,7 @@
 use std::ffi::CStr;
 use std::sync::OnceLock;
 
-/// CUresult; 0 is success.
-pub(crate) type Code = u32;
+use gpuos_driver::Code;
 
 macro_rules! functions {
     ($($name:ident)*) => {
@@ -42,27 +41,8 @@ impl Driver {
     /// # Safety
     /// The words are the arguments of that function: as many, and pointers to what it wants, as long as it wants them.
     pub(crate) unsafe fn call(&self, function: Function, a: &[u64]) -> Code {
-        macro_rules! by_count {
-            ($( $count:literal: $($i:literal)*; )*) => {
-                match a.len() {
-                    $( $count => {
-                        type Called = unsafe extern "C" fn($( by_count!(@ $i) ),*) -> Code;
-                        // SAFETY: the address is that function's, and the words are its arguments by the caller's promise.
-                        unsafe { std::mem::transmute::<usize, Called>(self.0[function as usize])($( a[$i] ),*) }
-                    } )*
-                    count => panic!("{count} arguments"),
-                }
-            };
-            (@ $i:literal) => { u64 };
-        }
-        by_count! {
-            0: ;
-            1: 0;
-            2: 0 1;
-            3: 0 1 2;
-            4: 0 1 2 3;
-            5: 0 1 2 3 4;
-        }
+        // SAFETY: the address is that function's, and the words are its arguments by the caller's promise.
+        unsafe { gpuos_driver::call(self.0[function as usize], a) }
     }
 }
 

@@ -4,7 +4,7 @@
 //!     program                                    gpuosd
 //!     hello 1
 //!     ask GPU BYTES HBM        ------>
-//!                              <------   lease GPU HBM HOST REFUGE turn     or "wait", or "refused WHY"
+//!                              <------   lease GPU HBM HOST REFUGE turn     or "wait"; "without GPU WHY"; "refused WHY"
 //!                              <------   park DEADLINE_MS
 //!     parked MS MOVED LEFT     ------>
 //!                              <------   turn
@@ -105,6 +105,13 @@ pub enum ToProgram {
         /// The sentence.
         why: String,
     },
+    /// It gets nothing of one GPU, which it has as the driver gives it.
+    Without {
+        /// The GPU.
+        gpu: Uuid,
+        /// Why, in a sentence.
+        why: String,
+    },
     /// Everything is to leave the memory of GPUs, and nothing to run until the next turn.
     Park {
         /// Within so many milliseconds.
@@ -174,7 +181,7 @@ fn number(word: &str) -> Result<u64, NoMessage> {
 fn sentence(text: &str) -> String {
     let mut all = String::new();
     for letter in text.chars().filter(|letter| !letter.is_control()) {
-        if all.len() + letter.len_utf8() > MAX_LINE - 16 {
+        if all.len() + letter.len_utf8() > MAX_LINE - 48 {
             break;
         }
         all.push(letter);
@@ -261,6 +268,10 @@ impl ToProgram {
             ["refused", ..] => ToProgram::Refused {
                 why: words[1..].join(" "),
             },
+            ["without", gpu, ..] => ToProgram::Without {
+                gpu: Uuid::parse(gpu).ok_or(NoMessage)?,
+                why: words[2..].join(" "),
+            },
             ["park", deadline] => ToProgram::Park {
                 deadline_ms: number(deadline)?,
             },
@@ -286,6 +297,7 @@ impl ToProgram {
                 format!("lease {gpu} {hbm} {host} {refuge} {turn}\n")
             }
             ToProgram::Refused { why } => format!("refused {}\n", sentence(why)),
+            ToProgram::Without { gpu, why } => format!("without {gpu} {}\n", sentence(why)),
             ToProgram::Park { deadline_ms } => format!("park {deadline_ms}\n"),
             ToProgram::Turn => "turn\n".into(),
             ToProgram::Note { text } => format!("note {}\n", sentence(text)),

@@ -42,6 +42,7 @@ fn to_program() -> impl Strategy<Value = ToProgram> {
             }
         }),
         "[ -~]{0,80}".prop_map(|why| ToProgram::Refused { why }),
+        (uuid(), "[ -~]{0,80}").prop_map(|(gpu, why)| ToProgram::Without { gpu, why }),
         any::<u64>().prop_map(|deadline_ms| ToProgram::Park { deadline_ms }),
         Just(ToProgram::Turn),
         "[ -~]{0,80}".prop_map(|text| ToProgram::Note { text }),

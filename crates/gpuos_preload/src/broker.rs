@@ -193,7 +193,8 @@ impl Broker {
         self.connect(None).map_err(failed)?;
         let mut given = Vec::new();
         let mut wait = false;
-        while given.len() < self.gpus.len() {
+        let mut without = Vec::new();
+        while given.len() + without.len() < self.gpus.len() {
             match self.next(PATIENCE).map_err(|error| error.to_string())? {
                 Some(ToProgram::Lease {
                     gpu,
@@ -217,6 +218,15 @@ impl Broker {
                     self.close();
                     return Ok(Asked::Refused);
                 }
+                Some(ToProgram::Without { gpu, why }) => {
+                    let own = self.gpus.iter().filter(|own| own.uuid == gpu);
+                    for Gpu { device, .. } in own {
+                        process::say(format_args!(
+                            "GPU {device}: {why}: the program has its memory as the driver gives it"
+                        ));
+                    }
+                    without.push(gpu);
+                }
                 Some(ToProgram::Note { text }) => process::say(format_args!("{text}")),
                 // Nothing runs yet.
                 Some(ToProgram::Park { .. }) => {
@@ -229,6 +239,13 @@ impl Broker {
                 }
                 None => return Err("it does not answer".into()),
             }
+        }
+        if given.is_empty() && !without.is_empty() {
+            self.close();
+            return Ok(Asked::Refused);
+        }
+        for Gpu { device, .. } in self.gpus.extract_if(.., |gpu| without.contains(&gpu.uuid)) {
+            lease::refuse(device);
         }
         for (uuid, lease) in given {
             let own = self.gpus.iter().filter(|gpu| gpu.uuid == uuid);
@@ -356,7 +373,9 @@ impl Broker {
             ToProgram::Turn => self.back(),
             ToProgram::Note { text } => process::say(format_args!("{text}")),
             // What the process has it keeps.
-            ToProgram::Refused { why } => process::say(format_args!("{why}")),
+            ToProgram::Refused { why } | ToProgram::Without { why, .. } => {
+                process::say(format_args!("{why}"));
+            }
             // Of a gpuosd that did not know the process any more.
             ToProgram::Lease { wait: true, .. } if self.parked.is_none() => self.park(),
             ToProgram::Lease { .. } => {}

@@ -8,21 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::table::{COUNT, ROWS};
 
-/// CUresult.
-pub(crate) type Code = u32;
-
-/// The codes that this library gives or looks for.
-pub(crate) mod code {
-    pub(crate) const OK: u32 = 0;
-    pub(crate) const INVALID: u32 = 1;
-    pub(crate) const OUT_OF_MEMORY: u32 = 2;
-    pub(crate) const INVALID_CONTEXT: u32 = 201;
-    pub(crate) const NOT_FOUND: u32 = 500;
-    pub(crate) const CONTEXT_DESTROYED: u32 = 709;
-    pub(crate) const NOT_SUPPORTED: u32 = 801;
-    pub(crate) const CAPTURE_UNSUPPORTED: u32 = 900;
-    pub(crate) const UNKNOWN: u32 = 999;
-}
+pub(crate) use gpuos_driver::{Code, call, code};
 
 type Dlsym = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
 
@@ -124,6 +110,29 @@ fn open() -> Option<Opened> {
     })
 }
 
+/// Whether this library itself is at this address.
+pub(crate) fn is_own(address: usize) -> bool {
+    static SPAN: OnceLock<(usize, usize)> = OnceLock::new();
+    // Not exported, so it is nobody else's.
+    let span = *SPAN.get_or_init(|| span_of(is_own as *const () as usize));
+    (span.0..span.1).contains(&address)
+}
+
+/// The path of the library that has something at this address.
+pub(crate) fn library_of(address: usize) -> String {
+    // SAFETY: a structure of pointers and numbers, for which zero is a value.
+    let mut info: libc::Dl_info = unsafe { std::mem::zeroed() };
+    // SAFETY: an address, which is only compared, and the structure.
+    let found = unsafe { libc::dladdr(address as *const c_void, &raw mut info) } != 0;
+    if !found || info.dli_fname.is_null() {
+        return "another library".to_string();
+    }
+    // SAFETY: the loader's text, which stays as long as the library does.
+    unsafe { CStr::from_ptr(info.dli_fname) }
+        .to_string_lossy()
+        .into_owned()
+}
+
 /// The addresses that a library takes which has something at `inside`.
 fn span_of(inside: usize) -> (usize, usize) {
     struct Search {
@@ -199,36 +208,4 @@ pub(crate) fn exports(name: *const c_char, address: usize) -> bool {
 /// Whether the driver itself is at this address.
 pub(crate) fn is_at(address: usize) -> bool {
     opened().is_some_and(|opened| (opened.span.0..opened.span.1).contains(&address))
-}
-
-/// Calls a function of the driver: all its arguments are numbers and pointers, so each goes as a word.
-///
-/// # Safety
-/// The words are the arguments of that function: as many, and pointers to what it wants.
-pub(crate) unsafe fn call(address: usize, a: &[u64]) -> Code {
-    macro_rules! by_count {
-        ($( $count:literal: $($i:literal)*; )*) => {
-            match a.len() {
-                $( $count => {
-                    type Function = unsafe extern "C" fn($( by_count!(@ $i) ),*) -> Code;
-                    // SAFETY: the caller's promise.
-                    unsafe { std::mem::transmute::<usize, Function>(address)($( a[$i] ),*) }
-                } )*
-                _ => code::UNKNOWN,
-            }
-        };
-        (@ $i:literal) => { u64 };
-    }
-    if address == 0 {
-        return code::NOT_FOUND;
-    }
-    by_count! {
-        0: ;
-        1: 0;
-        2: 0 1;
-        3: 0 1 2;
-        4: 0 1 2 3;
-        5: 0 1 2 3 4;
-        6: 0 1 2 3 4 5;
-    }
 }

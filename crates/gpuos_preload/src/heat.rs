@@ -3,19 +3,27 @@
 
 use std::sync::Arc;
 
-use crate::memory::{self, KEPT, Memory};
+use gpuos_driver::{Kernel2, LAUNCH_BUFFER};
+
+use crate::graphs::Word;
+use crate::memory::{self, KEPT, Memory, Touch};
 use crate::{pointer, vmm};
 
 /// The most arguments of a kernel that are looked at.
 const ARGUMENTS: u64 = 64;
 
+/// Bytes of mappings that an argument is taken to lead to.
+const MOST: u64 = 64 << 20;
+
 /// Words that may be addresses of what a copy or fill touches: the extents that they lie in.
 #[cold]
 pub(crate) fn words(words: &[u64]) {
     if let Some(mut memory) = memory::try_lock() {
-        for word in words {
-            touch(&mut memory, *word, false);
-        }
+        note(&mut memory, |memory, each| {
+            words
+                .iter()
+                .for_each(|word| touched(memory, *word, false, each));
+        });
     }
 }
 
@@ -26,24 +34,52 @@ pub(crate) fn launch(function: u64, places: u64, extra: u64) {
         return;
     };
     let arguments = arguments(&mut memory, function);
-    if places != 0 {
-        for (which, (_, bytes)) in arguments.iter().enumerate() {
-            let Some(place) =
-                pointer::take::<u64>(places + 8 * which as u64).filter(|place| *place != 0)
-            else {
-                return;
-            };
-            touch_words(&mut memory, place, *bytes);
-        }
-    } else if let Some([1, buffer]) = pointer::take::<[u64; 2]>(extra) {
-        // CU_LAUNCH_PARAM_BUFFER_POINTER: all arguments in a row.
-        let bytes = arguments
-            .iter()
-            .map(|(offset, bytes)| offset + bytes)
-            .max()
-            .unwrap_or(0);
-        touch_words(&mut memory, buffer, bytes);
+    note(&mut memory, |memory, each| {
+        words_of(&arguments, places, extra, |word| {
+            touched(memory, word, true, each);
+        });
+    });
+}
+
+/// A graph that is launched: which extents it touches, the thread that moves finds out.
+#[cold]
+pub(crate) fn graph(exec: u64) {
+    if let Some(mut memory) = memory::try_lock()
+        && memory.touches.len() < KEPT
+    {
+        memory.touches.push(Touch::Graph(exec));
     }
+}
+
+/// Notes extents, as far as there is room for it.
+fn note(memory: &mut Memory, body: impl FnOnce(&Memory, &mut dyn FnMut(u32))) {
+    let mut touches = std::mem::take(&mut memory.touches);
+    body(memory, &mut |number| {
+        if touches.len() < KEPT {
+            touches.push(Touch::Extent(number));
+        }
+    });
+    memory.touches = touches;
+}
+
+/// The extents of what was touched, in its order.
+pub(crate) fn extents(memory: &Memory, touches: &[Touch]) -> Vec<u32> {
+    let mut all = Vec::new();
+    for touch in touches {
+        match touch {
+            Touch::Extent(number) => all.push(*number),
+            Touch::Graph(exec) => {
+                for word in memory.graphs.words(*exec) {
+                    if all.len() < 4 * KEPT {
+                        touched(memory, word.address, word.rest, &mut |number| {
+                            all.push(number)
+                        });
+                    }
+                }
+            }
+        }
+    }
+    all
 }
 
 /// Where the arguments of a kernel lie; nothing where the driver does not tell.
@@ -57,33 +93,84 @@ fn arguments(memory: &mut Memory, function: u64) -> Arc<[(usize, usize)]> {
 }
 
 /// Every word of an argument can be an address: structures have them inside.
-fn touch_words(memory: &mut Memory, at: u64, bytes: usize) {
-    for offset in (0..bytes / 8).map(|word| word as u64 * 8) {
-        if let Some(word) = pointer::take::<u64>(at + offset) {
-            touch(memory, word, true);
+fn words_of(arguments: &[(usize, usize)], places: u64, extra: u64, mut each: impl FnMut(u64)) {
+    let mut of_place = |at: u64, bytes: usize| {
+        for offset in (0..bytes / 8).map(|word| word as u64 * 8) {
+            if let Some(word) = pointer::take::<u64>(at + offset) {
+                each(word);
+            }
+        }
+    };
+    if places != 0 {
+        for (which, (_, bytes)) in arguments.iter().enumerate() {
+            let Some(place) =
+                pointer::take::<u64>(places + 8 * which as u64).filter(|place| *place != 0)
+            else {
+                return;
+            };
+            of_place(place, *bytes);
+        }
+    } else if let Some([LAUNCH_BUFFER, buffer]) = pointer::take::<[u64; 2]>(extra) {
+        let ends = arguments.iter().map(|(offset, bytes)| offset + bytes);
+        of_place(buffer, ends.max().unwrap_or(0));
+    }
+}
+
+/// The words of a graph's kernel that lead to memory of ours, or may later.
+pub(crate) fn kernel_words(memory: &mut Memory, kernel: &Kernel2) -> Vec<Word> {
+    let function = match kernel.first.function {
+        0 => kernel.kernel,
+        function => function,
+    };
+    let arguments = arguments(memory, function);
+    let mut words = Vec::new();
+    words_of(
+        &arguments,
+        kernel.first.places,
+        kernel.first.extra,
+        |word| {
+            words.extend(word_at(memory, word, true));
+        },
+    );
+    words
+}
+
+/// A word, if it leads to memory of ours or may later.
+pub(crate) fn word_at(memory: &Memory, address: u64, rest: bool) -> Option<Word> {
+    let known = memory.at(memory.place(address)).is_some() || memory.graphs.is_reserved(address);
+    known.then_some(Word { address, rest })
+}
+
+/// The extent at an address, and all after it in its range. Of memory that the program maps itself, these are those of the mappings that
+/// follow without a gap, as far as the largest extent.
+fn touched(memory: &Memory, address: u64, rest: bool, each: &mut dyn FnMut(u32)) {
+    let place = memory.place(address);
+    touched_at(memory, place, rest, each);
+    if place == address || !rest {
+        return;
+    }
+    let mut next = address;
+    while let Some((start, map)) = memory.maps.around(next) {
+        if next != address {
+            touched_at(memory, memory.place(next), rest, each);
+        }
+        next = start + map.bytes;
+        if next - address > MOST {
+            return;
         }
     }
 }
 
-/// Notes a touch of the extent at an address, and of all after it in its range.
-fn touch(memory: &mut Memory, address: u64, rest: bool) {
-    let Some((start, range)) = memory.around(address) else {
+/// The same of a place among the ranges.
+fn touched_at(memory: &Memory, place: u64, rest: bool, each: &mut dyn FnMut(u32)) {
+    let Some((_, range)) = memory.at(place) else {
         return;
     };
     let first = range
         .extents
-        .partition_point(|extent| extent.at + extent.bytes <= address);
-    let last = if rest {
-        range.extents.len()
-    } else {
-        (first + 1).min(range.extents.len())
-    };
-    for at in first..last {
-        if memory.touches.len() >= KEPT {
-            return;
-        }
-        if let Some(range) = memory.ranges.get(&start) {
-            memory.touches.push(range.extents[at].number);
-        }
+        .partition_point(|extent| extent.at + extent.bytes <= place);
+    let count = if rest { range.extents.len() } else { 1 };
+    for extent in range.extents.iter().skip(first).take(count) {
+        each(extent.number);
     }
 }

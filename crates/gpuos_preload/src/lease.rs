@@ -14,18 +14,26 @@ pub(crate) struct Lease {
     pub(crate) host: u64,
 }
 
-static LEASES: Mutex<BTreeMap<i32, Lease>> = Mutex::new(BTreeMap::new());
+static LEASES: Mutex<BTreeMap<i32, Option<Lease>>> = Mutex::new(BTreeMap::new());
 
 /// Notes what was given of a device.
 pub(crate) fn set(device: i32, lease: Lease) {
     LEASES
         .lock()
         .unwrap_or_else(PoisonError::into_inner)
-        .insert(device, lease);
+        .insert(device, Some(lease));
 }
 
-/// What was given of it.
-pub(crate) fn of(device: i32) -> Option<Lease> {
+/// Notes that nothing was given of a device.
+pub(crate) fn refuse(device: i32) {
+    LEASES
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .insert(device, None);
+}
+
+/// What was given of it: `Some(None)` is nothing, and `None` that nobody was asked.
+pub(crate) fn of(device: i32) -> Option<Option<Lease>> {
     LEASES
         .lock()
         .unwrap_or_else(PoisonError::into_inner)

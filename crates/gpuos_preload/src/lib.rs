@@ -9,7 +9,9 @@
 //! - [`driver`]: the real ones; `vmm`: those that this library calls itself,
 //! - [`process`]: what it is told by the environment, and why nothing moves any more; `lease`: what gpuosd gives instead; `life`: `cuInit`,
 //!   `fork`, the end,
-//! - [`memory`]: ranges, extents, devices; `heat`: what a program touches; `plan`: what is to move; `mover`: the thread that moves,
+//! - [`memory`]: all that the process has, of `range`s and `device`s; `maps`: what the program maps itself; `ordered`: what it frees in the order
+//!   of streams,
+//! - `heat`, `graphs`: what a program touches; `plan`: what is to move; `mover`: the thread that moves; `shift`: how it does,
 //! - [`broker`]: the thread that talks to gpuosd; [`park`]: giving the GPU to the next job, and having it again,
 //! - `wrappers`, `exports`: the functions that programs get; `lookup`: how they get them; `interpose`: `dlsym` and `dlopen`.
 //!
@@ -19,10 +21,12 @@
 compile_error!("a panic must not end the program that this library is loaded into");
 
 mod broker;
+mod device;
 #[cfg_attr(test, allow(dead_code, reason = "unit tests have no `dlsym` of ours"))]
 mod driver;
 mod exports;
 mod gate;
+mod graphs;
 mod heat;
 #[cfg_attr(test, allow(dead_code, reason = "unit tests have no `dlsym` of ours"))]
 mod interpose;
@@ -30,13 +34,17 @@ mod lease;
 mod life;
 #[cfg_attr(test, allow(dead_code, reason = "unit tests have no `dlsym` of ours"))]
 mod lookup;
+mod maps;
 mod memory;
 mod mover;
 mod mutant;
+mod ordered;
 mod park;
 mod plan;
 mod pointer;
 mod process;
+mod range;
+mod shift;
 mod table;
 mod vmm;
 mod wrappers;

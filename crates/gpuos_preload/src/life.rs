@@ -5,7 +5,7 @@ use std::sync::Once;
 use crate::broker::{self, Asked};
 use crate::mutant::{self, Mutant};
 use crate::table::index;
-use crate::{driver, gate, mover, process};
+use crate::{driver, gate, lookup, mover, process};
 
 /// The driver was initialised. From here on a child of `fork` has none.
 pub(crate) fn begin() {
@@ -33,6 +33,7 @@ pub(crate) fn begin() {
                 Asked::Wait => {}
                 Asked::Go => gate::on(),
             }
+            lookup::look_for_others();
             mover::begin();
         } else {
             process::say(format_args!("the driver has no virtual memory, or libc no room for a handler: the program runs without gpuos's memory"));

@@ -1,7 +1,7 @@
 //! How programs get the driver's functions: by `dlsym` and by `cuGetProcAddress`. What is found is answered by its wrapper; a
 //! function that the table does not know pins the process, since it may touch memory behind the gate.
 
-use std::ffi::c_char;
+use std::ffi::{CStr, c_char};
 
 use crate::{driver, process, table};
 
@@ -30,7 +30,7 @@ pub(crate) fn by_loader(handle: usize, name: *const c_char, caller: usize) -> Op
         return None;
     }
     // SAFETY: as above.
-    let text = unsafe { std::ffi::CStr::from_ptr(name) }.to_bytes();
+    let text = unsafe { CStr::from_ptr(name) }.to_bytes();
     match table::export(text) {
         // Of another library of that name, or no driver: that is not ours.
         Some(index) if driver::real(index) == found => Some(wrapped(index).unwrap_or(found)),
@@ -54,6 +54,33 @@ fn unknown(name: &[u8]) {
         "the program asks the driver for '{}', which this gpuos does not know",
         name.escape_debug()
     ));
+}
+
+/// Functions by which one can see whether another library stands before this one.
+const TELLING: [&CStr; 5] = [
+    c"cuInit",
+    c"cuMemAlloc_v2",
+    c"cuLaunchKernel",
+    c"cuMemcpyHtoDAsync_v2",
+    c"cuGetProcAddress_v2",
+];
+
+/// A library that has functions of the driver too, and is found before this one: what it hands to the driver itself nobody sees.
+pub(crate) fn look_for_others() {
+    for name in TELLING {
+        let found = driver::look(libc::RTLD_DEFAULT as usize, name.as_ptr());
+        // The wrapper's address is no help: where another library has its name, the loader gives that one's for it.
+        if found == 0 || driver::is_own(found) || driver::is_at(found) {
+            continue;
+        }
+        let library = driver::library_of(found);
+        process::pin(format_args!(
+            "{} stands between the program and gpuos with a {} of its own",
+            library.escape_debug(),
+            name.to_string_lossy()
+        ));
+        return;
+    }
 }
 
 /// For a thread's own default stream.

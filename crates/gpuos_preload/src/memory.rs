@@ -4,85 +4,52 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
-use gpuos_memory::policy::Policy;
-use gpuos_memory::table::{self, ExtentId, State, Table, Tier};
+use gpuos_driver::Prop;
+use gpuos_memory::table::Tier;
 use gpuos_memory::trace;
 
+use crate::device::Device;
 use crate::driver::code;
-use crate::lease;
+use crate::graphs::Graphs;
+use crate::maps::{FIRST_HANDLE, Held as Holding, Maps};
 use crate::mutant::{self, Mutant};
-use crate::process::{self, BLOCK};
-use crate::vmm::{self, Answer, Place};
+use crate::process::BLOCK;
+use crate::range::{Context, Freed, Native, Ordered, Pool, Range, Small};
+use crate::vmm::{self, Answer};
 
 /// Touches that are kept until the mover takes them.
 pub(crate) const KEPT: usize = 4096;
 
-/// Bytes that move at once, and room that is kept for it in host memory.
-pub(crate) const BATCH: u64 = 256 << 20;
-
-/// Attributes of devices.
-const HAS_VIRTUAL_MEMORY: u64 = 102;
-const NODE: u64 = 134;
-const HAS_VIRTUAL_MEMORY_OF_HOST: u64 = 141;
-
-/// A piece of a range that is moved as a whole.
-pub(crate) struct Extent {
-    pub(crate) at: u64,
-    pub(crate) bytes: u64,
-    /// Its physical memory.
-    pub(crate) handle: u64,
-    pub(crate) id: ExtentId,
-    /// By which the policy knows it.
-    pub(crate) number: u32,
-}
-
-/// An allocation.
-pub(crate) struct Range {
-    pub(crate) device: i32,
-    pub(crate) context: u64,
-    /// As the program asked for it.
-    pub(crate) asked: u64,
-    /// Whole blocks.
-    pub(crate) bytes: u64,
-    /// It is never moved any more.
-    pub(crate) pinned: bool,
-    pub(crate) extents: Vec<Extent>,
-    kept: table::Range,
-}
-
-/// A GPU.
-pub(crate) struct Device {
-    pub(crate) table: Table,
-    grant: u64,
-    hbm: u64,
-    /// Bytes of the driver's own allocations, which are small.
-    small: u64,
-    /// The nearest NUMA node.
-    node: i32,
-    /// Addresses at which extents are copied.
-    pub(crate) scratch: Option<u64>,
-    /// Other devices that have access to its memory.
-    peers: BTreeSet<i32>,
-    pub(crate) policy: Option<Box<dyn Policy + Send>>,
-}
-
-/// An allocation that is the driver's.
-struct Small {
-    bytes: u64,
-    device: i32,
-    context: u64,
+/// What was touched.
+#[derive(Clone, Copy)]
+pub(crate) enum Touch {
+    /// An extent, by its number.
+    Extent(u32),
+    /// What a graph touches, by its executable form.
+    Graph(u64),
 }
 
 /// All of it.
 #[derive(Default)]
 pub(crate) struct Memory {
     pub(crate) devices: BTreeMap<i32, Option<Device>>,
+    /// By address; physical memory that the program maps itself by its handle, which is no address.
     pub(crate) ranges: BTreeMap<u64, Range>,
-    small: BTreeMap<u64, Small>,
+    /// Handles of physical memory that is not moved.
+    pub(crate) natives: BTreeMap<u64, Native>,
+    /// What the program has mapped of both.
+    pub(crate) maps: Maps,
+    /// How far from the first one the next virtual handle is.
+    next_handle: u64,
+    pub(crate) small: BTreeMap<u64, Small>,
+    /// Pools that were seen, by their handle.
+    pub(crate) pools: BTreeMap<u64, Pool>,
+    /// Freed in the order of a stream that has not come there yet, or kept for the next who allocates.
+    pub(crate) ordered: Vec<Ordered>,
     /// Freed while a stream captured, when nobody can wait for work: given back later.
     deferred: Vec<(u64, Range)>,
-    /// Contexts that work can be under way in, with the mover's stream in each.
-    pub(crate) contexts: BTreeMap<u64, Option<u64>>,
+    /// Contexts that work can be under way in.
+    pub(crate) contexts: BTreeMap<u64, Context>,
     /// The primary context of each device.
     pub(crate) primaries: BTreeMap<i32, u64>,
     /// Streams that capture, default ones with their thread: no other work can be waited for meanwhile.
@@ -90,9 +57,11 @@ pub(crate) struct Memory {
     /// Ranges and extents by number.
     pub(crate) numbers: Vec<Option<(u64, usize)>>,
     free_numbers: Vec<u32>,
-    pub(crate) touches: Vec<u32>,
+    pub(crate) touches: Vec<Touch>,
     /// Arguments of kernels: offset and bytes.
     pub(crate) kernels: HashMap<u64, Arc<[(usize, usize)]>>,
+    /// What graphs touch.
+    pub(crate) graphs: Graphs,
 }
 
 /// Something lies in host memory.
@@ -165,70 +134,6 @@ pub(crate) fn reap() {
     }
 }
 
-impl Device {
-    /// What is granted of a device. `None`: its memory cannot be in tiers.
-    fn open(device: i32) -> Option<Device> {
-        let grant = process::grant()?;
-        let has = |attribute| vmm::attribute(attribute, device).is_ok_and(|value| value != 0);
-        if !has(HAS_VIRTUAL_MEMORY) || !has(HAS_VIRTUAL_MEMORY_OF_HOST) {
-            process::say(format_args!(
-                "GPU {device} cannot map host memory: its memory is the driver's alone"
-            ));
-            return None;
-        }
-        let node = vmm::attribute(NODE, device).unwrap_or(0).max(0);
-        for place in [Place::Device(device), Place::Node(node)] {
-            if !vmm::granularity(place).is_ok_and(|bytes| bytes > 0 && BLOCK.is_multiple_of(bytes))
-            {
-                process::say(format_args!(
-                    "GPU {device} maps memory in pieces that are not 2 MiB: its memory is the driver's alone"
-                ));
-                return None;
-            }
-        }
-        let total = vmm::total(device).ok()?;
-        let (bytes, hbm, host) = match lease::of(device) {
-            // gpuosd's word, whatever the environment says.
-            Some(lease) => {
-                let hbm = lease.hbm.min(total);
-                // The driver keeps some of what NVML shows.
-                let bytes = lease.bytes - (lease.hbm - hbm);
-                (bytes.min(grant.bytes), hbm, lease.host)
-            }
-            None => {
-                let hbm = grant.hbm.unwrap_or(u64::MAX).min(grant.bytes).min(total);
-                // What moves has room in both tiers meanwhile.
-                (grant.bytes, hbm, grant.bytes - hbm + hbm.min(BATCH))
-            }
-        };
-        Some(Device {
-            table: Table::new(hbm / BLOCK, host.div_ceil(BLOCK)),
-            grant: bytes,
-            hbm,
-            small: 0,
-            node,
-            scratch: None,
-            peers: BTreeSet::new(),
-            policy: None,
-        })
-    }
-
-    /// Where a tier is.
-    pub(crate) fn place(&self, device: i32, tier: Tier) -> Place {
-        match tier {
-            Tier::Hbm => Place::Device(device),
-            Tier::Host => Place::Node(self.node),
-        }
-    }
-
-    /// Small allocations take of the GPU's memory too.
-    fn count_small(&mut self, more: u64, less: u64) {
-        self.small = (self.small + more).saturating_sub(less);
-        self.table
-            .grant(Tier::Hbm, self.hbm.saturating_sub(self.small) / BLOCK);
-    }
-}
-
 impl Memory {
     /// A device, as it is when it is asked for the first time.
     pub(crate) fn device(&mut self, device: i32) -> Option<&mut Device> {
@@ -241,10 +146,15 @@ impl Memory {
     /// Bytes that the process uses of a device, in both tiers.
     fn used(&self, device: i32) -> u64 {
         let deferred = self.deferred.iter().map(|(_, range)| range);
+        let ordered = self.ordered.iter().filter_map(|one| match &one.what {
+            Freed::Range(_, range) => Some(range),
+            Freed::Small(_) => None,
+        });
         let ranges = self
             .ranges
             .values()
             .chain(deferred)
+            .chain(ordered)
             .filter(|range| range.device == device);
         let small = self
             .devices
@@ -268,23 +178,67 @@ impl Memory {
         Some((grant.saturating_sub(self.used(device)), grant))
     }
 
-    /// The range that an address lies in, with its start.
+    /// The allocation that an address lies in, with its start.
     pub(crate) fn around(&self, address: u64) -> Option<(u64, &Range)> {
-        let (start, range) = self.ranges.range(..=address).next_back()?;
-        (address - start < range.bytes).then_some((*start, range))
+        self.at(address).filter(|(_, range)| range.held.is_none())
+    }
+
+    /// The same, also of physical memory by its handle.
+    pub(crate) fn at(&self, place: u64) -> Option<(u64, &Range)> {
+        let (start, range) = self.ranges.range(..=place).next_back()?;
+        (place - start < range.bytes).then_some((*start, range))
+    }
+
+    /// Where what an address leads to is among the ranges: at the address itself, or in the memory of a handle.
+    pub(crate) fn place(&self, address: u64) -> u64 {
+        match self.maps.around(address) {
+            Some((start, map)) => map.handle.saturating_add(map.offset + (address - start)),
+            None => address,
+        }
     }
 
     /// A context is there.
     pub(crate) fn saw_context(&mut self, context: u64) {
-        self.contexts.entry(context).or_insert(None);
+        self.contexts.entry(context).or_default();
+    }
+
+    /// Some context of a device.
+    pub(crate) fn context_on(&mut self, device: i32) -> Option<u64> {
+        for (context, known) in &mut self.contexts {
+            if known.device.is_none() {
+                known.device = vmm::device_of(*context).ok();
+            }
+            if known.device == Some(device) {
+                return Some(*context);
+            }
+        }
+        None
     }
 
     /// Allocates. The device is one whose memory is in tiers.
     pub(crate) fn allocate(&mut self, device: i32, context: u64, asked: u64) -> Answer<u64> {
+        let start = self.make(device, context, asked, None)?;
+        self.saw_context(context);
+        Ok(start)
+    }
+
+    /// Physical memory of such a device, for the program to map: a virtual handle.
+    pub(crate) fn create(&mut self, prop: Prop, bytes: u64) -> Answer<u64> {
+        self.make(prop.location.id, 0, bytes, Some(Holding::new(prop)))
+    }
+
+    fn make(
+        &mut self,
+        device: i32,
+        context: u64,
+        asked: u64,
+        held: Option<Holding>,
+    ) -> Answer<u64> {
         let bytes = asked
             .checked_next_multiple_of(BLOCK)
             .ok_or(code::OUT_OF_MEMORY)?;
         let used = self.used(device);
+        let handle = FIRST_HANDLE + self.next_handle;
         let there = self.device(device).ok_or(code::NOT_SUPPORTED)?;
         let within = used
             .checked_add(bytes)
@@ -301,11 +255,18 @@ impl Memory {
             context,
             asked,
             bytes,
-            pinned: !there.peers.is_empty(),
+            // Peers have access to allocations of their own accord, and to other memory where the program says so.
+            pinned: held.is_none() && !there.peers.is_empty(),
             extents: Vec::with_capacity(kept.extents.len()),
             kept,
+            held,
+            pool: 0,
         };
-        let start = match vmm::reserve(bytes) {
+        let start = match &range.held {
+            Some(_) => Ok(handle),
+            None => vmm::reserve(bytes),
+        };
+        let start = match start {
             Ok(start) => start,
             Err(error) => {
                 let _ = there.table.free(&range.kept);
@@ -316,7 +277,16 @@ impl Memory {
             self.give(start, range);
             return Err(error);
         }
-        self.saw_context(context);
+        if range.held.is_some() {
+            self.next_handle += bytes;
+        }
+        self.adopt(start, range);
+        self.look_for_cold();
+        Ok(start)
+    }
+
+    /// Has a range be the program's: its extents get numbers.
+    pub(crate) fn adopt(&mut self, start: u64, mut range: Range) {
         for (at, extent) in range.extents.iter_mut().enumerate() {
             extent.number = self.free_numbers.pop().unwrap_or_else(|| {
                 self.numbers.push(None);
@@ -325,8 +295,6 @@ impl Memory {
             self.numbers[extent.number as usize] = Some((start, at));
         }
         self.ranges.insert(start, range);
-        self.look_for_cold();
-        Ok(start)
     }
 
     /// Frees the range that begins here.
@@ -344,7 +312,8 @@ impl Memory {
         }
     }
 
-    fn forget(&mut self, start: u64) -> Option<Range> {
+    /// Takes a range out, with its memory.
+    pub(crate) fn forget(&mut self, start: u64) -> Option<Range> {
         let range = self.ranges.remove(&start)?;
         for extent in &range.extents {
             self.numbers[extent.number as usize] = None;
@@ -358,12 +327,16 @@ impl Memory {
     }
 
     /// Gives everything of a range back to the driver.
-    fn give(&mut self, start: u64, range: Range) {
+    pub(crate) fn give(&mut self, start: u64, range: Range) {
         for extent in &range.extents {
-            let _ = vmm::unmap(extent.at, extent.bytes);
+            if range.held.is_none() {
+                let _ = vmm::unmap(extent.at, extent.bytes);
+            }
             vmm::release(extent.handle);
         }
-        let _ = vmm::unreserve(start, range.bytes);
+        if range.held.is_none() {
+            let _ = vmm::unreserve(start, range.bytes);
+        }
         if let Some(device) = self.device(range.device) {
             let _ = device.table.free(&range.kept);
         }
@@ -381,7 +354,7 @@ impl Memory {
     pub(crate) fn pin(&mut self, words: &[u64]) -> bool {
         let starts: Vec<u64> = words
             .iter()
-            .filter_map(|word| Some(self.around(*word)?.0))
+            .filter_map(|word| Some(self.at(self.place(*word))?.0))
             .collect();
         for start in &starts {
             if let Some(range) = self.ranges.get_mut(start) {
@@ -401,36 +374,72 @@ impl Memory {
         for (start, range) in self
             .ranges
             .iter_mut()
-            .filter(|(_, range)| range.device == device)
+            .filter(|(_, range)| range.device == device && range.held.is_none())
         {
             range.pinned = true;
-            vmm::access(*start, range.bytes, &devices, true)?;
+            vmm::access(*start, range.bytes, &devices)?;
         }
         Ok(())
     }
 
     /// An allocation of the driver's own.
-    pub(crate) fn saw_small(&mut self, at: u64, bytes: u64, device: i32, context: u64) {
-        if let Some(there) = self.device(device) {
-            there.count_small(bytes, 0);
-            self.small.insert(
-                at,
-                Small {
-                    bytes,
-                    device,
-                    context,
-                },
-            );
+    pub(crate) fn saw_small(&mut self, at: u64, small: Small) {
+        let context = small.context;
+        if let Some(there) = self.device(small.device) {
+            there.count_small(small.bytes, 0);
+            self.small.insert(at, small);
             self.saw_context(context);
         }
     }
 
     /// One of those is freed.
     pub(crate) fn freed_small(&mut self, at: u64) {
-        if let Some(small) = self.small.remove(&at)
-            && let Some(there) = self.device(small.device)
-        {
+        if let Some(small) = self.small.remove(&at) {
+            self.uncount(&small);
+        }
+    }
+
+    /// It counts no more.
+    pub(crate) fn uncount(&mut self, small: &Small) {
+        if let Some(there) = self.device(small.device) {
             there.count_small(0, small.bytes);
+        }
+    }
+
+    /// Physical memory that the driver alone has.
+    pub(crate) fn saw_native(&mut self, handle: u64, device: i32, bytes: u64, prop: Prop) {
+        if let Some(there) = self.device(device) {
+            there.count_small(bytes, 0);
+            let held = Holding::new(prop);
+            let native = Native {
+                device,
+                bytes,
+                held,
+            };
+            self.natives.insert(handle, native);
+        }
+    }
+
+    /// How the program holds the memory of a handle, if that is known.
+    pub(crate) fn holding(&mut self, handle: u64) -> Option<&mut Holding> {
+        match self.ranges.get_mut(&handle) {
+            Some(range) => range.held.as_mut(),
+            None => Some(&mut self.natives.get_mut(&handle)?.held),
+        }
+    }
+
+    /// Frees the memory of a handle that nobody can reach any more.
+    pub(crate) fn drop_held(&mut self, handle: u64) {
+        if !self.holding(handle).is_some_and(|held| held.is_gone()) {
+            return;
+        }
+        match self.natives.remove(&handle) {
+            Some(native) => {
+                if let Some(there) = self.device(native.device) {
+                    there.count_small(0, native.bytes);
+                }
+            }
+            None => self.free(handle),
         }
     }
 
@@ -451,6 +460,22 @@ impl Memory {
         for (start, range) in ended {
             self.give(start, range);
         }
+        // Freed in the order of its streams, or allocated in it.
+        for mut one in std::mem::take(&mut self.ordered) {
+            let ended = one.context == context;
+            match one.what {
+                Freed::Range(start, range) if ended || range.context == context => {
+                    self.give(start, range);
+                    continue;
+                }
+                Freed::Small(small) if ended => {
+                    self.uncount(&small);
+                    continue;
+                }
+                what => one.what = what,
+            }
+            self.ordered.push(one);
+        }
         let small = self
             .small
             .iter()
@@ -460,55 +485,5 @@ impl Memory {
         }
         self.contexts.remove(&context);
         self.kernels.clear();
-    }
-}
-
-impl Device {
-    /// All devices that have access to its memory.
-    pub(crate) fn sharers(&self, device: i32) -> Vec<i32> {
-        std::iter::once(device)
-            .chain(self.peers.iter().copied())
-            .collect()
-    }
-
-    /// Puts physical memory behind a range. What could not be is not in its extents.
-    fn back(&mut self, start: u64, range: &mut Range) -> Answer<()> {
-        let mut at = start;
-        for id in range.kept.extents.clone() {
-            let bytes = self.table.blocks(id).map_or(0, |blocks| blocks * BLOCK);
-            let handle = self.create(range.device, id, bytes)?;
-            if let Err(error) = vmm::map(at, bytes, handle) {
-                vmm::release(handle);
-                return Err(error);
-            }
-            range.extents.push(Extent {
-                at,
-                bytes,
-                handle,
-                id,
-                number: 0,
-            });
-            at += bytes;
-        }
-        vmm::access(start, range.bytes, &self.sharers(range.device), true)
-    }
-
-    /// Physical memory for a new extent. The GPU may have less than was granted: then it is the host's.
-    fn create(&mut self, device: i32, id: ExtentId, bytes: u64) -> Answer<u64> {
-        let tier = match self.table.state(id) {
-            Ok(State::Host) => Tier::Host,
-            _ => Tier::Hbm,
-        };
-        match vmm::create(bytes, self.place(device, tier)) {
-            Err(code::OUT_OF_MEMORY) if tier == Tier::Hbm => {
-                let begun = self
-                    .table
-                    .begin(id, Tier::Host)
-                    .and_then(|_| self.table.end(id, true));
-                begun.map_err(|_| code::OUT_OF_MEMORY)?;
-                vmm::create(bytes, self.place(device, Tier::Host))
-            }
-            created => created,
-        }
     }
 }

@@ -1,16 +1,16 @@
-//! The thread that moves extents: it closes the gate, waits for all work, copies, maps anew, and opens.
+//! The thread that moves extents: it closes the gate, waits for all work, has them moved, and opens.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, Once, TryLockError};
 use std::time::{Duration, Instant};
 
-use gpuos_memory::table::{State, Tier};
+use gpuos_memory::table::Tier;
 
 use crate::driver::code;
-use crate::memory::{self, BATCH, Memory};
+use crate::memory;
 use crate::mutant::{self, Mutant};
 use crate::plan::Plan;
-use crate::{gate, process, vmm};
+use crate::{gate, ordered, process, vmm};
 
 /// How long the thread sleeps when there is nothing to do, and between looks at what was touched.
 const IDLE: Duration = Duration::from_millis(50);
@@ -30,8 +30,15 @@ static DOWN: AtomicU64 = AtomicU64::new(0);
 static UP: AtomicU64 = AtomicU64::new(0);
 static GIVEN_UP: AtomicU64 = AtomicU64::new(0);
 
-fn count(what: &AtomicU64, more: u64) {
-    what.fetch_add(more, Ordering::Relaxed);
+/// Counts an extent that was moved, to host memory or back.
+pub(crate) fn count(down: bool, bytes: u64) {
+    MOVED.fetch_add(1, Ordering::Relaxed);
+    let way = if down { &DOWN } else { &UP };
+    way.fetch_add(bytes, Ordering::Relaxed);
+}
+
+fn count_given_up() {
+    GIVEN_UP.fetch_add(1, Ordering::Relaxed);
 }
 
 /// Bytes that were moved to host memory and back.
@@ -122,6 +129,10 @@ fn run() {
         while !STOP.load(Ordering::SeqCst) && !process::is_pinned() {
             if let Some(_busy) = hold(Duration::MAX).filter(|_| !STOP.load(Ordering::SeqCst)) {
                 memory::reap();
+                let mut memory = memory::lock();
+                if !memory.ordered.is_empty() {
+                    ordered::settle(&mut memory, true);
+                }
             }
             std::thread::sleep(turn(&mut state));
         }
@@ -181,7 +192,7 @@ fn batch(plan: &Plan) {
         return;
     }
     if !mutant::is(Mutant::Inside) && !gate::close() {
-        count(&GIVEN_UP, 1);
+        count_given_up();
         return;
     }
     let _opens = Opens;
@@ -189,7 +200,7 @@ fn batch(plan: &Plan) {
         return;
     }
     if !drain() || (!mutant::is(Mutant::Inside) && !gate::seal()) {
-        count(&GIVEN_UP, 1);
+        count_given_up();
         return;
     }
     let mut memory = memory::lock();
@@ -223,168 +234,4 @@ pub(crate) fn drain() -> bool {
         }
     }
     true
-}
-
-/// An extent on its way.
-struct Moving {
-    start: u64,
-    at: usize,
-    context: u64,
-    /// Its new physical memory.
-    handle: u64,
-    /// Where that is mapped for the copy.
-    scratch: u64,
-}
-
-impl Memory {
-    /// Moves extents of a device to a tier; those that cannot be stay.
-    pub(crate) fn shift(&mut self, device: i32, numbers: impl Iterator<Item = u32>, tier: Tier) {
-        let mut moving = Vec::new();
-        let mut used = 0;
-        for number in numbers {
-            if let Some(one) = self.begin(device, number, tier, used) {
-                used += self.ranges[&one.start].extents[one.at].bytes;
-                moving.push(one);
-            }
-        }
-        // Copies run beside each other, on one stream for each context.
-        let contexts: Vec<u64> = moving.iter().map(|one| one.context).collect();
-        let copied: Vec<bool> = contexts
-            .iter()
-            .map(|context| self.finish(*context))
-            .collect();
-        for (one, copied) in moving.into_iter().zip(copied) {
-            self.end(device, &one, copied);
-        }
-    }
-
-    fn stream(&mut self, context: u64) -> Option<u64> {
-        let stream = self.contexts.get_mut(&context)?;
-        if stream.is_none() {
-            *stream = vmm::within(context, vmm::stream).ok();
-        }
-        *stream
-    }
-
-    fn finish(&mut self, context: u64) -> bool {
-        let stream = self.stream(context);
-        stream.is_some_and(|stream| vmm::within(context, || vmm::finish(stream)).is_ok())
-    }
-
-    /// Begins to copy an extent.
-    fn begin(&mut self, device: i32, number: u32, tier: Tier, used: u64) -> Option<Moving> {
-        let (start, at) = (*self.numbers.get(number as usize)?)?;
-        let range = self
-            .ranges
-            .get(&start)
-            .filter(|range| range.device == device)?;
-        if range.pinned && !mutant::is(Mutant::Pinned) {
-            return None;
-        }
-        let context = range.context;
-        let extent = &range.extents[at];
-        let (from, bytes, id) = (extent.at, extent.bytes, extent.id);
-        if used + bytes > BATCH {
-            return None;
-        }
-        let stream = self.stream(context)?;
-        let there = self.devices.get_mut(&device)?.as_mut()?;
-        if there.scratch.is_none() {
-            there.scratch = vmm::reserve(BATCH).ok();
-        }
-        let scratch = there.scratch? + used;
-        there.table.begin(id, tier).ok()?;
-        let place = there.place(device, tier);
-        let copied = if mutant::is(Mutant::NoCopy) {
-            0
-        } else if mutant::is(Mutant::ShortCopy) {
-            bytes - 4096
-        } else {
-            bytes
-        };
-        let begun = vmm::create(bytes, place).and_then(|handle| {
-            let begun = vmm::map(scratch, bytes, handle).and_then(|()| {
-                let begun = vmm::access(scratch, bytes, &[device], true).and_then(|()| {
-                    if copied == 0 {
-                        Ok(())
-                    } else {
-                        vmm::within(context, || vmm::copy(scratch, from, copied, stream))
-                    }
-                });
-                if begun.is_err() {
-                    let _ = vmm::unmap(scratch, bytes);
-                }
-                begun
-            });
-            if begun.is_err() {
-                vmm::release(handle);
-            }
-            begun.map(|()| handle)
-        });
-        let Ok(handle) = begun else {
-            let _ = there.table.end(id, false);
-            return None;
-        };
-        Some(Moving {
-            start,
-            at,
-            context,
-            handle,
-            scratch,
-        })
-    }
-
-    /// Puts the new memory in the place of the old.
-    fn end(&mut self, device: i32, one: &Moving, copied: bool) {
-        let Some(there) = self.devices.get_mut(&device).and_then(Option::as_mut) else {
-            return;
-        };
-        let devices = there.sharers(device);
-        let Some(range) = self.ranges.get_mut(&one.start) else {
-            return;
-        };
-        let extent = &mut range.extents[one.at];
-        let _ = vmm::unmap(one.scratch, extent.bytes);
-        let (at, bytes) = (extent.at, extent.bytes);
-        let show = |handle: u64| {
-            vmm::map(at, bytes, handle)?;
-            if mutant::is(Mutant::NoAccess) {
-                return Ok(());
-            }
-            vmm::access(at, bytes, &devices, !mutant::is(Mutant::ReadOnly))
-        };
-        let moved = copied
-            && vmm::unmap(extent.at, extent.bytes).is_ok()
-            && {
-                let shown = show(one.handle).is_ok();
-                if !shown {
-                    // Back to what was there, whose bytes are still good.
-                    let _ = vmm::unmap(extent.at, extent.bytes);
-                    if show(extent.handle).is_err() {
-                        process::pin(format_args!(
-                            "{} MiB at {:#x} could not be mapped again and are lost: the next work that touches them fails",
-                            extent.bytes >> 20,
-                            extent.at
-                        ));
-                    }
-                }
-                shown
-            };
-        let _ = there.table.end(extent.id, moved);
-        if moved {
-            // Nobody can tell what a kernel writes: a copy of the bytes in host memory would be good for nothing.
-            if there.table.state(extent.id) == Ok(State::HbmWithShadow) {
-                let _ = there.table.drop_shadow(extent.id);
-            }
-            vmm::release(std::mem::replace(&mut extent.handle, one.handle));
-            count(&MOVED, 1);
-            let way = match there.table.state(extent.id) {
-                Ok(State::Host) => &DOWN,
-                _ => &UP,
-            };
-            count(way, extent.bytes);
-        } else {
-            vmm::release(one.handle);
-        }
-    }
 }

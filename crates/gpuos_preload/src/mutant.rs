@@ -37,9 +37,21 @@ pub(crate) enum Mutant {
     ParkNothing,
     /// A process that is parked lets calls in.
     ParkOpen,
+    /// Memory that a program maps more than once is moved in its first mapping alone.
+    FirstMap,
+    /// A mapping of a part of an extent begins at the extent's first byte once that was moved.
+    MapOffset,
+    /// What a program has unmapped is mapped again when the memory moves.
+    Unmapped,
+    /// Physical memory of a handle that is gone is kept.
+    HandleKept,
+    /// What is freed in the order of a stream is another stream's at once.
+    PoolOrder,
+    /// What the driver allocates of pools does not count.
+    PoolCount,
 }
 
-const NAMES: [(&str, Mutant); 16] = [
+const NAMES: [(&str, Mutant); 22] = [
     ("graph-gate", Mutant::GraphGate),
     ("launch-gate", Mutant::LaunchGate),
     ("copy-gate", Mutant::CopyGate),
@@ -56,6 +68,12 @@ const NAMES: [(&str, Mutant); 16] = [
     ("fork", Mutant::Fork),
     ("park-nothing", Mutant::ParkNothing),
     ("park-open", Mutant::ParkOpen),
+    ("first-map", Mutant::FirstMap),
+    ("map-offset", Mutant::MapOffset),
+    ("unmapped", Mutant::Unmapped),
+    ("handle-kept", Mutant::HandleKept),
+    ("pool-order", Mutant::PoolOrder),
+    ("pool-count", Mutant::PoolCount),
 ];
 
 /// Whether this error is planted.

@@ -10,7 +10,7 @@ use gpuos_memory::table::Tier;
 
 use crate::memory::{self, Memory};
 use crate::mutant::{self, Mutant};
-use crate::{gate, mover, process};
+use crate::{gate, mover, ordered, process};
 
 /// Between two tries to close the gate.
 const AGAIN: Duration = Duration::from_millis(2);
@@ -38,6 +38,8 @@ pub(crate) fn park() -> Option<Parked> {
     if mutant::is(Mutant::ParkNothing) {
         return Some(Parked::default());
     }
+    // All streams have come to what was freed in them.
+    ordered::settle(&mut memory::lock(), false);
     let mut parked = Parked::default();
     shift(Tier::Host, resident, &mut parked);
     parked.left = memory::lock().bytes_in_hbm();

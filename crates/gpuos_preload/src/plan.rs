@@ -6,7 +6,9 @@ use gpuos_memory::policy::{Answer, Learned, named};
 use gpuos_memory::table::{State, Tier};
 use gpuos_memory::trace;
 
-use crate::memory::{BATCH, Memory};
+use crate::device::BATCH;
+use crate::heat;
+use crate::memory::Memory;
 use crate::mutant::{self, Mutant};
 use crate::process::{self, BLOCK};
 
@@ -47,7 +49,7 @@ impl Memory {
         let mut plan = Plan::default();
         let touches = std::mem::take(&mut self.touches);
         let mut moved = [0_u64; 2];
-        for number in &touches {
+        for number in &heat::extents(self, &touches) {
             let Some((device, tier, bytes)) = self.movable(*number) else {
                 continue;
             };

@@ -1,6 +1,8 @@
 //! The driver's functions that this library calls itself, under names of their own. Each takes and gives values; the pointers that the
 //! driver wants are to places of this module that live until the call is done.
 
+use gpuos_driver::{Access, Kernel2, Location, Memcpy3D, Memset, NO_TIMING, NON_BLOCKING, Prop};
+
 use crate::driver::{self, Code, code};
 use crate::table::index;
 
@@ -34,49 +36,16 @@ pub(crate) enum Place {
     Node(i32),
 }
 
-/// CUmemLocation.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct Location {
-    kind: u32,
-    id: i32,
-}
-
-/// CUmemAllocationProp.
-#[repr(C)]
-struct Prop {
-    /// Pinned, the only one.
-    kind: u32,
-    handle_types: u32,
-    location: Location,
-    win32: usize,
-    flags: [u8; 8],
-}
-
-/// CUmemAccessDesc.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct Access {
-    location: Location,
-    flags: u32,
-}
-
 impl Place {
     fn location(self) -> Location {
         match self {
-            Place::Device(id) => Location { kind: 1, id },
-            Place::Node(id) => Location { kind: 3, id },
+            Place::Device(id) => Location::device(id),
+            Place::Node(id) => Location::node(id),
         }
     }
 
     fn prop(self) -> Prop {
-        Prop {
-            kind: 1,
-            handle_types: 0,
-            location: self.location(),
-            win32: 0,
-            flags: [0; 8],
-        }
+        Prop::at(self.location())
     }
 }
 
@@ -111,9 +80,9 @@ pub(crate) fn release(handle: u64) {
     let _ = call(index::cuMemRelease, &[handle]);
 }
 
-/// Maps physical memory, without access.
-pub(crate) fn map(at: u64, bytes: u64, handle: u64) -> Answer<()> {
-    call(index::cuMemMap, &[at, bytes, 0, handle, 0])
+/// Maps physical memory from an offset on, without access.
+pub(crate) fn map(at: u64, bytes: u64, handle: u64, offset: u64) -> Answer<()> {
+    call(index::cuMemMap, &[at, bytes, offset, handle, 0])
 }
 
 /// Ends a mapping.
@@ -121,16 +90,8 @@ pub(crate) fn unmap(at: u64, bytes: u64) -> Answer<()> {
     call(index::cuMemUnmap, &[at, bytes])
 }
 
-/// Lets devices read a mapping, and write it too.
-pub(crate) fn access(at: u64, bytes: u64, devices: &[i32], write: bool) -> Answer<()> {
-    let flags = if write { 3 } else { 1 };
-    let list: Vec<Access> = devices
-        .iter()
-        .map(|id| Access {
-            location: Place::Device(*id).location(),
-            flags,
-        })
-        .collect();
+/// Gives access to a mapping.
+pub(crate) fn access(at: u64, bytes: u64, list: &[Access]) -> Answer<()> {
     call(
         index::cuMemSetAccess,
         &[at, bytes, list.as_ptr() as u64, list.len() as u64],
@@ -203,7 +164,7 @@ pub(crate) fn synchronize() -> Answer<()> {
 
 /// A stream that waits for no other.
 pub(crate) fn stream() -> Answer<u64> {
-    get(index::cuStreamCreate, &[1])
+    get(index::cuStreamCreate, &[NON_BLOCKING])
 }
 
 /// Waits for a stream.
@@ -260,4 +221,100 @@ pub(crate) fn argument(function: u64, which: u64) -> Option<(usize, usize)> {
     let found = call(index::cuFuncGetParamInfo, &words)
         .or_else(|_| call(index::cuKernelGetParamInfo, &words));
     found.is_ok().then_some((offset, size))
+}
+
+/// The pool that a device allocates from.
+pub(crate) fn pool_of(device: i32) -> Answer<u64> {
+    get(
+        index::cuDeviceGetMemPool,
+        &[u64::from(device.cast_unsigned())],
+    )
+}
+
+/// The pool that it has of itself.
+pub(crate) fn default_pool(device: i32) -> Answer<u64> {
+    get(
+        index::cuDeviceGetDefaultMemPool,
+        &[u64::from(device.cast_unsigned())],
+    )
+}
+
+/// The context of a stream.
+pub(crate) fn context_of(stream: u64) -> Answer<u64> {
+    let mut context = 0_u64;
+    call(index::cuStreamGetCtx, &[stream, &raw mut context as u64])?;
+    Ok(context)
+}
+
+/// An event that marks how far a stream of a context is.
+pub(crate) fn mark(context: u64, stream: u64) -> Answer<u64> {
+    within(context, || {
+        let event = get(index::cuEventCreate, &[NO_TIMING])?;
+        match call(index::cuEventRecord, &[event, stream]) {
+            Ok(()) => Ok(event),
+            Err(error) => {
+                let _ = destroy_event(event);
+                Err(error)
+            }
+        }
+    })
+}
+
+/// Whether a stream has come to an event: an error where it has not.
+pub(crate) fn is_done(event: u64) -> Answer<()> {
+    call(index::cuEventQuery, &[event])
+}
+
+/// Ends an event.
+pub(crate) fn destroy_event(event: u64) -> Answer<()> {
+    call(index::cuEventDestroy_v2, &[event])
+}
+
+/// The nodes of a graph; at most so many.
+pub(crate) fn nodes(graph: u64, most: usize) -> Answer<Vec<u64>> {
+    let mut count = 0_usize;
+    call(index::cuGraphGetNodes, &[graph, 0, &raw mut count as u64])?;
+    if count > most {
+        return Err(code::NOT_SUPPORTED);
+    }
+    let mut nodes = vec![0_u64; count];
+    if count > 0 {
+        let words = [graph, nodes.as_mut_ptr() as u64, &raw mut count as u64];
+        call(index::cuGraphGetNodes, &words)?;
+    }
+    Ok(nodes)
+}
+
+/// What a node is: a `CUgraphNodeType`.
+pub(crate) fn kind_of(node: u64) -> Answer<u32> {
+    let mut kind = 0_u32;
+    call(index::cuGraphNodeGetType, &[node, &raw mut kind as u64])?;
+    Ok(kind)
+}
+
+/// Parameters of a node, of which all bits are good: a structure of numbers.
+fn parameters<T: Default>(index: usize, node: u64) -> Answer<T> {
+    let mut found = T::default();
+    call(index, &[node, &raw mut found as u64])?;
+    Ok(found)
+}
+
+/// The kernel of a node.
+pub(crate) fn kernel_of(node: u64) -> Answer<Kernel2> {
+    parameters(index::cuGraphKernelNodeGetParams_v2, node)
+}
+
+/// What a node fills.
+pub(crate) fn fill_of(node: u64) -> Answer<Memset> {
+    parameters(index::cuGraphMemsetNodeGetParams, node)
+}
+
+/// What a node copies.
+pub(crate) fn copy_of(node: u64) -> Answer<Memcpy3D> {
+    parameters(index::cuGraphMemcpyNodeGetParams, node)
+}
+
+/// The graph inside a node.
+pub(crate) fn child_of(node: u64) -> Answer<u64> {
+    parameters(index::cuGraphChildGraphNodeGetGraph, node)
 }

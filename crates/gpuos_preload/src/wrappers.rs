@@ -83,6 +83,22 @@ macro_rules! launch {
     };
 }
 
+macro_rules! graph {
+    ($index:literal $name:ident $exec:ident $stream:ident) => {
+        #[allow(non_snake_case, reason = "C's function")]
+        #[cfg_attr(not(test), unsafe(no_mangle))]
+        pub(crate) extern "C" fn $name($exec: u64, $stream: u64) -> u32 {
+            let real = real!($index $exec $stream);
+            let _inside = enter($index, false);
+            if memory::is_cold() {
+                heat::graph($exec);
+            }
+            // SAFETY: the caller's arguments, unchanged.
+            unsafe { real($exec, $stream) }
+        }
+    };
+}
+
 macro_rules! pin {
     ($index:literal $name:ident $($a:ident)*) => {
         #[allow(non_snake_case, clippy::too_many_arguments, reason = "C's function")]
@@ -128,7 +144,7 @@ macro_rules! refuse {
             let real = real!($index $($a)*);
             if !gate::is_off() && memory::lock().pin(&[$($a),*]) {
                 process::say(format_args!(
-                    "{}: memory in tiers has no such handle; allocate what other processes are to share by cuMemCreate, or run without {}",
+                    "{}: memory in tiers has no such handle; ask cuMemCreate for one by its handle type, or run without {}",
                     stringify!($name),
                     process::GRANT
                 ));

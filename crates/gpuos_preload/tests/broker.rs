@@ -313,6 +313,87 @@ fn found_a_program_that_parks_nothing_or_works_on() {
     }
 }
 
+/// Random programs that lose their turn at random moments.
+#[test]
+fn random_programs_are_parked_at_random() {
+    let test = "broker::random_programs_are_parked_at_random";
+    if inside().is_some() {
+        return crate::programs::programs(&Cuda::open(), 1);
+    }
+    let seeds = std::env::var("GPUOS_PRELOAD_SEEDS").unwrap_or_else(|_| "4".to_string());
+    let more = [
+        ("GPUOS_MEM_GRANT", "2147483648"),
+        ("GPUOS_PRELOAD_SEEDS", seeds.as_str()),
+        ("GPUOS_PRELOAD_SHAKE", "6"),
+    ];
+    plays(test, &more, |listener, _| {
+        let mut talk = Talk::accept(&listener);
+        let gpu = talk.begin(None)?;
+        talk.lease(gpu, [16, 2032, 2048], false);
+        let mut turns = 0_u64;
+        // Until the program has ended.
+        loop {
+            std::thread::sleep(Duration::from_millis(20 + turns * 37 % 150));
+            let park = ToProgram::Park {
+                deadline_ms: 60_000,
+            };
+            for (line, left) in [(park.line(), 20), (ToProgram::Turn.line(), 0)] {
+                // A line that nobody takes: the program has ended.
+                let said = talk.lines.get_mut().write_all(line.as_bytes());
+                let told = said.map_err(|_| String::new()).and_then(|()| talk.next());
+                match told {
+                    Ok(FromProgram::Parked { .. } | FromProgram::Back { .. }) => {}
+                    Ok(FromProgram::Bye) | Err(_) if turns > 2 => return Ok(()),
+                    other => return Err(format!("{other:?} after {turns} turns")),
+                }
+                std::thread::sleep(Duration::from_millis(turns % (left + 1)));
+            }
+            turns += 1;
+        }
+    })
+    .unwrap();
+}
+
+/// One of two GPUs is not given: the program has that as the driver gives it, and the other in tiers.
+#[test]
+fn one_gpu_that_is_refused_is_not_both() {
+    let test = "broker::one_gpu_that_is_refused_is_not_both";
+    if inside().is_some() {
+        let cuda = Cuda::open();
+        cuda.context(0);
+        assert_eq!(cuda.info(), (96 * MIB, 96 * MIB));
+        let first = cuda.alloc(80 * MIB);
+        cuda.upload(first + 79 * MIB, &[7; 4096]);
+        cuda.get("cuCtxCreate_v2", &[0, 1]);
+        assert_eq!(cuda.info().1, 64 * MIB);
+        let second = cuda.alloc(8 * MIB);
+        cuda.upload(second, &[8; 4096]);
+        assert_eq!(cuda.download(second, 4096), [8; 4096]);
+        assert_eq!(cuda.download(first + 79 * MIB, 4096), [7; 4096]);
+        return;
+    }
+    let more = [
+        ("GPUOS_MEM_GRANT", "1073741824"),
+        ("GPUOS_CUDA", "devices=2,memory=64M"),
+    ];
+    let said = plays(test, &more, |listener, _| {
+        let mut talk = Talk::accept(&listener);
+        let first = talk.begin(None)?;
+        let FromProgram::Ask { gpu: second, .. } = talk.next()? else {
+            return Err("it asks for one GPU".into());
+        };
+        talk.say(&ToProgram::Without {
+            gpu: second,
+            why: "the job has no such GPU here".into(),
+        });
+        talk.lease(first, [32, 64, 0], false);
+        Ok(())
+    })
+    .unwrap();
+    let told = "gpuos: GPU 1: the job has no such GPU here: the program has its memory as the driver gives it\n";
+    assert_eq!(said.matches(told).count(), 1, "{said}");
+}
+
 #[test]
 fn a_program_without_its_turn_waits_for_it() {
     let test = "broker::a_program_without_its_turn_waits_for_it";

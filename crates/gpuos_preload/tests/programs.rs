@@ -1,5 +1,5 @@
-//! Random programs of 1 to 8 threads, over streams, contexts, graphs, kernels that follow pointers, freeing and allocating, while extents move
-//! at random: bytes are those of a plain reference, and nothing is an illegal access. `GPUOS_PRELOAD_SEEDS=N` runs N programs.
+//! Random programs of 1 to 8 threads, and now and then of 64, over streams, contexts, graphs, memory that they map themselves, pools, kernels
+//! that follow pointers, freeing and allocating, while extents move at random: bytes are those of a plain reference, and nothing is an illegal access. `GPUOS_PRELOAD_SEEDS=N` runs N programs.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -28,8 +28,24 @@ const STEPS: u64 = 40;
 /// The most bytes of a step.
 const MOST: usize = 1024;
 
+/// How a buffer was made.
+#[derive(Clone, Copy)]
+enum Kind {
+    /// By `cuMemAlloc`.
+    Plain,
+    /// By `cuMemAllocAsync`.
+    Pooled,
+    /// Of two handles side by side, all of it mapped a second time at this address.
+    Mapped {
+        alias: u64,
+        handles: [u64; 2],
+        bytes: u64,
+    },
+}
+
 struct Buffer {
     at: u64,
+    kind: Kind,
     /// Windows from its beginning.
     offsets: [u64; WINDOWS],
     wanted: [Vec<u8>; WINDOWS],
@@ -46,13 +62,103 @@ struct Worker<'a> {
     /// Words of it that were used: each is waited for once.
     flagged: u64,
     buffers: Vec<Buffer>,
+    /// Of the context, for memory that belongs to none.
+    device: u32,
+    /// More threads have smaller buffers.
+    many: bool,
     random: Random,
 }
 
 impl Worker<'_> {
+    /// Memory of some kind, and the stream in whose order it is there.
+    fn memory(&mut self, bytes: u64) -> (u64, Kind, usize) {
+        let stream = self.random.below(STREAMS as u64) as usize;
+        match self.random.below(5) {
+            0 => {
+                let at = self.cuda.alloc_async(bytes, self.streams[stream]);
+                self.cuda.ok("cuStreamSynchronize", &[self.streams[stream]]);
+                (at, Kind::Pooled, stream)
+            }
+            1..=2 => {
+                let whole = bytes.next_multiple_of(2 * MIB).max(4 * MIB);
+                let [at, alias] = [(); 2].map(|()| self.cuda.reserve(whole));
+                let parts = [2 * MIB, whole - 2 * MIB];
+                let handles = parts.map(|part| self.cuda.create(part, self.device));
+                for start in [at, alias] {
+                    self.cuda.map(start, parts[0], 0, handles[0], self.device);
+                    self.cuda
+                        .map(start + parts[0], parts[1], 0, handles[1], self.device);
+                }
+                if self.random.below(2) == 0 {
+                    // Mapped, it stays.
+                    handles
+                        .iter()
+                        .for_each(|handle| self.cuda.ok("cuMemRelease", &[*handle]));
+                    let kind = Kind::Mapped {
+                        alias,
+                        handles: [0; 2],
+                        bytes: whole,
+                    };
+                    return (at, kind, stream);
+                }
+                (
+                    at,
+                    Kind::Mapped {
+                        alias,
+                        handles,
+                        bytes: whole,
+                    },
+                    stream,
+                )
+            }
+            _ => (self.cuda.alloc(bytes), Kind::Plain, stream),
+        }
+    }
+
+    /// Frees a buffer, with work under way as far as its kind allows that.
+    fn free(&self, buffer: &Buffer) {
+        let last = self.streams[buffer.last];
+        match buffer.kind {
+            Kind::Plain => self.cuda.ok("cuMemFree_v2", &[buffer.at]),
+            Kind::Pooled => self.cuda.free_async(buffer.at, last),
+            Kind::Mapped {
+                alias,
+                handles,
+                bytes,
+            } => {
+                self.cuda.ok("cuStreamSynchronize", &[last]);
+                for handle in handles.into_iter().filter(|handle| *handle != 0) {
+                    self.cuda.ok("cuMemRelease", &[handle]);
+                }
+                for at in [buffer.at, alias] {
+                    self.cuda.ok("cuMemUnmap", &[at, bytes]);
+                    self.cuda.ok("cuMemAddressFree", &[at, bytes]);
+                }
+            }
+        }
+    }
+
+    /// An address of a buffer's window, by either of its mappings.
+    fn address(&mut self, buffer: usize, window: usize, offset: usize) -> u64 {
+        let second = self.random.below(2) == 0;
+        let buffer = &self.buffers[buffer];
+        let start = match buffer.kind {
+            Kind::Mapped { alias, .. } if second => alias,
+            _ => buffer.at,
+        };
+        start + buffer.offsets[window] + offset as u64
+    }
+
     fn buffer(&mut self) -> Buffer {
-        let bytes = (2 + self.random.below(5)) * MIB + 4096 * self.random.below(3);
-        let at = self.cuda.alloc(bytes);
+        let most = if self.many { 1 } else { 5 };
+        let bytes = (2 + self.random.below(most)) * MIB;
+        let bytes = bytes
+            + if self.many {
+                0
+            } else {
+                4096 * self.random.below(3)
+            };
+        let (at, kind, last) = self.memory(bytes);
         let offsets = [0, 2 * MIB - 2048, bytes - WINDOW as u64]
             .map(|offset| offset.min(bytes - WINDOW as u64));
         // In the smallest buffers the last two are the same.
@@ -68,9 +174,10 @@ impl Worker<'_> {
         });
         Buffer {
             at,
+            kind,
             offsets,
             wanted,
-            last: 0,
+            last,
         }
     }
 
@@ -109,10 +216,7 @@ impl Worker<'_> {
         let words = self.random.below(MOST as u64 / 4) as usize + 1;
         let value = self.random.below(1 << 32) as u32;
         let range = offset..offset + words * 4;
-        let (a, b) = (
-            self.buffers[x].at + self.buffers[x].offsets[v] + offset as u64,
-            self.buffers[y].at + self.buffers[y].offsets[w] + offset as u64,
-        );
+        let (a, b) = (self.address(x, v, offset), self.address(y, w, offset));
         let handle = self.streams[stream];
         match self.random.below(12) {
             0 => {
@@ -164,7 +268,7 @@ impl Worker<'_> {
             9 => self.follow(stream, [x, y], [v, w], offset),
             10 => {
                 // Free it and allocate another one, with work under way.
-                self.cuda.ok("cuMemFree_v2", &[self.buffers[x].at]);
+                self.free(&self.buffers[x]);
                 self.buffers[x] = self.buffer();
             }
             _ => self.check(x),
@@ -173,7 +277,7 @@ impl Worker<'_> {
 
     fn walk(&mut self, stream: usize, x: usize, v: usize, value: u32) {
         self.order(stream, &[x]);
-        let at = self.buffers[x].at + self.buffers[x].offsets[v];
+        let at = self.address(x, v, 0);
         let steps = 64;
         self.launch(3, stream, &[at, WINDOW as u64, steps, value.into()]);
         let mut state = u64::from(value) | 1;
@@ -188,22 +292,33 @@ impl Worker<'_> {
         }
     }
 
-    /// Captures two fills and launches the graph three times, the last time with what it waits for held back.
-    fn graph(&mut self, stream: usize, x: usize, v: usize, offset: usize, value: u32) {
-        self.order(stream, &[x]);
-        let (at, handle) = (
-            self.buffers[x].at + self.buffers[x].offsets[v] + offset as u64,
-            self.streams[stream],
-        );
+    /// A graph of two fills.
+    fn captured(&self, stream: usize, at: u64, value: u32) -> u64 {
+        let handle = self.streams[stream];
         self.cuda.ok("cuStreamBeginCapture_v2", &[handle, 2]);
         self.launch(0, stream, &[at, 1, 2]);
         self.launch(0, stream, &[at + 4, value.into(), 2]);
         let mut graph = 0_u64;
         self.cuda
             .ok("cuStreamEndCapture", &[handle, &raw mut graph as u64]);
+        graph
+    }
+
+    /// Captures two fills and launches the graph three times, the last time with what it waits for held back.
+    fn graph(&mut self, stream: usize, x: usize, v: usize, offset: usize, value: u32) {
+        self.order(stream, &[x]);
+        let (at, handle) = (self.address(x, v, offset), self.streams[stream]);
+        let graph = self.captured(stream, at, value);
         let exec = self.cuda.get("cuGraphInstantiateWithFlags", &[graph, 0]);
         for _ in 0..2 {
             self.cuda.ok("cuGraphLaunch", &[exec, handle]);
+        }
+        let mut value = value;
+        if self.random.below(4) == 0 {
+            value = value.wrapping_add(1);
+            let other = self.captured(stream, at, value);
+            self.cuda.ok("cuGraphExecUpdate_v2", &[exec, other, 0]);
+            self.cuda.ok("cuGraphDestroy", &[other]);
         }
         let held = self.random.below(8) == 0;
         if held {
@@ -228,8 +343,7 @@ impl Worker<'_> {
             return;
         }
         self.order(stream, &[x, y]);
-        let target = self.buffers[y].at + self.buffers[y].offsets[w] + offset as u64;
-        let at = self.buffers[x].at + self.buffers[x].offsets[v] + offset as u64;
+        let (at, target) = (self.address(x, v, offset), self.address(y, w, offset));
         let bytes = target.to_le_bytes();
         self.cuda.ok(
             "cuMemcpyHtoDAsync_v2",
@@ -244,23 +358,22 @@ impl Worker<'_> {
     fn check(&mut self, x: usize) {
         self.cuda
             .ok("cuStreamSynchronize", &[self.streams[self.buffers[x].last]]);
-        for (offset, wanted) in self.buffers[x].offsets.iter().zip(&self.buffers[x].wanted) {
-            let found = self.cuda.download(self.buffers[x].at + offset, WINDOW);
-            assert!(found == *wanted, "bytes differ");
+        for window in 0..WINDOWS {
+            let at = self.address(x, window, 0);
+            let found = self.cuda.download(at, WINDOW);
+            assert!(found == self.buffers[x].wanted[window], "bytes differ");
         }
     }
 }
 
 /// One program: each thread has its buffers, streams and one of the contexts.
-fn program(cuda: &Cuda, contexts: &[u64], kernels: &[u64; 6], seed: u64) {
-    let threads = 1 + seed % 8;
+fn program(cuda: &Cuda, contexts: &[(u64, u32)], kernels: &[u64; 6], seed: u64) {
+    let threads = if seed % 32 == 31 { 64 } else { 1 + seed % 8 };
     std::thread::scope(|scope| {
         for thread in 0..threads {
             scope.spawn(move || {
-                cuda.ok(
-                    "cuCtxSetCurrent",
-                    &[contexts[(thread as usize) % contexts.len()]],
-                );
+                let (context, device) = contexts[(thread as usize) % contexts.len()];
+                cuda.ok("cuCtxSetCurrent", &[context]);
                 let mut worker = Worker {
                     cuda,
                     kernels,
@@ -269,7 +382,9 @@ fn program(cuda: &Cuda, contexts: &[u64], kernels: &[u64; 6], seed: u64) {
                     flag: cuda.flag(),
                     flagged: 0,
                     buffers: Vec::new(),
-                    random: Random(seed * 8 + thread),
+                    device,
+                    many: threads > 8,
+                    random: Random(seed * 64 + thread),
                 };
                 for _ in 0..BUFFERS {
                     let buffer = worker.buffer();
@@ -280,9 +395,11 @@ fn program(cuda: &Cuda, contexts: &[u64], kernels: &[u64; 6], seed: u64) {
                 }
                 for x in 0..BUFFERS {
                     worker.check(x);
-                    cuda.ok("cuMemFree_v2", &[worker.buffers[x].at]);
+                    worker.free(&worker.buffers[x]);
                 }
                 for stream in worker.streams {
+                    // What is freed in its order is freed.
+                    cuda.ok("cuStreamSynchronize", &[stream]);
                     cuda.ok("cuStreamDestroy_v2", &[stream]);
                 }
             });
@@ -291,7 +408,7 @@ fn program(cuda: &Cuda, contexts: &[u64], kernels: &[u64; 6], seed: u64) {
 }
 
 /// Runs some programs, on one device or on two.
-fn programs(cuda: &Cuda, devices: u64) {
+pub fn programs(cuda: &Cuda, devices: u64) {
     cuda.ok("cuInit", &[0]);
     let count = |name: &str, default| {
         std::env::var(name).map_or(default, |n| n.parse::<u64>().expect("a number"))
@@ -300,8 +417,9 @@ fn programs(cuda: &Cuda, devices: u64) {
         count("GPUOS_PRELOAD_FIRST", 0),
         count("GPUOS_PRELOAD_SEEDS", 50),
     );
-    let contexts: Vec<u64> = (0..2)
-        .map(|which| cuda.get("cuCtxCreate_v2", &[0, which % devices]))
+    let contexts: Vec<(u64, u32)> = (0..2)
+        .map(|which| which % devices)
+        .map(|device| (cuda.get("cuCtxCreate_v2", &[0, device]), device as u32))
         .collect();
     let kernels = ["fill", "add", "copy", "walk", "wait", "chase"].map(|name| cuda.kernel(name));
     static RUNNING: AtomicU64 = AtomicU64::new(0);
@@ -316,13 +434,14 @@ fn programs(cuda: &Cuda, devices: u64) {
         RUNNING.store(seed, Ordering::SeqCst);
         program(cuda, &contexts, &kernels, seed);
     }
-    for context in contexts {
+    for (context, _) in contexts {
         cuda.ok("cuCtxSetCurrent", &[context]);
         cuda.ok("cuCtxSynchronize", &[]);
         // What was freed while another thread captured is given back when somebody allocates.
         let at = cuda.alloc(2 * MIB);
         cuda.ok("cuMemFree_v2", &[at]);
-        assert_eq!(cuda.info().0, 256 * MIB, "all is freed");
+        let (free, all) = cuda.info();
+        assert_eq!(free, all, "all is freed");
     }
 }
 
@@ -332,7 +451,7 @@ fn shaken(test: &str, devices: u64, seed: &str) {
     let settings = format!("devices={devices},{SLOW}");
     let said = preloaded(
         test,
-        [256, 16],
+        [2048, 16],
         &settings,
         &[("GPUOS_PRELOAD_SHAKE", seed)],
         |cuda| programs(cuda, devices),
@@ -361,7 +480,9 @@ fn and_on_two_devices() {
 #[test]
 fn and_where_the_policy_moves() {
     let test = "and_where_the_policy_moves";
-    preloaded(test, [256, 16], "memory=64M", &[], |cuda| programs(cuda, 1));
+    preloaded(test, [2048, 16], "memory=64M", &[], |cuda| {
+        programs(cuda, 1)
+    });
 }
 
 /// A thread that gives graphs and kernels and waits for each: nothing else has it wait at the gate.

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
-use crate::common::{Cuda, library, with};
+use crate::common::{Cuda, Flag, library, with};
 
 /// The library that was built for this test.
 pub fn preload() -> PathBuf {
@@ -83,7 +83,7 @@ pub fn planted(test: &str, mutant: &str, settings: &str, more: &[(&str, &str)]) 
         .arg("120")
         .arg(std::env::current_exe().expect("this program"));
     again.args(["--exact", test, "--nocapture", "--test-threads=1"]);
-    again.envs(variables(folder.path(), 256, 16, settings));
+    again.envs(variables(folder.path(), 2048, 16, settings));
     again
         .env("GPUOS_PRELOAD_MUTANT", mutant)
         .env("GPUOS_CUDA_TEST", test);
@@ -92,6 +92,11 @@ pub fn planted(test: &str, mutant: &str, settings: &str, more: &[(&str, &str)]) 
         .env_remove("CUDA_VISIBLE_DEVICES");
     again.envs(more.iter().copied());
     again.output().expect("timeout of coreutils")
+}
+
+/// CUmemAllocationProp: pinned, with a type of handle, on a device, for RDMA.
+pub fn prop(handle_types: u32, device: u32, rdma: u32) -> [u32; 8] {
+    [1, handle_types, 1, device, 0, 0, rdma << 8, 0]
 }
 
 /// Calls that a test makes often.
@@ -104,5 +109,68 @@ impl Cuda {
             &[&raw mut free as u64, &raw mut total as u64],
         );
         (free, total)
+    }
+
+    // What expandable segments do.
+
+    pub fn create_code(&self, bytes: u64, prop: &[u32; 8]) -> Result<u64, u32> {
+        let mut handle = 0_u64;
+        let words = [&raw mut handle as u64, bytes, prop.as_ptr() as u64, 0];
+        match self.code("cuMemCreate", &words) {
+            0 => Ok(handle),
+            code => Err(code),
+        }
+    }
+
+    pub fn create(&self, bytes: u64, device: u32) -> u64 {
+        self.create_code(bytes, &prop(0, device, 0))
+            .expect("memory")
+    }
+
+    pub fn reserve(&self, bytes: u64) -> u64 {
+        self.get("cuMemAddressReserve", &[bytes, 0, 0, 0])
+    }
+
+    pub fn allow(&self, at: u64, bytes: u64, device: u32, flags: u32) -> u32 {
+        let access = [1, device, flags];
+        self.code("cuMemSetAccess", &[at, bytes, access.as_ptr() as u64, 1])
+    }
+
+    pub fn map(&self, at: u64, bytes: u64, offset: u64, handle: u64, device: u32) {
+        self.ok("cuMemMap", &[at, bytes, offset, handle, 0]);
+        assert_eq!(self.allow(at, bytes, device, 3), 0);
+    }
+
+    // Stream-ordered allocations.
+
+    pub fn alloc_async(&self, bytes: u64, stream: u64) -> u64 {
+        self.get("cuMemAllocAsync", &[bytes, stream])
+    }
+
+    pub fn free_async(&self, at: u64, stream: u64) {
+        self.ok("cuMemFreeAsync", &[at, stream]);
+    }
+
+    /// An attribute of a pool.
+    pub fn pool_attribute(&self, pool: u64, which: u64) -> u64 {
+        let mut value = 0_u64;
+        self.ok(
+            "cuMemPoolGetAttribute",
+            &[pool, which, &raw mut value as u64],
+        );
+        value
+    }
+
+    pub fn set_pool_attribute(&self, pool: u64, which: u64, value: u64) {
+        self.ok(
+            "cuMemPoolSetAttribute",
+            &[pool, which, &raw const value as u64],
+        );
+    }
+
+    /// A stream that stands still until the flag has the value.
+    pub fn held(&self, stream: u64, flag: &Flag) {
+        let wait = self.kernel("wait");
+        assert_eq!(self.launch(wait, stream, &[flag.0, 1]), 0);
     }
 }

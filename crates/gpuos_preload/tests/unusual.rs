@@ -259,6 +259,70 @@ fn what_is_used_comes_in() {
 }
 
 #[test]
+fn managed_memory_is_the_drivers() {
+    let test = "managed_memory_is_the_drivers";
+    let more = [("GPUOS_PRELOAD_SHAKE", "14")];
+    preloaded(test, [64, 16], "memory=32M", &more, |cuda| {
+        cuda.context(0);
+        let stream = cuda.stream();
+        let managed = cuda.get("cuMemAllocManaged", &[40 * MIB, 1]);
+        let own = cuda.alloc(4 * MIB);
+        assert_eq!(cuda.info(), (60 * MIB, 64 * MIB));
+        cuda.ok("cuMemPrefetchAsync", &[managed, 40 * MIB, 0, stream]);
+        cuda.ok("cuMemAdvise", &[managed, 40 * MIB, 1, 0]);
+        let (fill, copy) = (cuda.kernel("fill"), cuda.kernel("copy"));
+        assert_eq!(cuda.launch(fill, stream, &[managed, 9, MIB]), 0);
+        assert_eq!(cuda.launch(copy, stream, &[own, managed, 4 * MIB]), 0);
+        cuda.ok("cuStreamSynchronize", &[stream]);
+        assert_eq!(cuda.download(own + 4 * MIB - 4, 4), 9_u32.to_le_bytes());
+        cuda.ok("cuMemFree_v2", &[managed]);
+        assert_eq!(cuda.info(), (60 * MIB, 64 * MIB));
+    });
+}
+
+/// Sizes that are none, memory that was freed: each call says what the driver says of its own.
+#[test]
+fn what_is_wrong_is_said_as_the_driver_says_it() {
+    let wrong = |cuda: &crate::common::Cuda| {
+        cuda.context(0);
+        let mut out = 0_u64;
+        let to = &raw mut out as u64;
+        let at = cuda.alloc(4 * MIB);
+        let bytes = [1_u8; 4096];
+        let source = bytes.as_ptr() as u64;
+        cuda.ok("cuMemcpyHtoD_v2", &[at, source, 4096]);
+        cuda.ok("cuMemFree_v2", &[at]);
+        let stream = cuda.stream();
+        let calls: [(&str, &[u64]); 10] = [
+            ("cuMemAlloc_v2", &[to, 0]),
+            ("cuMemAlloc_v2", &[to, u64::MAX]),
+            ("cuMemAlloc_v2", &[to, u64::MAX - (4 << 20)]),
+            ("cuMemAlloc_v2", &[0, 4 * MIB]),
+            ("cuMemAllocAsync", &[to, u64::MAX, stream]),
+            ("cuMemAllocAsync", &[0, 4 * MIB, stream]),
+            ("cuMemFree_v2", &[at]),
+            ("cuMemFree_v2", &[at + 4096]),
+            ("cuMemFreeAsync", &[at, stream]),
+            ("cuMemRelease", &[at]),
+        ];
+        let said: Vec<u32> = calls
+            .iter()
+            .map(|(name, words)| cuda.code(name, words))
+            .collect();
+        // The last one: what it touches is gone, and the context has failed.
+        let gone = cuda.code("cuMemcpyHtoD_v2", &[at, source, 4096]);
+        println!("said {said:?} {}", gone != 0);
+        assert_eq!(said, [1, 2, 2, 1, 2, 1, 1, 1, 1, 1]);
+        assert!(gone != 0);
+    };
+    let test = "what_is_wrong_is_said_as_the_driver_says_it";
+    let none = with(test, &[("GPUOS_CUDA", "memory=32M")], wrong);
+    if none.is_some() {
+        preloaded(test, [64, 16], "memory=32M", &[], wrong);
+    }
+}
+
+#[test]
 fn a_grant_that_is_none_changes_nothing() {
     let folder = folder();
     let mut all = variables(folder.path(), 64, 16, "memory=32M");

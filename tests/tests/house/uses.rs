@@ -13,7 +13,7 @@ pub const THINKING: [&str; 7] = [
 ];
 
 /// For each crate, the crates of this workspace that it may use. None may use a plugin.
-pub const MAY_USE: [(&str, &[&str]); 33] = [
+pub const MAY_USE: [(&str, &[&str]); 34] = [
     ("gpuos_model", &[]),
     ("gpuos_placement", &["gpuos_model"]),
     ("gpuos_core", &["gpuos_model"]),
@@ -63,15 +63,19 @@ pub const MAY_USE: [(&str, &[&str]); 33] = [
         ],
     ),
     ("gpuos_program", &[]),
+    ("gpuos_driver", &[]),
     // The simulated driver is what its tests run on.
     (
         "gpuos_fabric",
-        &["gpuos_memory", "gpuos_model", "gpuos_cuda"],
+        &["gpuos_driver", "gpuos_memory", "gpuos_model", "gpuos_cuda"],
     ),
     ("libgpuos", &["gpuos_program", "gpuos_fabric", "gpuos_cuda"]),
     ("libscr", &["gpuos_program"]),
     // The simulated driver is what its tests run on.
-    ("gpuos_preload", &["gpuos_memory", "gpuos_cuda"]),
+    (
+        "gpuos_preload",
+        &["gpuos_driver", "gpuos_memory", "gpuos_cuda"],
+    ),
     (
         "slurm_ffi",
         &["gpuos_model", "gpuos_placement", "gpuos_config"],
@@ -110,6 +114,7 @@ pub const MAY_USE: [(&str, &[&str]); 33] = [
             "gpuos_config",
             "gpuos_host",
             "gpuos_lab",
+            "gpuos_driver",
         ],
     ),
     (
@@ -127,7 +132,8 @@ pub const MAY_USE: [(&str, &[&str]); 33] = [
         "gpuos_nvml",
         &["gpuos_model", "gpuos_core", "gpuos_config", "gpuos_host"],
     ),
-    ("gpuos_cuda", &["gpuos_nvml"]),
+    // Its tests alone: it has structures of its own.
+    ("gpuos_cuda", &["gpuos_nvml", "gpuos_driver"]),
     (
         "gpuosd",
         &[
@@ -140,6 +146,7 @@ pub const MAY_USE: [(&str, &[&str]); 33] = [
             "gpuos_host",
             "gpuos_daemon",
             // What its tests run on.
+            "gpuos_driver",
             "gpuos_nvml",
             "gpuos_cuda",
             "gpuos_preload",

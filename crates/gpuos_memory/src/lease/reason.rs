@@ -56,6 +56,16 @@ pub enum Refused {
     Grows,
 }
 
+impl Refused {
+    /// Whether it is about the process or its job, and not about one GPU.
+    pub fn is_about_all(&self) -> bool {
+        matches!(
+            self,
+            Refused::NoJob | Refused::Ending | Refused::TooMany { .. }
+        )
+    }
+}
+
 impl fmt::Display for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

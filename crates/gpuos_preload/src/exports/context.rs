@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{Call, own};
 use crate::vmm::{self, Answer};
-use crate::{gate, memory, mover, pointer};
+use crate::{gate, memory, mover, ordered, pointer};
 
 /// A context that the call gives by its first argument, and makes the current one.
 fn made(call: &Call<'_>, to: u64) -> Answer<()> {
@@ -43,7 +43,7 @@ fn let_go(call: &Call<'_>, device: u64) -> Answer<()> {
 const OWN_STREAMS: u64 = 3;
 
 /// What a capture is known by.
-fn key(stream: u64) -> (u64, i32) {
+pub(super) fn key(stream: u64) -> (u64, i32) {
     if stream >= OWN_STREAMS {
         return (stream, 0);
     }
@@ -72,7 +72,9 @@ fn finish(call: &Call<'_>, stream: u64) -> Answer<()> {
 fn destroy(call: &Call<'_>, stream: u64) -> Answer<()> {
     let _inside = gate::enter();
     call.go()?;
-    memory::lock().captures.remove(&key(stream));
+    let mut memory = memory::lock();
+    memory.captures.remove(&key(stream));
+    ordered::ended(&mut memory, key(stream));
     Ok(())
 }
 

@@ -4,7 +4,9 @@ use super::{Call, own};
 use crate::driver::code;
 use crate::memory;
 use crate::mutant::{self, Mutant};
+use crate::ordered;
 use crate::process::BLOCK;
+use crate::range::Small;
 use crate::vmm::{self, Answer};
 use crate::{gate, pointer};
 
@@ -21,6 +23,7 @@ fn allocate(call: &Call<'_>, to: u64, bytes: u64) -> Answer<()> {
     memory::reap();
     let inside = gate::enter();
     let mut memory = memory::lock();
+    ordered::make_room(&mut memory, device, bytes);
     if bytes >= BLOCK && memory.device(device).is_some() {
         pointer::give(to, memory.allocate(device, context, bytes)?);
         return Ok(());
@@ -31,7 +34,13 @@ fn allocate(call: &Call<'_>, to: u64, bytes: u64) -> Answer<()> {
     drop((memory, inside));
     call.go()?;
     if let Some(at) = pointer::take::<u64>(to) {
-        memory::lock().saw_small(at, bytes, device, context);
+        let small = Small {
+            bytes,
+            device,
+            context,
+            pool: 0,
+        };
+        memory::lock().saw_small(at, small);
     }
     Ok(())
 }
@@ -94,12 +103,6 @@ own! { false
         Ok(())
     }
     fn cuMemFree_v2(call: at) {
-        free(call, at)
-    }
-    fn cuMemFreeAsync(call: at, stream) {
-        free(call, at)
-    }
-    fn cuMemFreeAsync_ptsz(call: at, stream) {
         free(call, at)
     }
 }

@@ -2,8 +2,11 @@
 
 mod context;
 mod get;
+mod graphs;
 mod memory;
+mod pools;
 mod tell;
+mod virtual_memory;
 
 pub(crate) use context::{
     cuCtxCreate, cuCtxCreate_v2, cuCtxCreate_v3, cuCtxCreate_v4, cuCtxDestroy, cuCtxDestroy_v2,
@@ -14,12 +17,27 @@ pub(crate) use context::{
     cuStreamDestroy, cuStreamDestroy_v2, cuStreamEndCapture, cuStreamEndCapture_ptsz,
 };
 pub(crate) use get::{cuGetProcAddress, cuGetProcAddress_v2, cuInit};
-pub(crate) use memory::{
-    cuMemAlloc_v2, cuMemAllocPitch_v2, cuMemFree_v2, cuMemFreeAsync, cuMemFreeAsync_ptsz,
+pub(crate) use graphs::{
+    cuGraphExecChildGraphNodeSetParams, cuGraphExecDestroy, cuGraphExecKernelNodeSetParams,
+    cuGraphExecKernelNodeSetParams_v2, cuGraphExecMemcpyNodeSetParams,
+    cuGraphExecMemsetNodeSetParams, cuGraphExecNodeSetParams, cuGraphExecUpdate,
+    cuGraphExecUpdate_v2, cuGraphInstantiate, cuGraphInstantiate_v2, cuGraphInstantiateWithFlags,
+    cuGraphInstantiateWithParams, cuGraphInstantiateWithParams_ptsz,
+};
+pub(crate) use memory::{cuMemAlloc_v2, cuMemAllocPitch_v2, cuMemFree_v2};
+pub(crate) use pools::{
+    cuMemAllocAsync, cuMemAllocAsync_ptsz, cuMemAllocFromPoolAsync, cuMemAllocFromPoolAsync_ptsz,
+    cuMemFreeAsync, cuMemFreeAsync_ptsz, cuMemPoolCreate, cuMemPoolDestroy, cuMemPoolGetAttribute,
+    cuMemPoolSetAccess, cuMemPoolSetAttribute, cuMemPoolTrimTo,
 };
 pub(crate) use tell::{
     cuDeviceTotalMem_v2, cuMemGetAddressRange_v2, cuMemGetInfo_v2, cuPointerGetAttribute,
     cuPointerGetAttributes,
+};
+pub(crate) use virtual_memory::{
+    cuMemAddressFree, cuMemAddressReserve, cuMemCreate, cuMemGetAccess,
+    cuMemGetAllocationPropertiesFromHandle, cuMemMap, cuMemRelease, cuMemRetainAllocationHandle,
+    cuMemSetAccess, cuMemUnmap,
 };
 
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -1,43 +1,46 @@
 //! What tells of memory: programs see the grant as the GPU's memory, and allocations as the driver's own.
 
+use gpuos_driver::{MEMORY_DEVICE, pointer as about};
+
 use super::own;
 use crate::memory::{self, Memory};
-use crate::{pointer, vmm};
-
-/// Attributes of pointers that a range answers otherwise than virtual memory does, and what RDMA asks for.
-const CONTEXT: u32 = 1;
-const KIND: u32 = 2;
-const P2P_TOKENS: u32 = 5;
-const ORDINAL: u32 = 9;
-const START: u32 = 11;
-const SIZE: u32 = 12;
-/// `CU_MEMORYTYPE_DEVICE`.
-const DEVICE: u32 = 2;
+use crate::{ordered, pointer, vmm};
 
 /// Gives an attribute of an address of ours. Answers false where the driver's answer is right.
 fn attribute(memory: &mut Memory, to: u64, which: u32, at: u64) -> bool {
-    let Some((start, range)) = memory.around(at) else {
+    if which == about::P2P_TOKENS {
+        memory.pin(&[at]);
+        return false;
+    }
+    let mapped = memory
+        .maps
+        .around(at)
+        .map(|(start, map)| (start, map.bytes));
+    let Some((place, range)) = memory.at(memory.place(at)) else {
         return false;
     };
-    match which {
-        CONTEXT => pointer::give(to, range.context),
-        KIND => pointer::give(to, DEVICE),
-        ORDINAL => pointer::give(to, range.device),
-        START => pointer::give(to, start),
-        SIZE => pointer::give(to, range.asked),
-        _ => {
-            if which == P2P_TOKENS {
-                memory.pin(&[at]);
-            }
-            return false;
-        }
+    match (which, mapped) {
+        (about::KIND, _) => pointer::give(to, MEMORY_DEVICE),
+        (about::ORDINAL, _) => pointer::give(to, range.device),
+        // The driver has mappings of its own for the extents.
+        (about::START | about::MAPPING_START, Some((start, _))) => pointer::give(to, start),
+        (about::SIZE | about::MAPPING_SIZE, Some((_, bytes))) => pointer::give(to, bytes),
+        (about::POOL, None) if range.pool != 0 => pointer::give(to, range.pool),
+        (about::CONTEXT, None) => pointer::give(to, range.context),
+        (about::START, None) => pointer::give(to, place),
+        (about::SIZE, None) => pointer::give(to, range.asked),
+        _ => return false,
     }
     true
 }
 
 own! { false
     fn cuMemGetInfo_v2(call: free, total) {
-        let info = vmm::device().ok().and_then(|device| memory::lock().info(device));
+        let mut memory = memory::lock();
+        if !memory.ordered.is_empty() {
+            ordered::settle(&mut memory, true);
+        }
+        let info = vmm::device().ok().and_then(|device| memory.info(device));
         let Some(info) = info else {
             return call.go();
         };
@@ -55,8 +58,10 @@ own! { false
         }
     }
     fn cuMemGetAddressRange_v2(call: to, size, at) {
-        let found = memory::lock().around(at).map(|(start, range)| (start, range.asked));
-        let Some((start, asked)) = found else {
+        let memory = memory::lock();
+        let found = memory.around(at).map(|(start, range)| (start, range.asked));
+        let mapped = memory.maps.around(at).map(|(start, map)| (start, map.bytes));
+        let Some((start, asked)) = found.or(mapped) else {
             return call.go();
         };
         pointer::give(to, start);

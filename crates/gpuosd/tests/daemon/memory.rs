@@ -168,7 +168,7 @@ impl<'a> Program<'a> {
                 return None;
             }
             // The first line may stand behind the name of the test.
-            let words = ["lease ", "refused ", "park ", "turn", "note "];
+            let words = ["lease ", "without ", "refused ", "park ", "turn", "note "];
             let at = words.iter().filter_map(|word| line.find(word)).min();
             if let Some(told) = at.and_then(|at| ToProgram::parse(&line.as_bytes()[at..]).ok()) {
                 return Some(told);
@@ -198,7 +198,9 @@ impl<'a> Program<'a> {
                     assert_eq!(of, gpu);
                     return Ok((hbm, host, refuge, wait));
                 }
-                Some(ToProgram::Refused { why }) => return Err(why),
+                Some(ToProgram::Refused { why } | ToProgram::Without { why, .. }) => {
+                    return Err(why);
+                }
                 Some(ToProgram::Note { .. }) => {}
                 None => return Err("the connection has ended".into()),
                 other => panic!("{other:?}"),
@@ -327,6 +329,24 @@ fn who_is_no_program_of_such_a_job_gets_nothing() {
         assert_eq!(program.told(), None);
     }
     assert!(status(&daemon).programs.is_empty());
+}
+
+/// A GPU that is not the job's is refused alone: the program keeps what it has of its own.
+#[test]
+fn one_gpu_is_refused_and_the_other_is_kept() {
+    let site = Site::new();
+    job(&site, 7, "2", "60G");
+    let daemon = start(&site);
+    step(&daemon, 7, &[2], 60 * GIB, false);
+    let mut program = Program::start(&site, &daemon, 7);
+    program.ask(2, 60 * GIB).unwrap();
+    let (gpu, bytes, hbm) = (uuid(&site, 3), 60 * GIB, CARD);
+    program.say(FromProgram::Ask { gpu, bytes, hbm });
+    match program.told() {
+        Some(ToProgram::Without { gpu: of, .. }) => assert_eq!(of, gpu),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(status(&daemon).programs.len(), 1);
 }
 
 #[test]

@@ -161,6 +161,19 @@ impl Exec {
         Ok(())
     }
 
+    /// Has every node do what that in its place does in another one, which has as many.
+    pub(crate) fn update(&self, other: &Exec) -> Answer<()> {
+        let new = other.work.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut own = self.work.lock().unwrap_or_else(PoisonError::into_inner);
+        if own.len() != new.len() {
+            return Err(code::INVALID);
+        }
+        for (own, new) in own.iter_mut().zip(new.iter()) {
+            own.1 = new.1.clone();
+        }
+        Ok(())
+    }
+
     /// The work as it is now.
     pub(crate) fn snapshot(&self) -> Work {
         let all = self.work.lock().unwrap_or_else(PoisonError::into_inner);

@@ -65,11 +65,8 @@ pub fn library() -> PathBuf {
 pub struct Cuda(Library);
 
 /// Codes that tests name.
-pub const INVALID: u32 = 1;
-pub const OUT_OF_MEMORY: u32 = 2;
-pub const NOT_FOUND: u32 = 500;
-pub const NOT_READY: u32 = 600;
-pub const ILLEGAL_ADDRESS: u32 = 700;
+#[allow(unused_imports, reason = "not all of them in all programs of tests")]
+pub use gpuos_driver::code::{ILLEGAL_ADDRESS, INVALID, NOT_FOUND, NOT_READY, OUT_OF_MEMORY};
 
 type Call = [u64];
 
@@ -189,29 +186,6 @@ impl Flag {
 
 /// Calls C by address.
 pub fn call(address: usize, a: &Call) -> u32 {
-    macro_rules! by_count {
-        ($( $count:literal: $($i:literal)*; )*) => {
-            match a.len() {
-                $( $count => {
-                    type Function = extern "C" fn($( by_count!(@ $i) ),*) -> u32;
-                    // SAFETY: a function of the library with so many arguments, which all are numbers and pointers
-                    // and so go into registers and stack as words.
-                    let function = unsafe { std::mem::transmute::<usize, Function>(address) };
-                    function($( a[$i] ),*)
-                } )*
-                count => panic!("{count} arguments"),
-            }
-        };
-        (@ $i:literal) => { u64 };
-    }
-    by_count! {
-        0: ;
-        1: 0;
-        2: 0 1;
-        3: 0 1 2;
-        4: 0 1 2 3;
-        5: 0 1 2 3 4;
-        6: 0 1 2 3 4 5;
-        11: 0 1 2 3 4 5 6 7 8 9 10;
-    }
+    // SAFETY: a function of the library, with the arguments that the test gives it.
+    unsafe { gpuos_driver::call(address, a) }
 }

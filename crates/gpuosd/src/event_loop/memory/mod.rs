@@ -459,11 +459,12 @@ impl Memory {
         };
         let asked = holder.asked.get_mut(&gpu);
         let (bytes, slack) = asked.as_deref().copied().unwrap_or((0, false));
+        let found = on.gpus.found().iter();
+        let mut found = found.filter(|found| Some(found.number) == number(gpu));
+        let uuid = found.next().and_then(|found| Uuid::parse(&found.uuid));
         match answer {
             Ok(granted) => {
-                let found = on.gpus.found().iter();
-                let mut found = found.filter(|found| Some(found.number) == number(gpu));
-                let Some(uuid) = found.next().and_then(|found| Uuid::parse(&found.uuid)) else {
+                let Some(uuid) = uuid else {
                     return;
                 };
                 let (refuge, wait) = self.standing(client, gpu);
@@ -490,7 +491,14 @@ impl Memory {
                 };
                 self.step(ask, on, fx);
             }
-            Err(why) => self.refuse(client, &why.to_string()),
+            Err(why) => match uuid.filter(|_| !why.is_about_all()) {
+                // Its other GPUs are not concerned.
+                Some(gpu) => {
+                    let why = why.to_string();
+                    self.say(client, &ToProgram::Without { gpu, why });
+                }
+                None => self.refuse(client, &why.to_string()),
+            },
         }
     }
 

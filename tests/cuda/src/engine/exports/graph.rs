@@ -15,6 +15,12 @@ fn instantiate(out: &Out<u64>, graph: u64) -> Answer<()> {
     out.set(driver.execs.add(exec))
 }
 
+fn update(exec: u64, graph: u64) -> Answer<()> {
+    let driver = driver()?;
+    let other = driver.graphs.get(graph)?.instantiate()?;
+    driver.execs.get(exec)?.update(&other)
+}
+
 /// Gives a list in CUDA's form: without a place for it only its length.
 fn list(handles: &[u64], out: &Out<u64>, count: &Out<usize>) -> Answer<()> {
     if !out.is_null() {
@@ -94,6 +100,16 @@ cuda! {
     fn cuGraphLaunch(exec: u64, stream: u64) / cuGraphLaunch_ptsz {
         let work = driver()?.execs.get(exec)?.snapshot();
         enqueue(stream, work).map(|_| ())
+    }
+    fn cuGraphExecUpdate(exec: u64, graph: u64, _node: Out<u64>, result: Out<c_uint>) {
+        update(exec, graph)?;
+        result.offer(0);
+        Ok(())
+    }
+    fn cuGraphExecUpdate_v2(exec: u64, graph: u64, result: Out<[u64; 3]>) {
+        update(exec, graph)?;
+        result.offer([0; 3]);
+        Ok(())
     }
     fn cuGraphExecDestroy(exec: u64) {
         driver()?.execs.remove(exec).map(|_| ())

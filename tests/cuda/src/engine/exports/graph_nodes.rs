@@ -4,7 +4,9 @@ use std::ffi::c_void;
 use std::sync::Arc;
 
 use super::{copy, cuda, launch};
-use crate::abi::{Answer, HostNode, KernelNode, KernelNode2, Memcpy3D, MemsetNode, code};
+use crate::abi::{
+    Answer, HostNode, KernelNode, KernelNode2, MEMORY_DEVICE, Memcpy3D, MemsetNode, Side3D, code,
+};
 use crate::engine::driver::driver;
 use crate::engine::graph::Graph;
 use crate::engine::work::{Call, Work};
@@ -121,6 +123,48 @@ cuda! {
     }
     fn cuGraphExecKernelNodeSetParams_v2(exec: u64, node: u64, params: In<KernelNode2>) {
         change(node, Some(exec), kernel2(&params.get()?)?)
+    }
+    fn cuGraphExecMemsetNodeSetParams(exec: u64, node: u64, params: In<MemsetNode>, _context: u64) {
+        change(node, Some(exec), set(params.get()?)?)
+    }
+    fn cuGraphMemsetNodeGetParams(node: u64, out: Out<MemsetNode>) {
+        let Work::Fill(fill) = graph_of(node)?.work(node)? else {
+            return Err(code::INVALID);
+        };
+        out.set(MemsetNode {
+            dst: fill.to.start,
+            pitch: fill.to.pitch as usize,
+            value: fill.value,
+            element: fill.element,
+            width: fill.width as usize,
+            height: fill.height as usize,
+        })
+    }
+    // Where the two sides begin; how they lie is not told.
+    fn cuGraphMemcpyNodeGetParams(node: u64, out: Out<Memcpy3D>) {
+        let Work::Copy(copy) = graph_of(node)?.work(node)? else {
+            return Err(code::INVALID);
+        };
+        let side = |start: u64| Side3D {
+            x: 0,
+            y: 0,
+            z: 0,
+            lod: 0,
+            kind: MEMORY_DEVICE,
+            host: 0,
+            device: start,
+            array: 0,
+            reserved: 0,
+            pitch: 0,
+            height: 0,
+        };
+        out.set(Memcpy3D {
+            src: side(copy.from.start),
+            dst: side(copy.to.start),
+            width: copy.width as usize,
+            height: copy.height as usize,
+            depth: copy.depth as usize,
+        })
     }
     // The values of the arguments, where the node keeps them: they last as long as the node is not changed.
     fn cuGraphKernelNodeGetParams_v2(node: u64, out: Out<KernelNode2>) {

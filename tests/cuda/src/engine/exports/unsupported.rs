@@ -119,10 +119,7 @@ unsupported! {
     cuGraphExecGetId
     cuGraphExecHostNodeSetParams
     cuGraphExecMemcpyNodeSetParams
-    cuGraphExecMemsetNodeSetParams
     cuGraphExecNodeSetParams
-    cuGraphExecUpdate
-    cuGraphExecUpdate_v2
     cuGraphExternalSemaphoresSignalNodeGetParams
     cuGraphExternalSemaphoresSignalNodeSetParams
     cuGraphExternalSemaphoresWaitNodeGetParams
@@ -138,9 +135,7 @@ unsupported! {
     cuGraphKernelNodeSetAttribute
     cuGraphMemAllocNodeGetParams
     cuGraphMemFreeNodeGetParams
-    cuGraphMemcpyNodeGetParams
     cuGraphMemcpyNodeSetParams
-    cuGraphMemsetNodeGetParams
     cuGraphMemsetNodeSetParams
     cuGraphNodeFindInClone
     cuGraphNodeGetContainingGraph

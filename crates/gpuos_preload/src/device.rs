@@ -1,0 +1,155 @@
+//! A GPU: what is granted of it, and its physical memory in two tiers.
+
+use std::collections::BTreeSet;
+
+use gpuos_driver::{Access, Location, attribute};
+use gpuos_memory::policy::Policy;
+use gpuos_memory::table::{ExtentId, State, Table, Tier};
+
+use crate::driver::code;
+use crate::lease;
+use crate::process::{self, BLOCK};
+use crate::range::{Extent, Range};
+use crate::vmm::{self, Answer, Place};
+
+/// Bytes that move at once, and room that is kept for it in host memory.
+pub(crate) const BATCH: u64 = 256 << 20;
+
+/// A GPU.
+pub(crate) struct Device {
+    pub(crate) table: Table,
+    pub(crate) grant: u64,
+    hbm: u64,
+    /// Bytes of the driver's own allocations, which are small.
+    pub(crate) small: u64,
+    /// The nearest NUMA node.
+    node: i32,
+    /// Addresses at which extents are copied.
+    pub(crate) scratch: Option<u64>,
+    /// Other devices that have access to its memory.
+    pub(crate) peers: BTreeSet<i32>,
+    pub(crate) policy: Option<Box<dyn Policy + Send>>,
+}
+
+impl Device {
+    /// What is granted of a device. `None`: its memory cannot be in tiers.
+    pub(crate) fn open(device: i32) -> Option<Device> {
+        let grant = process::grant()?;
+        let has = |which| vmm::attribute(which, device).is_ok_and(|value| value != 0);
+        if !has(attribute::VIRTUAL_MEMORY) || !has(attribute::VIRTUAL_MEMORY_OF_HOST) {
+            process::say(format_args!(
+                "GPU {device} cannot map host memory: its memory is the driver's alone"
+            ));
+            return None;
+        }
+        let node = vmm::attribute(attribute::HOST_NODE, device)
+            .unwrap_or(0)
+            .max(0);
+        for place in [Place::Device(device), Place::Node(node)] {
+            if !vmm::granularity(place).is_ok_and(|bytes| bytes > 0 && BLOCK.is_multiple_of(bytes))
+            {
+                process::say(format_args!(
+                    "GPU {device} maps memory in pieces that are not 2 MiB: its memory is the driver's alone"
+                ));
+                return None;
+            }
+        }
+        let total = vmm::total(device).ok()?;
+        let (bytes, hbm, host) = match lease::of(device) {
+            // gpuosd's word, whatever the environment says.
+            Some(None) => return None,
+            Some(Some(lease)) => {
+                let hbm = lease.hbm.min(total);
+                // The driver keeps some of what NVML shows.
+                let bytes = lease.bytes - (lease.hbm - hbm);
+                (bytes.min(grant.bytes), hbm, lease.host)
+            }
+            None => {
+                let hbm = grant.hbm.unwrap_or(u64::MAX).min(grant.bytes).min(total);
+                // What moves has room in both tiers meanwhile.
+                (grant.bytes, hbm, grant.bytes - hbm + hbm.min(BATCH))
+            }
+        };
+        Some(Device {
+            table: Table::new(hbm / BLOCK, host.div_ceil(BLOCK)),
+            grant: bytes,
+            hbm,
+            small: 0,
+            node,
+            scratch: None,
+            peers: BTreeSet::new(),
+            policy: None,
+        })
+    }
+
+    /// Where a tier is.
+    pub(crate) fn place(&self, device: i32, tier: Tier) -> Place {
+        match tier {
+            Tier::Hbm => Place::Device(device),
+            Tier::Host => Place::Node(self.node),
+        }
+    }
+
+    /// Small allocations take of the GPU's memory too.
+    pub(crate) fn count_small(&mut self, more: u64, less: u64) {
+        self.small = (self.small + more).saturating_sub(less);
+        self.table
+            .grant(Tier::Hbm, self.hbm.saturating_sub(self.small) / BLOCK);
+    }
+
+    /// The access to its allocations: its own and that of its peers.
+    pub(crate) fn sharers(&self, device: i32) -> Vec<Access> {
+        let all = std::iter::once(device).chain(self.peers.iter().copied());
+        all.map(|device| Access {
+            location: Location::device(device),
+            flags: Access::READ_WRITE,
+        })
+        .collect()
+    }
+
+    /// Puts physical memory behind a range. What could not be is not in its extents.
+    pub(crate) fn back(&mut self, start: u64, range: &mut Range) -> Answer<()> {
+        let mut at = start;
+        for id in range.kept.extents.clone() {
+            let bytes = self.table.blocks(id).map_or(0, |blocks| blocks * BLOCK);
+            let handle = self.create(range.device, id, bytes)?;
+            if range.held.is_none()
+                && let Err(error) = vmm::map(at, bytes, handle, 0)
+            {
+                vmm::release(handle);
+                return Err(error);
+            }
+            range.extents.push(Extent {
+                at,
+                bytes,
+                handle,
+                id,
+                number: 0,
+            });
+            at += bytes;
+        }
+        match range.held {
+            None => vmm::access(start, range.bytes, &self.sharers(range.device)),
+            Some(_) => Ok(()),
+        }
+    }
+
+    /// Physical memory for a new extent. The GPU may have less than was granted: then it is the host's.
+    fn create(&mut self, device: i32, id: ExtentId, bytes: u64) -> Answer<u64> {
+        let tier = match self.table.state(id) {
+            Ok(State::Host) => Tier::Host,
+            _ => Tier::Hbm,
+        };
+        match vmm::create(bytes, self.place(device, tier)) {
+            Err(code::OUT_OF_MEMORY) if tier == Tier::Hbm => {
+                let begun = self
+                    .table
+                    .begin(id, Tier::Host)
+                    .and_then(|_| self.table.end(id, true));
+                begun.map_err(|_| code::OUT_OF_MEMORY)?;
+                vmm::create(bytes, self.place(device, Tier::Host))
+            }
+            created => created,
+        }
+    }
+}

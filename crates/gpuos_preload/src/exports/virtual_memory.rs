@@ -1,0 +1,253 @@
+//! Virtual memory of the program's own: its handles are ours, so that what is behind them can move. What it may hand to others, and what has
+//! a special use, stays the driver's, and counts.
+
+use gpuos_driver::{Access, Location, Prop};
+
+use super::{Call, own};
+use crate::driver::code;
+use crate::maps::Map;
+use crate::memory::{self, Memory};
+use crate::mutant::{self, Mutant};
+use crate::ordered;
+use crate::process::BLOCK;
+use crate::vmm::{self, Answer};
+use crate::{gate, pointer};
+
+/// Whether memory with these properties may be in either tier.
+fn may_move(prop: &Prop, bytes: u64, flags: u64) -> bool {
+    let plain = Prop::at(prop.location);
+    *prop == plain && flags == 0 && bytes > 0 && bytes.is_multiple_of(BLOCK)
+}
+
+fn create(call: &Call<'_>, to: u64, bytes: u64, prop: u64, flags: u64) -> Answer<()> {
+    let prop = pointer::take::<Prop>(prop).filter(|prop| prop.location.kind == Location::DEVICE);
+    let inside = gate::enter();
+    let mut memory = memory::lock();
+    let device = prop.as_ref().map(|prop| prop.location.id);
+    if let Some(device) = device {
+        ordered::make_room(&mut memory, device, bytes);
+    }
+    let room = device.and_then(|device| memory.info(device));
+    let (Some(prop), Some((free, _)), true) = (prop, room, to != 0) else {
+        drop((memory, inside));
+        return call.go();
+    };
+    if may_move(&prop, bytes, flags) {
+        pointer::give(to, memory.create(prop, bytes)?);
+        return Ok(());
+    }
+    // The driver says first what is wrong with the size.
+    call.go()?;
+    if let Some(handle) = pointer::take::<u64>(to) {
+        if bytes > free {
+            vmm::release(handle);
+            return Err(code::OUT_OF_MEMORY);
+        }
+        memory.saw_native(handle, prop.location.id, bytes, prop);
+    }
+    Ok(())
+}
+
+/// Maps the parts of a virtual handle, one for each extent that the mapping has something of.
+fn map_parts(memory: &Memory, at: u64, map: &Map) -> Answer<()> {
+    let range = memory.ranges.get(&map.handle).ok_or(code::INVALID)?;
+    let fits = map.offset.checked_add(map.bytes);
+    let fits = fits.is_some_and(|end| end <= range.bytes);
+    if !fits
+        || map.bytes == 0
+        || [at, map.bytes, map.offset]
+            .iter()
+            .any(|n| !n.is_multiple_of(BLOCK))
+    {
+        return Err(code::INVALID);
+    }
+    let mut done = 0;
+    let unmap = |done| {
+        if done > 0 {
+            let _ = vmm::unmap(at, done);
+        }
+    };
+    for extent in &range.extents {
+        let first = extent.at - map.handle;
+        let from = map.offset.max(first);
+        let to = (map.offset + map.bytes).min(first + extent.bytes);
+        if from >= to {
+            continue;
+        }
+        let mapped = vmm::map(at + done, to - from, extent.handle, from - first);
+        if let Err(error) = mapped {
+            unmap(done);
+            return Err(error);
+        }
+        done += to - from;
+    }
+    Ok(())
+}
+
+fn map(call: &Call<'_>, at: u64, bytes: u64, offset: u64, handle: u64, flags: u64) -> Answer<()> {
+    let mut memory = memory::lock();
+    let is_virtual = memory
+        .ranges
+        .get(&handle)
+        .is_some_and(|range| range.held.is_some());
+    if is_virtual {
+        let held = memory.holding(handle).is_some_and(|held| held.times > 0);
+        if !held || flags != 0 {
+            return Err(code::INVALID);
+        }
+        map_parts(&memory, at, &Map::new(bytes, handle, offset))?;
+    } else {
+        call.go()?;
+    }
+    if let Some(held) = memory.holding(handle) {
+        held.maps.insert(at);
+        memory.maps.insert(at, Map::new(bytes, handle, offset));
+    }
+    Ok(())
+}
+
+fn unmap(call: &Call<'_>, at: u64, bytes: u64) -> Answer<()> {
+    let mut memory = memory::lock();
+    let gone = memory.maps.whole(at, bytes)?;
+    call.go()?;
+    for start in gone {
+        if mutant::is(Mutant::Unmapped) {
+            continue;
+        }
+        let Some(map) = memory.maps.remove(start) else {
+            continue;
+        };
+        if let Some(held) = memory.holding(map.handle) {
+            held.maps.remove(&start);
+        }
+        memory.drop_held(map.handle);
+    }
+    Ok(())
+}
+
+fn allow(call: &Call<'_>, at: u64, bytes: u64, list: u64, count: u64) -> Answer<()> {
+    let mut memory = memory::lock();
+    let own = memory.maps.whole(at, bytes)?;
+    let size = size_of::<Access>() as u64;
+    let list: Vec<Access> = (0..count)
+        .map_while(|index| pointer::take(list + index * size))
+        .collect();
+    // What others have access to stays where it is, and the host reaches nothing of ours.
+    for start in &own {
+        let handle = memory.maps.get(*start).map_or(0, |map| map.handle);
+        let device = memory.ranges.get(&handle).map(|range| range.device);
+        let Some(device) = device else {
+            continue;
+        };
+        let others = |access: &Access| access.location != Location::device(device);
+        if list
+            .iter()
+            .any(|access| access.location.kind != Location::DEVICE)
+        {
+            return Err(code::INVALID);
+        }
+        if list.iter().any(others) {
+            memory.pin(&[*start]);
+        }
+    }
+    call.go()?;
+    for start in own {
+        if let Some(map) = memory.maps.get_mut(start) {
+            map.allow(&list);
+        }
+    }
+    Ok(())
+}
+
+fn release(call: &Call<'_>, handle: u64) -> Answer<()> {
+    let mut memory = memory::lock();
+    let native = memory.natives.contains_key(&handle);
+    match memory.holding(handle) {
+        // Held by nobody: released before.
+        Some(held) if held.times == 0 && !native => return Err(code::INVALID),
+        Some(_) if native => call.go()?,
+        Some(_) => {}
+        None => {
+            drop(memory);
+            return call.go();
+        }
+    }
+    if let Some(held) = memory.holding(handle) {
+        held.times = held.times.saturating_sub(1);
+    }
+    if !mutant::is(Mutant::HandleKept) {
+        memory.drop_held(handle);
+    }
+    Ok(())
+}
+
+fn retain(call: &Call<'_>, to: u64, at: u64) -> Answer<()> {
+    let mut memory = memory::lock();
+    let handle = memory.maps.around(at).map(|(_, map)| map.handle);
+    let Some(handle) = handle.filter(|_| to != 0) else {
+        memory.pin(&[at]);
+        return call.go();
+    };
+    if memory.natives.contains_key(&handle) {
+        call.go()?;
+    } else {
+        pointer::give(to, handle);
+    }
+    // The driver may give another number for memory of its own.
+    let given = pointer::take::<u64>(to).unwrap_or(handle);
+    if let Some(held) = memory.holding(given) {
+        held.times += 1;
+    }
+    Ok(())
+}
+
+own! { false
+    fn cuMemCreate(call: to, bytes, prop, flags) {
+        create(call, to, bytes, prop, flags)
+    }
+    fn cuMemMap(call: at, bytes, offset, handle, flags) {
+        map(call, at, bytes, offset, handle, flags)
+    }
+    fn cuMemUnmap(call: at, bytes) {
+        unmap(call, at, bytes)
+    }
+    fn cuMemSetAccess(call: at, bytes, list, count) {
+        allow(call, at, bytes, list, count)
+    }
+    fn cuMemRelease(call: handle) {
+        release(call, handle)
+    }
+    fn cuMemRetainAllocationHandle(call: to, at) {
+        retain(call, to, at)
+    }
+    fn cuMemGetAllocationPropertiesFromHandle(call: to, handle) {
+        let memory = memory::lock();
+        let held = memory.ranges.get(&handle).and_then(|range| range.held.as_ref());
+        match held {
+            Some(held) if held.times > 0 && to != 0 => {
+                pointer::give(to, held.prop);
+                Ok(())
+            }
+            Some(_) => Err(code::INVALID),
+            None => call.go(),
+        }
+    }
+    // Both look at what is mapped: what is being moved is there again when the lock is had.
+    fn cuMemGetAccess(call: to, place, at) {
+        let _memory = memory::lock();
+        call.go()
+    }
+    fn cuMemAddressFree(call: at, bytes) {
+        let mut memory = memory::lock();
+        call.go()?;
+        memory.graphs.reserved.remove(&at);
+        Ok(())
+    }
+    fn cuMemAddressReserve(call: to, bytes, align, at, flags) {
+        call.go()?;
+        if let Some(start) = pointer::take::<u64>(to) {
+            memory::lock().graphs.reserved.insert(start, bytes);
+        }
+        Ok(())
+    }
+}
