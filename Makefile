@@ -198,7 +198,7 @@ SUITES ?= native
 comma := ,
 ckpt-matrix:
 	@scripts/needs.sh build lab mpi torch
-	$(if $(filter-out native,$(SUITES)),GPUOS_LAB_CACHE=$$(scripts/suites-with-programs.sh $(subst $(comma), ,$(SUITES)))) \
+	$(if $(filter-out native,$(SUITES)),cache=$$(scripts/suites-with-programs.sh $(subst $(comma), ,$(SUITES))) && GPUOS_LAB_CACHE=$$cache) \
 	GPUOS_TEST_SUITES=$(SUITES) GPUOS_CKPT_MATRIX=$(MOMENTS) GPUOS_WRITE=1 \
 	  $(CARGO) test --workspace --locked $(AS_ROOT) --test slurm -- --nocapture checkpoint_matrix::
 

@@ -298,8 +298,9 @@ if [ -n "$gpuos_checkpoint_from" ]; then
     for file in "$gpuos_checkpoint_from/count" "$gpuos_checkpoint_from"/rank-0-of-*/count; do
         [ ! -f "$file" ] || count=$(cat "$file")
     done
-    echo "restored checkpoint $gpuos_checkpoint_restored at $count"
+    # The test waits for the line after it.
     echo "of $gpuos_checkpoint_ranks ranks"
+    echo "restored checkpoint $gpuos_checkpoint_restored at $count"
 fi
 while :; do
     sleep 0.02

@@ -91,8 +91,8 @@ pub(crate) fn moment(
     Ok(())
 }
 
-/// What rank 0 has said in the first start after these in which it came so far as to begin. One that fails before (Open MPI can, when its ranks find each other
-/// while those of the last start end) is started again by the script.
+/// What rank 0 has said in the first start after these in which it came so far as to begin. One that fails before that is started again by the script: a rank
+/// of Open MPI was seen to, by a segmentation fault before it had written a line.
 fn later<'a>(starts: &'a [Start], before: &[Start]) -> Option<&'a Said> {
     let after = starts.get(before.len()..).unwrap_or_default();
     let mut first = after.iter().filter_map(|start| start.get(&0));
