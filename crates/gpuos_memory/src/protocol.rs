@@ -29,8 +29,6 @@
 //! example. A gpuosd of that release refuses `hello 2`, and is asked again by the older one. A `lease` that comes later has another size of
 //! what the process has already.
 //!
-//! After a connection was lost, `return working` or `return parked` comes between `hello` and `ask`.
-//!
 //! The library that speaks it is loaded into programs of users, so it brings no reader of JSON along. A GPU is its UUID, in 32 digits.
 
 use std::fmt;

@@ -198,16 +198,17 @@ impl<'a> Program<'a> {
 
     /// Asks for so much of a GPU; what it is given: of the GPU, of the host, for while it is parked, and whether it waits.
     pub fn ask(&mut self, gpu: usize, bytes: u64) -> Result<(u64, u64, u64, bool), String> {
-        self.say(FromProgram::Hello { version: 1 });
-        self.ask_again(gpu, bytes)
-    }
-
-    /// The same of a program that knows what this release says.
-    pub fn ask_now(&mut self, gpu: usize, bytes: u64) -> Result<(u64, u64, u64, bool), String> {
         self.say(FromProgram::Hello { version: 2 });
         self.ask_again(gpu, bytes)
     }
 
+    /// The same of a library of an earlier release.
+    pub fn ask_earlier(&mut self, gpu: usize, bytes: u64) -> Result<(u64, u64, u64, bool), String> {
+        self.say(FromProgram::Hello { version: 1 });
+        self.ask_again(gpu, bytes)
+    }
+
+    /// Asks for another size, or another GPU.
     pub fn ask_again(&mut self, gpu: usize, bytes: u64) -> Result<(u64, u64, u64, bool), String> {
         let gpu = uuid(self.site, gpu);
         let hbm = CARD;
@@ -373,6 +374,9 @@ fn one_gpu_is_refused_and_the_other_is_kept() {
         other => panic!("{other:?}"),
     }
     assert_eq!(status(&daemon).programs.len(), 1);
+    // One of an earlier release has all of its GPUs in tiers, or none.
+    let mut earlier = Program::start(&site, &daemon, 7);
+    assert!(earlier.ask_earlier(3, 60 * GIB).is_err());
 }
 
 #[test]

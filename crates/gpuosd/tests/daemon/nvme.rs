@@ -11,7 +11,7 @@ use gpuos_host::steps::job_processes::Proc;
 use gpuos_moverd::parked::leases::Gpuosd;
 use gpuos_moverd::parked::{self, Place};
 
-use crate::memory::{job, start, status, step};
+use crate::memory::{sharer, start, status, step};
 use crate::site::{Daemon, Site};
 use crate::turns::Program;
 
@@ -65,7 +65,7 @@ fn jobs(site: &Site, memory: &str) {
     fs::write(site.path("gpuos.toml"), config).unwrap();
     fs::create_dir_all(site.path("run")).unwrap();
     for id in [7, 8] {
-        job(site, id, "2", memory);
+        sharer(site, id, "2", memory);
     }
 }
 

@@ -75,9 +75,9 @@ fn a_node_that_is_short_has_programs_told_and_the_lowest_job_requeued() {
     }
     let mut high = Program::start(&site, &daemon, 7);
     let mut low = Program::start(&site, &daemon, 8);
-    high.ask_now(2, 120 * GIB).unwrap();
+    high.ask(2, 120 * GIB).unwrap();
     // Of an earlier release: it is told by a sentence.
-    low.ask(3, 120 * GIB).unwrap();
+    low.ask_earlier(3, 120 * GIB).unwrap();
     // Both have nothing that they could give.
     host(&site, 9, "0.00");
     assert_eq!(told(&mut high), Some(ToProgram::Pressure(Short::Node)));
@@ -120,7 +120,7 @@ fn a_job_that_may_not_be_requeued_is_told_and_goes_on() {
     host(&site, 60, "0.00");
     step(&daemon, 7, &[2], 120 * GIB, false);
     let mut program = Program::start(&site, &daemon, 7);
-    program.ask_now(2, 120 * GIB).unwrap();
+    program.ask(2, 120 * GIB).unwrap();
     host(&site, 3, "0.00");
     assert_eq!(told(&mut program), Some(ToProgram::Pressure(Short::Node)));
     assert!(matches!(told(&mut program), Some(ToProgram::Trim { .. })));
@@ -147,8 +147,8 @@ fn a_job_that_is_short_of_its_own_memory_is_told_alone() {
     }
     let mut program = Program::start(&site, &daemon, 7);
     let mut other = Program::start(&site, &daemon, 8);
-    program.ask_now(2, 120 * GIB).unwrap();
-    other.ask_now(3, 120 * GIB).unwrap();
+    program.ask(2, 120 * GIB).unwrap();
+    other.ask(3, 120 * GIB).unwrap();
     group(&site, 7, 90, 85);
     assert_eq!(told(&mut program), Some(ToProgram::Pressure(Short::Job)));
     assert_eq!(pressure(&daemon).short, [7.into()]);
@@ -175,14 +175,14 @@ fn a_quota_holds_by_slurmctlds_word_for_the_account() {
         step(&daemon, id, &[gpu], 120 * GIB, false);
     }
     let mut program = Program::start(&site, &daemon, 7);
-    let why = program.ask_now(2, 120 * GIB).unwrap_err();
+    let why = program.ask(2, 120 * GIB).unwrap_err();
     assert!(
         why.contains("what the account may have on this node"),
         "{why}"
     );
     assert!(program.ask_again(2, 100 * GIB).is_ok());
     let mut staff = Program::start(&site, &daemon, 8);
-    assert!(staff.ask_now(3, 120 * GIB).is_ok());
+    assert!(staff.ask(3, 120 * GIB).is_ok());
     // The file says another size: it holds at once.
     fs::write(site.path("gpuos.toml"), shares.replace("30G", "60G")).unwrap();
     daemon.ask(&gpuos_core::wire::Request::Reload).unwrap();
@@ -196,7 +196,7 @@ fn figures_of_a_program_are_shown_as_far_as_they_can_be() {
     let daemon = start(&site);
     step(&daemon, 7, &[2], 120 * GIB, false);
     let mut program = Program::start(&site, &daemon, 7);
-    program.ask_now(2, 120 * GIB).unwrap();
+    program.ask(2, 120 * GIB).unwrap();
     let lies = Figures {
         heat: [u64::MAX; 3],
         fetched: u64::MAX,

@@ -11,7 +11,7 @@ use gpuos_core::wire::MemoryProgramStatus;
 
 use crate::common::{Cuda, library};
 use crate::isolation::{of_job, record};
-use crate::memory::{job, own, socket, start, status, step};
+use crate::memory::{own, sharer, socket, start, status, step};
 use crate::site::{Daemon, Site};
 
 const MIB: u64 = 1 << 20;
@@ -163,7 +163,7 @@ impl Drop for Program<'_> {
 fn two_programs_of_four_fifths_of_a_gpu_have_it_in_turns() {
     let site = Site::new();
     for id in [7, 8] {
-        job(&site, id, "2", "70G");
+        sharer(&site, id, "2", "70G");
     }
     let daemon = start(&site);
     for id in [7, 8] {
