@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use gpuos_lab::Suite;
+use gpuos_lab::{Suite, field};
 use gpuos_tests::{Cluster, Setup, counted, per_suite, plugins, results};
 
 #[path = "checkpoint_matrix/judge.rs"]
@@ -33,6 +33,8 @@ per_suite!(each_program_survives_each_victim);
 
 /// A job with fewer steps before it may end before it makes another checkpoint: 8 s of steps.
 const ENOUGH: u64 = 160;
+/// Between two looks at jobs.
+const PAUSE: Duration = Duration::from_millis(150);
 const NODES: [&str; 4] = ["n1", "n2", "n3", "n4"];
 
 /// How long all jobs may take until the next moment, or to their ends: far more than they do on a busy machine.
@@ -51,7 +53,7 @@ while [ $start -lt 100 ]; do
 done
 exit 1
 "#;
-const RANK: &str = r#"exec >>"$LOG.$SLURM_PROCID.log" 2>&1
+const RANK: &str = r#"ulimit -c unlimited; exec >>"$LOG.$SLURM_PROCID.log" 2>&1
 GPUOS_MATRIX_RANK=$SLURM_PROCID exec "$@""#;
 
 /// A job of the matrix.
@@ -207,7 +209,6 @@ impl Matrix {
                 .all(|job| job.newest.is_some() || job.has_ended())
                 && begun.elapsed() < PATIENCE
             {
-                std::thread::sleep(Duration::from_millis(50));
                 self.look(&mut jobs);
             }
         }
@@ -218,7 +219,6 @@ impl Matrix {
         };
         let mut last = Instant::now();
         while !jobs.iter().all(Job::has_ended) && last.elapsed() < PATIENCE {
-            std::thread::sleep(Duration::from_millis(50));
             self.look(&mut jobs);
             for group in &mut groups {
                 let those = &mut jobs[group.jobs.clone()];
@@ -311,13 +311,19 @@ impl Matrix {
         counted::starts(&self.cluster.lab.dir().join("work"), job)
     }
 
-    /// Sees how each job stands, and lets go what was requeued.
+    /// Waits a moment, sees how each job stands, and lets go what was requeued. All are asked for at once: programs need the cores.
     fn look(&self, jobs: &mut [Job]) {
+        std::thread::sleep(PAUSE);
+        let all = self.cluster.try_run("scontrol", &["-o", "show", "jobs"]);
+        let all = all.unwrap_or_else(|error| error.to_string());
         for job in jobs {
             let of = |node: &&str| committed(&self.cluster, node, job.id);
             job.newest = job.newest.max(NODES.iter().filter_map(of).max());
-            let state = self.cluster.lab.job_state(job.id);
-            job.state = state.unwrap_or_else(|error| error.to_string());
+            let id = format!("JobId={} ", job.id);
+            let own = all.lines().find(|line| line.starts_with(&id));
+            if let Some(state) = own.and_then(|line| field(line, "JobState")) {
+                job.state = state.into();
+            }
             if job.held_back && job.state == "PENDING" {
                 job.held_back = false;
                 // slurmctld holds a requeued job back for two minutes.
@@ -330,6 +336,7 @@ impl Matrix {
     /// Each moment of a job into the table. What a job as a whole has done wrong is laid on its last moment.
     fn judge(&mut self, job: &Job, victim: Victim) {
         let starts = self.starts(job.id);
+        let mut all_held = !job.moments.is_empty();
         let whole = judge::whole(&job.program, victim.limit(), &job.state, &starts);
         for (at, moment) in job.moments.iter().enumerate() {
             let next = job
@@ -340,6 +347,7 @@ impl Matrix {
             if at + 1 == job.moments.len() {
                 held = held.and(whole.clone());
             }
+            all_held &= held.is_ok();
             if let Err(why) = &held {
                 let (name, id) = (job.program.name, job.id);
                 let after = moment.after.as_millis();
@@ -356,6 +364,11 @@ impl Matrix {
             self.show(job.id, &starts);
             self.table
                 .add(job.program.name, victim.name(), 0, Some(why));
+        }
+        // All that lie there are looked through in each look.
+        if all_held {
+            let folder = self.cluster.lab.dir().join("work");
+            counted::forget(&folder, job.id);
         }
     }
 

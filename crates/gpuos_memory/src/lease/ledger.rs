@@ -252,8 +252,12 @@ impl Ledger {
 
     /// GPU memory for jobs in turns: all but what others have, and contexts of programs.
     pub fn for_turns(&self, gpu: GpuId) -> u64 {
-        let taken = self.fixed(gpu).saturating_add(self.reserve);
-        self.present(gpu).saturating_sub(taken)
+        self.free_of(gpu).saturating_sub(self.reserve)
+    }
+
+    /// GPU memory that no job has for all its time.
+    pub fn free_of(&self, gpu: GpuId) -> u64 {
+        self.present(gpu).saturating_sub(self.fixed(gpu))
     }
 
     /// GPU memory of those that take no turns. It stays theirs while they are parked.

@@ -131,6 +131,8 @@ pub struct Program<'a> {
     child: Child,
     to: ChildStdin,
     from: BufReader<ChildStdout>,
+    /// What it may move over its links, in bytes a second, by gpuosd's last word.
+    pub budget: Option<u64>,
 }
 
 impl<'a> Program<'a> {
@@ -156,6 +158,7 @@ impl<'a> Program<'a> {
             child,
             to,
             from,
+            budget: None,
         };
         program.line("connect");
         program
@@ -170,7 +173,7 @@ impl<'a> Program<'a> {
         let _ = self.to.write_all(what.line().as_bytes());
     }
 
-    /// The next thing that it is told; `None`: the connection has ended. What the test's own frame prints is none.
+    /// The next thing that it is told, but for budgets; `None`: the connection has ended. What the test's own frame prints is none.
     pub fn told(&mut self) -> Option<ToProgram> {
         loop {
             let mut line = String::new();
@@ -190,8 +193,10 @@ impl<'a> Program<'a> {
                 "budget ",
             ];
             let at = words.iter().filter_map(|word| line.find(word)).min();
-            if let Some(told) = at.and_then(|at| ToProgram::parse(&line.as_bytes()[at..]).ok()) {
-                return Some(told);
+            match at.map(|at| ToProgram::parse(&line.as_bytes()[at..])) {
+                Some(Ok(ToProgram::Budget { rate, .. })) => self.budget = Some(rate),
+                Some(Ok(told)) => return Some(told),
+                _ => {}
             }
         }
     }
@@ -228,7 +233,7 @@ impl<'a> Program<'a> {
                 Some(ToProgram::Refused { why } | ToProgram::Without { why, .. }) => {
                     return Err(why);
                 }
-                Some(ToProgram::Note { .. } | ToProgram::Budget { .. }) => {}
+                Some(ToProgram::Note { .. }) => {}
                 None => return Err("the connection has ended".into()),
                 other => panic!("{other:?}"),
             }

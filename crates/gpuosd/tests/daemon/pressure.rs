@@ -49,16 +49,6 @@ fn pressure(daemon: &Daemon) -> MemoryPressureStatus {
     status(daemon).pressure
 }
 
-/// What a program is told next, but for its part of the link.
-fn told(program: &mut Program) -> Option<ToProgram> {
-    loop {
-        match program.told() {
-            Some(ToProgram::Budget { .. }) => {}
-            other => return other,
-        }
-    }
-}
-
 #[test]
 fn a_node_that_is_short_has_programs_told_and_the_lowest_job_requeued() {
     let site = Site::new();
@@ -80,12 +70,12 @@ fn a_node_that_is_short_has_programs_told_and_the_lowest_job_requeued() {
     low.ask_earlier(3, 120 * GIB).unwrap();
     // Both have nothing that they could give.
     host(&site, 9, "0.00");
-    assert_eq!(told(&mut high), Some(ToProgram::Pressure(Short::Node)));
-    let Some(ToProgram::Note { text }) = told(&mut low) else {
+    assert_eq!(high.told(), Some(ToProgram::Pressure(Short::Node)));
+    let Some(ToProgram::Note { text }) = low.told() else {
         panic!("it is not told");
     };
     assert!(text.contains("short of host memory"), "{text}");
-    assert!(matches!(told(&mut high), Some(ToProgram::Trim { deadline_ms }) if deadline_ms > 0));
+    assert!(matches!(high.told(), Some(ToProgram::Trim { deadline_ms }) if deadline_ms > 0));
     assert_eq!(pressure(&daemon).step, "demote-dirty");
     high.say(FromProgram::Demoted { bytes: GIB });
     // Without NVMe the next step is the last one.
@@ -101,11 +91,11 @@ fn a_node_that_is_short_has_programs_told_and_the_lowest_job_requeued() {
     // Slurm ends its processes.
     low.kill();
     host(&site, 50, "0.00");
-    assert_eq!(told(&mut high), Some(ToProgram::Pressure(Short::Calm)));
+    assert_eq!(high.told(), Some(ToProgram::Pressure(Short::Calm)));
     assert_eq!(pressure(&daemon).step, "calm");
     // Time that is lost counts as well.
     host(&site, 50, "12.00");
-    assert_eq!(told(&mut high), Some(ToProgram::Pressure(Short::Node)));
+    assert_eq!(high.told(), Some(ToProgram::Pressure(Short::Node)));
     let now = pressure(&daemon);
     assert_eq!(now.stalled, Some(120));
     assert!(now.available.is_some_and(|bytes| bytes > 200 * GIB));
@@ -122,11 +112,11 @@ fn a_job_that_may_not_be_requeued_is_told_and_goes_on() {
     let mut program = Program::start(&site, &daemon, 7);
     program.ask(2, 120 * GIB).unwrap();
     host(&site, 3, "0.00");
-    assert_eq!(told(&mut program), Some(ToProgram::Pressure(Short::Node)));
-    assert!(matches!(told(&mut program), Some(ToProgram::Trim { .. })));
+    assert_eq!(program.told(), Some(ToProgram::Pressure(Short::Node)));
+    assert!(matches!(program.told(), Some(ToProgram::Trim { .. })));
     program.say(FromProgram::Demoted { bytes: 0 });
-    assert_eq!(told(&mut program), Some(ToProgram::Pressure(Short::Node)));
-    let Some(ToProgram::Note { text }) = told(&mut program) else {
+    assert_eq!(program.told(), Some(ToProgram::Pressure(Short::Node)));
+    let Some(ToProgram::Note { text }) = program.told() else {
         panic!("it is not told");
     };
     assert!(text.contains("without --requeue"), "{text}");
@@ -150,15 +140,15 @@ fn a_job_that_is_short_of_its_own_memory_is_told_alone() {
     program.ask(2, 120 * GIB).unwrap();
     other.ask(3, 120 * GIB).unwrap();
     group(&site, 7, 90, 85);
-    assert_eq!(told(&mut program), Some(ToProgram::Pressure(Short::Job)));
+    assert_eq!(program.told(), Some(ToProgram::Pressure(Short::Job)));
     assert_eq!(pressure(&daemon).short, [7.into()]);
-    assert!(matches!(told(&mut program), Some(ToProgram::Trim { .. })));
+    assert!(matches!(program.told(), Some(ToProgram::Trim { .. })));
     program.say(FromProgram::Demoted { bytes: 0 });
     group(&site, 7, 90, 40);
-    assert_eq!(told(&mut program), Some(ToProgram::Pressure(Short::Calm)));
+    assert_eq!(program.told(), Some(ToProgram::Pressure(Short::Calm)));
     // The other one has heard nothing of it: what it hears first is of the node.
     host(&site, 3, "0.00");
-    assert_eq!(told(&mut other), Some(ToProgram::Pressure(Short::Node)));
+    assert_eq!(other.told(), Some(ToProgram::Pressure(Short::Node)));
 }
 
 #[test]
@@ -280,4 +270,28 @@ fn a_real_program_gives_what_others_take_is_told_and_is_requeued() {
     });
     // Slurm has it no more, so its process is ended.
     here("its end", &|| audited(&site, "its job is over") == 1);
+}
+
+#[test]
+fn programs_on_one_link_have_equal_parts_of_it() {
+    let site = Site::new();
+    job(&site, 7, "2", "60G");
+    let daemon = start(&site);
+    step(&daemon, 7, &[2], 120 * GIB, false);
+    let mut first = Program::start(&site, &daemon, 7);
+    first.ask(2, 40 * GIB).unwrap();
+    // The answer to a second question comes after what the first one changed.
+    first.ask_again(2, 40 * GIB).unwrap();
+    let alone = first.budget.expect("it is told");
+    let mut second = Program::start(&site, &daemon, 7);
+    second.ask(2, 40 * GIB).unwrap();
+    for program in [&mut first, &mut second] {
+        program.ask_again(2, 40 * GIB).unwrap();
+        assert_eq!(program.budget, Some(alone / 2));
+    }
+    second.kill();
+    site.until("the first has all of it", || {
+        first.ask_again(2, 40 * GIB).unwrap();
+        (first.budget == Some(alone)).then_some(())
+    });
 }
