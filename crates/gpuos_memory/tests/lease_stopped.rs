@@ -162,9 +162,9 @@ fn the_turn_of_one_that_is_stopped_while_it_waits_is_passed_over() {
 fn others_come_where_there_is_room_beside_what_it_has() {
     let mut broker = broker(&[30, 60, 50]);
     let mut now = 0;
-    broker.step(now, Input::Idle(ClientId(2)));
-    broker.step(now, Input::Suspended(JobId(1), true));
-    let told = pass(&mut broker, &mut now, 5000);
+    let mut told = broker.step(now, Input::Idle(ClientId(2)));
+    told.extend(broker.step(now, Input::Suspended(JobId(1), true)));
+    told.extend(pass(&mut broker, &mut now, 5000));
     assert!(comes(&told, 3), "{told:?}");
     assert_eq!(place(&broker, 1), Place::Resident);
 }
