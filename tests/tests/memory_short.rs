@@ -3,7 +3,7 @@
 
 use std::fs;
 
-use gpuos_lab::Suite;
+use gpuos_lab::{Cgroup, Suite};
 use gpuos_tests::{Cluster, Setup, per_suite, plugins};
 
 use crate::memory_grants::{lab, program};
@@ -31,7 +31,9 @@ fn configure(cluster: &Cluster, memory: &str, more: &str) {
 }
 
 fn a_node_that_is_short_requeues_the_job_of_the_lowest_rank(suite: &Suite) {
-    let setup = Setup::simulated("short", suite, 1);
+    let mut setup = Setup::simulated("short", suite, 1);
+    // Which of a user's jobs a process belongs to control groups tell.
+    setup.spec.cgroup = Cgroup::Auto;
     let Some(cluster) = lab(setup) else { return };
     configure(&cluster, "", SHARES);
     cluster.run("scontrol", &["reconfigure"]);
@@ -45,12 +47,16 @@ fn a_node_that_is_short_requeues_the_job_of_the_lowest_rank(suite: &Suite) {
         said.contains("account small get 100 MiB of a node together"),
         "{said}"
     );
+    if !cluster.lab.has_cgroup() {
+        return;
+    }
     let program = program(&cluster);
     let stay = cluster.lab.dir().join("work/stay");
     fs::write(&stay, "").expect("written");
     let gpus = cluster.lab.dir().join("nvml/n1/state");
+    // The simulated driver shows all GPUs, also those that a control group keeps from the job.
     let script = format!(
-        "srun env GPUOS_GRANTS_STAYS={} GPUOS_NVML_STATE={} {program}",
+        "srun env GPUOS_GRANTS_STAYS={} GPUOS_NVML_STATE={} sh -c 'CUDA_VISIBLE_DEVICES=$SLURM_STEP_GPUS exec {program}'",
         stay.display(),
         gpus.display()
     );

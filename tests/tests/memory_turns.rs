@@ -13,9 +13,9 @@ use crate::memory_grants::{Driver, held, library, with_library};
 
 per_suite!(jobs_have_a_gpu_in_turns);
 
-/// Two jobs on a GPU at most; contexts take nothing of a simulated one.
+/// Two jobs on a GPU at most, and of 81559 MiB so much for contexts that the host has room for what is parked.
 const GPUOS: &str =
-    "[memory]\nturns = 2\nreserve-mib = 0\n\n[[nodes]]\nmatch = \"n1\"\ntype = \"dgx-h100\"\n";
+    "[memory]\nturns = 2\nreserve-mib = 65536\n\n[[nodes]]\nmatch = \"n1\"\ntype = \"dgx-h100\"\n";
 
 /// What a job asks for that has more than half of the rest, 16023 MiB, in turns.
 const MOST: [&str; 2] = ["--mem=100", "--gpuos-share=timeslice,mem=8100M"];
