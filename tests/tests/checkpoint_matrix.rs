@@ -41,19 +41,19 @@ const NODES: [&str; 4] = ["n1", "n2", "n3", "n4"];
 const PATIENCE: Duration = Duration::from_secs(200);
 
 /// Starts the program again when it fails. srun waits for ever for a rank whose slurmstepd has ended, if `--wait` does not say otherwise. Each rank of each start writes a file of its own, as what Slurm carries can be lost with a node.
-/// Ranks of Open MPI that wait for each other leave the cores to others.
+/// Ranks of Open MPI that wait for each other leave the cores to others, and find each other although all nodes are one machine.
 const SCRIPT: &str = r#"
 start=0
 while [ $start -lt 100 ]; do
     start=$((start + 1))
     export LOG=$PWD/$SLURM_JOB_ID.${SLURM_RESTART_COUNT:-0}.$start
-    export FAKE_MPI=$LOG.mpi INIT_METHOD=file://$LOG.store OMPI_MCA_mpi_yield_when_idle=1
+    export FAKE_MPI=$LOG.mpi INIT_METHOD=file://$LOG.store OMPI_MCA_mpi_yield_when_idle=1 OMPI_MCA_btl_tcp_if_include=lo
     srun --kill-on-bad-exit=1 --wait=5 OPTIONS sh ./rank.sh PROGRAM && exit 0
     sleep 0.2
 done
 exit 1
 "#;
-const RANK: &str = r#"ulimit -c unlimited; exec >>"$LOG.$SLURM_PROCID.log" 2>&1
+const RANK: &str = r#"exec >>"$LOG.$SLURM_PROCID.log" 2>&1
 GPUOS_MATRIX_RANK=$SLURM_PROCID exec "$@""#;
 
 /// A job of the matrix.

@@ -6,13 +6,11 @@
 //! - [`feed`]: what the broker is told of the machine, and of shares,
 //! - [`figures`]: what programs say of their memory, held against what it can be,
 //! - [`status`]: what clients see of it all,
-//! - `stopped`: processes that hear nothing for now,
-//! - `wants`: what is done of what the broker wants.
+//! - `wants`: what is done of what the broker wants, and who hears nothing of it for now.
 
 pub mod feed;
 pub mod figures;
 pub mod status;
-mod stopped;
 mod wants;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
