@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::ThreadId;
@@ -172,13 +173,14 @@ impl Context {
 }
 
 thread_local! {
-    /// The handles of the thread's contexts, the current one last.
-    static STACK: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
+    /// The handles of the thread's contexts, the current one last. What runs when a thread or the program ends may call the driver still, so it
+    /// is never dropped.
+    static STACK: ManuallyDrop<RefCell<Vec<u64>>> = const { ManuallyDrop::new(RefCell::new(Vec::new())) };
 }
 
 /// Works on the thread's stack of contexts.
 pub(crate) fn stack<R>(work: impl FnOnce(&mut Vec<u64>) -> R) -> R {
-    STACK.with_borrow_mut(work)
+    STACK.with(|stack| work(&mut stack.borrow_mut()))
 }
 
 /// The current context, unless its error is known already.
