@@ -8,11 +8,11 @@ use cudarc::nvrtc::Ptx;
 use crate::common::said;
 use crate::shim::{folder, preloaded, variables};
 
-#[path = "../../../tests/cuda/tests/openmp.rs"]
+#[path = "../../../tests/cuda/tests/common/openmp.rs"]
 mod openmp;
 
 /// In the package of the simulated driver.
-const OPENMP: &str = "../../tests/cuda/tests/openmp.c";
+const OPENMP: &str = "../../tests/cuda/tests/common/openmp.c";
 
 fn wanted() -> bool {
     std::env::var_os("GPUOS_LONG").is_some() || std::env::var_os("GPUOS_CUDA_TEST").is_some()

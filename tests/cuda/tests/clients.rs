@@ -8,11 +8,11 @@ use cudarc::nvrtc::Ptx;
 
 use crate::common::{library, said, with};
 
-#[path = "openmp.rs"]
+#[path = "common/openmp.rs"]
 mod openmp;
 
 /// In this package.
-const OPENMP: &str = "tests/openmp.c";
+const OPENMP: &str = "tests/common/openmp.c";
 
 /// The library under the names that programs open.
 fn named(folder: &Path) {
