@@ -124,8 +124,7 @@ fn each_program_survives_each_victim(suite: &Suite) {
     };
     eprintln!("GPUOS_CKPT_MATRIX_SEED={seed}");
     fs::write(cluster.lab.dir().join("work/rank.sh"), RANK).expect("written");
-    let mut programs = programs::programs(&cluster);
-    programs.retain(|program| only("PROGRAMS", program.name));
+    let programs = programs::programs(&cluster, |name| only("PROGRAMS", name));
     let release = cluster.lab.version().to_string();
     let mut matrix = Matrix {
         cluster,
