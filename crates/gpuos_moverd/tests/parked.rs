@@ -13,7 +13,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use gpuos_memory::stow::{FromProgram, MOST_SLOTS, PIECE, SLACK, ToProgram, VERSION};
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
+use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, memfd_create};
+use rustix::io::Errno;
 
 use crate::support::is_root;
 use client::{Client, LIMIT, Site, memory, ring, send};
@@ -281,6 +282,11 @@ fn only_a_sealed_file_in_memory_is_taken_as_a_ring() {
         ("may shrink", memory(PIECE, SealFlags::GROW)),
         ("may grow", memory(PIECE, SealFlags::SHRINK)),
         ("cannot be written", memory(PIECE, kept | SealFlags::WRITE)),
+        (
+            "cannot be written later",
+            memory(PIECE, kept | SealFlags::FUTURE_WRITE),
+        ),
+        ("takes no seals", memory(PIECE, kept | SealFlags::SEAL)),
         ("too short", memory(PIECE - 4096, kept)),
         ("too long", memory(PIECE + 4096, kept)),
         ("without pages", sparse()),
@@ -341,6 +347,7 @@ fn only_a_sealed_file_in_memory_is_taken_as_a_ring() {
         let mut client = Client {
             lines: BufReader::new(stream),
             ring: ring(1),
+            window: None,
         };
         let told = client.told();
         assert!(
@@ -400,7 +407,7 @@ fn who_breaks_the_rules_loses_the_connection_and_nobody_else_does() {
 fn bytes_that_change_while_they_are_written_are_one_of_what_they_were() {
     let site = Site::new(8 * MIB);
     let mut client = Client::connect(&site);
-    let ring = client.ring.try_clone().unwrap();
+    let window = client.window.take().unwrap();
     let stop = Arc::new(AtomicU64::new(0));
     let stops = stop.clone();
     // A process that writes its ring all the time.
@@ -408,7 +415,7 @@ fn bytes_that_change_while_they_are_written_are_one_of_what_they_were() {
         let mut byte = 0_u8;
         while stops.load(Ordering::SeqCst) == 0 {
             byte = byte.wrapping_add(1);
-            ring.write_all_at(&[byte; 4096], MIB).unwrap();
+            window.put(MIB as usize, &[byte; 4096]).unwrap();
         }
     });
     for _ in 0..20 {
@@ -419,8 +426,32 @@ fn bytes_that_change_while_they_are_written_are_one_of_what_they_were() {
         });
         let digest = client.done().unwrap();
         // Whatever was written, its digest is of that.
-        client.get(0, PIECE, digest).unwrap();
+        client.say(&FromProgram::Get {
+            slot: 1,
+            at: 0,
+            bytes: PIECE,
+            digest,
+        });
+        client.done().unwrap();
     }
     stop.store(1, Ordering::SeqCst);
     writer.join().unwrap();
+}
+
+/// Its pages would be gpuos_mover's the next time that something is put there, and last as long as the file.
+#[test]
+fn nobody_takes_pages_out_of_a_ring_that_was_taken() {
+    let site = Site::new(8 * MIB);
+    let client = Client::connect(&site);
+    let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    assert_eq!(fallocate(&client.ring, hole, 0, PIECE), Err(Errno::PERM));
+    assert!(client.ring.set_len(0).is_err());
+    assert!(fcntl_add_seals(&client.ring, SealFlags::WRITE).is_err());
+    // And it is no ring a second time.
+    let again = client.ring.try_clone().unwrap();
+    let (_, told) = Client::with(&site, again, MOST_SLOTS);
+    let ToProgram::Refused { why } = told else {
+        panic!("{told:?}");
+    };
+    assert!(why.starts_with("the ring is not taken: "), "{why}");
 }

@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use gpuos_host::steps::job_processes::{Killed, Processes, Who};
+use gpuos_host::window::Window;
 use gpuos_memory::stow::{Digest, FromProgram, MOST_SLOTS, PIECE, ToProgram, VERSION};
 use gpuos_moverd::parked::leases::Leases;
 use gpuos_moverd::parked::segment::Owner;
@@ -141,13 +142,15 @@ pub fn memory(bytes: u64, seals: SealFlags) -> File {
 }
 
 pub fn ring(slots: u32) -> File {
-    let kept = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
+    let kept = SealFlags::SHRINK | SealFlags::GROW;
     memory(u64::from(slots) * PIECE, kept)
 }
 
 pub struct Client {
     pub lines: BufReader<UnixStream>,
     pub ring: File,
+    /// A file that is no memory has none.
+    pub window: Option<Window>,
 }
 
 /// Sends a line with open files.
@@ -178,10 +181,13 @@ impl Client {
             version: VERSION,
             slots,
         };
+        // Before it is sealed, as programs do.
+        let window = Window::open(&ring, slots as usize * PIECE as usize).ok();
         send(&stream, &hello.line(), &[&ring]);
         let mut client = Client {
             lines: BufReader::new(stream),
             ring,
+            window,
         };
         let told = client.told().expect("an answer");
         (client, told)
@@ -208,8 +214,8 @@ impl Client {
     }
 
     pub fn fill(&self, slot: u32, bytes: &[u8]) {
-        let at = u64::from(slot) * PIECE;
-        self.ring.write_all_at(bytes, at).unwrap();
+        let window = self.window.as_ref().expect("a ring");
+        window.put(slot as usize * PIECE as usize, bytes).unwrap();
     }
 
     pub fn has(&self, slot: u32, count: usize) -> Vec<u8> {

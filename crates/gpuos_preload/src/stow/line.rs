@@ -37,7 +37,7 @@ struct Ring {
 }
 
 impl Ring {
-    /// A sealed file in memory of which all pages are there: they are the job's.
+    /// A file in memory of which all pages are there: they are the job's. It keeps its length; gpuos_mover has it keep its pages, too.
     fn new() -> std::io::Result<Ring> {
         let failed = || std::io::Error::last_os_error();
         let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
@@ -48,7 +48,7 @@ impl Ring {
         }
         // SAFETY: it was opened just now, and nobody else has it.
         let file = unsafe { OwnedFd::from_raw_fd(file) };
-        let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+        let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
         // SAFETY: calls with numbers on a file that is open.
         let made = unsafe {
             libc::ftruncate(file.as_raw_fd(), BYTES as libc::off_t) == 0
