@@ -64,6 +64,20 @@ impl Refused {
             Refused::NoJob | Refused::Ending | Refused::TooMany { .. }
         )
     }
+
+    /// Whether what processes of the same job have is the reason, which is free again when they are dead.
+    pub fn may_be_of_the_dead(&self) -> bool {
+        match self {
+            Refused::NoJob | Refused::NotItsGpu { .. } | Refused::Ending => false,
+            Refused::TooMany { .. }
+            | Refused::BeyondGrant { .. }
+            | Refused::BeyondMemory { .. }
+            | Refused::BeyondQuota { .. }
+            | Refused::HostFull { .. }
+            | Refused::NoRefuge { .. }
+            | Refused::Grows => true,
+        }
+    }
 }
 
 impl fmt::Display for Refused {

@@ -316,6 +316,26 @@ fn a_program_is_given_what_slurm_gives_its_job_and_no_more() {
     });
 }
 
+/// A script starts its program again in the moment in which it has ended, before gpuosd knows that.
+#[test]
+fn a_program_that_is_started_again_has_what_it_had() {
+    let site = Site::new();
+    job(&site, 7, "2", "60G");
+    let daemon = start(&site);
+    step(&daemon, 7, &[2], 120 * GIB, false);
+    let mut first = Program::start(&site, &daemon, 7);
+    let had = first.ask(2, 120 * GIB).unwrap();
+    let mut second = Program::start(&site, &daemon, 7);
+    second.say(FromProgram::Hello { version: 2 });
+    let (gpu, bytes, hbm) = (uuid(&site, 2), 120 * GIB, CARD);
+    second.say(FromProgram::Ask { gpu, bytes, hbm });
+    first.kill();
+    match second.told() {
+        Some(ToProgram::Lease { hbm, host, .. }) => assert_eq!((hbm, host), (had.0, had.1)),
+        other => panic!("{other:?}"),
+    }
+}
+
 #[test]
 fn a_job_with_too_little_memory_is_told_how_much_it_takes() {
     let site = Site::new();

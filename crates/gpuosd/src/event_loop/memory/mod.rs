@@ -58,13 +58,33 @@ struct Lent {
     may_requeue: bool,
 }
 
+/// What a process asked for of a GPU.
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    bytes: u64,
+    /// Not all of it has room in the GPU.
+    tiers: bool,
+    /// It was asked for with [`SLACK`].
+    slack: bool,
+    /// Since when a refusal is put off, as other processes of the job may be dead without gpuosd knowing it.
+    put_off: Option<Instant>,
+}
+
+impl Asked {
+    /// What the broker is asked for.
+    fn all(&self) -> u64 {
+        self.bytes
+            .saturating_add(if self.slack { SLACK } else { 0 })
+    }
+}
+
 /// A process with a lease.
 #[derive(Debug)]
 struct Holder {
     program: Program,
     line: Option<Line>,
-    /// What it asked for of each GPU, and whether that was with [`SLACK`].
-    asked: BTreeMap<GpuId, (u64, bool)>,
+    /// What it asked for of each GPU.
+    asked: BTreeMap<GpuId, Asked>,
     pinned: bool,
     ending: bool,
     /// Bytes that went to host memory and came back when it was parked.
@@ -261,6 +281,7 @@ impl Memory {
                     holder.line.iter().for_each(Line::end);
                 }
                 self.step(Input::Gone(client), on, fx);
+                self.ask_again(|_| true, on, fx);
             }
         }
     }
@@ -286,6 +307,7 @@ impl Memory {
         }
         self.due = Some(on.now.at + TICK);
         self.ask_of_the_slow(on, fx);
+        self.ask_again(|since| wants::is_late(since, on), on, fx);
         self.step(Input::Tick, on, fx);
     }
 
@@ -390,17 +412,18 @@ impl Memory {
         let total = self.supply.gpus.iter().find(|(of, _)| *of == gpu);
         // Only who has something in host memory needs room there to move.
         let tiers = total.is_some_and(|(_, total)| bytes > hbm.min(*total));
-        let asked = if tiers {
-            bytes.saturating_add(SLACK)
-        } else {
-            bytes
+        let asked = Asked {
+            bytes,
+            tiers,
+            slack: tiers,
+            put_off: None,
         };
-        holder.asked.insert(gpu, (bytes, tiers));
+        holder.asked.insert(gpu, asked);
         let ask = Input::Ask {
             client,
             job,
             gpu,
-            bytes: asked,
+            bytes: asked.all(),
         };
         let may = told
             .is_some()

@@ -24,6 +24,14 @@ use crate::queue::{Task, Why};
 
 /// Who has not parked, or come back, after so long may be suspended: slurmctld is asked.
 const SLOW: Duration = Duration::from_secs(3);
+/// For so long a process waits for others of its job to be dead, rather than to be refused what they have: a script starts a program again in
+/// the moment in which the earlier one has ended. Programs wait 10 s for an answer.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// A refusal that was put off is due.
+pub(super) fn is_late(since: Instant, on: &Facts<'_>) -> bool {
+    on.now.at.saturating_duration_since(since) >= PATIENCE
+}
 
 impl Memory {
     pub(super) fn want(&mut self, want: Want, on: &Facts<'_>, fx: &mut Effects) {
@@ -126,12 +134,13 @@ impl Memory {
             return;
         };
         let asked = holder.asked.get_mut(&gpu);
-        let (bytes, slack) = asked.as_deref().copied().unwrap_or((0, false));
+        let slack = asked.as_ref().is_some_and(|asked| asked.slack);
         let found = on.gpus.found().iter();
         let mut found = found.filter(|found| Some(found.number) == number(gpu));
         let uuid = found.next().and_then(|found| Uuid::parse(&found.uuid));
         match answer {
             Ok(granted) => {
+                asked.into_iter().for_each(|asked| asked.put_off = None);
                 let lent = self.jobs.get(&holder.program.job);
                 if lent.is_some_and(|lent| lent.in_turns) {
                     fx.push(Effect::Programs(Order::Follow(client)));
@@ -140,10 +149,11 @@ impl Memory {
             }
             // Without the room for moves it may do: then extents stay where they are.
             Err(why) if slack && !matches!(why, Refused::NoJob | Refused::NotItsGpu { .. }) => {
-                if let Some(asked) = asked {
-                    asked.1 = false;
-                }
                 let job = Number(holder.program.job.number().unwrap_or(0).into());
+                let bytes = asked.map_or(0, |asked| {
+                    asked.slack = false;
+                    asked.all()
+                });
                 let ask = Input::Ask {
                     client,
                     job,
@@ -152,6 +162,7 @@ impl Memory {
                 };
                 self.step(ask, on, fx);
             }
+            Err(why) if self.puts_off(client, gpu, why, on) => {}
             Err(why) => match uuid.filter(|_| !why.is_about_all()) {
                 // Its other GPUs are not concerned.
                 Some(gpu) => {
@@ -167,6 +178,53 @@ impl Memory {
                 }
                 None => self.refuse(client, &why.to_string()),
             },
+        }
+    }
+
+    /// Whether a refusal waits: others of the job have what was asked for, and may be dead.
+    fn puts_off(&mut self, client: ClientId, gpu: GpuId, why: Refused, on: &Facts<'_>) -> bool {
+        let view = self.broker.view().clients;
+        let Some(holder) = self.holders.get_mut(&client) else {
+            return false;
+        };
+        let job = holder.program.job.number().map(u64::from);
+        let mut others = view.iter().filter(|one| one.client != client);
+        let others = others.any(|one| Some(one.job.0) == job);
+        let Some(asked) = holder.asked.get_mut(&gpu) else {
+            return false;
+        };
+        let since = *asked.put_off.get_or_insert(on.now.at);
+        let waits = others && why.may_be_of_the_dead() && !is_late(since, on);
+        if !waits {
+            asked.put_off = None;
+        }
+        waits
+    }
+
+    /// Asks the broker anew for what was put off since such a time.
+    pub(super) fn ask_again(
+        &mut self,
+        which: impl Fn(Instant) -> bool,
+        on: &Facts<'_>,
+        fx: &mut Effects,
+    ) {
+        let mut asks = Vec::new();
+        for (client, holder) in &mut self.holders {
+            let job = Number(holder.program.job.number().unwrap_or(0).into());
+            for (gpu, asked) in &mut holder.asked {
+                if asked.put_off.is_some_and(&which) {
+                    asked.slack = asked.tiers;
+                    asks.push(Input::Ask {
+                        client: *client,
+                        job,
+                        gpu: *gpu,
+                        bytes: asked.all(),
+                    });
+                }
+            }
+        }
+        for ask in asks {
+            self.step(ask, on, fx);
         }
     }
 
