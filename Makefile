@@ -166,6 +166,7 @@ bench-memory:
 	@ln -sf ../release/libcuda.so $(TARGET)/bench/libcuda.so.1
 	$(CARGO) bench --locked -q -p gpuos_fabric --bench moves -- --folder $(abspath $(TARGET))/bench $(ARGS)
 	GPUOS_CUDA=memory=8G LD_LIBRARY_PATH=$(abspath $(TARGET))/bench $(CARGO) bench --locked -q -p gpuos_fabric --bench moves -- --folder $(abspath $(TARGET))/bench --device 0 $(ARGS)
+	$(CARGO) bench --locked -q -p gpuos_moverd --bench parked -- --folder $(abspath $(TARGET))/bench $(ARGS)
 	GPUOS_LONG=1 $(CARGO) test --release --locked -q -p gpuos_preload --lib open_gate -- --nocapture
 
 replay:

@@ -99,6 +99,12 @@ impl Place {
         self
     }
 
+    /// Partitions in which it may come to run; none where that is not known.
+    pub fn partitions(&self) -> impl Iterator<Item = &str> {
+        let all = self.partitions.split(',');
+        all.filter(|name| !name.is_empty())
+    }
+
     /// The same of the job of a user, for whom it is asked what preempts it.
     pub fn asked(&self, user: u32) -> Asked<'_> {
         Asked {
@@ -107,6 +113,16 @@ impl Place {
             account: &self.account,
             user,
         }
+    }
+
+    /// Its account; empty where it names none.
+    pub fn account(&self) -> &str {
+        &self.account
+    }
+
+    /// Its QOS; empty where it names none.
+    pub fn qos(&self) -> &str {
+        &self.qos
     }
 
     /// Whether it names anything.
@@ -140,6 +156,18 @@ pub fn check(forbidden: &Forbidden, options: &JobOptions, place: &Place) -> Resu
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+impl Place {
+    /// One that names these.
+    pub fn new(account: &str, partitions: &str, qos: &str) -> Place {
+        Place {
+            partitions: partitions.into(),
+            account: account.into(),
+            qos: qos.into(),
+        }
+    }
 }
 
 #[cfg(test)]

@@ -1,14 +1,14 @@
 //! Slurm job_submit plugin: checks the gpuos options of a job when it is submitted, and refuses with
 //! a sentence what could never run. `--gpuos-mig` and `--gpuos-share` become the GRES that Slurm counts, `--gpuos-mem` memory.
 //!
-//! Texts of users with control characters are refused in every job. Apart from that, jobs without gpuos options pass
-//! untouched, and so does everything when the release is not known or the site's files have a mistake: then one line in
+//! Texts of users with control characters are refused in every job, and GRES `shard` by name where jobs share GPUs in turns with their memory.
+//! Apart from that, jobs without gpuos options pass untouched, and so does everything when the release is not known or the site's files have a mistake: then one line in
 //! slurmctld's log says so.
 //!
 //! - `request`, `shape` and `check`: what is asked for, against the cluster; `forbid`: against what the site forbids; `refusal`: why not,
 //! - `spares`: what a job with spare nodes becomes; `checkpoint`: whether the site makes checkpoints, and the job has nodes enough,
-//! - `memory`: host memory for GPUs whose programs have more than there is on them,
-//! - `mig`: board, profiles and GRES of a request for slices; `share`: shards, and what they keep apart,
+//! - `memory`: host memory for GPUs whose programs have more than there is on them; `memory_share`: what of it a site lets a job have,
+//! - `mig`: board, profiles and GRES of a request for slices; `share`: shards, and what they keep apart; `turns`: host memory for what is parked,
 //! - `notes`: what of a job that is taken is ignored; `jobs` and `neighbours`: whether anybody has a name,
 //! - `wake`: jobs that are let go after a requeue;
 //! - `texts`: control characters; `state`: what is read at start and reconfigure.
@@ -18,6 +18,7 @@ mod checkpoint;
 mod forbid;
 mod jobs;
 mod memory;
+mod memory_share;
 mod messages;
 mod mig;
 mod neighbours;
@@ -29,6 +30,7 @@ mod share;
 mod spares;
 mod state;
 mod texts;
+mod turns;
 mod wake;
 
 use std::ffi::{c_char, c_int, c_void};

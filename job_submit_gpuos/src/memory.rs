@@ -1,4 +1,4 @@
-//! `--gpuos-mem` at submission: what of it may lie in host memory is added to the memory that the job asks of Slurm, so that nothing is
+//! `--gpuos-mem` at submission, and what there is for it and for [`crate::turns`]: what of it may lie in host memory is added to the memory that the job asks of Slurm, so that nothing is
 //! promised twice.
 //!
 //! What is not known is refused and never taken for less: how much memory a GPU has is what gpuos.toml says, of the GPUs that the job could get
@@ -7,7 +7,7 @@
 use std::ffi::{c_char, c_void};
 
 use gpuos_config::access::used;
-use gpuos_config::gpuos_toml::MemoryConfig;
+use gpuos_config::gpuos_toml::{MemoryConfig, MemoryShare};
 use gpuos_config::options::{
     GresRequest, JobOptions, MemoryOption, MemoryTiers, Source, Sources, parse_gres,
 };
@@ -114,26 +114,28 @@ fn per_gpu(text: &str) -> Option<Host> {
 
 /// Nodes that are the same in all that counts here.
 #[derive(Clone, PartialEq, Eq, Debug)]
-struct Kind {
+pub(crate) struct Kind {
     /// GRES type of the GPUs; empty: there are several, or none.
     gres_type: String,
     gpus: u64,
     /// Memory of a GPU in MiB; `None`: gpuos.toml does not say it.
-    gpu_mib: Option<u64>,
+    pub(crate) gpu_mib: Option<u64>,
     /// Memory of the host in MiB; 0: slurm.conf does not say it.
-    host_mib: u64,
+    pub(crate) host_mib: u64,
+    /// Its GPUs can be shared.
+    shards: bool,
 }
 
 /// What there is, and what the site allows.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Inventory {
-    config: MemoryConfig,
+    pub(crate) config: MemoryConfig,
     /// The kinds of nodes with GPUs, each with one that is so.
     kinds: Vec<(Kind, String)>,
     /// There may be nodes that no file names.
-    dynamic: bool,
+    pub(crate) dynamic: bool,
     /// Slurm counts memory.
-    counted: bool,
+    pub(crate) counted: bool,
     /// A job that says nothing may get less than all of a node's.
     has_default: bool,
 }
@@ -142,7 +144,9 @@ impl Inventory {
     /// From the site's files.
     pub fn of(site: &Site, counted: bool) -> Inventory {
         let mut kinds: Vec<(Kind, String)> = Vec::new();
-        for (facts, host_mib) in site.nodes.all().into_iter().zip(site.nodes.memory_mib()) {
+        let hosts = site.nodes.memory_mib().into_iter();
+        let hosts = hosts.zip(site.nodes.has_shards());
+        for (facts, (host_mib, shards)) in site.nodes.all().into_iter().zip(hosts) {
             let stated = site.config.stated_type(&facts);
             let gpu_mib = stated.map(|node_type| node_type.gpu_memory_mib);
             let kind = Kind {
@@ -150,13 +154,14 @@ impl Inventory {
                 gpus: facts.gpus as u64,
                 gpu_mib: gpu_mib.filter(|mib| *mib > 0),
                 host_mib,
+                shards,
             };
             if kind.gpus > 0 && !kinds.iter().any(|(other, _)| *other == kind) {
                 kinds.push((kind, facts.name));
             }
         }
         Inventory {
-            config: site.config.memory,
+            config: site.config.memory.clone(),
             kinds,
             dynamic: site.nodes.dynamic(),
             counted,
@@ -175,6 +180,28 @@ impl Inventory {
         };
         let kinds = self.kinds.iter();
         kinds.filter(|(kind, _)| is_one(kind)).collect()
+    }
+
+    /// The nodes whose GPUs can be shared.
+    pub(crate) fn with_shards(&self) -> Vec<&(Kind, String)> {
+        let kinds = self.kinds.iter();
+        kinds.filter(|(kind, _)| kind.shards).collect()
+    }
+
+    /// Who may have how much of a node's host memory.
+    pub fn shares(&self) -> &[MemoryShare] {
+        &self.config.shares
+    }
+
+    /// MiB of host memory that a job needs on each of its nodes at least; `None`: it is not known.
+    pub fn least_of_node(&self, asked: &MemoryOption, shape: &Shape) -> Option<u64> {
+        let (share, most) = self.needs(asked, shape)?;
+        let each: u64 = gpus_in(shape.per_node.as_ref())
+            .iter()
+            .map(|gres| gres.count)
+            .sum();
+        let gpus = if shape.exclusive { most } else { each.max(1) };
+        Some(share.saturating_mul(gpus))
     }
 
     /// MiB of host memory for each GPU, and GPUs of a node at most; `None`: it is not known.

@@ -71,6 +71,46 @@ pub mod refused {
         /// More than all of one GPU.
         pub fn too_many_shards(most) on "--gpuos-share" =
             "a GPU of this cluster has {most} shards at most", write "timeslice:{most} or less";
+        /// `[memory]` of gpuos.toml has no `turns`.
+        pub fn turns_are_off() on "--gpuos-share" =
+            "on this site jobs do not share the memory of a GPU in turns",
+            write "no mem=, and share the GPU with what memory others leave; an administrator can allow it with [memory] turns = 2 in gpuos.toml";
+        /// On sites with `turns` all that share a GPU have to say how much of its memory they need: others could leave them none.
+        pub fn share_without_memory() on "--gpuos-share" =
+            "on this site jobs share a GPU in turns with its memory, and how much of it this one needs is not said",
+            write "timeslice,mem=SIZE, such as timeslice,mem=60G";
+        /// The same of a job that names GRES `shard` or `mps` itself.
+        pub fn shards_by_name() on "--gres" =
+            "on this site jobs share a GPU in turns with its memory, and how much of it this one needs is not said",
+            write "--gpuos-share=timeslice,mem=SIZE in its place";
+        /// slurm.conf has MaxNodeCount.
+        pub fn turns_of_any_node() on "--gpuos-share" =
+            "this cluster may have nodes that slurm.conf does not name, and what their GPUs have is not known",
+            write "--gpus=1 for a whole GPU, or ask those who run the cluster";
+        /// The job could get a GPU of which gpuos.toml does not say how much memory it has.
+        pub fn turns_of_gpu_unknown(node) on "--gpuos-share" =
+            "how much memory the GPUs of node {node} have is not said",
+            write "--gpus=1 for a whole GPU; an administrator says it with [[nodes]] or a [[node-type]] in gpuos.toml";
+        /// More than the smallest GPU with shards has for one job.
+        pub fn turns_are_too_large(gpu, most) on "--gpuos-share" =
+            "a GPU that the job could get has {gpu} MiB, of which programs' contexts take some",
+            write "mem={most}M or less, or a whole GPU with --gpus=1 --gpuos-mem=SIZE where the site allows more than a GPU has";
+        /// Two jobs could be given the same host memory.
+        pub fn turns_are_not_counted() on "--gpuos-share" =
+            "Slurm does not count memory on this cluster, so that there may be no place in the host's for what is parked",
+            write "--gpus=1 for a whole GPU; an administrator has it counted with SelectTypeParameters=CR_Core_Memory in slurm.conf";
+        /// What is parked and what the program needs are together more than any node with shards has.
+        pub fn turns_misfit(needed, largest) on "--gpuos-share" =
+            "with a place for what is parked the job needs {needed} MiB of the host's memory, and no node with shards has more than {largest} MiB",
+            write "a smaller mem=, or a smaller --mem";
+        /// The job says nothing of memory, wants all of a node's, or counts it in another way than by the node.
+        pub fn turns_need_memory() on "--gpuos-share" =
+            "how much of the host's memory the program itself needs on a node is not said",
+            write "--mem=SIZE with it: a place for what is parked is added to that, and jobs that share a GPU cannot have all of a node's";
+        /// An update would take from the job the place for what is parked.
+        pub fn turns_stay(mib) on "--gpuos-share" =
+            "{mib} MiB of the host's memory are a place for what is parked while others have the GPU, and the change would leave less",
+            write "--mem with as much and what the program needs, or cancel it and submit it anew";
         /// `[checkpoint]` of gpuos.toml does not turn checkpoints on.
         pub fn no_checkpoints() on "--gpuos-checkpoint" =
             "this site makes no checkpoints",
@@ -144,6 +184,10 @@ pub mod refused {
         /// Host memory for the GPUs and that of the program together are more than any node has.
         pub fn memory_of_host_misfits(needed, largest) on "--gpuos-mem" =
             "with what the GPUs take of the host's memory the job needs {needed} MiB, and no node with such GPUs has more than {largest} MiB",
+            write "a smaller size, or ask for fewer GPUs on each node";
+        /// A `[[memory-share]]` of gpuos.toml holds for the job's account, partition or QOS.
+        pub fn memory_beyond_share(needed, whose, most) on "--gpuos-mem" =
+            "its GPUs take {needed} MiB of a node's host memory, and the jobs of {whose} get {most} MiB of a node together",
             write "a smaller size, or ask for fewer GPUs on each node";
         /// The job takes all memory of its nodes, and one that it could get has less than its GPUs need.
         pub fn memory_of_whole_node(share, host) on "--gpuos-mem" =
@@ -265,6 +309,11 @@ pub mod notes {
         pub fn share(option, shards, most, threads, isolation) =
             "gpuos: {option}: {shards} of the {most} shards of a GPU on each node{threads}; {isolation}",
             "Take `--gpuos-mig` where that is too little.";
+        /// A job that shares a GPU in turns with its memory: what it asks of Slurm for what is parked.
+        pub fn turns(option, mib, jobs, all, own) =
+            "gpuos: {option}: at most {jobs} jobs have a GPU in turns; {mib} MiB of the host's memory are a place for what is parked: --mem is {all} MiB on \
+             each node, {own} MiB of it for the program itself",
+            "Nothing is to be done.";
         /// A job with spare nodes.
         pub fn spares(option, nodes, all) =
             "gpuos: {option}: the job gets {all} nodes, {nodes} of them for the program that gpuos run starts in its script",

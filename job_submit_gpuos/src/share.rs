@@ -27,13 +27,14 @@ pub fn impossible(release: Release, select_type: Option<&str>) -> Option<Message
     Some(impossible::not_shared(release, other, SHARED_TO_THE_LAST))
 }
 
-/// Turns a share of a GPU into shards, of which no GPU of the cluster has more than `of_gpu`.
+/// Turns a share of a GPU into shards, of which no GPU of the cluster has more than `of_gpu`. `turns`: jobs that share a GPU in turns with its
+/// memory at most, 0 where jobs cannot. Such a job counts as so many shards that no more of them stand on a GPU.
 ///
 /// # Errors
 /// The cluster has no shards, or not as many on one GPU; the job asks for something that does not go with a
-/// part of a GPU.
+/// part of a GPU, or shares one in another way than the site has it.
 pub fn choose(
-    of_gpu: u64,
+    (of_gpu, turns): (u64, u32),
     share: Share,
     (options, sources): (&JobOptions, &Sources),
     shape: &Shape,
@@ -45,8 +46,19 @@ pub fn choose(
     if of_gpu == 0 {
         return Err(refused::no_shards(share).into());
     }
+    let in_turns = share.in_turns_mib().is_some();
+    if in_turns != (turns > 0) {
+        let why = match in_turns {
+            true => refused::turns_are_off(share),
+            false => refused::share_without_memory(share),
+        };
+        return Err(why.into());
+    }
     let shards = match share {
-        Share::TimeSlice { shards } => u64::from(shards),
+        Share::TimeSlice { shards, mib } => {
+            let least = mib.map_or(0, |_| of_gpu.div_ceil(turns.into()));
+            u64::from(shards).max(least)
+        }
         Share::Mps { percent } => (of_gpu * u64::from(percent)).div_ceil(100),
     };
     if shards > of_gpu {
@@ -66,8 +78,22 @@ pub fn choose(
     })
 }
 
+/// Whether a job asks for shards by their name, where all that share a GPU have to say how much of its memory they need.
+pub fn by_name(shape: &Shape) -> Result<(), Refusal> {
+    let named = shape.gres_forms().find(|text| {
+        // What cannot be read Slurm refuses.
+        let gres = parse_gres("gres", text).unwrap_or_default();
+        let mut names = gres.iter().map(|gres| gres.name.as_str());
+        names.any(|name| ["shard", "mps"].contains(&name))
+    });
+    match named {
+        Some(text) => Err(refused::shards_by_name(text).into()),
+        None => Ok(()),
+    }
+}
+
 /// What of a job does not go with a share of a GPU, why, and how one of the two is undone.
-fn does_not_go_with(
+pub fn does_not_go_with(
     (options, sources): (&JobOptions, &Sources),
     shape: &Shape,
 ) -> Option<(String, &'static str, String)> {
@@ -94,6 +120,7 @@ fn does_not_go_with(
         ("mps", whole),
         ("power", others),
         ("clocks", others),
+        ("mem", "for whole GPUs alone have it"),
     ];
     let used = used(options);
     all.into_iter().find_map(|(short, why)| {
@@ -107,6 +134,11 @@ fn does_not_go_with(
 /// What was chosen, and what it keeps apart.
 fn sentence(named: &str, share: Share, (shards, of_gpu): (u64, u64)) -> Message {
     let (threads, isolation) = match share {
+        Share::TimeSlice { mib: Some(_), .. } => (
+            String::new(),
+            "memory: as much of the GPU's as mem= says while it is its turn, address spaces of its own; faults: its own; time: in turns, and what \
+             it has on the GPU is parked in the host's memory while others have theirs",
+        ),
         Share::TimeSlice { .. } => (
             String::new(),
             "memory: no limit, address spaces of its own; faults: its own; time: in turns with others on the GPU",
@@ -139,8 +171,15 @@ mod tests {
 
     fn of(of_gpu: u64, share: &str, shape: &Shape, options: &JobOptions) -> Result<Chosen, String> {
         let share = parse_share(share).unwrap();
-        choose(of_gpu, share, (options, &Sources::default()), shape, NEW)
-            .map_err(|refusal| refusal.sentence)
+        let turns = share.in_turns_mib().map_or(0, |_| 2);
+        choose(
+            (of_gpu, turns),
+            share,
+            (options, &Sources::default()),
+            shape,
+            NEW,
+        )
+        .map_err(|refusal| refusal.sentence)
     }
 
     #[test]
@@ -182,7 +221,7 @@ mod tests {
             ..Shape::default()
         };
         let said = (&none, &Sources::default());
-        let old = choose(4, parse_share("timeslice").unwrap(), said, &other, OLD);
+        let old = choose((4, 0), parse_share("timeslice").unwrap(), said, &other, OLD);
         assert_eq!(old.unwrap().per_node, "gres:nic:1,gres:shard:1");
         let told = of(4, "mps:30%", &plain, &none).unwrap().sentence;
         assert!(

@@ -22,6 +22,7 @@ use crate::checkpoint;
 use crate::forbid::{self, Places};
 use crate::jobs::Names;
 use crate::memory::{self, Inventory, Raised};
+use crate::memory_share;
 use crate::messages::{impossible, in_log, refused};
 use crate::mig::{self, Chosen};
 use crate::notes;
@@ -31,6 +32,7 @@ use crate::shape::Shape;
 use crate::share;
 use crate::spares::{self, Change};
 use crate::texts::Texts;
+use crate::turns;
 use crate::wake::LetGo;
 
 struct Known {
@@ -60,6 +62,8 @@ struct Cluster {
     mig: MigConfig,
     /// The most shards of a GPU; 0 = GPUs are not shared.
     shards: u64,
+    /// Jobs that share a GPU in turns with its memory, at most; 0: jobs cannot.
+    turns: u32,
 }
 
 /// Absent when this release cannot be read: everything is accepted then.
@@ -142,11 +146,26 @@ pub fn submit(description: *mut c_void, hands: &Hands) -> Result<Option<String>,
         return Ok(None);
     };
     if !has_options(&env) {
-        return Ok(None);
+        return no_shards_by_name(known, description).map(|()| None);
     }
     let sources = Sources::from_spank_env(env.iter().map(String::as_str));
     let taken = take(known, (&env, &sources), description, hands);
     taken.map_err(|refusal| refusal.named_by(&sources))
+}
+
+/// Refuses a job that asks for shards by their name, where jobs share GPUs in turns with their memory: it would use memory that others have.
+fn no_shards_by_name(known: &Known, description: *mut c_void) -> Result<(), Refusal> {
+    let in_turns = |read: &mut Read| match &read.cluster {
+        Some(cluster) => cluster.turns > 0,
+        None => false,
+    };
+    match with_read(known, in_turns) {
+        true => match known.offsets.asked_shape(description) {
+            Some(shape) => share::by_name(&shape),
+            None => Ok(()),
+        },
+        false => Ok(()),
+    }
 }
 
 fn take(
@@ -167,6 +186,9 @@ fn take(
         return Ok(None);
     };
     let options = options()?;
+    if options.share.is_none() {
+        no_shards_by_name(known, description)?;
+    }
     with_read(known, |read| match &read.checkpoint {
         Some(config) => checkpoint::check(config, &options, &shape),
         None => Ok(()),
@@ -199,16 +221,30 @@ fn with_memory(
     hands: &Hands,
 ) -> Result<Option<String>, Refusal> {
     let options = JobOptions::from_spank_env(env.iter().map(String::as_str))?;
-    let Some(asked) = &options.memory else {
-        return place(known, (env, sources), (description, shape), hands);
+    let (asked, option) = match (&options.memory, turns::asked(&options)) {
+        (Some(asked), _) => (asked.to_string(), "--gpuos-mem"),
+        (None, Some((share, _))) => (share.to_string(), "--gpuos-share"),
+        (None, None) => return place(known, (env, sources), (description, shape), hands),
     };
-    let refuse = |why: Message| Refusal::from(refused::nothing_given(asked, "--gpuos-mem", why));
+    let refuse = |why: Message| Refusal::from(refused::nothing_given(&asked, option, why));
     let offsets = known.memory.as_ref();
     let offsets = offsets.ok_or_else(|| refuse(impossible::memory_not_in_table()))?;
     let host = offsets.host(description);
     let host = host.ok_or_else(|| refuse(impossible::memory_not_in_table()))?;
+    let of = known.places.as_ref();
+    let of = of.map(|places| places.asked(description).or_default());
     let chosen = with_read(known, |read| match &read.memory {
-        Some(inventory) => memory::choose(inventory, (&options, sources), &shape, host),
+        Some(inventory) => {
+            let said = (&options, sources);
+            if let Some(chosen) = turns::choose(inventory, said, &shape, &host)? {
+                return Ok(Some(chosen));
+            }
+            let chosen = memory::choose(inventory, said, &shape, host)?;
+            if let (Some(_), Some(asked), Some(of)) = (&chosen, &options.memory, &of) {
+                memory_share::check(inventory, (asked, of), &shape)?;
+            }
+            Ok(chosen)
+        }
         None => Err(refuse(impossible::files_have_a_mistake())),
     })?;
     let said = place(known, (env, sources), (description, shape), hands)?;
@@ -316,7 +352,14 @@ fn chosen(
             return refuse_gres_options(options, why).map(|()| None);
         }
         let said = (options, sources);
-        return share::choose(cluster.shards, share, said, shape, known.release).map(Some);
+        return share::choose(
+            (cluster.shards, cluster.turns),
+            share,
+            said,
+            shape,
+            known.release,
+        )
+        .map(Some);
     }
     let request = options.mig.as_ref();
     let chosen =
@@ -359,6 +402,7 @@ pub fn modify(description: *mut c_void, record: *mut c_void) -> Result<(), Refus
         }
     }
     memory_stays(known, description, record)?;
+    no_shards_by_name(known, description)?;
     let Some(update) = offsets.asked_shape(description).filter(request::touches) else {
         return Ok(());
     };
@@ -414,9 +458,10 @@ fn memory_stays(
         return Ok(());
     };
     let options = JobOptions::from_spank_env(env.iter().map(String::as_str));
-    let Some(asked) = options.unwrap_or_default().memory else {
+    let options = options.unwrap_or_default();
+    if options.memory.is_none() && turns::asked(&options).is_none() {
         return Ok(());
-    };
+    }
     let host = memory.host(description);
     let shapes = (offsets.asked_shape(description)).zip(offsets.record_shape(record));
     let Some((host, (update, now))) = host.zip(shapes) else {
@@ -424,9 +469,11 @@ fn memory_stays(
         return Ok(());
     };
     let then = request::merged(now.clone(), &update);
-    with_read(known, |read| match &read.memory {
-        Some(inventory) => memory::check_update(inventory, &asked, (&now, &then), &host),
-        None => Ok(()),
+    with_read(known, |read| match (&read.memory, &options.memory) {
+        (Some(inventory), Some(asked)) => {
+            memory::check_update(inventory, asked, (&now, &then), &host)
+        }
+        _ => turns::check_update(&options, &host),
     })
     .map_err(|refusal| refusal.named_by(&Sources::from_spank_env(env.iter().map(String::as_str))))
 }
@@ -502,6 +549,7 @@ fn read_site(known: &Known, at: i64) -> Read {
                 catalogue: Catalogue::new(cluster, rules, bounded),
                 mig: site.config.mig.clone(),
                 shards: site.nodes.shards_of_gpu(),
+                turns: site.config.memory.turns,
             })
         }
         Err(why) => {

@@ -10,7 +10,7 @@ use slurm_ffi::log;
 use slurm_ffi::spank::{Spank, SpankOption, print_error, print_note};
 
 use crate::handed::{Handed, JOB_CHECKPOINT, VARIABLES};
-use crate::options::{Asked, Opt, SourcedValue};
+use crate::options::{Asked, EffectiveOptions, Opt, SourcedValue};
 use crate::{checkpoint, limits, messages, mig, ranks};
 
 /// [`SOURCES`] as Slurm hands it from one command to the next.
@@ -136,6 +136,18 @@ fn source(opt: Opt, value: &str) -> Source {
     }
 }
 
+/// How a step would share its GPU that its job does not allow it.
+fn beyond_its_job(job: &Handed, settled: &EffectiveOptions) -> Option<String> {
+    let share = Opt::Share as usize;
+    match &settled.values[share] {
+        Some(given) if !job.may_share(&given.value) => {
+            Some(given.source.named("--gpuos-share", &given.value))
+        }
+        None if settled.undone[share] && !job.may_share("off") => Some("--gpuos-share=off".into()),
+        _ => None,
+    }
+}
+
 /// All options of a component of the job are known: what counts is sent, and nothing else.
 pub fn send_options(spank: Spank<'_>) -> c_int {
     let job = JOB.get().and_then(Option::as_ref);
@@ -163,6 +175,9 @@ pub fn send_options(spank: Spank<'_>) -> c_int {
     {
         let given = given.source.named("--gpuos-mem", &given.value);
         print_note(&format!("gpuos: {}", messages::memory_of_step(given)));
+    }
+    if let Some(given) = job.and_then(|job| beyond_its_job(job, &settled)) {
+        print_note(&format!("gpuos: {}", messages::turns_of_step(given)));
     }
     if let (true, Some(given)) = (is_program("srun"), &settled.values[Opt::Spares as usize]) {
         let given = given.source.named("--gpuos-spares", &given.value);

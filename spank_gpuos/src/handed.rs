@@ -73,6 +73,11 @@ impl Handed {
         !self.is_of_job || self.limits.bounds_memory(value)
     }
 
+    /// Whether a step may share its GPU so: where its job shares it in turns, with no more of its memory than that has, and never without.
+    pub fn may_share(&self, value: &str) -> bool {
+        !self.is_of_job || self.limits.bounds_share(value)
+    }
+
     /// A step asks for more than its job has. slurmstepd has its flag, and is to know that it does not count.
     fn keep_memory(&mut self) {
         let name = OPTIONS[Opt::Memory as usize].name;
@@ -90,6 +95,9 @@ impl Handed {
                 Some(given) if opt == Opt::Memory && !self.may_have_memory(&given.value) => {
                     self.keep_memory();
                 }
+                // slurmstepd has the flag, and passes it over, too.
+                Some(given) if opt == Opt::Share && !self.may_share(&given.value) => {}
+                None if opt == Opt::Share && !self.may_share(OFF) => {}
                 Some(given) => self.limits.record(name, &given.value, given.source),
                 None if settled.undone[opt as usize] => self.limits.record(name, OFF, Source::Flag),
                 None => {}

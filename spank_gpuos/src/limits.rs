@@ -60,9 +60,11 @@ fn over(inherited: &str, noted: &Noted) -> Inherited {
     let mut all = Inherited::parse(inherited);
     for (opt, value) in Opt::LIMITS.into_iter().zip(noted) {
         let name = OPTIONS[opt as usize].name;
-        // Of memory no step has more than its job, which its command has seen to where it could.
-        let beyond = |value: &str| {
-            opt == Opt::Memory && all.has(name) && !is_off(value) && !all.bounds_memory(value)
+        // Of memory no step has more than its job, and one in turns is never without; its command has seen to that where it could.
+        let beyond = |value: &str| match opt {
+            Opt::Memory => all.has(name) && !is_off(value) && !all.bounds_memory(value),
+            Opt::Share => all.has(name) && !all.bounds_share(value),
+            _ => false,
         };
         // What the command has handed over already keeps its source; what got around its check is no wish.
         let value = value.as_ref();
@@ -299,6 +301,33 @@ mod tests {
             let mut all = [const { None }; 6];
             all[5] = Some(noted.to_owned());
             assert_eq!(over(inherited, &all).to_string(), wanted);
+        }
+        // The same of a GPU in turns, which nobody leaves: the others count on it.
+        for (inherited, noted, wanted) in [
+            ("", "timeslice,mem=60G", "share=timeslice,mem=60G"),
+            (
+                "share=timeslice,mem=60G",
+                "timeslice,mem=30G",
+                "share=timeslice,mem=30G",
+            ),
+            (
+                "share=timeslice,mem=60G",
+                "timeslice,mem=61G",
+                "share=timeslice,mem=60G",
+            ),
+            (
+                "share=timeslice,mem=60G",
+                "timeslice",
+                "share=timeslice,mem=60G",
+            ),
+            ("share=timeslice,mem=60G", "off", "share=timeslice,mem=60G"),
+            ("share=timeslice", "timeslice,mem=1G", "share=timeslice"),
+            ("share=timeslice", "off", "share=off"),
+            ("share=mps:25%", "mps:50%", "share=mps:50%"),
+        ] {
+            let mut all = [const { None }; 6];
+            all[4] = Some(noted.to_owned());
+            assert_eq!(over(inherited, &all).to_string(), wanted, "{noted}");
         }
     }
 }

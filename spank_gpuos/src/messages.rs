@@ -76,6 +76,10 @@ gpuos_model::messages! {
     pub fn memory_of_step(option) =
         "{option} says nothing: a step has what its job has for each GPU, or less; give it to sbatch or salloc",
         "Give the option to the command that makes the job.";
+    /// `--gpuos-share` stood at srun, in a job that shares a GPU in turns with less of its memory, or in another way.
+    pub fn turns_of_step(option) =
+        "{option} says nothing: a step shares the GPU as its job does, in turns with as much of its memory, or with less",
+        "Give the option to the command that makes the job, or write a smaller mem=.";
     /// srun cannot change what its job has settled for all of its steps.
     pub fn checkpoint_of_step(option) =
         "{option} says nothing: checkpoints are those of the whole job; give it to sbatch or salloc",

@@ -94,7 +94,7 @@ pub fn report(spank: Spank<'_>, socket: &str, library: &str) {
         .filter(|_| step != StepId::EXTERN);
     tiers::set(
         spank,
-        memory,
+        memory.map(|(asked, _)| asked),
         library,
         &memory_socket(&socket.replace("%n", &node)),
     );

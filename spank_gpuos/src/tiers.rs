@@ -1,5 +1,5 @@
-//! In slurmstepd: memory beyond that of the GPUs, for a step whose job has `--gpuos-mem`. Its programs load libgpuos_preload.so, which finds
-//! in variables what they may use.
+//! In slurmstepd: memory beyond that of the GPUs, for a step whose job has `--gpuos-mem`, and memory in turns, for one that shares a GPU by
+//! `--gpuos-share=timeslice,mem=SIZE`. Its programs load libgpuos_preload.so, which finds in variables what they may use.
 //!
 //! All of it is in the hands of the job's user from then on, who could load the library himself: what a job really has is for gpuosd to
 //! say, by Slurm's record of it. So nothing here has to keep anybody from anything.
@@ -7,7 +7,7 @@
 use std::ffi::{CStr, c_char, c_int};
 use std::path::Path;
 
-use gpuos_config::options::{Inherited, MemoryOption, MemoryTiers};
+use gpuos_config::options::{Inherited, MemoryOption, MemoryPolicy, MemoryTiers};
 use gpuos_core::wire::StepMemory;
 use gpuos_model::gpuset::GpuSet;
 use slurm_ffi::spank::Spank;
@@ -42,17 +42,33 @@ pub unsafe fn library(argc: c_int, argv: *const *mut c_char) -> String {
     named.unwrap_or_else(|| LIBRARY.to_owned())
 }
 
-/// What the programs of a step may use: nothing where it has no whole GPUs.
-pub fn of_step(said: &Inherited, gpus: GpuSet, shared: bool) -> Option<MemoryOption> {
-    let asked = said.options().memory;
-    asked.filter(|_| !gpus.is_empty() && !shared)
+/// What the programs of a step may use of each GPU, and whether in turns with other jobs. Nothing where it has no GPUs; with whole GPUs what
+/// `--gpuos-mem` says, and with a part of one what `--gpuos-share` does.
+pub fn of_step(said: &Inherited, gpus: GpuSet, shared: bool) -> Option<(MemoryOption, bool)> {
+    let options = said.options();
+    if gpus.is_empty() {
+        return None;
+    }
+    match shared {
+        false => options.memory.map(|asked| (asked, false)),
+        true => {
+            let mib = options.share?.in_turns_mib()?;
+            let asked = MemoryOption {
+                mib,
+                // Parked it lies in host memory; while it works, in the GPU's alone.
+                tiers: MemoryTiers::Hbm,
+                policy: MemoryPolicy::default(),
+            };
+            Some((asked, true))
+        }
+    }
 }
 
 /// What gpuosd is told of it.
-pub fn told(asked: &MemoryOption) -> StepMemory {
+pub fn told((asked, timeslice): &(MemoryOption, bool)) -> StepMemory {
     StepMemory {
         bytes_per_gpu: asked.bytes(),
-        timeslice: false,
+        timeslice: *timeslice,
     }
 }
 
@@ -169,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn steps_with_whole_gpus_alone_have_it() {
+    fn whole_gpus_have_the_one_and_parts_of_them_the_other() {
         let said = Inherited::parse("watch=5 mem=120G");
         let gpus = GpuSet::first(1);
         let has = |said: &Inherited, gpus, shared| of_step(said, gpus, shared).is_some();
@@ -177,7 +193,17 @@ mod tests {
         assert!(!has(&said, GpuSet::EMPTY, false) && !has(&said, gpus, true));
         assert!(!has(&Inherited::parse("mem=off"), gpus, false));
         assert!(!has(&Inherited::parse("watch=5"), gpus, false));
-        let told = told(&parse_memory("2M").unwrap());
-        assert_eq!((told.bytes_per_gpu, told.timeslice), (2 << 20, false));
+        let told = |said: &str, shared| {
+            let told = of_step(&Inherited::parse(said), gpus, shared).map(|given| told(&given));
+            told.map(|told| (told.bytes_per_gpu, told.timeslice))
+        };
+        assert_eq!(told("mem=2M", false), Some((2 << 20, false)));
+        let turns = "share=timeslice,mem=60G";
+        assert_eq!(told(turns, true), Some((60 << 30, true)));
+        assert_eq!(told(turns, false), None, "whole GPUs are nobody else's");
+        assert_eq!(told("share=timeslice", true), None);
+        assert_eq!(told("share=mps:25%", true), None);
+        let (asked, _) = of_step(&Inherited::parse(turns), gpus, true).unwrap();
+        assert_eq!(asked.to_string(), "60G,tiers=hbm");
     }
 }

@@ -51,7 +51,14 @@ fn lines(all: &mut Vec<Attempt>) {
     let all_of_it = format!(
         "hello 1\nreturn working\nask {GPU} 18446744073709551615 0\nparked 0 0 0\nback 0 0\nmoved 1 1\nidle\nbusy\npinned\nbye\n"
     );
+    let figures = format!(
+        "hello 2\nask {GPU} 1 1\nfigures 1 1 1 1 1 1 18446744073709551615\ndemoted 18446744073709551615\n"
+    );
     for (name, text) in [
+        (
+            "tells of heat and moves without a job",
+            figures.into_bytes(),
+        ),
         ("asks for a GPU without a job", ask.clone().into_bytes()),
         ("says all that can be said", all_of_it.into_bytes()),
         (
@@ -63,7 +70,10 @@ fn lines(all: &mut Vec<Attempt>) {
         ("sends bytes", (0..=255).cycle().take(4096).collect()),
         (
             "speaks as gpuosd does",
-            format!("lease {GPU} 1 1 1 turn\nturn\npark 1\n").into_bytes(),
+            format!(
+                "lease {GPU} 1 1 1 turn\nturn\npark 1\npressure calm\ntrim 1\nbudget {GPU} 1\n"
+            )
+            .into_bytes(),
         ),
     ] {
         all.push(attempt(INPUT, name, held, move |stage| {

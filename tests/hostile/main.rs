@@ -18,6 +18,7 @@ mod mps;
 mod network;
 mod node;
 mod options;
+mod parked;
 mod screens;
 mod socket;
 pub(crate) mod stage;
@@ -82,6 +83,7 @@ fn attempts() -> Vec<Attempt> {
         node::all(),
         mps::all(),
         leases::all(),
+        parked::all(),
         network::all(),
         checkpoints::all(),
     ]

@@ -4,7 +4,7 @@ use crate::attempt::{Attempt, attempt, ensure, judge};
 use crate::users::MALLORY;
 
 /// SECURITY.md's name of the input.
-const INPUT: &str = "Memory beyond that of GPUs";
+const INPUT: &str = "Memory beyond that of GPUs, and in turns";
 
 /// The attempts.
 pub fn all() -> Vec<Attempt> {
@@ -19,6 +19,14 @@ pub fn all() -> Vec<Attempt> {
         (
             "a size with a path and a line by what a job hands to its steps",
             "GPUOS_JOB_LIMITS=\"$(printf 'mem=1G/../../etc\nLD_PRELOAD=/x')\" srun -n1 --gpuos-mem=1G",
+        ),
+        (
+            "turns of 16 TiB on a whole GPU by what a job hands to its steps",
+            "GPUOS_JOB_LIMITS=share=timeslice,mem=16T SLURM_SHARDS_ON_NODE=4 srun -n1 --gpuos-share=timeslice,mem=16T",
+        ),
+        (
+            "turns with a line and a path by what a job hands to its steps",
+            "GPUOS_JOB_LIMITS=\"$(printf 'share=timeslice,mem=1G\nLD_PRELOAD=/x share=timeslice,mem=../../etc')\" SLURM_SHARDS_ON_NODE=4 srun -n1",
         ),
         (
             "a library and a socket of one's own",

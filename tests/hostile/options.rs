@@ -28,7 +28,7 @@ const OPTIONS: [(&str, &str); gpuos_config::options::OPTIONS.len()] = [
     ("watch", "10"),
     ("mps", "50%"),
     ("mig", "1g.10gb"),
-    ("share", "timeslice"),
+    ("share", "timeslice,mem=60G"),
     ("checkpoint", "10m"),
     ("restart", "1234/7"),
     ("spares", "1"),
@@ -139,6 +139,23 @@ fn environment(all: &mut Vec<Attempt>) {
                 "GPUOS_JOB_LIMITS=mem=16T,policy=lru",
                 "_SLURM_SPANK_OPTION_gpuos_gpuos_mem=16T",
                 "SLURM_SPANK__SLURM_SPANK_OPTION_gpuos_gpuos_mem=16T",
+            ],
+            &["--gres=gpu:1"],
+        ),
+        (
+            "a GPU in turns, by what jobs hand to steps and Slurm's number of shards",
+            &[
+                "GPUOS_JOB_LIMITS=share=timeslice,mem=16T",
+                "SLURM_SHARDS_ON_NODE=4",
+                "GPUOS_MEM_SOCKET={file}",
+            ],
+            &["--gres=gpu:1"],
+        ),
+        (
+            "the same by Slurm's variables of SPANK options",
+            &[
+                "_SLURM_SPANK_OPTION_gpuos_gpuos_share=timeslice,mem=16T",
+                "SLURM_SPANK__SLURM_SPANK_OPTION_gpuos_gpuos_share=timeslice,mem=16T",
             ],
             &["--gres=gpu:1"],
         ),

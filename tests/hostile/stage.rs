@@ -44,6 +44,11 @@ hold = \"4s\"
 [metrics]
 ";
 
+/// Where nodes of the stage park memory on a disk.
+pub fn parked() -> PathBuf {
+    format!("/run/gpuos-hostile-parked-{}", std::process::id()).into()
+}
+
 /// Jobs that are to run on as if nobody else were there.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Victims {
@@ -109,6 +114,7 @@ impl Drop for Stage {
             let _ = child.kill();
             let _ = child.wait();
         }
+        let _ = fs::remove_dir_all(parked());
     }
 }
 
@@ -122,7 +128,10 @@ impl Stage {
         let mut setup = slices::pool("hostile", suite, NODES.len(), DIVIDED);
         setup.spec.cgroup = Cgroup::Auto;
         setup.spec.movers = Some(plugins::daemons().to_path_buf());
-        setup.spec.gpuos_toml = Some(format!("{TOML}listen = \"{metrics}\"\n"));
+        let parking = parked().display().to_string();
+        setup.spec.gpuos_toml = Some(format!(
+            "{TOML}listen = \"{metrics}\"\n[memory]\nnvme = \"{parking}\"\nnvme-gib = 1\n"
+        ));
         // Of jobs users see their own.
         setup.spec.slurm_conf_extra.push("PrivateData=jobs".into());
         let walled = "PartitionName=walled Nodes=ALL State=UP";

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// A checkpoint as a rank names it, and its count there.
 pub type Saved = (String, u64);
@@ -31,23 +31,34 @@ pub type Start = BTreeMap<u32, Said>;
 /// All starts of a job's program, in order.
 pub fn starts(folder: &Path, job: u32) -> Vec<Start> {
     let mut starts: BTreeMap<(u32, u32), Start> = BTreeMap::new();
-    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
-        let name = entry.file_name().to_string_lossy().into_owned();
-        let numbers = name.strip_suffix(".log").map(|name| {
-            let numbers = name.split('.').map(str::parse::<u32>);
-            numbers.collect::<Result<Vec<_>, _>>().unwrap_or_default()
-        });
-        if let Some([of, run, start, rank]) = numbers.as_deref()
-            && *of == job
-        {
-            let text = fs::read_to_string(entry.path()).unwrap_or_default();
-            starts
-                .entry((*run, *start))
-                .or_default()
-                .insert(*rank, said(&text));
-        }
+    for (path, [run, start, rank]) in files(folder, job) {
+        let text = fs::read_to_string(path).unwrap_or_default();
+        let of = starts.entry((run, start)).or_default();
+        of.insert(rank, said(&text));
     }
     starts.into_values().collect()
+}
+
+/// Removes what a job's ranks have written.
+pub fn forget(folder: &Path, job: u32) {
+    for (path, _) in files(folder, job) {
+        let _ = fs::remove_file(path);
+    }
+}
+
+/// The files of a job's ranks: run, start and rank of each.
+fn files(folder: &Path, job: u32) -> Vec<(PathBuf, [u32; 3])> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let files = entries.filter_map(|entry| {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let numbers = name.strip_suffix(".log")?.split('.');
+        let numbers: Vec<u32> = numbers.map(str::parse).collect::<Result<_, _>>().ok()?;
+        match numbers[..] {
+            [of, run, start, rank] if of == job => Some((entry.path(), [run, start, rank])),
+            _ => None,
+        }
+    });
+    files.collect()
 }
 
 /// Reads what one rank has said.

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use gpuos_lab::Suite;
+use gpuos_lab::{Suite, field};
 use gpuos_tests::{Cluster, Setup, counted, per_suite, plugins, results};
 
 #[path = "checkpoint_matrix/judge.rs"]
@@ -33,19 +33,21 @@ per_suite!(each_program_survives_each_victim);
 
 /// A job with fewer steps before it may end before it makes another checkpoint: 8 s of steps.
 const ENOUGH: u64 = 160;
+/// Between two looks at jobs.
+const PAUSE: Duration = Duration::from_millis(150);
 const NODES: [&str; 4] = ["n1", "n2", "n3", "n4"];
 
 /// How long all jobs may take until the next moment, or to their ends: far more than they do on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(200);
 
 /// Starts the program again when it fails. srun waits for ever for a rank whose slurmstepd has ended, if `--wait` does not say otherwise. Each rank of each start writes a file of its own, as what Slurm carries can be lost with a node.
-/// Ranks of Open MPI that wait for each other leave the cores to others.
+/// Ranks of Open MPI that wait for each other leave the cores to others, and find each other although all nodes are one machine.
 const SCRIPT: &str = r#"
 start=0
 while [ $start -lt 100 ]; do
     start=$((start + 1))
     export LOG=$PWD/$SLURM_JOB_ID.${SLURM_RESTART_COUNT:-0}.$start
-    export FAKE_MPI=$LOG.mpi INIT_METHOD=file://$LOG.store OMPI_MCA_mpi_yield_when_idle=1
+    export FAKE_MPI=$LOG.mpi INIT_METHOD=file://$LOG.store OMPI_MCA_mpi_yield_when_idle=1 OMPI_MCA_btl_tcp_if_include=lo
     srun --kill-on-bad-exit=1 --wait=5 OPTIONS sh ./rank.sh PROGRAM && exit 0
     sleep 0.2
 done
@@ -122,8 +124,7 @@ fn each_program_survives_each_victim(suite: &Suite) {
     };
     eprintln!("GPUOS_CKPT_MATRIX_SEED={seed}");
     fs::write(cluster.lab.dir().join("work/rank.sh"), RANK).expect("written");
-    let mut programs = programs::programs(&cluster);
-    programs.retain(|program| only("PROGRAMS", program.name));
+    let programs = programs::programs(&cluster, |name| only("PROGRAMS", name));
     let release = cluster.lab.version().to_string();
     let mut matrix = Matrix {
         cluster,
@@ -207,7 +208,6 @@ impl Matrix {
                 .all(|job| job.newest.is_some() || job.has_ended())
                 && begun.elapsed() < PATIENCE
             {
-                std::thread::sleep(Duration::from_millis(50));
                 self.look(&mut jobs);
             }
         }
@@ -218,7 +218,6 @@ impl Matrix {
         };
         let mut last = Instant::now();
         while !jobs.iter().all(Job::has_ended) && last.elapsed() < PATIENCE {
-            std::thread::sleep(Duration::from_millis(50));
             self.look(&mut jobs);
             for group in &mut groups {
                 let those = &mut jobs[group.jobs.clone()];
@@ -311,13 +310,19 @@ impl Matrix {
         counted::starts(&self.cluster.lab.dir().join("work"), job)
     }
 
-    /// Sees how each job stands, and lets go what was requeued.
+    /// Waits a moment, sees how each job stands, and lets go what was requeued. All are asked for at once: programs need the cores.
     fn look(&self, jobs: &mut [Job]) {
+        std::thread::sleep(PAUSE);
+        let all = self.cluster.try_run("scontrol", &["-o", "show", "jobs"]);
+        let all = all.unwrap_or_else(|error| error.to_string());
         for job in jobs {
             let of = |node: &&str| committed(&self.cluster, node, job.id);
             job.newest = job.newest.max(NODES.iter().filter_map(of).max());
-            let state = self.cluster.lab.job_state(job.id);
-            job.state = state.unwrap_or_else(|error| error.to_string());
+            let id = format!("JobId={} ", job.id);
+            let own = all.lines().find(|line| line.starts_with(&id));
+            if let Some(state) = own.and_then(|line| field(line, "JobState")) {
+                job.state = state.into();
+            }
             if job.held_back && job.state == "PENDING" {
                 job.held_back = false;
                 // slurmctld holds a requeued job back for two minutes.
@@ -330,6 +335,7 @@ impl Matrix {
     /// Each moment of a job into the table. What a job as a whole has done wrong is laid on its last moment.
     fn judge(&mut self, job: &Job, victim: Victim) {
         let starts = self.starts(job.id);
+        let mut all_held = !job.moments.is_empty();
         let whole = judge::whole(&job.program, victim.limit(), &job.state, &starts);
         for (at, moment) in job.moments.iter().enumerate() {
             let next = job
@@ -340,6 +346,7 @@ impl Matrix {
             if at + 1 == job.moments.len() {
                 held = held.and(whole.clone());
             }
+            all_held &= held.is_ok();
             if let Err(why) = &held {
                 let (name, id) = (job.program.name, job.id);
                 let after = moment.after.as_millis();
@@ -356,6 +363,11 @@ impl Matrix {
             self.show(job.id, &starts);
             self.table
                 .add(job.program.name, victim.name(), 0, Some(why));
+        }
+        // All that lie there are looked through in each look.
+        if all_held {
+            let folder = self.cluster.lab.dir().join("work");
+            counted::forget(&folder, job.id);
         }
     }
 

@@ -19,7 +19,7 @@ const GPUOS: &str = "[memory]\noversubscribe = true\nreserve-mib = 0\n\n\
 const SHOW: &str = "echo \"[$LD_PRELOAD|$GPUOS_MEM_GRANT|$GPUOS_MEM_POLICY|$GPUOS_MEM_HBM|${GPUOS_MEM_SOCKET##*/}]\"";
 
 /// A node whose plugstack.conf names the library that was built. Without a gpuosd what programs are lent is theirs by the environment.
-fn lab(mut setup: Setup) -> Option<Cluster> {
+pub fn lab(mut setup: Setup) -> Option<Cluster> {
     setup.spec.nodes = 1.into();
     setup.spec.job_submit = true;
     if setup.spec.simulated_gpus.is_none() {
@@ -27,19 +27,24 @@ fn lab(mut setup: Setup) -> Option<Cluster> {
     }
     setup.spec.gpuos_toml = Some(GPUOS.into());
     let cluster = setup.steered()?;
+    with_library(&cluster);
+    Some(cluster)
+}
+
+/// Has plugstack.conf of a lab name the library that was built.
+pub fn with_library(cluster: &Cluster) {
     let file = cluster.lab.dir().join("etc/plugstack.conf");
     let text = fs::read_to_string(&file).expect("plugstack.conf");
-    let library = library(&cluster);
+    let library = library(cluster);
     let text = text.replace(
         "spank_gpuos.so",
         &format!("spank_gpuos.so preload={library}"),
     );
     fs::write(&file, text).expect("plugstack.conf");
-    Some(cluster)
 }
 
 /// Where jobs find the library, under the name that it is installed with, and beside it the simulated driver.
-fn library(cluster: &Cluster) -> String {
+pub fn library(cluster: &Cluster) -> String {
     let folder = cluster.lab.dir().join("cuda");
     fs::create_dir_all(&folder).expect("a folder");
     for (built, name) in [
@@ -63,7 +68,7 @@ fn asked(cluster: &Cluster, job: u32, key: &str) -> String {
 }
 
 /// Submits a job that is held; what it asks for by `key`, and what sbatch says.
-fn held(cluster: &Cluster, args: &[&str], key: &str) -> (String, String) {
+pub fn held(cluster: &Cluster, args: &[&str], key: &str) -> (String, String) {
     let (job, said) = cluster
         .submit_held(args)
         .unwrap_or_else(|why| panic!("{args:?}: {why}"));
@@ -217,7 +222,7 @@ fn output(cluster: &Cluster, args: &[&str], script: &str) -> String {
 }
 
 /// The command of the program below, on a simulated GPU of 64 MiB.
-fn program(cluster: &Cluster) -> String {
+pub fn program(cluster: &Cluster) -> String {
     let test = std::env::current_exe().expect("this program");
     let folder = cluster.lab.dir().join("cuda");
     format!(
@@ -348,10 +353,10 @@ fn a_program_has_more_memory_than_its_gpu(suite: &Suite) {
 const CLIENT: &str = "GPUOS_GRANTS_CLIENT";
 
 /// The driver as a program opens it.
-struct Driver(*mut c_void);
+pub struct Driver(*mut c_void);
 
 impl Driver {
-    fn open() -> Driver {
+    pub fn open() -> Driver {
         // SAFETY: a C string; the library's initialisers are Rust's own.
         let library = unsafe { libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_NOW) };
         assert!(!library.is_null(), "no libcuda.so.1");
@@ -368,19 +373,29 @@ impl Driver {
         unsafe { gpuos_driver::call(address as usize, arguments) }
     }
 
-    fn call(&self, name: &str, arguments: &[u64]) {
+    pub fn call(&self, name: &str, arguments: &[u64]) {
         let code = self.code(name, arguments);
         assert_eq!(code, 0, "{name} gave {code}");
     }
 
     /// The same of a function that gives a number by its first argument.
-    fn get(&self, name: &str, rest: &[u64]) -> u64 {
+    pub fn get(&self, name: &str, rest: &[u64]) -> u64 {
         let mut value = 0u64;
         self.call(name, &[&[&raw mut value as u64], rest].concat());
         value
     }
 
-    fn launch(&self, kernel: u64, arguments: &[u64]) {
+    /// The kernels that fill words and add them.
+    pub fn fill_and_add(&self) -> (u64, u64) {
+        let text = "gpuos-cubin 1\nkernel fill\nkernel add\n\0";
+        let module = self.get("cuModuleLoadData", &[text.as_ptr() as u64]);
+        let kernel = |name: &std::ffi::CStr| {
+            self.get("cuModuleGetFunction", &[module, name.as_ptr() as u64])
+        };
+        (kernel(c"fill"), kernel(c"add"))
+    }
+
+    pub fn launch(&self, kernel: u64, arguments: &[u64]) {
         let places: Vec<*const u64> = arguments.iter().map(std::ptr::from_ref).collect();
         let all = [kernel, 1, 1, 1, 32, 1, 1, 0, 0, places.as_ptr() as u64, 0];
         self.call("cuLaunchKernel", &all);
@@ -404,11 +419,7 @@ fn client() {
         &[&raw mut free as u64, &raw mut total as u64],
     );
     let [a, b, sum] = [(); 3].map(|()| cuda.get("cuMemAlloc_v2", &[BYTES]));
-    let text = "gpuos-cubin 1\nkernel fill\nkernel add\n\0";
-    let module = cuda.get("cuModuleLoadData", &[text.as_ptr() as u64]);
-    let kernel =
-        |name: &std::ffi::CStr| cuda.get("cuModuleGetFunction", &[module, name.as_ptr() as u64]);
-    let (fill, add) = (kernel(c"fill"), kernel(c"add"));
+    let (fill, add) = cuda.fill_and_add();
     for round in 1..=8u64 {
         cuda.launch(fill, &[a, round, WORDS]);
         cuda.launch(fill, &[b, round * 1000, WORDS]);

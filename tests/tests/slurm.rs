@@ -35,6 +35,8 @@ mod json;
 mod limits;
 mod memory;
 mod memory_grants;
+mod memory_short;
+mod memory_turns;
 mod mig;
 mod mig_away;
 mod mig_crash;

@@ -96,6 +96,12 @@ impl NodeLines {
         self.nodes.iter().flat_map(of).collect()
     }
 
+    /// Whether nodes have shards (GRES `shard`), in the order of [`NodeLines::all`].
+    pub fn has_shards(&self) -> Vec<bool> {
+        let of = |node: &NodeLine| std::iter::repeat_n(node.shards > 0, node.names.len());
+        self.nodes.iter().flat_map(of).collect()
+    }
+
     /// Whether a job that asks for no memory gets less than all of its nodes', in some partition at least.
     pub fn memory_has_default(&self) -> bool {
         self.memory_default

@@ -8,7 +8,8 @@
 //! - [`slurm`]: the workload manager Slurm, and the model of a cluster that runs it,
 //! - [`steps`]: processes and devices of jobs' steps, by the kernel,
 //! - [`elf`] and [`libraries`]: a plugin's file as the loader would see it,
-//! - [`socket`]: gpuosd's; [`munge`]: who sent a message, by munge's library opened at run time, and a twin in memory.
+//! - [`socket`]: gpuosd's; [`munge`]: who sent a message, by munge's library opened at run time, and a twin in memory,
+//! - [`window`]: another process's file in memory, for bytes that it is given.
 
 #![deny(unsafe_code)]
 
@@ -22,6 +23,7 @@ pub mod slurm;
 pub mod socket;
 mod stat;
 pub mod steps;
+pub mod window;
 
 pub use machine::{Machine, Output, Recorded, ThisMachine, host_name};
 pub use stat::{Kind, Stat, User};

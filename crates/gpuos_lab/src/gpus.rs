@@ -180,6 +180,10 @@ impl Daemons<'_> {
         command
             .arg("--mps-command")
             .arg(self.record.path("bin/nvidia-cuda-mps-control"));
+        if let turn @ 1.. = self.record.spec.memory_turn {
+            let turn = turn.to_string();
+            command.args(["--memory-turn", &turn, "--memory-rate", "10000"]);
+        }
         if !self.record.spec.mig.is_empty() {
             let (slices, caps) = (
                 mig::slices_dir(self.record, node),

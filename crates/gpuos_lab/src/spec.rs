@@ -214,6 +214,10 @@ pub struct LabSpec {
     pub mig_switch_seconds: [u32; 2],
     /// Shards of every whole GPU, for jobs that share it (GRES `shard`); 0 = no such GRES.
     pub shards: u32,
+    /// Seconds for which a job has a GPU at least that it shares in turns with its memory, with moves that are taken to take no time; 0 = as
+    /// gpuosd has them itself.
+    #[serde(default)]
+    pub memory_turn: u32,
     /// Put spank_gpuos.so into plugstack.conf.
     pub spank: bool,
     /// A slurmdbd of the lab's own, with a MariaDB of its own behind it: jobs have accounts and QOS.
@@ -251,6 +255,7 @@ impl Default for LabSpec {
             mig_switchable: GpuSet::EMPTY,
             mig_switch_seconds: [2, 2],
             shards: 0,
+            memory_turn: 0,
             spank: false,
             accounting: false,
             job_submit: false,

@@ -11,6 +11,7 @@
 //! - [`link`]: which move goes over a link next,
 //! - [`lease`]: which process of a node may have how much of which tier, and whose turn it is on a GPU,
 //! - [`protocol`]: what a program and gpuosd say to each other about it,
+//! - [`stow`]: what a program and gpuos_mover say to each other about what goes to NVMe,
 //! - [`objects`]: objects of programs that say what they use, over three tiers.
 //!
 //! Pure: no I/O, no clock, no threads, no logging and no unsafe code.
@@ -24,5 +25,6 @@ pub mod patterns;
 pub mod policy;
 pub mod protocol;
 pub mod replay;
+pub mod stow;
 pub mod table;
 pub mod trace;

@@ -2,26 +2,44 @@
 //!
 //! ```text
 //!     program                                    gpuosd
-//!     hello 1
+//!     hello 2
 //!     ask GPU BYTES HBM        ------>
 //!                              <------   lease GPU HBM HOST REFUGE turn     or "wait"; "without GPU WHY"; "refused WHY"
 //!                              <------   park DEADLINE_MS
 //!     parked MS MOVED LEFT     ------>
+//!                              <------   stow DEADLINE_MS BYTES all|part MOVER
+//!     parked ..., or not-parked ----->
+//!                              <------   demote DEADLINE_MS BYTES MOVER
+//!     demoted BYTES            ------>
 //!                              <------   turn
 //!     back MS MOVED            ------>
 //!     idle, busy, pinned       ------>
 //!                              <------   note TEXT
+//!                              <------   pressure node                      or "pressure job", "pressure calm"
+//!                              <------   trim DEADLINE_MS
+//!     demoted BYTES            ------>
+//!                              <------   budget GPU BYTES_A_SECOND
+//!     figures HOT WARM ...     ------>
 //!     bye                      ------>
 //! ```
 //!
-//! After a connection was lost, `return working` or `return parked` comes between `hello` and `ask`.
+//! After a connection was lost, `return working`, `return parked` or `return stowed` comes between `hello` and `ask`. MOVER is the path of
+//! gpuos_mover's socket for what goes to NVMe, to the end of the line: [`crate::stow`].
+//! Who says `hello 1` is told nothing of `pressure`, `trim` and `budget`: it is a library of an earlier release, in a container for
+//! example. A gpuosd of that release refuses `hello 2`, and is asked again by the older one. A `lease` that comes later has another size of
+//! what the process has already.
 //!
 //! The library that speaks it is loaded into programs of users, so it brings no reader of JSON along. A GPU is its UUID, in 32 digits.
 
 use std::fmt;
 
-/// Version of the protocol: raised when a line changes its meaning.
-pub const VERSION: u32 = 1;
+/// Version of the protocol: raised when a line changes its meaning, or gpuosd says what it did not say before.
+pub const VERSION: u32 = 2;
+/// The oldest one that gpuosd speaks.
+pub const OLDEST: u32 = 1;
+/// Why a connection is refused whose first line is not understood.
+pub const NOT_UNDERSTOOD: &str =
+    "the program and gpuosd do not understand each other: use gpuos of one release";
 /// The longest line in bytes, without its newline.
 pub const MAX_LINE: usize = 400;
 
@@ -51,6 +69,8 @@ pub enum FromProgram {
         /// All of it is in host memory, and it waits for its turn.
         parked: bool,
     },
+    /// It was connected before, and all of its memory is on NVMe.
+    ReturnStowed,
     /// Nothing was called and no work was under way for some time.
     Idle,
     /// It works again, or waits for its turn to.
@@ -63,6 +83,13 @@ pub enum FromProgram {
         moved: u64,
         /// Bytes that could not leave the memory of GPUs.
         left: u64,
+    },
+    /// It was told to park, and something that was to go to NVMe could not: its memory is where it was, and it works on.
+    NotParked,
+    /// So much host memory has become free, as it was told: what was parked there is on NVMe, or in the memory of GPUs.
+    Demoted {
+        /// Bytes.
+        bytes: u64,
     },
     /// It has its turn, and its memory is back.
     Back {
@@ -78,11 +105,45 @@ pub enum FromProgram {
         /// To the memory of GPUs.
         up: u64,
     },
+    /// What it knows of its memory.
+    Figures(Figures),
     /// Nothing of it can be moved any more.
     Pinned,
     /// It goes: the connection ends as it should.
     Bye,
 }
+
+/// What a process knows of its memory, by its own word: bytes, but for the last.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Figures {
+    /// Touched within a second, within a minute, and longer ago, as far as it can know.
+    pub heat: [u64; 3],
+    /// Moved into GPU memory in all, as it was used.
+    pub fetched: u64,
+    /// Moved out of it in all, to make room for that.
+    pub evicted: u64,
+    /// Moved in all because gpuosd said so, but for parking: it has less of a GPU, or memory is short.
+    pub pressed: u64,
+    /// Milliseconds in all for which it let no work begin, to move something.
+    pub held_ms: u64,
+}
+
+/// What is short.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Short {
+    /// Nothing, any more.
+    Calm,
+    /// The host memory of the node.
+    Node,
+    /// The memory of its own job.
+    Job,
+}
+
+const SHORT: [(&str, Short); 3] = [
+    ("calm", Short::Calm),
+    ("node", Short::Node),
+    ("job", Short::Job),
+];
 
 /// What gpuosd says.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -117,8 +178,42 @@ pub enum ToProgram {
         /// Within so many milliseconds.
         deadline_ms: u64,
     },
+    /// The same, where host memory is not to take all of it.
+    Stow {
+        /// Within so many milliseconds.
+        deadline_ms: u64,
+        /// Bytes that go to NVMe; what else is in the memory of GPUs goes to host memory.
+        bytes: u64,
+        /// What lies in host memory goes there as well.
+        all: bool,
+        /// gpuos_mover's socket.
+        mover: String,
+    },
+    /// Of what is parked in host memory, so much is to go to NVMe.
+    Demote {
+        /// Within so many milliseconds.
+        deadline_ms: u64,
+        /// Bytes.
+        bytes: u64,
+        /// gpuos_mover's socket.
+        mover: String,
+    },
     /// It is the program's turn.
     Turn,
+    /// Memory is short, or is not any more.
+    Pressure(Short),
+    /// Host memory is to be freed, as far as nothing is lost by it.
+    Trim {
+        /// Within so many milliseconds.
+        deadline_ms: u64,
+    },
+    /// What it may move for which nobody waits.
+    Budget {
+        /// Between this GPU and the host.
+        gpu: Uuid,
+        /// Bytes a second.
+        rate: u64,
+    },
     /// A sentence for the program's user.
     Note {
         /// The sentence.
@@ -161,7 +256,7 @@ impl fmt::Display for Uuid {
 }
 
 /// The words of a line that has the right characters and length.
-fn words(line: &[u8]) -> Result<Vec<&str>, NoMessage> {
+pub(crate) fn words(line: &[u8]) -> Result<Vec<&str>, NoMessage> {
     let line = line.strip_suffix(b"\n").unwrap_or(line);
     if line.len() > MAX_LINE || line.iter().any(u8::is_ascii_control) {
         return Err(NoMessage);
@@ -171,17 +266,17 @@ fn words(line: &[u8]) -> Result<Vec<&str>, NoMessage> {
 }
 
 /// A number in digits alone: no sign, no blank.
-fn number(word: &str) -> Result<u64, NoMessage> {
+pub(crate) fn number(word: &str) -> Result<u64, NoMessage> {
     let digits = !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_digit());
     let number = word.parse().ok().filter(|_| digits);
     number.ok_or(NoMessage)
 }
 
 /// A sentence as one line that is not too long: what would not show, or could end it, is left out.
-fn sentence(text: &str) -> String {
+pub(crate) fn sentence(text: &str) -> String {
     let mut all = String::new();
     for letter in text.chars().filter(|letter| !letter.is_control()) {
-        if all.len() + letter.len_utf8() > MAX_LINE - 48 {
+        if all.len() + letter.len_utf8() > MAX_LINE - 64 {
             break;
         }
         all.push(letter);
@@ -207,6 +302,11 @@ impl FromProgram {
             ["return", place @ ("working" | "parked")] => FromProgram::Return {
                 parked: place == "parked",
             },
+            ["return", "stowed"] => FromProgram::ReturnStowed,
+            ["not-parked"] => FromProgram::NotParked,
+            ["demoted", bytes] => FromProgram::Demoted {
+                bytes: number(bytes)?,
+            },
             ["idle"] => FromProgram::Idle,
             ["busy"] => FromProgram::Busy,
             ["parked", took, moved, left] => FromProgram::Parked {
@@ -222,6 +322,22 @@ impl FromProgram {
                 down: number(down)?,
                 up: number(up)?,
             },
+            [
+                "figures",
+                hot,
+                warm,
+                cold,
+                fetched,
+                evicted,
+                pressed,
+                held_ms,
+            ] => FromProgram::Figures(Figures {
+                heat: [number(hot)?, number(warm)?, number(cold)?],
+                fetched: number(fetched)?,
+                evicted: number(evicted)?,
+                pressed: number(pressed)?,
+                held_ms: number(held_ms)?,
+            }),
             ["pinned"] => FromProgram::Pinned,
             ["bye"] => FromProgram::Bye,
             _ => return Err(NoMessage),
@@ -235,6 +351,9 @@ impl FromProgram {
             FromProgram::Ask { gpu, bytes, hbm } => format!("ask {gpu} {bytes} {hbm}\n"),
             FromProgram::Return { parked: true } => "return parked\n".into(),
             FromProgram::Return { parked: false } => "return working\n".into(),
+            FromProgram::ReturnStowed => "return stowed\n".into(),
+            FromProgram::NotParked => "not-parked\n".into(),
+            FromProgram::Demoted { bytes } => format!("demoted {bytes}\n"),
             FromProgram::Idle => "idle\n".into(),
             FromProgram::Busy => "busy\n".into(),
             FromProgram::Parked {
@@ -244,6 +363,13 @@ impl FromProgram {
             } => format!("parked {took_ms} {moved} {left}\n"),
             FromProgram::Back { took_ms, moved } => format!("back {took_ms} {moved}\n"),
             FromProgram::Moved { down, up } => format!("moved {down} {up}\n"),
+            FromProgram::Figures(it) => {
+                let [hot, warm, cold] = it.heat;
+                format!(
+                    "figures {hot} {warm} {cold} {} {} {} {}\n",
+                    it.fetched, it.evicted, it.pressed, it.held_ms
+                )
+            }
             FromProgram::Pinned => "pinned\n".into(),
             FromProgram::Bye => "bye\n".into(),
         }
@@ -251,6 +377,19 @@ impl FromProgram {
 }
 
 impl ToProgram {
+    /// The version of the protocol that has it first.
+    pub fn since(&self) -> u32 {
+        match self {
+            ToProgram::Pressure(_)
+            | ToProgram::Trim { .. }
+            | ToProgram::Budget { .. }
+            | ToProgram::Stow { .. }
+            | ToProgram::Demote { .. }
+            | ToProgram::Without { .. } => 2,
+            _ => OLDEST,
+        }
+    }
+
     /// The message of a line, with or without its newline.
     ///
     /// # Errors
@@ -275,7 +414,29 @@ impl ToProgram {
             ["park", deadline] => ToProgram::Park {
                 deadline_ms: number(deadline)?,
             },
+            ["stow", deadline, bytes, what @ ("all" | "part"), _, ..] => ToProgram::Stow {
+                deadline_ms: number(deadline)?,
+                bytes: number(bytes)?,
+                all: what == "all",
+                mover: words[4..].join(" "),
+            },
+            ["demote", deadline, bytes, _, ..] => ToProgram::Demote {
+                deadline_ms: number(deadline)?,
+                bytes: number(bytes)?,
+                mover: words[3..].join(" "),
+            },
             ["turn"] => ToProgram::Turn,
+            ["pressure", what] => {
+                let known = SHORT.iter().find(|(word, _)| *word == what);
+                ToProgram::Pressure(known.ok_or(NoMessage)?.1)
+            }
+            ["trim", deadline] => ToProgram::Trim {
+                deadline_ms: number(deadline)?,
+            },
+            ["budget", gpu, rate] => ToProgram::Budget {
+                gpu: Uuid::parse(gpu).ok_or(NoMessage)?,
+                rate: number(rate)?,
+            },
             ["note", ..] => ToProgram::Note {
                 text: words[1..].join(" "),
             },
@@ -299,7 +460,31 @@ impl ToProgram {
             ToProgram::Refused { why } => format!("refused {}\n", sentence(why)),
             ToProgram::Without { gpu, why } => format!("without {gpu} {}\n", sentence(why)),
             ToProgram::Park { deadline_ms } => format!("park {deadline_ms}\n"),
+            ToProgram::Stow {
+                deadline_ms,
+                bytes,
+                all,
+                mover,
+            } => {
+                let what = if *all { "all" } else { "part" };
+                let mover = sentence(mover);
+                format!("stow {deadline_ms} {bytes} {what} {mover}\n")
+            }
+            ToProgram::Demote {
+                deadline_ms,
+                bytes,
+                mover,
+            } => {
+                let mover = sentence(mover);
+                format!("demote {deadline_ms} {bytes} {mover}\n")
+            }
             ToProgram::Turn => "turn\n".into(),
+            ToProgram::Pressure(what) => {
+                let known = SHORT.iter().find(|(_, short)| short == what);
+                format!("pressure {}\n", known.map_or("calm", |(word, _)| word))
+            }
+            ToProgram::Trim { deadline_ms } => format!("trim {deadline_ms}\n"),
+            ToProgram::Budget { gpu, rate } => format!("budget {gpu} {rate}\n"),
             ToProgram::Note { text } => format!("note {}\n", sentence(text)),
         }
     }

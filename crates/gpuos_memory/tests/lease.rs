@@ -115,11 +115,11 @@ fn what_is_refused_says_what_was_asked_and_what_to_do() {
     for (refused, sentence) in [
         (
             ask(&mut broker, 1, 9, 1),
-            "memory in tiers was asked for by a process of no job that has it: submit the job with --gpuos-mem",
+            "memory in tiers was asked for by a process of no job that has it: submit the job with --gpuos-mem, or with --gpuos-share=timeslice,mem=SIZE",
         ),
         (
             ask(&mut broker, 1, 1, 130),
-            "130.0 GiB were asked for on a GPU, and 120.0 GiB are left of what the job has there: submit it with a larger --gpuos-mem",
+            "130.0 GiB were asked for on a GPU, and 120.0 GiB are left of what the job has there: submit it with a larger --gpuos-mem, or a larger mem= of --gpuos-share",
         ),
         (
             ask(&mut broker, 1, 1, 120),
@@ -265,6 +265,64 @@ fn host_memory_and_nvme_share_what_is_parked() {
         })
     });
     assert_eq!(parks, Some((Refuge::Host, 34 * GIB)));
+}
+
+/// Two processes in turns of which the first was told to park, a part of it on NVMe. Host memory beyond that is `host` GiB.
+fn parks_on_nvme(host: u64) -> (Broker, u64) {
+    let mut broker = broker(host, 100);
+    broker.step(0, Input::Job(in_turns(1, 64, 64)));
+    broker.step(0, Input::Job(in_turns(2, 64, 10)));
+    assert_eq!(ask(&mut broker, 2, 2, 64), granted(64, 0, true));
+    assert_eq!(ask(&mut broker, 1, 1, 64), granted(64, 0, false));
+    let told = |effects: Vec<Effect>| {
+        let parks = |it: &Effect| matches!(it, Effect::Park { client: ClientId(2), nvme, .. } if *nvme == 54 * GIB);
+        effects.iter().any(parks)
+    };
+    let told = (1..2000).find(|tick| told(broker.step(tick * 100, Input::Tick)));
+    (broker, told.expect("its turn ends") * 100)
+}
+
+#[test]
+fn who_cannot_go_to_nvme_parks_in_host_memory_or_is_ended() {
+    // Its job's memory has no room.
+    let (mut broker, now) = parks_on_nvme(200);
+    let effects = broker.step(now + 1, Input::NotParked(ClientId(2)));
+    let ends = Effect::End {
+        client: ClientId(2),
+        why: Ended::NoNvme,
+    };
+    assert!(effects.contains(&ends), "{effects:?}");
+    // It has, once another of its processes is gone.
+    let mut broker = self::broker(200, 100);
+    broker.step(0, Input::Job(in_turns(1, 64, 64)));
+    broker.step(0, Input::Job(in_turns(2, 80, 64)));
+    assert_eq!(ask(&mut broker, 3, 2, 16), granted(16, 0, true));
+    assert_eq!(ask(&mut broker, 2, 2, 64), granted(64, 0, true));
+    broker.step(0, Input::Gone(ClientId(3)));
+    assert_eq!(ask(&mut broker, 1, 1, 64), granted(64, 0, false));
+    let parks = |effects: &[Effect]| {
+        effects.iter().find_map(|it| match it {
+            Effect::Park { client, nvme, .. } if client.0 == 2 => Some(*nvme / GIB),
+            _ => None,
+        })
+    };
+    let told = (1..2000).find(|tick| parks(&broker.step(tick * 100, Input::Tick)) == Some(16));
+    let now = told.expect("its turn ends") * 100;
+    let effects = broker.step(now + 1, Input::NotParked(ClientId(2)));
+    assert_eq!(parks(&effects), Some(0), "{effects:?}");
+    assert_eq!(broker.view().clients[1].nvme, 0);
+    // A word that nobody asked for changes nothing.
+    broker.step(
+        now + 2,
+        Input::Parked {
+            client: ClientId(2),
+            took_ms: 1,
+        },
+    );
+    let before = broker.view();
+    broker.step(now + 3, Input::NotParked(ClientId(2)));
+    broker.step(now + 3, Input::NotParked(ClientId(77)));
+    assert_eq!(broker.view(), before);
 }
 
 #[test]

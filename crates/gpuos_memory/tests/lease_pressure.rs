@@ -200,7 +200,8 @@ fn pressure_goes_below_the_lower_mark_only_and_who_was_parked_comes_back() {
 #[test]
 fn the_deaf_are_parked_or_ended_at_their_deadline() {
     let mut broker = node(400, [2, 1, 3], 0);
-    let steps = steps(&mut broker, 60, false);
+    // Writing 64 GiB to NVMe has half a minute.
+    let steps = steps(&mut broker, 100, false);
     let words = words(&steps);
     // Who works and frees nothing is to park, and is ended when it does not do that either.
     assert_eq!(
@@ -216,6 +217,39 @@ fn the_deaf_are_parked_or_ended_at_their_deadline() {
     assert_eq!(steps[5].0 - steps[3].0, 10);
     let ended: Vec<_> = steps.iter().filter(|it| it.1.starts_with("end")).collect();
     assert_eq!(ended[0].1, format!("end {:?} 1", Ended::Deaf), "{steps:?}");
+}
+
+#[test]
+fn where_nvme_takes_nothing_the_next_job_is_asked_and_then_one_is_requeued() {
+    let mut broker = node(400, [2, 1, 0], 0);
+    let mut now = 300_000;
+    let (mut refused, mut requeued) = (Vec::new(), None);
+    pressure(&mut broker, now, 930);
+    while requeued.is_none() && now < 500_000 {
+        now += 100;
+        for effect in broker.step(now, Input::Tick) {
+            match effect {
+                Effect::Park {
+                    client,
+                    to: Refuge::Nvme,
+                    ..
+                } => {
+                    refused.push(client);
+                    broker.step(now, Input::NotParked(client));
+                }
+                Effect::Demote { client, .. } => {
+                    broker.step(now, Input::Demoted { client, bytes: 0 });
+                }
+                Effect::Requeue { job, .. } => requeued = Some(job),
+                Effect::End { client, why } => panic!("{client:?}: {why}"),
+                _ => {}
+            }
+        }
+    }
+    // Each is asked once, the lowest first, and works on.
+    assert_eq!(refused, [ClientId(3), ClientId(1)]);
+    assert_eq!(requeued, Some(JobId(3)));
+    assert_eq!(broker.view().clients[2].place, Place::Resident);
 }
 
 #[test]

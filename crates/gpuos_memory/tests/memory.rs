@@ -2,9 +2,11 @@
 
 mod bound;
 mod lease;
+mod lease_feed;
 mod lease_kills;
 mod lease_pressure;
 mod lease_sim;
+mod lease_stopped;
 mod lease_storm;
 mod lease_support;
 mod lease_turns;
@@ -12,5 +14,6 @@ mod link;
 mod objects;
 mod policies;
 mod protocol;
+mod stow;
 mod table;
 mod trace;

@@ -1,6 +1,6 @@
 //! Lines between programs and gpuosd.
 
-use gpuos_memory::protocol::{FromProgram, Lines, MAX_LINE, ToProgram, Uuid};
+use gpuos_memory::protocol::{Figures, FromProgram, Lines, MAX_LINE, Short, ToProgram, Uuid};
 use proptest::prelude::*;
 
 fn uuid() -> impl Strategy<Value = Uuid> {
@@ -25,6 +25,18 @@ fn from_program() -> impl Strategy<Value = FromProgram> {
         }),
         any::<[u64; 2]>().prop_map(|[took_ms, moved]| FromProgram::Back { took_ms, moved }),
         any::<[u64; 2]>().prop_map(|[down, up]| FromProgram::Moved { down, up }),
+        Just(FromProgram::ReturnStowed),
+        Just(FromProgram::NotParked),
+        any::<u64>().prop_map(|bytes| FromProgram::Demoted { bytes }),
+        any::<[u64; 7]>().prop_map(|[hot, warm, cold, fetched, evicted, pressed, held_ms]| {
+            FromProgram::Figures(Figures {
+                heat: [hot, warm, cold],
+                fetched,
+                evicted,
+                pressed,
+                held_ms,
+            })
+        }),
         Just(FromProgram::Pinned),
         Just(FromProgram::Bye),
     ]
@@ -45,6 +57,25 @@ fn to_program() -> impl Strategy<Value = ToProgram> {
         (uuid(), "[ -~]{0,80}").prop_map(|(gpu, why)| ToProgram::Without { gpu, why }),
         any::<u64>().prop_map(|deadline_ms| ToProgram::Park { deadline_ms }),
         Just(ToProgram::Turn),
+        (any::<[u64; 2]>(), any::<bool>(), "/[a-z/ ]{0,100}").prop_map(
+            |([deadline_ms, bytes], all, mover)| ToProgram::Stow {
+                deadline_ms,
+                bytes,
+                all,
+                mover
+            }
+        ),
+        (any::<[u64; 2]>(), "/[a-z/ ]{0,100}").prop_map(|([deadline_ms, bytes], mover)| {
+            ToProgram::Demote {
+                deadline_ms,
+                bytes,
+                mover,
+            }
+        }),
+        prop_oneof![Just(Short::Calm), Just(Short::Node), Just(Short::Job)]
+            .prop_map(ToProgram::Pressure),
+        any::<u64>().prop_map(|deadline_ms| ToProgram::Trim { deadline_ms }),
+        (uuid(), any::<u64>()).prop_map(|(gpu, rate)| ToProgram::Budget { gpu, rate }),
         "[ -~]{0,80}".prop_map(|text| ToProgram::Note { text }),
     ]
 }
@@ -92,6 +123,14 @@ fn what_is_nearly_a_message_is_none() {
         "idle\r",
         "return",
         "return home",
+        "pressure",
+        "pressure house",
+        "trim -1",
+        "demoted",
+        "budget 01 5",
+        "figures 1 2 3 4 5 6",
+        "figures 1 2 3 4 5 6 7 8",
+        "figures 1 2 3 4 5 6 -7",
         &format!("lease {bare} 1 2 turn"),
         &format!("lease {bare} 1 2 3 now"),
         &long,

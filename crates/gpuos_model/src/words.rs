@@ -15,6 +15,16 @@ pub fn not_understood(word: &str) -> String {
     }
 }
 
+/// Units of memory and their MiB, the largest first.
+pub const UNITS: [(char, u32); 3] = [('t', 1 << 20), ('g', 1 << 10), ('m', 1)];
+
+/// The text form of so many MiB, in the largest unit that has it whole: `60G`.
+pub fn mib_text(mib: u32) -> String {
+    let whole = UNITS.iter().find(|(_, unit)| mib.is_multiple_of(*unit));
+    let (unit, of) = whole.unwrap_or(&('m', 1));
+    format!("{}{}", mib / of, unit.to_ascii_uppercase())
+}
+
 /// Whether a value is short enough to be looked at.
 ///
 /// # Errors

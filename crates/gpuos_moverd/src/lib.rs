@@ -9,6 +9,7 @@
 //! - [`level3`]: the folder on a parallel file system, and [`keeper`], which looks after it;
 //! - `audit`: what somebody has had done; [`journal`]: how long restarts and drills took;
 //! - [`donor`]: parts for nodes of a job that the node which holds them is not one of any more;
+//! - [`parked`]: memory of GPUs that jobs have parked on NVMe;
 //! - [`network`]: links to the movers of other nodes, and [`carried`]: what goes over them.
 //!
 //! What is thought is in `gpuos_mover` (node, conductor, roster) and `gpuos_checkpoint`; the bytes are `gpuos_store`'s.
@@ -34,6 +35,7 @@ pub mod level3;
 pub mod network;
 pub mod opening;
 pub mod options;
+pub mod parked;
 pub mod registrar;
 pub mod run;
 

@@ -32,6 +32,9 @@ pub struct Options {
     /// The secret that all nodes have and no user can read, of which the keys of checkpoints are made.
     #[arg(long, value_name = "FILE", default_value = "/etc/munge/munge.key")]
     pub key: PathBuf,
+    /// Root of procfs instead of /proc, for a recorded tree.
+    #[arg(long, value_name = "DIR", default_value = "/proc")]
+    pub proc: PathBuf,
     /// Unmount what jobs that are over have left in memory, and end. For the unit, outside of its mount namespace.
     #[arg(long)]
     pub unmount: bool,

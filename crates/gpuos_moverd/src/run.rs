@@ -1,15 +1,19 @@
 //! The whole daemon: threads, signals, sockets.
 
+use std::path::Path;
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use gpuos_config::gpuos_toml::ParkingConfig;
+use gpuos_core::wire::memory_socket;
 use gpuos_daemon::door::Door;
 use gpuos_host::munge::Munge;
 use gpuos_host::slurm::Slurm;
-use gpuos_host::socket::{BindError, MOVER, RequestHandler};
+use gpuos_host::socket::{BindError, MOVER, NAME, RequestHandler};
+use gpuos_host::steps::job_processes::Proc;
 use gpuos_host::{Machine, ThisMachine, config_file};
 use gpuos_link::tcp::{Link, Listener};
 use gpuos_store::disk::LinuxDisk;
@@ -32,6 +36,7 @@ use crate::level3::Level3;
 use crate::network::{Network, TAKEN};
 use crate::opening;
 use crate::options::Options;
+use crate::parked::{self, leases::Gpuosd};
 use crate::registrar::{Ask, Registrar, alive};
 
 /// Requests that wait for the registrar; steps that come on top are told that it is busy.
@@ -80,10 +85,22 @@ pub fn run(options: &Options) -> Result<()> {
     let folder = || manager.local_folder().or_else(|| manager.config_folder());
     let config = config_file::found(&*machine, options.config.as_deref(), folder)?;
     let config = config.context("gpuos.toml is not found: name it with --config")?;
-    if !config.checkpoint.enabled {
+    if !config.checkpoint.enabled && config.parking.is_none() {
         bail!(
-            "no checkpoints are made here: set enabled = true in [checkpoint] of gpuos.toml, and start gpuos_mover again"
+            "no checkpoints are made here, and no memory is parked: set enabled = true in [checkpoint] of gpuos.toml, or nvme in [memory], and \
+             start gpuos_mover again"
         );
+    }
+    if let Some(parking) = &config.parking {
+        park(parking, options, &node)?;
+    }
+    if !config.checkpoint.enabled {
+        tracing::info!(
+            "gpuos_mover {} for node {node}, without checkpoints",
+            crate::RELEASE
+        );
+        let _ = sd_notify::notify(false, &[sd_notify::NotifyState::Ready]);
+        return wait(|| {});
     }
     let mut door = Door::new(options.runtime_dir.join(MOVER));
     let addresses = manager.addresses().map_err(anyhow::Error::msg)?;
@@ -160,7 +177,9 @@ pub fn run(options: &Options) -> Result<()> {
         .spawn(move || empty(&trash))?;
     tracing::info!("gpuos_mover {} for node {node}", crate::RELEASE);
     let _ = sd_notify::notify(false, &[sd_notify::NotifyState::Ready]);
-    wait(&mut door, &handler)?;
+    wait(|| {
+        let _ = door.check_sockets(&handler);
+    })?;
     let _ = sd_notify::notify(false, &[sd_notify::NotifyState::Stopping]);
     door.close();
     let (done, ended) = sync_channel(1);
@@ -222,7 +241,22 @@ fn take(
     network.take(listener, jobs.clone(), give)
 }
 
-fn wait(door: &mut Door, handler: &Arc<dyn RequestHandler>) -> Result<()> {
+/// Begins to park memory of jobs.
+fn park(parking: &ParkingConfig, options: &Options, node: &str) -> Result<()> {
+    let place = parked::Place {
+        // Several nodes may be one machine, as in labs.
+        folder: parking.nvme.join(node),
+        rate_mib: parking.rate_mib,
+    };
+    let beside = |name| options.runtime_dir.join(name);
+    let socket = memory_socket(&beside(MOVER).to_string_lossy());
+    let leases = Box::new(Gpuosd::at(beside(NAME)));
+    let processes = Box::new(Proc::at(&options.proc));
+    parked::start(&place, Path::new(&socket), leases, processes)
+}
+
+/// Until a signal comes; looks after something meanwhile.
+fn wait(mut look: impl FnMut()) -> Result<()> {
     let mut signals = Signals::new([SIGINT, SIGTERM])?;
     let (to, from) = sync_channel(1);
     let waiting = move || {
@@ -239,7 +273,7 @@ fn wait(door: &mut Door, handler: &Arc<dyn RequestHandler>) -> Result<()> {
             Err(RecvTimeoutError::Timeout) => {}
             Ok(()) | Err(RecvTimeoutError::Disconnected) => return Ok(()),
         }
-        let _ = door.check_sockets(handler);
+        look();
         let _ = sd_notify::notify(false, &[sd_notify::NotifyState::Watchdog]);
         due = Instant::now() + TICK;
     }

@@ -15,6 +15,7 @@ mod launches;
 mod limits;
 mod memory;
 mod opening;
+mod parked;
 mod read_fuzz;
 mod refuse;
 mod resume;

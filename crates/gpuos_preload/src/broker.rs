@@ -14,11 +14,15 @@ use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};
 
-use gpuos_memory::protocol::{FromProgram, Lines, ToProgram, Uuid, VERSION};
+use gpuos_memory::protocol::{
+    Figures, FromProgram, Lines, NOT_UNDERSTOOD, OLDEST, ToProgram, Uuid, VERSION,
+};
+use gpuos_memory::table::Tier;
 
 use crate::lease::{self, Lease};
 use crate::mutant::{self, Mutant};
-use crate::{gate, mover, park, process, vmm};
+use crate::stow::{self, Segment};
+use crate::{budget, figures, gate, mover, park, process, resize, short, vmm};
 
 /// The variable with the path of gpuosd's socket.
 const SOCKET: &str = "GPUOS_MEM_SOCKET";
@@ -134,17 +138,26 @@ struct Gpu {
 /// The connection, and how the process stands.
 struct Broker {
     path: PathBuf,
+    /// The version that gpuosd speaks, as far as it is known.
+    version: u32,
     gpus: Vec<Gpu>,
     stream: Option<UnixStream>,
     lines: Lines,
-    /// Extents that have left the memory of GPUs until it is the process's turn.
+    /// Extents that have left the memory of GPUs for host memory until it is the process's turn.
     parked: Option<BTreeSet<u32>>,
+    /// What is on NVMe meanwhile, if something is.
+    segment: Option<Segment>,
+    /// All of it is.
+    stowed: bool,
+    /// What was demoted, as was said on this connection, and on one that is lost: there gpuosd may not have heard of it.
+    demoted: [Option<u64>; 2],
     /// Its GPUs are shared in turns: then it tells whether it has work.
     in_turns: bool,
     idle: bool,
     quiet: Instant,
     pinned: bool,
     moved: ((u64, u64), Instant),
+    figures: (Figures, Instant),
     lost: Instant,
 }
 
@@ -154,15 +167,20 @@ fn serve(path: PathBuf, tell: &Sender<Result<Asked, String>>) {
     let now = Instant::now();
     let mut broker = Broker {
         path,
+        version: VERSION,
         gpus: gpus(),
         stream: None,
         lines: Lines::default(),
         parked: None,
+        segment: None,
+        stowed: false,
+        demoted: [None; 2],
         in_turns: false,
         idle: false,
         quiet: now,
         pinned: false,
         moved: ((0, 0), now),
+        figures: (Figures::default(), now),
         lost: now,
     };
     let first = broker.first();
@@ -211,6 +229,11 @@ impl Broker {
                     wait = false;
                     self.back();
                 }
+                Some(ToProgram::Refused { why }) if self.is_older(&why) => {
+                    self.close();
+                    given.clear();
+                    self.connect(None).map_err(failed)?;
+                }
                 Some(ToProgram::Refused { why }) => {
                     process::say(format_args!(
                         "{why}: the program runs without gpuos's memory"
@@ -228,8 +251,15 @@ impl Broker {
                     without.push(gpu);
                 }
                 Some(ToProgram::Note { text }) => process::say(format_args!("{text}")),
+                Some(other @ (ToProgram::Pressure(_) | ToProgram::Budget { .. })) => {
+                    self.obey(other);
+                }
+                Some(ToProgram::Trim { .. }) => self.say(FromProgram::Demoted { bytes: 0 }),
                 // Nothing runs yet.
-                Some(ToProgram::Park { .. }) => {
+                Some(ToProgram::Demote { .. }) => {
+                    self.say(FromProgram::Demoted { bytes: 0 });
+                }
+                Some(ToProgram::Park { .. } | ToProgram::Stow { .. }) => {
                     wait = true;
                     self.say(FromProgram::Parked {
                         took_ms: 0,
@@ -268,9 +298,14 @@ impl Broker {
         self.lines = Lines::default();
         self.stream = Some(stream);
         let bytes = process::grant().map_or(0, |grant| grant.bytes);
-        self.say(FromProgram::Hello { version: VERSION });
-        if let Some(parked) = parked {
-            self.say(FromProgram::Return { parked });
+        self.say(FromProgram::Hello {
+            version: self.version,
+        });
+        self.demoted = [None, self.demoted[0].or(self.demoted[1])];
+        match parked {
+            Some(true) if self.stowed => self.say(FromProgram::ReturnStowed),
+            Some(parked) => self.say(FromProgram::Return { parked }),
+            None => {}
         }
         for at in 0..self.gpus.len() {
             let Gpu { device, uuid: gpu } = self.gpus[at];
@@ -278,6 +313,15 @@ impl Broker {
             self.say(FromProgram::Ask { gpu, bytes, hbm });
         }
         Ok(())
+    }
+
+    /// Whether a refusal is that of a gpuosd of an earlier release: then it is asked again, by what it speaks.
+    fn is_older(&mut self, why: &str) -> bool {
+        let older = why == NOT_UNDERSTOOD && self.version > OLDEST;
+        if older {
+            self.version = OLDEST;
+        }
+        older
     }
 
     fn close(&mut self) {
@@ -325,7 +369,8 @@ impl Broker {
 
     fn run(&mut self) {
         while !mover::is_stopping() {
-            if CLOSE.load(Ordering::SeqCst) {
+            // What is on NVMe is not in the process: it cannot be checkpointed then.
+            if CLOSE.load(Ordering::SeqCst) && self.segment.is_none() {
                 if self.stream.is_some() {
                     self.say(FromProgram::Bye);
                     self.close();
@@ -345,7 +390,9 @@ impl Broker {
             self.look();
         }
         // What the program does at its end waits for nobody.
-        if self.parked.take().is_some() {
+        if self.parked.is_some() {
+            self.fetch(Some(Tier::Host));
+            self.parked = None;
             gate::open();
         }
     }
@@ -356,6 +403,7 @@ impl Broker {
             process::say(format_args!(
                 "gpuosd is not there, and nobody says whose turn it is: the program goes on with its memory on the host"
             ));
+            self.fetch(Some(Tier::Host));
             self.parked = None;
             park::open();
         }
@@ -369,27 +417,67 @@ impl Broker {
 
     fn obey(&mut self, told: ToProgram) {
         match told {
-            ToProgram::Park { .. } => self.park(),
+            ToProgram::Park { .. } => self.park(None),
+            ToProgram::Stow {
+                bytes, all, mover, ..
+            } => self.park(Some((bytes, all, mover))),
+            ToProgram::Demote { bytes, mover, .. } => self.demote(bytes, mover),
             ToProgram::Turn => self.back(),
             ToProgram::Note { text } => process::say(format_args!("{text}")),
+            ToProgram::Refused { why } if self.is_older(&why) => self.close(),
             // What the process has it keeps.
             ToProgram::Refused { why } | ToProgram::Without { why, .. } => {
                 process::say(format_args!("{why}"));
             }
             // Of a gpuosd that did not know the process any more.
-            ToProgram::Lease { wait: true, .. } if self.parked.is_none() => self.park(),
-            ToProgram::Lease { .. } => {}
+            ToProgram::Lease { wait: true, .. } if self.parked.is_none() => self.park(None),
+            ToProgram::Lease {
+                gpu,
+                hbm,
+                host,
+                refuge,
+                ..
+            } => {
+                let own = self.gpus.iter().filter(|it| it.uuid == gpu);
+                own.for_each(|it| resize::resize(it.device, lease(hbm, host, refuge)));
+            }
+            ToProgram::Pressure(what) => short::tell(what),
+            ToProgram::Trim { .. } => {
+                let bytes = match self.parked {
+                    Some(_) => 0,
+                    None => resize::trim(),
+                };
+                self.say(FromProgram::Demoted { bytes });
+            }
+            ToProgram::Budget { gpu, rate } => {
+                let own = self.gpus.iter().filter(|it| it.uuid == gpu);
+                own.for_each(|it| budget::set(it.device, rate));
+            }
         }
     }
 
-    fn park(&mut self) {
+    /// Parks, some of it or all on NVMe.
+    fn park(&mut self, nvme: Option<(u64, bool, String)>) {
         let start = Instant::now();
         let (mut moved, mut left) = (0, 0);
         if self.parked.is_none() {
-            let Some(parked) = park::park() else {
+            if !park::close() {
                 return self.say_pinned();
-            };
-            (moved, left) = (parked.moved, parked.left);
+            }
+            if let Some((bytes, all, mover)) = nvme {
+                match self.put(mover, &park::first(bytes, all)) {
+                    Ok(bytes) => moved = bytes,
+                    Err(why) => {
+                        process::say(format_args!("memory cannot be parked on NVMe: {why}"));
+                        self.fetch(None);
+                        park::open();
+                        return self.say(FromProgram::NotParked);
+                    }
+                }
+                self.stowed = all;
+            }
+            let parked = park::leave();
+            (moved, left) = (moved + parked.moved, parked.left);
             self.parked = Some(parked.extents);
         }
         if mutant::is(Mutant::ParkOpen) {
@@ -405,15 +493,59 @@ impl Broker {
 
     fn back(&mut self) {
         let start = Instant::now();
-        let moved = self.parked.take().map_or(0, |extents| park::back(&extents));
+        let mut moved = self.fetch(None);
+        let parked = self.parked.take();
+        moved += parked.map_or(0, |extents| park::back(&extents));
         let took_ms = start.elapsed().as_millis() as u64;
         self.say(FromProgram::Back { took_ms, moved });
         self.quiet = Instant::now();
     }
 
+    /// Brings some of what is parked in host memory to NVMe.
+    fn demote(&mut self, bytes: u64, mover: String) {
+        let bytes = match (self.demoted[1].take(), &self.parked) {
+            (Some(told), _) => told,
+            (None, None) => 0,
+            (None, Some(parked)) => {
+                let some = park::first_of(parked, bytes);
+                if let Err(why) = self.put(mover, &some) {
+                    process::say(format_args!("memory cannot be parked on NVMe: {why}"));
+                }
+                stow::gone(&some)
+            }
+        };
+        self.demoted[0] = Some(bytes);
+        self.say(FromProgram::Demoted { bytes });
+    }
+
+    fn put(&mut self, mover: String, extents: &[u32]) -> Result<u64, String> {
+        let segment = self.segment.get_or_insert_with(|| Segment::new(mover));
+        segment.put(extents)
+    }
+
+    /// Brings back what is on NVMe, to where it was or to a tier.
+    fn fetch(&mut self, to: Option<Tier>) -> u64 {
+        (self.stowed, self.demoted) = (false, [None; 2]);
+        let segment = self.segment.take();
+        let none = BTreeSet::new();
+        let up = self.parked.as_ref().unwrap_or(&none);
+        segment.map_or(0, |mut segment| segment.get(up, to))
+    }
+
     fn say_pinned(&mut self) {
         if process::is_pinned() && !std::mem::replace(&mut self.pinned, true) {
             self.say(FromProgram::Pinned);
+        }
+    }
+
+    fn tell_figures(&mut self) {
+        if self.version == OLDEST || self.figures.1.elapsed() < TELL {
+            return;
+        }
+        let now = figures::now_known();
+        let before = std::mem::replace(&mut self.figures, (now, Instant::now())).0;
+        if now != before {
+            self.say(FromProgram::Figures(now));
         }
     }
 
@@ -426,6 +558,7 @@ impl Broker {
             let (down, up) = moved;
             self.say(FromProgram::Moved { down, up });
         }
+        self.tell_figures();
         if !self.in_turns {
             return;
         }

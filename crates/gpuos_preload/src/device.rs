@@ -19,7 +19,7 @@ pub(crate) const BATCH: u64 = 256 << 20;
 pub(crate) struct Device {
     pub(crate) table: Table,
     pub(crate) grant: u64,
-    hbm: u64,
+    pub(crate) hbm: u64,
     /// Bytes of the driver's own allocations, which are small.
     pub(crate) small: u64,
     /// The nearest NUMA node.
@@ -90,6 +90,12 @@ impl Device {
         }
     }
 
+    /// Blocks by which more of the GPU is used than is granted.
+    pub(crate) fn over(&self) -> u64 {
+        let granted = self.hbm.saturating_sub(self.small) / BLOCK;
+        self.table.used(Tier::Hbm).saturating_sub(granted)
+    }
+
     /// Small allocations take of the GPU's memory too.
     pub(crate) fn count_small(&mut self, more: u64, less: u64) {
         self.small = (self.small + more).saturating_sub(less);
@@ -125,6 +131,7 @@ impl Device {
                 handle,
                 id,
                 number: 0,
+                stowed: None,
             });
             at += bytes;
         }

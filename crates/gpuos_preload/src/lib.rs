@@ -12,7 +12,9 @@
 //! - [`memory`]: all that the process has, of `range`s and `device`s; `maps`: what the program maps itself; `ordered`: what it frees in the order
 //!   of streams,
 //! - `heat`, `graphs`: what a program touches; `plan`: what is to move; `mover`: the thread that moves; `shift`: how it does,
-//! - [`broker`]: the thread that talks to gpuosd; [`park`]: giving the GPU to the next job, and having it again,
+//! - [`broker`]: the thread that talks to gpuosd; [`park`]: giving the GPU to the next job, and having it again; `stow`: what goes to NVMe
+//!   meanwhile, by gpuos_mover; [`resize`]: having less of it; [`budget`]: what may move over the link,
+//! - [`short`]: memory that is short, for programs that want to know; [`figures`]: what is known of the process's memory, for gpuosd,
 //! - `wrappers`, `exports`: the functions that programs get; `lookup`: how they get them; `interpose`: `dlsym` and `dlopen`.
 //!
 //! A panic ends in the wrapper: the call goes to the driver or fails, and the process is pinned.
@@ -21,10 +23,13 @@
 compile_error!("a panic must not end the program that this library is loaded into");
 
 mod broker;
+#[cfg_attr(test, allow(dead_code, reason = "unit tests have no `dlsym` of ours"))]
+mod budget;
 mod device;
 #[cfg_attr(test, allow(dead_code, reason = "unit tests have no `dlsym` of ours"))]
 mod driver;
 mod exports;
+mod figures;
 mod gate;
 mod graphs;
 mod heat;
@@ -44,7 +49,10 @@ mod plan;
 mod pointer;
 mod process;
 mod range;
+mod resize;
 mod shift;
+mod short;
+mod stow;
 mod table;
 mod vmm;
 mod wrappers;

@@ -5,7 +5,7 @@ use std::sync::Once;
 use crate::broker::{self, Asked};
 use crate::mutant::{self, Mutant};
 use crate::table::index;
-use crate::{driver, gate, lookup, mover, process};
+use crate::{driver, gate, lookup, mover, process, stow};
 
 /// The driver was initialised. From here on a child of `fork` has none.
 pub(crate) fn begin() {
@@ -19,6 +19,7 @@ pub(crate) fn begin() {
                 gate::off();
             }
             broker::forget();
+            stow::forget();
         }
         extern "C" fn end() {
             mover::stop();

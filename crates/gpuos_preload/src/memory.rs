@@ -5,12 +5,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use gpuos_driver::Prop;
-use gpuos_memory::table::Tier;
+use gpuos_memory::table::{State, Tier};
 use gpuos_memory::trace;
 
 use crate::device::Device;
 use crate::driver::code;
 use crate::graphs::Graphs;
+use crate::lease::Lease;
 use crate::maps::{FIRST_HANDLE, Held as Holding, Maps};
 use crate::mutant::{self, Mutant};
 use crate::process::BLOCK;
@@ -58,6 +59,8 @@ pub(crate) struct Memory {
     pub(crate) numbers: Vec<Option<(u64, usize)>>,
     free_numbers: Vec<u32>,
     pub(crate) touches: Vec<Touch>,
+    /// When each extent was touched last, by its number, as [`crate::figures`] counts.
+    pub(crate) touched: Vec<u64>,
     /// Arguments of kernels: offset and bytes.
     pub(crate) kernels: HashMap<u64, Arc<[(usize, usize)]>>,
     /// What graphs touch.
@@ -143,6 +146,32 @@ impl Memory {
             .as_mut()
     }
 
+    /// Notes that an extent was touched.
+    pub(crate) fn touched_at(&mut self, number: u32, now: u64) {
+        let at = number as usize;
+        if self.touched.len() <= at {
+            self.touched.resize(at + 1, 0);
+        }
+        self.touched[at] = now;
+    }
+
+    /// When an extent was touched last; 0: never, or nobody knows.
+    pub(crate) fn last_touch(&self, number: u32) -> u64 {
+        self.touched.get(number as usize).copied().unwrap_or(0)
+    }
+
+    /// A device has another lease; what the program sees stays. Answers whether it uses more of the GPU, and of the host, than that has.
+    pub(crate) fn regrant(&mut self, device: i32, lease: Lease) -> [bool; 2] {
+        let Some(there) = self.devices.get_mut(&device).and_then(Option::as_mut) else {
+            return [false; 2];
+        };
+        let total = vmm::total(device).unwrap_or(u64::MAX);
+        there.hbm = lease.hbm.min(total);
+        let host = there.table.grant(Tier::Host, lease.host.div_ceil(BLOCK));
+        there.count_small(0, 0);
+        [there.over() > 0, host > 0]
+    }
+
     /// Bytes that the process uses of a device, in both tiers.
     fn used(&self, device: i32) -> u64 {
         let deferred = self.deferred.iter().map(|(_, range)| range);
@@ -167,9 +196,20 @@ impl Memory {
     /// Bytes that are in the memory of devices, the driver's own small allocations among them.
     pub(crate) fn bytes_in_hbm(&self) -> u64 {
         let devices = self.devices.values().flatten();
-        devices
-            .map(|device| device.table.used(Tier::Hbm) * BLOCK + device.small)
-            .sum()
+        let used = devices.map(|device| device.table.used(Tier::Hbm) * BLOCK + device.small);
+        used.sum::<u64>().saturating_sub(self.away())
+    }
+
+    /// Bytes of extents that are on NVMe, and in the memory of devices by their tables.
+    fn away(&self) -> u64 {
+        let away = |range: &Range| {
+            let device = self.devices.get(&range.device).and_then(Option::as_ref);
+            let in_hbm = |id| device.is_some_and(|it| it.table.state(id) == Ok(State::Hbm));
+            let extents = range.extents.iter();
+            let away = extents.filter(|extent| extent.handle == 0 && in_hbm(extent.id));
+            away.map(|extent| extent.bytes).sum::<u64>()
+        };
+        self.ranges.values().map(away).sum()
     }
 
     /// What a program sees as free, and in all.
@@ -317,6 +357,9 @@ impl Memory {
         let range = self.ranges.remove(&start)?;
         for extent in &range.extents {
             self.numbers[extent.number as usize] = None;
+            if let Some(touched) = self.touched.get_mut(extent.number as usize) {
+                *touched = 0;
+            }
             self.free_numbers.push(extent.number);
             let device = self.devices.get_mut(&range.device).and_then(Option::as_mut);
             if let Some(policy) = device.and_then(|device| device.policy.as_mut()) {
@@ -328,7 +371,7 @@ impl Memory {
 
     /// Gives everything of a range back to the driver.
     pub(crate) fn give(&mut self, start: u64, range: Range) {
-        for extent in &range.extents {
+        for extent in range.extents.iter().filter(|extent| extent.handle != 0) {
             if range.held.is_none() {
                 let _ = vmm::unmap(extent.at, extent.bytes);
             }

@@ -7,14 +7,17 @@ use std::time::{Duration, Instant};
 use gpuos_memory::table::Tier;
 
 use crate::driver::code;
+use crate::figures::{self, Why};
 use crate::memory;
 use crate::mutant::{self, Mutant};
 use crate::plan::Plan;
-use crate::{gate, ordered, process, vmm};
+use crate::{budget, gate, ordered, process, vmm};
 
 /// How long the thread sleeps when there is nothing to do, and between looks at what was touched.
 const IDLE: Duration = Duration::from_millis(50);
 const LOOK: Duration = Duration::from_millis(2);
+/// It never sleeps longer for what it has moved.
+const MOST: Duration = Duration::from_secs(1);
 /// The gate is open for so many times as long as it was closed.
 const OPEN_TIMES: u32 = 4;
 /// How long the end of the process waits for a batch.
@@ -44,6 +47,16 @@ fn count_given_up() {
 /// Bytes that were moved to host memory and back.
 pub(crate) fn moved() -> (u64, u64) {
     (DOWN.load(Ordering::Relaxed), UP.load(Ordering::Relaxed))
+}
+
+/// So many bytes went to NVMe, ...
+pub(crate) fn went(bytes: u64) {
+    count(true, bytes);
+}
+
+/// ... or came from there.
+pub(crate) fn came(bytes: u64) {
+    count(false, bytes);
 }
 
 /// Whether the process ends.
@@ -165,12 +178,16 @@ fn turn(shaken: &mut Option<u64>) -> Duration {
         return LOOK;
     }
     let start = Instant::now();
-    batch(&plan);
+    let moved = batch(&plan, Why::Used);
     match shaken {
         Some(_) => {
             (start.elapsed() * 2).clamp(Duration::from_micros(200), Duration::from_millis(5))
         }
-        None => (start.elapsed() * OPEN_TIMES).clamp(LOOK, Duration::from_secs(1)),
+        None => {
+            let open = (start.elapsed() * OPEN_TIMES).clamp(LOOK, MOST);
+            // Its part of the link is for more than a batch.
+            open.max(budget::pause(moved, start.elapsed()))
+        }
     }
 }
 
@@ -183,11 +200,22 @@ impl Drop for Opens {
     }
 }
 
-/// Moves what a plan has, if the work of all contexts ends in time.
-fn batch(plan: &Plan) {
+/// Moves what a plan has, if the work of all contexts ends in time. Answers the bytes.
+pub(crate) fn batch(plan: &Plan, why: Why) -> u64 {
     let Some(_busy) = hold(Duration::MAX) else {
-        return;
+        return 0;
     };
+    let (before, closed) = (moved(), Instant::now());
+    shut(plan);
+    let now = moved();
+    let (down, up) = (now.0 - before.0, now.1 - before.1);
+    figures::moved(why, down, up);
+    figures::held(closed.elapsed());
+    down + up
+}
+
+/// Closes the gate, moves, and opens it. Nobody else moves meanwhile.
+fn shut(plan: &Plan) {
     if STOP.load(Ordering::SeqCst) || !memory::lock().captures.is_empty() {
         return;
     }

@@ -49,9 +49,13 @@ pub(crate) enum Mutant {
     PoolOrder,
     /// What the driver allocates of pools does not count.
     PoolCount,
+    /// Nothing is copied to what goes to NVMe.
+    StowNothing,
+    /// Nothing is copied from what came from there.
+    UnstowNothing,
 }
 
-const NAMES: [(&str, Mutant); 22] = [
+const NAMES: [(&str, Mutant); 24] = [
     ("graph-gate", Mutant::GraphGate),
     ("launch-gate", Mutant::LaunchGate),
     ("copy-gate", Mutant::CopyGate),
@@ -74,6 +78,8 @@ const NAMES: [(&str, Mutant); 22] = [
     ("handle-kept", Mutant::HandleKept),
     ("pool-order", Mutant::PoolOrder),
     ("pool-count", Mutant::PoolCount),
+    ("stow-nothing", Mutant::StowNothing),
+    ("unstow-nothing", Mutant::UnstowNothing),
 ];
 
 /// Whether this error is planted.

@@ -26,24 +26,53 @@ pub(crate) struct Parked {
     pub(crate) left: u64,
 }
 
-/// Closes the gate, waits for all work, and moves everything to host memory. The gate is sealed when this returns. `None`: the
-/// process ends, or nothing of it can be moved; the gate is as it was.
-pub(crate) fn park() -> Option<Parked> {
+/// Closes the gate and waits for all work. The gate is sealed when this answers true. False: the process ends, or nothing of it can be
+/// moved; the gate is as it was.
+pub(crate) fn close() -> bool {
     while !seal() {
         if mover::is_stopping() || process::is_pinned() {
-            return None;
+            return false;
         }
         std::thread::sleep(AGAIN);
     }
+    true
+}
+
+/// Moves everything that is in the memory of GPUs to host memory. The gate is sealed.
+pub(crate) fn leave() -> Parked {
     if mutant::is(Mutant::ParkNothing) {
-        return Some(Parked::default());
+        return Parked::default();
     }
     // All streams have come to what was freed in them.
     ordered::settle(&mut memory::lock(), false);
     let mut parked = Parked::default();
     shift(Tier::Host, resident, &mut parked);
     parked.left = memory::lock().bytes_in_hbm();
-    Some(parked)
+    parked
+}
+
+/// Extents in the memory of GPUs of so many bytes together, or one more; `all`: every extent that can be moved, wherever it lies.
+pub(crate) fn first(bytes: u64, all_of_them: bool) -> Vec<u32> {
+    let memory = memory::lock();
+    if all_of_them {
+        return all(&memory).map(|(number, _)| number).collect();
+    }
+    some_of(resident(&memory), bytes)
+}
+
+/// The same of these, where they are in host memory.
+pub(crate) fn first_of(extents: &BTreeSet<u32>, bytes: u64) -> Vec<u32> {
+    some_of(of_these_on_host(&memory::lock(), extents), bytes)
+}
+
+fn some_of(extents: Vec<(i32, u32, u64)>, bytes: u64) -> Vec<u32> {
+    let mut sum = 0;
+    let more = |(_, number, of): (i32, u32, u64)| {
+        let wanted = sum < bytes;
+        sum += of;
+        wanted.then_some(number)
+    };
+    extents.into_iter().map_while(more).collect()
 }
 
 /// Brings back what was in the memory of GPUs, as far as there is room, and opens the gate. Answers the bytes that came.

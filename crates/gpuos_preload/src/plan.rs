@@ -7,6 +7,7 @@ use gpuos_memory::table::{State, Tier};
 use gpuos_memory::trace;
 
 use crate::device::BATCH;
+use crate::figures;
 use crate::heat;
 use crate::memory::Memory;
 use crate::mutant::{self, Mutant};
@@ -35,6 +36,9 @@ impl Memory {
             return None;
         }
         let extent = &range.extents[at];
+        if extent.stowed.is_some() || extent.handle == 0 {
+            return None;
+        }
         let device = self.devices.get(&range.device)?.as_ref()?;
         let tier = match device.table.state(extent.id).ok()? {
             State::Hbm => Tier::Hbm,
@@ -49,7 +53,9 @@ impl Memory {
         let mut plan = Plan::default();
         let touches = std::mem::take(&mut self.touches);
         let mut moved = [0_u64; 2];
+        let now = figures::now();
         for number in &heat::extents(self, &touches) {
+            self.touched_at(*number, now);
             let Some((device, tier, bytes)) = self.movable(*number) else {
                 continue;
             };

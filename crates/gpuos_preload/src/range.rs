@@ -1,18 +1,30 @@
 //! What memory consists of: extents, the ranges that they make up, and what the driver alone has.
 
+use gpuos_memory::stow::Digest;
 use gpuos_memory::table::{self, ExtentId};
 
 use crate::maps::Held;
+
+/// Where an extent lies on NVMe.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Stowed {
+    /// In the process's segment.
+    pub(crate) at: u64,
+    /// Of its pieces.
+    pub(crate) digests: Vec<Digest>,
+}
 
 /// A piece of a range that is moved as a whole.
 pub(crate) struct Extent {
     pub(crate) at: u64,
     pub(crate) bytes: u64,
-    /// Its physical memory.
+    /// Its physical memory; 0: it has none.
     pub(crate) handle: u64,
     pub(crate) id: ExtentId,
     /// By which the policy knows it.
     pub(crate) number: u32,
+    /// It is on NVMe, and has no memory or is getting it.
+    pub(crate) stowed: Option<Stowed>,
 }
 
 /// An allocation, or physical memory that the program maps itself.

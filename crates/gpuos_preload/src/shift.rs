@@ -148,7 +148,8 @@ impl Memory {
         }
     }
 
-    fn stream(&mut self, context: u64) -> Option<u64> {
+    /// The mover's stream in a context.
+    pub(crate) fn stream(&mut self, context: u64) -> Option<u64> {
         let known = self.contexts.get_mut(&context)?;
         if known.stream.is_none() {
             known.stream = vmm::within(context, vmm::stream).ok();

@@ -177,6 +177,26 @@ pub(crate) fn copy(to: u64, from: u64, bytes: u64, stream: u64) -> Answer<()> {
     call(index::cuMemcpyDtoDAsync_v2, &[to, from, bytes, stream])
 }
 
+/// Copies to memory of this process, on a stream.
+pub(crate) fn download(to: u64, from: u64, bytes: u64, stream: u64) -> Answer<()> {
+    call(index::cuMemcpyDtoHAsync_v2, &[to, from, bytes, stream])
+}
+
+/// Copies from memory of this process, on a stream.
+pub(crate) fn upload(to: u64, from: u64, bytes: u64, stream: u64) -> Answer<()> {
+    call(index::cuMemcpyHtoDAsync_v2, &[to, from, bytes, stream])
+}
+
+/// Pins memory of this process, for all contexts: copies are faster then.
+pub(crate) fn register(at: u64, bytes: u64) -> Answer<()> {
+    call(index::cuMemHostRegister_v2, &[at, bytes, 1])
+}
+
+/// The end of that.
+pub(crate) fn unregister(at: u64) -> Answer<()> {
+    call(index::cuMemHostUnregister, &[at])
+}
+
 /// Whether the primary context of a device is there.
 pub(crate) fn primary_is_active(device: i32) -> bool {
     let mut active = 0_i32;

@@ -8,6 +8,12 @@ use cudarc::nvrtc::Ptx;
 use crate::common::said;
 use crate::shim::{folder, preloaded, variables};
 
+#[path = "../../../tests/cuda/tests/common/openmp.rs"]
+mod openmp;
+
+/// In the package of the simulated driver.
+const OPENMP: &str = "../../tests/cuda/tests/common/openmp.c";
+
 fn wanted() -> bool {
     std::env::var_os("GPUOS_LONG").is_some() || std::env::var_os("GPUOS_CUDA_TEST").is_some()
 }
@@ -92,4 +98,29 @@ fn cudarc_computes_and_gets_the_result() {
             assert!(sums.iter().copied().eq(wanted));
         },
     );
+}
+
+/// Of 96 MiB a third has room in the GPU.
+#[test]
+fn libgomp_gets_its_bytes_back() {
+    let folder = folder();
+    let program = match wanted() {
+        true => openmp::program(folder.path()),
+        false => None,
+    };
+    let Some(program) = program else {
+        eprintln!("skipped: without GPUOS_LONG, or no compiler for it");
+        return;
+    };
+    let mut openmp = Command::new("timeout");
+    openmp
+        .arg("60")
+        .arg(program)
+        .env("LD_LIBRARY_PATH", folder.path())
+        .env("OMP_TARGET_OFFLOAD", "MANDATORY")
+        .env("GPUOS_PRELOAD_SHAKE", "1")
+        .env("GPUOS_CUDA", "memory=256M")
+        .env_remove("GPUOS_NVML_STATE")
+        .envs(variables(folder.path(), 256, 32, "memory=256M"));
+    assert_eq!(said(&openmp.output().unwrap()), "devices 1\nequal\n");
 }

@@ -12,6 +12,8 @@ mod handles;
 mod heat;
 mod others;
 mod pools;
+mod pressure;
 mod programs;
 mod shim;
+mod stow;
 mod unusual;

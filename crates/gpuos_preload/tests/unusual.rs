@@ -384,7 +384,7 @@ fn green_contexts_pin_the_process() {
     }
 }
 
-/// The symbols that programs get instead of the driver's and libc's, two of our own, and no other.
+/// The symbols that programs get instead of the driver's and libc's, four of our own, and no other.
 #[test]
 fn exports_are_those_of_the_table() {
     use object::{Object, ObjectSymbol};
@@ -405,6 +405,8 @@ fn exports_are_those_of_the_table() {
         .chain(["dlsym", "dlopen"].map(String::from))
         // For a checkpoint of the program.
         .chain(["gpuos_mem_connect", "gpuos_mem_disconnect"].map(String::from))
+        // For a program that wants to know whether memory is short.
+        .chain(["gpuos_mem_short", "gpuos_mem_short_fd"].map(String::from))
         .collect();
     assert_eq!(found, wanted);
 }

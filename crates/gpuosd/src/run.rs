@@ -31,6 +31,7 @@ use crate::host;
 use crate::isolation;
 use crate::known::Known;
 use crate::memory;
+use crate::memory::door::MemoryDoor;
 use crate::mig::GpuThreads;
 use crate::mps::Runner;
 use crate::numbering::Numbering;
@@ -148,7 +149,14 @@ pub fn run(options: &Options) -> Result<()> {
         groups: Box::new(Cgroups::at(&options.cgroup, &options.runtime_dir, &node)),
     };
     let gpus = (library.clone(), numbering.clone());
-    let programs = PathBuf::from(memory_socket(&door.path().to_string_lossy()));
+    let members = memory::programs::Members::default();
+    let mut programs = MemoryDoor::new(
+        PathBuf::from(memory_socket(&door.path().to_string_lossy())),
+        Box::new(processes(options)),
+        members.clone(),
+        Sink::of(&to),
+    );
+    programs.check();
     let ports = Ports {
         numbering: numbering.clone(),
         peers: peers.clone(),
@@ -181,7 +189,7 @@ pub fn run(options: &Options) -> Result<()> {
             to: Sink::of(&to),
             threads: Mutex::default(),
         }),
-        memory: hear_programs(options, &programs, &to)?,
+        memory: look_after_programs(options, (&node, &first), members, &to)?,
         to: to.clone(),
         disk,
         known,
@@ -201,46 +209,75 @@ pub fn run(options: &Options) -> Result<()> {
     signals(to)?;
     tracing::info!("gpuosd {} for node {node}", crate::RELEASE);
     let _ = sd_notify::notify(false, &[sd_notify::NotifyState::Ready]);
-    serve(events, &from, &mut door, &handler);
+    serve(events, &from, (&mut door, &mut programs), &handler);
     peers.end(FAREWELL);
-    let _ = std::fs::remove_file(&programs);
+    programs.close();
     let _ = sd_notify::notify(false, &[sd_notify::NotifyState::Stopping]);
     door.close();
     Ok(())
 }
 
-/// Hears programs that ask for memory in tiers. Where there can be no socket they run without.
-fn hear_programs(
+/// Processes of this machine.
+fn processes(options: &Options) -> Proc {
+    Proc::at(&options.proc).with_groups_below(&options.slurm_groups)
+}
+
+/// Looks after programs with memory in tiers, and after host memory.
+fn look_after_programs(
     options: &Options,
-    socket: &Path,
+    (node, config): (&str, &Config),
+    members: memory::programs::Members,
     to: &SyncSender<Message>,
 ) -> Result<memory::Ports> {
-    let processes = || Proc::at(&options.proc).with_groups_below(&options.slurm_groups);
-    let members = memory::programs::Members::default();
-    match socket::bind(socket) {
-        Ok(listener) => {
-            let (processes, members) = (Box::new(processes()), members.clone());
-            memory::door::serve(listener, processes, members, Sink::of(to))?;
-        }
-        Err(e) => tracing::error!("no socket for memory in tiers: {}: {e}", socket.display()),
-    }
     let meminfo = std::fs::read_to_string(options.proc.join("meminfo")).unwrap_or_default();
+    let places = memory::pressure::Places {
+        proc: options.proc.clone(),
+        sysfs: options.sysfs.clone(),
+        groups: Cgroups::at(&options.cgroup, &options.runtime_dir, node),
+    };
     Ok(memory::Ports {
-        watch: memory::watch::start(Box::new(processes()), Sink::of(to))?,
+        pressure: memory::pressure::start(places, Sink::of(to))?,
+        watch: memory::watch::start(Box::new(processes(options)), Sink::of(to))?,
         members,
         host: memory::host_memory(&meminfo),
         config: lease::Config {
             quantum_ms: options.memory_turn * 1000,
             rate: options.memory_rate * 1_000_000_000,
+            nvme_rate: nvme_rate(config),
             ..lease::Config::default()
         },
+        nvme: nvme(config, options),
     })
+}
+
+/// What a disk writes at least, in bytes a second, so that nobody is ended because it is slow: half of what gpuos_mover may take of it, where that is
+/// said.
+fn nvme_rate(config: &Config) -> u64 {
+    const SLOW: u64 = 200_000_000;
+    let rate = config.parking.as_ref().map_or(0, |it| it.rate_mib);
+    match u64::from(rate) << 19 {
+        0 => SLOW,
+        half => half.min(SLOW),
+    }
+}
+
+/// What may be lent of the site's folder.
+fn nvme(config: &Config, options: &Options) -> memory::Nvme {
+    let bytes = config
+        .parking
+        .as_ref()
+        .map_or(0, |it| u64::from(it.gib) << 30);
+    let mover = options.runtime_dir.join(socket::MOVER);
+    memory::Nvme {
+        bytes,
+        mover: memory_socket(&mover.to_string_lossy()),
+    }
 }
 
 fn serve(
     mut events: EventLoop,
     from: &Receiver<Message>,
-    door: &mut Door,
+    (door, programs): (&mut Door, &mut MemoryDoor),
     handler: &Arc<dyn RequestHandler>,
 ) {
     let mut due = Instant::now();
@@ -260,6 +297,7 @@ fn serve(
         // However many messages come, time goes by as well.
         if Instant::now() >= due {
             events.trouble("socket", door.check_sockets(handler));
+            events.trouble("memory-socket", programs.check());
             events.tick();
             let _ = sd_notify::notify(false, &[sd_notify::NotifyState::Watchdog]);
             due = Instant::now() + TICK;

@@ -358,6 +358,11 @@ fn prometheus_scrapes_gpuosd_and_evaluates_the_rules() {
         "5"
     );
     // Each rule was evaluated, without an error.
+    let text = fs::read_to_string(packaging("gpuos.rules.yml")).unwrap();
+    let starts = ["- alert: ", "- record: "];
+    let all = text.lines().map(str::trim_start);
+    let all = all.filter(|line| starts.iter().any(|start| line.starts_with(start)));
+    let all = all.count();
     until("all rules evaluated", || {
         let data = prometheus.ask("/api/v1/rules")?;
         let groups = data["groups"].as_array()?.iter();
@@ -368,7 +373,7 @@ fn prometheus_scrapes_gpuosd_and_evaluates_the_rules() {
             rules.iter().all(|rule| rule["health"] != "err"),
             "{rules:?}"
         );
-        let done = rules.len() == 25 && rules.iter().all(|rule| rule["health"] == "ok");
+        let done = rules.len() == all && rules.iter().all(|rule| rule["health"] == "ok");
         done.then_some(())
     });
 }
@@ -448,6 +453,21 @@ fn each_question_of_the_dashboard_finds_data_of_a_real_node() {
     let (troubles, others): (Vec<_>, Vec<_>) = panels
         .into_iter()
         .partition(|(_, query)| query.contains("trouble"));
+    // What programs with memory in tiers bring about: that there is such a metric is all that is held here.
+    let (programs, others): (Vec<_>, Vec<_>) = others
+        .into_iter()
+        .partition(|(title, _)| title.starts_with("Memory in tiers: "));
+    assert!(programs.len() >= 8, "{programs:?}");
+    let scraped = get(node.metrics, "/metrics").unwrap();
+    for (title, query) in &programs {
+        let words = query.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+        let names: Vec<_> = words.filter(|word| word.starts_with("gpuos_")).collect();
+        assert!(!names.is_empty(), "{title}: {query}");
+        for name in names {
+            let told = format!("# TYPE {name} ");
+            assert!(scraped.contains(&told), "{title}: there is no {name}");
+        }
+    }
     assert!(others.len() > 20, "{troubles:?} {others:?}");
     for (title, query) in &others {
         finds(title, query);

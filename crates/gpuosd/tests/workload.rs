@@ -217,9 +217,11 @@ fn ports(
         isolation: channel().0,
         memory: memory::Ports {
             watch: channel().0,
+            pressure: channel().0,
             members: Default::default(),
             host: 0,
             config: Default::default(),
+            nvme: Default::default(),
         },
         disk: Disk::start(folder.into()).unwrap(),
         known: Known::default(),

@@ -8,6 +8,12 @@ use cudarc::nvrtc::Ptx;
 
 use crate::common::{library, said, with};
 
+#[path = "common/openmp.rs"]
+mod openmp;
+
+/// In this package.
+const OPENMP: &str = "tests/common/openmp.c";
+
 /// The library under the names that programs open.
 fn named(folder: &Path) {
     for name in ["libcuda.so", "libcuda.so.1"] {
@@ -105,4 +111,32 @@ fn cudarc_computes_and_gets_the_result() {
         let wanted = numbers.iter().map(|number| 2.0 * number + 1.0);
         assert!(sums.iter().copied().eq(wanted));
     });
+}
+
+#[test]
+fn libgomp_gets_its_bytes_back_and_hears_that_a_kernel_is_none_of_ours() {
+    let folder = tempfile::tempdir().unwrap();
+    named(folder.path());
+    let Some(program) = openmp::program(folder.path()) else {
+        return;
+    };
+    let run = |more: &[&str]| {
+        let mut openmp = Command::new("timeout");
+        openmp.arg("60").arg(&program).args(more);
+        openmp
+            .env("LD_LIBRARY_PATH", folder.path())
+            .env("GPUOS_CUDA", "memory=256M")
+            .env("OMP_TARGET_OFFLOAD", "MANDATORY");
+        for name in ["GPUOS_NVML_STATE", "CUDA_VISIBLE_DEVICES"] {
+            openmp.env_remove(name);
+        }
+        openmp.output().unwrap()
+    };
+    assert_eq!(said(&run(&[])), "devices 1\nequal\n");
+    let with_kernel = run(&["kernel"]);
+    let told = String::from_utf8_lossy(&with_kernel.stderr);
+    assert!(
+        !with_kernel.status.success() && told.contains("cannot be launched"),
+        "{told}"
+    );
 }

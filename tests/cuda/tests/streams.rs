@@ -180,3 +180,31 @@ fn bytes_take_the_time_that_link_and_memory_need() {
         },
     );
 }
+
+#[test]
+fn work_of_a_destroyed_stream_is_waited_for() {
+    on(
+        "work_of_a_destroyed_stream_is_waited_for",
+        "memory=64M",
+        |cuda| {
+            cuda.context(0);
+            let stream = cuda.get("cuStreamCreate", &[0]);
+            let (flag, a) = (cuda.flag(), cuda.alloc(4096));
+            let fill = cuda.kernel("fill");
+            cuda.launch(cuda.kernel("wait"), stream, &[flag.0, 1]);
+            cuda.launch(fill, stream, &[a, 5, 1024]);
+            cuda.ok("cuStreamDestroy_v2", &[stream]);
+            // The default stream's work comes after it.
+            cuda.launch(cuda.kernel("add"), 0, &[a, a, a, 1024]);
+            assert_eq!(cuda.code("cuStreamQuery", &[0]), NOT_READY);
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    std::thread::sleep(std::time::Duration::from_millis(50));
+                    flag.set(1);
+                });
+                cuda.ok("cuCtxSynchronize", &[]);
+            });
+            assert_eq!(words(cuda, a, 1024), [10; 1024]);
+        },
+    );
+}

@@ -82,8 +82,8 @@ struct Place {
     work: PathBuf,
 }
 
-/// Compiles what is in C, and gives all programs that this machine has what is needed for.
-pub(crate) fn programs(cluster: &Cluster) -> Vec<Program> {
+/// Compiles what is in C, and gives all programs that are wanted and for which this machine has what is needed.
+pub(crate) fn programs(cluster: &Cluster, wanted: impl Fn(&str) -> bool) -> Vec<Program> {
     let root = super::root();
     let place = Place {
         work: cluster.lab.dir().join("work"),
@@ -91,17 +91,23 @@ pub(crate) fn programs(cluster: &Cluster) -> Vec<Program> {
     };
     let mut programs = place.by_files(cluster);
     programs.push(place.stand_in());
-    match place.open_mpi(cluster) {
-        Some(program) => programs.push(program),
-        None => skip(
-            "Open MPI",
-            "no mpicc of it, or no srun --mpi=pmix here: scripts/needs.sh mpi",
-        ),
+    if wanted("Open MPI with SCR") {
+        match place.open_mpi(cluster) {
+            Some(program) => programs.push(program),
+            None => skip(
+                "Open MPI",
+                "no mpicc of it, or no srun --mpi=pmix here: scripts/needs.sh mpi",
+            ),
+        }
     }
-    match place.torch(cluster) {
-        Some(program) => programs.push(program),
-        None => skip("PyTorch", "no Python here has it: scripts/needs.sh torch"),
+    // What it computes undisturbed takes a while.
+    if wanted("PyTorch") {
+        match place.torch(cluster) {
+            Some(program) => programs.push(program),
+            None => skip("PyTorch", "no Python here has it: scripts/needs.sh torch"),
+        }
     }
+    programs.retain(|program| wanted(program.name));
     programs
 }
 

@@ -57,6 +57,7 @@ pub const MAY_USE: [(&str, &[&str]); 34] = [
             "gpuos_checkpoint",
             "gpuos_store",
             "gpuos_mover",
+            "gpuos_memory",
             "gpuos_link",
             "gpuos_host",
             "gpuos_daemon",
@@ -150,6 +151,7 @@ pub const MAY_USE: [(&str, &[&str]); 34] = [
             "gpuos_nvml",
             "gpuos_cuda",
             "gpuos_preload",
+            "gpuos_moverd",
         ],
     ),
 ];

@@ -7,7 +7,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use gpuos_core::job::JobId;
 use gpuos_core::wire::{
-    MemoryGpuStatus, MemoryProgramStatus, MemoryStatus, MemoryTierStatus, Reply as Answer, Request,
+    MemoryGpuStatus, MemoryPressureStatus, MemoryProgramStatus, MemoryStatus, MemoryTierStatus,
+    Reply as Answer, Request,
 };
 use gpuos_host::Machine;
 use gpuos_host::socket::Client;
@@ -77,8 +78,12 @@ fn shown(node: &str, mut memory: MemoryStatus, job: Option<&JobId>) -> Reply {
     }
     let lent = memory.gpus.iter().filter(|gpu| gpu.hbm.promised > 0);
     let lent: Vec<&MemoryGpuStatus> = lent.collect();
+    let nvme = match memory.nvme.present {
+        0 => String::new(),
+        _ => format!(", {} of NVMe", of(memory.nvme)),
+    };
     let mut text = format!(
-        "{node}: {} of {} lent, {} of host memory\n",
+        "{node}: {} of {} lent, {} of host memory{nvme}\n",
         lent.len(),
         count(memory.gpus.len(), "GPU"),
         of(memory.host)
@@ -86,8 +91,13 @@ fn shown(node: &str, mut memory: MemoryStatus, job: Option<&JobId>) -> Reply {
     for gpu in &lent {
         text += &of_gpu(gpu);
     }
+    if memory.host.promised > 0 {
+        text += &format!("Host    [{}] {}\n", bar(memory.host), of(memory.host));
+    }
+    text += &pressure(&memory.pressure);
     if !memory.programs.is_empty() {
         text += &format!("\n{}", programs(&memory.programs));
+        text += &figures(&memory.programs);
     }
     if memory.programs_of_others > 0 {
         let others = count(memory.programs_of_others as usize, "process");
@@ -115,11 +125,129 @@ fn of_gpu(gpu: &MemoryGpuStatus) -> String {
         true => ", until it ends or has no work: switching costs too much",
         false => "",
     };
+    let others = match gpu.others {
+        0 => String::new(),
+        bytes => format!("  {} GiB used by others", gib(bytes)),
+    };
+    let link = match gpu.link {
+        0 => String::new(),
+        rate => format!(
+            "  link {}.{} GB/s",
+            rate / 1_000_000_000,
+            rate / 100_000_000 % 10
+        ),
+    };
     format!(
-        "GPU {:<3} [{}] {}{turn}{serialised}\n",
+        "GPU {:<3} [{}] {}{turn}{serialised}{others}{link}\n",
         gpu.gpu,
         bar(gpu.hbm),
         of(gpu.hbm)
+    )
+}
+
+/// What is said of host memory where it is short, and what is done next.
+fn pressure(told: &MemoryPressureStatus) -> String {
+    let next = match told.step.as_str() {
+        "notify" => "programs are told",
+        "demote-clean" => "programs drop what is elsewhere, too",
+        "demote-dirty" => "what is parked goes to NVMe",
+        "park" => "the job of the lowest rank goes to NVMe",
+        "requeue" => "the job of the lowest rank is requeued",
+        _ => "",
+    };
+    let mut text = String::new();
+    if !next.is_empty() {
+        let available = told
+            .available
+            .map(|bytes| format!(" {} GiB are available.", gib(bytes)));
+        let stalled = told.stalled.filter(|part| *part > 0).map(|part| {
+            format!(
+                " All that runs waits for memory {}.{} % of the time.",
+                part / 10,
+                part % 10
+            )
+        });
+        text += &format!(
+            "Host memory is short.{}{} Next: {next}.\n",
+            available.unwrap_or_default(),
+            stalled.unwrap_or_default()
+        );
+    }
+    if !told.short.is_empty() {
+        let jobs: Vec<String> = told.short.iter().map(ToString::to_string).collect();
+        text += &format!("Short of their own memory: job {}\n", jobs.join(", "));
+    }
+    text
+}
+
+/// When programs touched their memory, what moved and why, and what that cost; empty where none tells it.
+fn figures(programs: &[MemoryProgramStatus]) -> String {
+    let mut table = Table::new(&[
+        "JOB",
+        "PID",
+        "HEAT",
+        "HOT",
+        "WARM",
+        "COLD",
+        "IN",
+        "OUT",
+        "ASKED",
+        "SQUEEZED",
+        "PREDICTED",
+        "MEASURED",
+    ]);
+    let mut any = false;
+    for one in programs {
+        let it = &one.figures;
+        let moved = [it.fetched, it.evicted, it.pressed];
+        if it.heat == [0; 3] && moved == [0; 3] && one.squeezed == 0 {
+            continue;
+        }
+        any = true;
+        let [predicted, measured] = it.slower.map(|slower| {
+            let hundredths = slower.max(1000) / 10;
+            format!("{}.{:02} x", hundredths / 100, hundredths % 100)
+        });
+        table.row([
+            one.job.to_string(),
+            one.pid.to_string(),
+            format!("[{}]", heat(it.heat)),
+            gib(it.heat[0]),
+            gib(it.heat[1]),
+            gib(it.heat[2]),
+            gib(it.fetched),
+            gib(it.evicted),
+            gib(it.pressed),
+            gib(one.squeezed),
+            predicted,
+            measured,
+        ]);
+    }
+    match any {
+        false => String::new(),
+        true => format!(
+            "\n{}HEAT: # touched within a second, + within a minute, . longer ago. IN and OUT: moved as the program used it; ASKED: as gpuosd \
+             said so.\nSQUEEZED: on the host because others use the GPU. PREDICTED and MEASURED: how many times as long it takes for moves.\n",
+            table.render()
+        ),
+    }
+}
+
+/// A bar of what is hot, warm and cold.
+fn heat(parts: [u64; 3]) -> String {
+    let all = parts
+        .iter()
+        .fold(0_u128, |all, part| all + u128::from(*part));
+    let upto = |count: usize| {
+        let sum: u128 = parts[..count].iter().map(|part| u128::from(*part)).sum();
+        (sum * u128::from(BAR)).checked_div(all).unwrap_or(0) as usize
+    };
+    let (hot, warm) = (upto(1), upto(2));
+    format!(
+        "{}{}{}",
+        "#".repeat(hot),
+        "+".repeat(warm - hot),
+        ".".repeat(BAR as usize - warm)
     )
 }
 
@@ -155,10 +283,15 @@ fn programs(programs: &[MemoryProgramStatus]) -> String {
         "BACK",
     ]);
     for one in programs {
-        let place = match (one.connected, one.pinned) {
-            (false, _) => format!("{}, not connected", one.place),
-            (true, true) => format!("{}, pinned", one.place),
-            (true, false) => one.place.clone(),
+        let mut place = one.place.clone();
+        if one.nvme > 0 {
+            place += &format!(", {} for NVMe", gib(one.nvme));
+        }
+        place += match (one.connected, one.pinned) {
+            _ if one.stopped => ", stopped",
+            (false, _) => ", not connected",
+            (true, true) => ", pinned",
+            (true, false) => "",
         };
         for lease in &one.leases {
             table.row([

@@ -14,6 +14,30 @@ use crate::figures;
 use crate::outlook::may_use;
 use crate::table::count;
 
+/// Which jobs have parts of the same GPUs, and how they share the memory of these.
+fn beside(site: &Site, jobs: &[Job], job: &Job) -> String {
+    let shares = |other: &&Job| {
+        let on = |node: &String| !(job.shared_on(node).and(other.shared_on(node))).is_empty();
+        other.id != job.id && other.is_running() && job.nodes.iter().any(on)
+    };
+    let others: Vec<&str> = jobs
+        .iter()
+        .filter(shares)
+        .map(|it| it.label.as_str())
+        .collect();
+    let named = match others.as_slice() {
+        [] => return String::new(),
+        [one] => format!("job {one}"),
+        several => format!("jobs {}", several.join(", ")),
+    };
+    match site.config.memory.turns {
+        0 => format!(" Beside it there: {named}."),
+        _ => format!(
+            " Beside it there: {named}. Where they do not fit together they have its memory in turns, and gpuos mem show tells whose turn it is."
+        ),
+    }
+}
+
 pub fn explain(site: &Site, jobs: &[Job], job: &Job) -> Answer {
     let gpus = job.gpu_count();
     let on = compress(job.nodes.iter().map(String::as_str));
@@ -33,7 +57,10 @@ pub fn explain(site: &Site, jobs: &[Job], job: &Job) -> Answer {
     let held = held.map(held_sentence);
     if gpus == 0 {
         let sentence = match (requeue::shares(job), &held) {
-            (Some(shares), _) => format!("Job {} runs on {on} with {shares}.", job.label),
+            (Some(shares), _) => {
+                let beside = beside(site, jobs, job);
+                format!("Job {} runs on {on} with {shares}.{beside}", job.label)
+            }
             (None, Some(held)) => {
                 format!("Job {} runs on {on} without GPUs. {held}", job.label)
             }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 
 use gpuos_core::wire::{
-    Happening, MemoryGpuStatus, MemoryLeaseStatus, MemoryProgramStatus, MemoryStatus,
-    MemoryTierStatus, Peer, Reply, Request,
+    Happening, MemoryFigures, MemoryGpuStatus, MemoryLeaseStatus, MemoryPressureStatus,
+    MemoryProgramStatus, MemoryStatus, MemoryTierStatus, Peer, Reply, Request,
 };
 use gpuos_host::socket::{Limits, NAME, RequestHandler, Server, bind};
 
@@ -37,10 +37,13 @@ fn lent() -> MemoryStatus {
         job: job.into(),
         uid: 1000,
         pid: 100 + job,
+        started: 70,
+        nvme: if job == 8 { gib(40) } else { 0 },
         place: place.into(),
         busy: true,
         connected: job == 7,
         pinned: false,
+        stopped: false,
         leases: vec![MemoryLeaseStatus {
             gpu: 2u8.try_into().unwrap(),
             hbm: gib(60),
@@ -50,6 +53,17 @@ fn lent() -> MemoryStatus {
         moved_down: gib(120),
         moved_up: gib(60),
         parks: 2,
+        squeezed: gib(if job == 7 { 0 } else { 2 }),
+        figures: match job {
+            7 => MemoryFigures {
+                heat: [gib(30), gib(15), gib(15)],
+                fetched: gib(12),
+                evicted: gib(11),
+                pressed: gib(1),
+                slower: [1052, 1310],
+            },
+            _ => MemoryFigures::default(),
+        },
     };
     let gpu = |gpu: u8, promised: u64, turn: Option<u32>| MemoryGpuStatus {
         gpu: gpu.try_into().unwrap(),
@@ -59,6 +73,8 @@ fn lent() -> MemoryStatus {
         },
         in_turns: turn.is_some(),
         serialised: false,
+        others: gib(if gpu == 2 { 5 } else { 0 }),
+        link: if gpu == 2 { 1_260_000_000 } else { 0 },
         turn: turn.map(Into::into),
     };
     MemoryStatus {
@@ -66,6 +82,16 @@ fn lent() -> MemoryStatus {
         host: MemoryTierStatus {
             present: gib(512),
             promised: gib(120),
+        },
+        nvme: MemoryTierStatus {
+            present: gib(500),
+            promised: gib(40),
+        },
+        pressure: MemoryPressureStatus {
+            step: "demote-dirty".into(),
+            available: Some(gib(20)),
+            stalled: Some(123),
+            short: vec![8.into()],
         },
         programs: vec![program(7, "resident"), program(8, "parked")],
         programs_of_others: 1,
@@ -87,13 +113,22 @@ fn what_a_node_lends_is_shown_with_whose_turn_it_is() {
     let run = daemon(&site);
     let answer = site.run(&["mem", "show", &run]);
     let wanted = "\
-n1: 1 of 2 GPUs lent, 120.0 of 512.0 GiB of host memory
-GPU 2   [##################......] 60.0 of 80.0 GiB  in turns: job 7 has it
+n1: 1 of 2 GPUs lent, 120.0 of 512.0 GiB of host memory, 40.0 of 500.0 GiB of NVMe
+GPU 2   [##################......] 60.0 of 80.0 GiB  in turns: job 7 has it  5.0 GiB used by others  link 1.2 GB/s
+Host    [#####...................] 120.0 of 512.0 GiB
+Host memory is short. 20.0 GiB are available. All that runs waits for memory 12.3 % of the time. Next: what is parked goes to NVMe.
+Short of their own memory: job 8
 
-JOB  PID  GPU   HBM  HOST  FOR PARKING  PLACE                  WORK  PARKED    OUT  BACK
-  7  107    2  60.0   0.0         60.0  resident               yes        2  120.0  60.0
-  8  108    2  60.0   0.0         60.0  parked, not connected  yes        2  120.0  60.0
+JOB  PID  GPU   HBM  HOST  FOR PARKING  PLACE                                 WORK  PARKED    OUT  BACK
+  7  107    2  60.0   0.0         60.0  resident                              yes        2  120.0  60.0
+  8  108    2  60.0   0.0         60.0  parked, 40.0 for NVMe, not connected  yes        2  120.0  60.0
 Sizes are in GiB. OUT and BACK: what went to host memory and came back.
+
+JOB  PID  HEAT                         HOT  WARM  COLD    IN   OUT  ASKED  SQUEEZED  PREDICTED  MEASURED
+  7  107  [############++++++......]  30.0  15.0  15.0  12.0  11.0    1.0       0.0  1.05 x     1.31 x
+  8  108  [........................]   0.0   0.0   0.0   0.0   0.0    0.0       2.0  1.00 x     1.00 x
+HEAT: # touched within a second, + within a minute, . longer ago. IN and OUT: moved as the program used it; ASKED: as gpuosd said so.
+SQUEEZED: on the host because others use the GPU. PREDICTED and MEASURED: how many times as long it takes for moves.
 1 process of other users
 ";
     assert_eq!(

@@ -1,10 +1,12 @@
-//! `[memory]`: whether jobs can have more memory than their GPUs.
-use gpuos_model::reading::{Check, ConfigError};
+//! `[memory]`: whether jobs can have more memory than their GPUs and share GPUs in turns with their memory, and when a node is short of host memory.
+use gpuos_model::reading::{Check, ConfigError, Place};
+use toml::Spanned;
 
-use super::raw::RawMemory;
+use super::memory_share::{self, MemoryShare};
+use super::raw::{RawMemory, RawMemoryShare};
 
-/// `[memory]`. By default the option of jobs is refused.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// `[memory]` and `[[memory-share]]`. By default the option of jobs is refused.
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MemoryConfig {
     /// Whether jobs can have `--gpuos-mem`.
     pub oversubscribe: bool,
@@ -13,6 +15,18 @@ pub struct MemoryConfig {
     /// What of a GPU's memory programs do not get for their own data, in MiB: the driver and the contexts of programs take it. So much
     /// more of a size is counted as host memory.
     pub reserve_mib: u32,
+    /// Jobs that share a GPU in turns with its memory, at most; 0: jobs cannot.
+    pub turns: u32,
+    /// A node is short of host memory when so much of it is used, in percent, ...
+    pub pressure_begins: u32,
+    /// ... and until no more than this is.
+    pub pressure_ends: u32,
+    /// It also is when everything that runs on it waits for memory for so much of the time, in percent.
+    pub stalled_begins: u32,
+    /// What of the link between GPU and host moves may take for which nobody waits, in percent; the rest is kept for turns.
+    pub link_ahead: u32,
+    /// Who may have how much of a node's host memory; the first that is of a job counts.
+    pub shares: Vec<MemoryShare>,
 }
 
 impl Default for MemoryConfig {
@@ -21,6 +35,12 @@ impl Default for MemoryConfig {
             oversubscribe: false,
             most_percent: 400,
             reserve_mib: 1024,
+            turns: 0,
+            pressure_begins: 92,
+            pressure_ends: 85,
+            stalled_begins: 10,
+            link_ahead: 40,
+            shares: Vec::new(),
         }
     }
 }
@@ -31,19 +51,44 @@ impl MemoryConfig {
         mib.saturating_sub(gpu_mib.saturating_sub(self.reserve_mib.into()))
     }
 
+    /// The largest size in MiB that a job in turns can have, where a GPU has so many: contexts of programs stay on it while others have it.
+    pub fn most_in_turns_mib(&self, gpu_mib: u64) -> u64 {
+        gpu_mib.saturating_sub(self.reserve_mib.into())
+    }
+
+    /// The share that counts for a job.
+    pub fn share_of(
+        &self,
+        account: &str,
+        partitions: &[String],
+        qos: &str,
+    ) -> Option<&MemoryShare> {
+        let mut shares = self.shares.iter();
+        shares.find(|share| share.is_of(account, partitions, qos))
+    }
+
     /// The largest size in MiB where a GPU has so many.
     pub fn most_mib(&self, gpu_mib: u64) -> u64 {
         gpu_mib.saturating_mul(self.most_percent.into()) / 100
     }
 }
 
-pub(super) fn read(check: Check, raw: &RawMemory) -> Result<MemoryConfig, ConfigError> {
+/// What is read, and partitions that have to exist.
+type Read = (MemoryConfig, Vec<(String, Place)>);
+
+pub(super) fn read(
+    check: Check,
+    raw: &RawMemory,
+    shares: &[Spanned<RawMemoryShare>],
+) -> Result<Read, ConfigError> {
+    let (shares, partitions) = memory_share::read(check, shares)?;
     let usual = MemoryConfig::default();
     let int = |key, value, range, default: u32| {
         let number = check.int(key, value, range, default.into())?;
         Ok::<u32, ConfigError>(number as u32)
     };
-    Ok(MemoryConfig {
+    let percent = |key, value, default| int(key, value, 1..=100, default);
+    let config = MemoryConfig {
         oversubscribe: raw.oversubscribe.unwrap_or(usual.oversubscribe),
         most_percent: int(
             "most-percent",
@@ -57,7 +102,29 @@ pub(super) fn read(check: Check, raw: &RawMemory) -> Result<MemoryConfig, Config
             0..=65_536,
             usual.reserve_mib,
         )?,
-    })
+        turns: int("turns", &raw.turns, 0..=16, usual.turns)?,
+        pressure_begins: percent(
+            "pressure-begins",
+            &raw.pressure_begins,
+            usual.pressure_begins,
+        )?,
+        pressure_ends: percent("pressure-ends", &raw.pressure_ends, usual.pressure_ends)?,
+        stalled_begins: percent("stalled-begins", &raw.stalled_begins, usual.stalled_begins)?,
+        link_ahead: percent("link-ahead", &raw.link_ahead, usual.link_ahead)?,
+        shares,
+    };
+    if config.pressure_ends >= config.pressure_begins {
+        let message = format!(
+            "pressure ends at {} % and begins at {} %: between the two there has to be room, or it begins and ends all the time",
+            config.pressure_ends, config.pressure_begins
+        );
+        let at = raw.pressure_ends.as_ref().or(raw.pressure_begins.as_ref());
+        return match at {
+            Some(at) => Err(check.error(at, message)),
+            None => Ok((config, partitions)),
+        };
+    }
+    Ok((config, partitions))
 }
 
 #[cfg(test)]
@@ -77,6 +144,9 @@ mod tests {
         assert!(!MemoryConfig::default().oversubscribe);
         let own = read("oversubscribe = true\nmost-percent = 150\nreserve-mib = 0").unwrap();
         assert_eq!((own.oversubscribe, own.most_mib(1000)), (true, 1500));
+        assert_eq!(MemoryConfig::default().turns, 0);
+        let own = read("turns = 3\nreserve-mib = 100").unwrap();
+        assert_eq!((own.turns, own.most_in_turns_mib(1000)), (3, 900));
     }
 
     #[test]
@@ -102,7 +172,14 @@ mod tests {
             ("most-percent = 99", "from 100 to 10000"),
             ("reserve-mib = -1", "from 0 to 65536"),
             ("oversubscribe = 1", "true or false"),
+            ("turns = 17", "from 0 to 16"),
+            ("turns = -1", "from 0 to 16"),
+            ("turns = true", "turns"),
             ("enabled = true", "there is no key"),
+            ("pressure-begins = 101", "from 1 to 100"),
+            ("pressure-begins = 80", "begins at 80 %"),
+            ("pressure-ends = 92", "begins at 92 %"),
+            ("stalled-begins = 0", "from 1 to 100"),
         ] {
             let error = read(text).unwrap_err();
             let placed = error.contains("gpuos.toml:2:");

@@ -22,22 +22,26 @@ mod health;
 mod heartbeat;
 mod isolation;
 mod memory;
+mod memory_share;
 mod metrics;
 mod mig;
 mod mig_layout;
 mod mig_serve;
 mod names;
 mod net;
+mod parking;
 mod policy;
 mod raw;
 mod rules;
 
 pub use checkpoint::{AROUND_END_S, CheckpointConfig, Compression};
 pub use memory::MemoryConfig;
+pub use memory_share::MemoryShare;
 pub use metrics::{MetricsConfig, http_url};
 pub use mig::{MigBoard, MigConfig, MigPool, STEERED_SLICES};
 pub use mig_layout::{Difference, MigLayout, Pinned, Wanted};
 pub use mig_serve::Served;
+pub use parking::ParkingConfig;
 pub use policy::{Policy, PolicyRule};
 
 use fabric::FabricConfig;
@@ -111,8 +115,10 @@ pub struct Config {
     pub heartbeat: gpuos_core::peers::HeartbeatConfig,
     /// `[checkpoint]`: checkpoints of jobs.
     pub checkpoint: CheckpointConfig,
-    /// `[memory]`: more memory than GPUs have.
+    /// `[memory]` and `[[memory-share]]`: more memory than GPUs have, and who may have how much of the host's.
     pub memory: MemoryConfig,
+    /// `nvme` of `[memory]`: where memory is parked beyond the host's.
+    pub parking: Option<ParkingConfig>,
     /// `[access]`: who is told of other users' jobs.
     pub access: crate::access::Access,
     /// `[[forbid]]`: which options whose jobs may not use.
@@ -148,6 +154,8 @@ impl Config {
         let mut apart = RuleTables::read(check, &raw)?;
         let (forbidden, partitions) = access::forbidden(check, &raw.forbid)?;
         apart.partitions.extend(partitions);
+        let (memory, partitions) = memory::read(check, &raw.memory, &raw.memory_share)?;
+        apart.partitions.extend(partitions);
         let known = gpuos_model::node_types::raw();
         let (node_types, _) = build_types(check, raw.node_type, known)?;
         let mut config = Config {
@@ -159,7 +167,8 @@ impl Config {
             metrics: metrics::read(check, &raw.metrics)?,
             heartbeat: heartbeat::read(check, &raw.heartbeat)?,
             checkpoint: checkpoint::read(check, &raw.checkpoint)?,
-            memory: memory::read(check, &raw.memory)?,
+            memory,
+            parking: parking::read(check, &raw.memory)?,
             access: access::access(check, &raw.access)?,
             forbidden,
             mig: mig::read(check, &raw.mig)?,
@@ -225,6 +234,7 @@ impl Config {
             heartbeat: _,
             checkpoint: _,
             memory: _,
+            parking: _,
             access: _,
             forbidden: _,
             mig: _,

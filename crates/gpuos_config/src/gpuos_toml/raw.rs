@@ -14,6 +14,7 @@ pub(crate) struct RawFile {
     pub heartbeat: RawHeartbeat,
     pub checkpoint: RawCheckpoint,
     pub memory: RawMemory,
+    pub memory_share: Vec<Spanned<RawMemoryShare>>,
     pub node_type: Vec<Spanned<RawType>>,
     pub nodes: Vec<Spanned<RawRule>>,
     pub fabric: RawFabric,
@@ -105,6 +106,26 @@ pub(crate) struct RawMemory {
     pub oversubscribe: Option<bool>,
     pub most_percent: Option<Spanned<i64>>,
     pub reserve_mib: Option<Spanned<i64>>,
+    pub turns: Option<Spanned<i64>>,
+    pub nvme: Option<Spanned<String>>,
+    pub nvme_gib: Option<Spanned<i64>>,
+    pub nvme_rate_mib: Option<Spanned<i64>>,
+    pub pressure_begins: Option<Spanned<i64>>,
+    pub pressure_ends: Option<Spanned<i64>>,
+    pub stalled_begins: Option<Spanned<i64>>,
+    pub link_ahead: Option<Spanned<i64>>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+#[serde(expecting = "a table: write [[memory-share]]")]
+pub(crate) struct RawMemoryShare {
+    pub account: Option<Spanned<String>>,
+    pub partition: Option<Spanned<String>>,
+    pub qos: Option<Spanned<String>>,
+    pub guaranteed: Option<Spanned<String>>,
+    pub at_most: Option<Spanned<String>>,
+    pub rank: Option<Spanned<i64>>,
 }
 
 #[derive(Deserialize, Default)]

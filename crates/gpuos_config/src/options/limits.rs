@@ -3,12 +3,13 @@ use gpuos_core::limits::{ClockRange, PowerCap, Share};
 use gpuos_model::hostlist::shorten;
 use gpuos_model::words::{check_value, not_understood};
 
-use super::OptionError;
+use super::{OptionError, size};
 
 const POWER_FORM: &str = "watts such as 300W, or a share of the GPU's usual limit such as 80%";
 const CLOCKS_FORM: &str = "MHz such as 1200, or a range such as 1200-1500";
 const MPS_FORM: &str = "on, or the share of a GPU's threads for each process, such as 50%";
-const SHARE_FORM: &str = "timeslice, timeslice:N with N of a GPU's shards, or mps:SHARE with a share of its threads such as mps:25%";
+const SHARE_FORM: &str = "timeslice, timeslice:N with N of a GPU's shards, either with its memory such as timeslice,mem=60G, or mps:SHARE with \
+                          a share of its threads such as mps:25%";
 const WATCH_FORM: &str = "on, or minutes from 1 to 10080";
 
 /// No board takes more watts.
@@ -71,21 +72,41 @@ pub fn parse_mps(value: &str) -> Result<u8, OptionError> {
 pub fn parse_share(value: &str) -> Result<Share, OptionError> {
     let error = |reason: &str| OptionError::new("--gpuos-share", value, reason, SHARE_FORM);
     check_value(value).map_err(|reason| error(&reason))?;
-    let (way, much) = match value.split_once(':') {
+    let lower = value.to_ascii_lowercase();
+    let mut words = lower.split(',');
+    let word = words.next().unwrap_or_default();
+    if word.starts_with("mem=") {
+        return Err(error("the way of sharing comes first"));
+    }
+    let mut mib = None;
+    for word in words {
+        let Some(("mem", text)) = word.split_once('=') else {
+            return Err(error(&not_understood(word)));
+        };
+        if mib.is_some() {
+            return Err(error("mem= stands there twice"));
+        }
+        mib = Some(size::of_gpu(text).map_err(|reason| error(&reason))?);
+    }
+    let (way, much) = match word.split_once(':') {
         Some((way, much)) => (way, Some(much)),
-        None => (value, None),
+        None => (word, None),
     };
-    match (way.to_ascii_lowercase().as_str(), much) {
-        ("timeslice", None) => Ok(Share::TimeSlice { shards: 1 }),
+    match (way, much) {
+        ("timeslice", None) => Ok(Share::TimeSlice { shards: 1, mib }),
         ("timeslice", Some(much)) => match whole(much) {
             Some(shards @ 1..=MOST_SHARDS) => Ok(Share::TimeSlice {
                 shards: shards as u16,
+                mib,
             }),
             _ => Err(error(&format!(
                 "'{}' is no number of shards from 1 to {MOST_SHARDS}",
                 shorten(much)
             ))),
         },
+        ("mps", _) if mib.is_some() => Err(error(
+            "mem= goes with timeslice alone: programs under MPS share one context that nothing can be moved under",
+        )),
         ("mps", Some(much)) => match much.strip_suffix('%').and_then(whole) {
             Some(percent @ 1..=100) => Ok(Share::Mps {
                 percent: percent as u8,

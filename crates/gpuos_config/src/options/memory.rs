@@ -8,12 +8,6 @@ use super::{OptionError, size};
 const FORM: &str =
     "SIZE[,tiers=hbm+dram][,policy=gpuos], such as 120G or 120G,policy=lru; SIZE is for each GPU";
 
-/// The smallest size in MiB: a block, which is what memory is mapped in.
-const LEAST_MIB: u32 = 2;
-
-/// The largest size in MiB, 16 TiB; own choice.
-const MOST_MIB: u32 = 16 << 20;
-
 /// Tiers that later releases may know.
 const LATER: [&str; 4] = ["peer", "nvme", "file", "remote"];
 
@@ -108,7 +102,7 @@ pub fn parse_memory(value: &str) -> Result<MemoryOption, OptionError> {
         return Err(error("the size comes first"));
     }
     let (mut tiers, mut policy) = (None, None);
-    let mib = parse_size(word).map_err(|reason| error(&reason))?;
+    let mib = size::of_gpu(word).map_err(|reason| error(&reason))?;
     for word in words {
         let (place, read) = match word.split_once('=') {
             Some(("tiers", list)) => (
@@ -132,19 +126,6 @@ pub fn parse_memory(value: &str) -> Result<MemoryOption, OptionError> {
         tiers: tiers.unwrap_or_default(),
         policy: policy.unwrap_or_default(),
     })
-}
-
-fn parse_size(word: &str) -> Result<u32, String> {
-    let unit = |c: char| !c.is_ascii_digit();
-    match size::parse(word) {
-        Some(mib @ LEAST_MIB..=MOST_MIB) => Ok(mib),
-        Some(_) => Err("memory of a GPU is 2M to 16T".into()),
-        None if word.ends_with(unit) || word.is_empty() => Err(not_understood(word)),
-        None => Err(format!(
-            "{}: the unit M, G or T is missing",
-            not_understood(word)
-        )),
-    }
 }
 
 fn parse_tiers(list: &str) -> Result<MemoryTiers, String> {

@@ -20,7 +20,7 @@ mod memory;
 mod mig;
 pub mod refusals;
 mod share;
-mod size;
+pub(crate) mod size;
 mod source;
 mod spares;
 
@@ -213,10 +213,12 @@ pub const OPTIONS: &[OptionHelp] = &[
         name: "gpuos-share",
         argument: "WAY",
         environment: "GPUOS_SHARE",
-        summary: "a part of one GPU on each node, beside other jobs: timeslice[:N], mps:25%",
+        summary: "a part of one GPU on each node: timeslice[:N][,mem=SIZE], mps:25%",
         details: "timeslice: the GPU's jobs take turns, N (1) is how many of its shards the job counts as. \
+                  With mem=SIZE, where the site allows it, they take turns with its memory too: each job has SIZE of it while it is its turn, \
+                  and as much of the host's, which sbatch adds to --mem, while it is another's; programs are not changed. \
                   mps:SHARE: under an MPS daemon with the user's other jobs on that GPU, with that \
-                  share of its threads, counted in shards too. Neither limits what others take of \
+                  share of its threads, counted in shards too. Without mem= nothing limits what others take of \
                   the GPU's memory; sbatch says what is kept apart and what is not. Where that is \
                   too little, --gpuos-mig. Not with other GPUs in the same job, --exclusive, \
                   --gpuos-mig, --gpuos-mps, --gpuos-power or --gpuos-clocks. Goes with --gpuos=off.",

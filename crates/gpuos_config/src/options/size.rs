@@ -1,10 +1,16 @@
 //! Sizes of memory as Slurm's `--mem` has them, in binary units: `512M`, `16G`, `2T`.
+use gpuos_model::words::{UNITS, not_understood};
 
-/// Units, the largest first, and their MiB.
-const UNITS: [(char, u32); 3] = [('t', 1 << 20), ('g', 1 << 10), ('m', 1)];
+pub(crate) use gpuos_model::words::mib_text as text;
+
+/// The smallest size of a GPU's memory in MiB: a block, which is what memory is mapped in.
+const LEAST_MIB: u32 = 2;
+
+/// The largest in MiB, 16 TiB; own choice.
+const MOST_MIB: u32 = 16 << 20;
 
 /// MiB of a size in lower case; `None`: it is none, or more than fits.
-pub(super) fn parse(word: &str) -> Option<u32> {
+pub(crate) fn parse(word: &str) -> Option<u32> {
     UNITS.iter().find_map(|(unit, mib)| {
         let number = word.strip_suffix(*unit)?;
         let digits = (1..=9).contains(&number.len()) && number.bytes().all(|b| b.is_ascii_digit());
@@ -13,9 +19,19 @@ pub(super) fn parse(word: &str) -> Option<u32> {
     })
 }
 
-/// The text form of so many MiB, in the largest unit that has it whole.
-pub(super) fn text(mib: u32) -> String {
-    let whole = UNITS.iter().find(|(_, unit)| mib.is_multiple_of(*unit));
-    let (unit, of) = whole.unwrap_or(&('m', 1));
-    format!("{}{}", mib / of, unit.to_ascii_uppercase())
+/// MiB of a GPU's memory, in lower case.
+///
+/// # Errors
+/// Why it is no such size.
+pub(super) fn of_gpu(word: &str) -> Result<u32, String> {
+    let unit = |c: char| !c.is_ascii_digit();
+    match parse(word) {
+        Some(mib @ LEAST_MIB..=MOST_MIB) => Ok(mib),
+        Some(_) => Err("memory of a GPU is 2M to 16T".into()),
+        None if word.ends_with(unit) || word.is_empty() => Err(not_understood(word)),
+        None => Err(format!(
+            "{}: the unit M, G or T is missing",
+            not_understood(word)
+        )),
+    }
 }

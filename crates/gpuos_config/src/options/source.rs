@@ -4,7 +4,9 @@
 //! job, which its user can write himself: what is not understood there is passed over, and what is forbidden stays so.
 use std::fmt;
 
-use super::{JobOptions, OPTIONS, OptionHelp, parse_memory};
+use gpuos_core::limits::Share;
+
+use super::{JobOptions, OPTIONS, OptionHelp, parse_memory, parse_share};
 
 /// Entry of a job's `spank_job_env` with [`Sources::text`].
 pub const SOURCES: &str = "GPUOS_SOURCES";
@@ -194,6 +196,17 @@ impl Inherited {
         let (most, asked) = (self.options().memory, parse_memory(value).ok());
         most.zip(asked)
             .is_some_and(|(most, asked)| asked.is_within(&most))
+    }
+
+    /// Whether a step may share its GPU so, as `--gpuos-share` has it: beside other jobs in turns with no more of its memory than is said here,
+    /// and in turns with its memory only if that is said here at all.
+    pub fn bounds_share(&self, value: &str) -> bool {
+        let in_turns = |share: Option<Share>| share.and_then(Share::in_turns_mib);
+        let asked = in_turns(parse_share(value).ok());
+        match (in_turns(self.options().share), asked) {
+            (Some(most), Some(asked)) => asked <= most,
+            (most, asked) => most == asked,
+        }
     }
 
     /// Whether an option is undone.

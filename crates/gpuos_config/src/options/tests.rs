@@ -301,15 +301,51 @@ fn sources_are_words_and_no_more() {
 
 #[test]
 fn shares_of_a_gpu() {
-    let slices = |shards| Ok(Share::TimeSlice { shards });
-    assert_eq!(parse_share("timeslice"), slices(1));
-    assert_eq!(parse_share("TimeSlice:4"), slices(4));
+    let slices = |shards, mib| Ok(Share::TimeSlice { shards, mib });
+    assert_eq!(parse_share("timeslice"), slices(1, None));
+    assert_eq!(parse_share("TimeSlice:4"), slices(4, None));
+    for (text, shards, mib, written) in [
+        ("timeslice,mem=60G", 1, 60 << 10, "timeslice,mem=60G"),
+        ("Timeslice:2,MEM=512m", 2, 512, "timeslice:2,mem=512M"),
+        ("timeslice:1,mem=1024M", 1, 1 << 10, "timeslice,mem=1G"),
+        ("timeslice,mem=2M", 1, 2, "timeslice,mem=2M"),
+        ("timeslice,mem=16T", 1, 16 << 20, "timeslice,mem=16T"),
+    ] {
+        let share = parse_share(text);
+        assert_eq!(share, slices(shards, Some(mib)), "{text}");
+        assert_eq!(share.unwrap().to_string(), written);
+    }
     assert_eq!(parse_share("mps:25%"), Ok(Share::Mps { percent: 25 }));
     assert_eq!(
         parse_share("mps").unwrap_err().to_string(),
         "--gpuos-share=mps: the share of the GPU is missing; write timeslice, timeslice:N with N of a GPU's \
-         shards, or mps:SHARE with a share of its threads such as mps:25%"
+         shards, either with its memory such as timeslice,mem=60G, or mps:SHARE with a share of its threads such as mps:25%"
     );
+    for (value, reason) in [
+        ("timeslice,", "a value is missing"),
+        ("timeslice,mem", "'mem' is not understood"),
+        ("timeslice,mem=", "a value is missing"),
+        (
+            "timeslice,mem=60",
+            "'60' is not understood: the unit M, G or T is missing",
+        ),
+        ("timeslice,mem=1M", "memory of a GPU is 2M to 16T"),
+        ("timeslice,mem=17T", "memory of a GPU is 2M to 16T"),
+        ("timeslice,mem=-1G", "'-1g' is not understood"),
+        ("timeslice,mem=50%", "'50%' is not understood"),
+        ("timeslice,mem=all", "'all' is not understood"),
+        ("timeslice,mem=1G,mem=1G", "mem= stands there twice"),
+        ("timeslice,tiers=hbm", "'tiers=hbm' is not understood"),
+        ("mem=60G", "the way of sharing comes first"),
+        ("mem=60G,timeslice", "the way of sharing comes first"),
+        ("mps:25%,mem=60G", "mem= goes with timeslice alone"),
+    ] {
+        let said = parse_share(value).unwrap_err().to_string();
+        assert!(
+            said.starts_with(&format!("--gpuos-share={value}: {reason}")),
+            "{said}"
+        );
+    }
 }
 
 proptest! {
@@ -322,11 +358,15 @@ proptest! {
     }
 
     #[test]
-    fn a_share_is_read_as_it_is_written(shards in 1u16..=1024, percent in 1u8..=100, text in ".{0,40}") {
-        for share in [Share::TimeSlice { shards }, Share::Mps { percent }] {
+    fn a_share_is_read_as_it_is_written(
+        shards in 1u16..=1024, mib in 2u32..=16 << 20, percent in 1u8..=100, text in ".{0,40}",
+    ) {
+        let slices = |mib| Share::TimeSlice { shards, mib };
+        for share in [slices(None), slices(Some(mib)), Share::Mps { percent }] {
             prop_assert_eq!(parse_share(&share.to_string()), Ok(share));
         }
-        for text in [text.clone(), format!("timeslice:{text}"), format!("mps:{text}%")] {
+        let forms = [format!("timeslice:{text}"), format!("timeslice,mem={text}"), format!("mps:{text}%")];
+        for text in forms.into_iter().chain([text]) {
             match parse_share(&text) {
                 Ok(share) => prop_assert_eq!(parse_share(&share.to_string()), Ok(share)),
                 Err(why) => prop_assert!(why.to_string().contains("; write timeslice, ")),

@@ -1,6 +1,7 @@
 //! What a job wants of its GPUs: a power cap, clocks, MPS, to be watched.
 use std::fmt;
 
+use gpuos_model::words::mib_text;
 use serde::{Deserialize, Serialize};
 
 /// A power cap for each GPU of a job.
@@ -84,6 +85,9 @@ pub enum Share {
     TimeSlice {
         /// Shards, from 1.
         shards: u16,
+        /// GPU memory in MiB that it has while it is its turn, and a place in host memory for as much while it is another's; `None`: the
+        /// driver takes turns with the processors of the GPU alone, and its memory is whose that comes first.
+        mib: Option<u32>,
     },
     /// Under an MPS daemon with its user's other jobs on the GPU.
     Mps {
@@ -92,11 +96,29 @@ pub enum Share {
     },
 }
 
+impl Share {
+    /// MiB of the GPU's memory that the job has in turns; `None`: it shares the GPU in another way.
+    pub fn in_turns_mib(self) -> Option<u32> {
+        match self {
+            Share::TimeSlice { mib, .. } => mib,
+            Share::Mps { .. } => None,
+        }
+    }
+}
+
 impl fmt::Display for Share {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Share::TimeSlice { shards: 1 } => write!(f, "timeslice"),
-            Share::TimeSlice { shards } => write!(f, "timeslice:{shards}"),
+            Share::TimeSlice { shards, mib } => {
+                f.write_str("timeslice")?;
+                if *shards != 1 {
+                    write!(f, ":{shards}")?;
+                }
+                match mib {
+                    Some(mib) => write!(f, ",mem={}", mib_text(*mib)),
+                    None => Ok(()),
+                }
+            }
             Share::Mps { percent } => write!(f, "mps:{percent}%"),
         }
     }

@@ -14,6 +14,12 @@ pub struct MemoryStatus {
     pub gpus: Vec<MemoryGpuStatus>,
     /// Host memory.
     pub host: MemoryTierStatus,
+    /// NVMe for what is parked.
+    #[serde(default, skip_serializing_if = "is_no_tier")]
+    pub nvme: MemoryTierStatus,
+    /// How host memory is doing.
+    #[serde(default)]
+    pub pressure: MemoryPressureStatus,
     /// Processes that have some.
     pub programs: Vec<MemoryProgramStatus>,
     /// Processes of others, which are left out; 0 for those who are told everything.
@@ -21,8 +27,32 @@ pub struct MemoryStatus {
     pub programs_of_others: u32,
 }
 
+fn is_no_tier(tier: &MemoryTierStatus) -> bool {
+    *tier == MemoryTierStatus::default()
+}
+
+fn is_no_bytes(bytes: &u64) -> bool {
+    *bytes == 0
+}
+
 fn is_none(count: &u32) -> bool {
     *count == 0
+}
+
+/// How the host's memory is doing.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct MemoryPressureStatus {
+    /// What is done about it next, or now: `calm`, `notify`, `demote-clean`, `demote-dirty`, `park`, `requeue`.
+    pub step: String,
+    /// Bytes that could be had without swapping, of the machine; absent where nobody has looked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub available: Option<u64>,
+    /// Time in which all that runs waited for memory, of 1000; absent where the kernel does not tell it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stalled: Option<u32>,
+    /// Jobs that are short of their own memory.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub short: Vec<JobId>,
 }
 
 /// A tier, in bytes.
@@ -47,6 +77,12 @@ pub struct MemoryGpuStatus {
     /// Turns cost too much here: each lasts until its job ends or has no work.
     #[serde(default)]
     pub serialised: bool,
+    /// Bytes that processes use who ask gpuosd for nothing: they are promised to nobody.
+    #[serde(default)]
+    pub others: u64,
+    /// Bytes a second that programs moved between it and the host of late, by their own word.
+    #[serde(default)]
+    pub link: u64,
     /// The job whose turn it is; absent where there are no turns, and where it is the job of another.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub turn: Option<JobId>,
@@ -61,6 +97,9 @@ pub struct MemoryProgramStatus {
     pub uid: u32,
     /// The process.
     pub pid: u32,
+    /// Its start, in the kernel's ticks since boot.
+    #[serde(default)]
+    pub started: u64,
     /// Where its memory is: `resident`, `parking`, `parked`, `returning`.
     pub place: String,
     /// It has work, or waits with work for its turn.
@@ -70,6 +109,9 @@ pub struct MemoryProgramStatus {
     /// Nothing of it can be moved.
     #[serde(default)]
     pub pinned: bool,
+    /// A signal has stopped it, or it is suspended with its job.
+    #[serde(default)]
+    pub stopped: bool,
     /// What it has of each GPU.
     pub leases: Vec<MemoryLeaseStatus>,
     /// Bytes that it has moved to host memory, by its own word.
@@ -78,9 +120,33 @@ pub struct MemoryProgramStatus {
     /// Bytes that it has moved back, by its own word.
     #[serde(default)]
     pub moved_up: u64,
+    /// What it may have on NVMe now, in bytes.
+    #[serde(default, skip_serializing_if = "is_no_bytes")]
+    pub nvme: u64,
     /// How often it was parked.
     #[serde(default)]
     pub parks: u64,
+    /// Bytes that lie in host memory because others use a GPU who ask for nothing.
+    #[serde(default)]
+    pub squeezed: u64,
+    /// What it knows of its memory, by its own word.
+    #[serde(default)]
+    pub figures: MemoryFigures,
+}
+
+/// What a process says of its memory, as far as that can be.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct MemoryFigures {
+    /// Bytes touched within a second, within a minute, and longer ago.
+    pub heat: [u64; 3],
+    /// Bytes that came into GPU memory as they were used, ...
+    pub fetched: u64,
+    /// ... that left it to make room for these, ...
+    pub evicted: u64,
+    /// ... and that moved because gpuosd said so, but for parking.
+    pub pressed: u64,
+    /// How much longer the program takes for moves, of 1000: by what it moved and the rate of its link, and as it measured.
+    pub slower: [u64; 2],
 }
 
 /// What a process has of a GPU, in bytes.
@@ -105,6 +171,7 @@ impl MemoryStatus {
         let all = self.programs.len();
         self.programs
             .retain(|one| one.uid == viewer.uid && owns(&one.job, viewer.users));
+        self.pressure.short.retain(|job| owns(job, viewer.users));
         self.programs_of_others = (all - self.programs.len()) as u32;
         for gpu in &mut self.gpus {
             gpu.turn.take_if(|job| !owns(job, viewer.users));

@@ -32,7 +32,8 @@ pub use checkpoint::{
 pub use frame::{Lines, MAX_REPLY, MAX_REQUEST, WireError, decode, encode};
 pub use memory::StepMemory;
 pub use memory_status::{
-    MemoryGpuStatus, MemoryLeaseStatus, MemoryProgramStatus, MemoryStatus, MemoryTierStatus,
+    MemoryFigures, MemoryGpuStatus, MemoryLeaseStatus, MemoryPressureStatus, MemoryProgramStatus,
+    MemoryStatus, MemoryTierStatus,
 };
 pub use message::{
     Code, Happening, MPS_VARIABLES, PROTOCOL, Reason, Reply, Request, memory_socket, root_socket,

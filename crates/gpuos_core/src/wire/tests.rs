@@ -5,10 +5,11 @@ use gpuos_model::node_gpu::NodeGpu;
 use proptest::prelude::*;
 
 use super::{
-    Code, Happening, Lines, MAX_REPLY, MAX_REQUEST, MIG_VARIABLES, MPS_VARIABLES, MemoryGpuStatus,
-    MemoryLeaseStatus, MemoryProgramStatus, MemoryStatus, MemoryTierStatus, MigAsk, MigGpuStatus,
-    MigInstance, MigLoad, MigStatus, PROTOCOL, Peer, Percent, Reason, Reply, Request, Right,
-    Status, StepMemory, Viewer, WireError, decode, encode, may, needs, refusal,
+    Code, Happening, Lines, MAX_REPLY, MAX_REQUEST, MIG_VARIABLES, MPS_VARIABLES, MemoryFigures,
+    MemoryGpuStatus, MemoryLeaseStatus, MemoryPressureStatus, MemoryProgramStatus, MemoryStatus,
+    MemoryTierStatus, MigAsk, MigGpuStatus, MigInstance, MigLoad, MigStatus, PROTOCOL, Peer,
+    Percent, Reason, Reply, Request, Right, Status, StepMemory, Viewer, WireError, decode, encode,
+    may, needs, refusal,
 };
 use crate::health::Verb;
 use crate::job::JobId;
@@ -156,10 +157,13 @@ fn memory() -> MemoryStatus {
         job: job.into(),
         uid,
         pid: job * 10,
+        started: 70,
+        nvme: 0,
         place: "resident".into(),
         busy: true,
         connected: true,
         pinned: false,
+        stopped: false,
         leases: vec![MemoryLeaseStatus {
             gpu: nth(3),
             hbm: 60 << 30,
@@ -169,6 +173,8 @@ fn memory() -> MemoryStatus {
         moved_down: 5,
         moved_up: 4,
         parks: 1,
+        squeezed: 0,
+        figures: MemoryFigures::default(),
     };
     MemoryStatus {
         gpus: vec![MemoryGpuStatus {
@@ -179,9 +185,17 @@ fn memory() -> MemoryStatus {
             },
             in_turns: true,
             serialised: false,
+            others: 0,
+            link: 0,
             turn: Some(9.into()),
         }],
         host: MemoryTierStatus::default(),
+        nvme: MemoryTierStatus::default(),
+        pressure: MemoryPressureStatus {
+            step: "notify".into(),
+            short: vec![7.into(), 9.into()],
+            ..MemoryPressureStatus::default()
+        },
         programs: vec![program(7, 1000), program(9, 1001)],
         programs_of_others: 0,
     }
@@ -196,6 +210,7 @@ fn a_user_is_told_of_his_own_programs_memory_alone() {
     };
     let (own, other, nobody) = (told(1000), told(1001), told(1002));
     assert_eq!(own.programs, memory().programs[..1]);
+    assert_eq!(own.pressure.short, [7.into()]);
     assert_eq!((own.programs_of_others, &own.gpus[0].turn), (1, &None));
     assert_eq!(other.gpus[0].turn, Some(9.into()));
     assert!(nobody.programs.is_empty() && nobody.programs_of_others == 2);

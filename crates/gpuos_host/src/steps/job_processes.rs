@@ -28,6 +28,8 @@ pub struct Who {
     pub unclear: Option<String>,
     /// It has ended, and nobody has asked how.
     pub ended: bool,
+    /// A signal has stopped it, or a debugger.
+    pub stopped: bool,
 }
 
 /// What became of a kill.
@@ -148,6 +150,7 @@ impl Processes for Proc {
         };
         let mapped = self.file(pid, "uid_map").ok().flatten().unwrap_or_default();
         let owners = uids.iter().copied().chain(mapped_alone(&mapped)).collect();
+        let state = field("State:").unwrap_or_default().trim_start();
         let who = |uid| Who {
             started,
             uid,
@@ -156,7 +159,8 @@ impl Processes for Proc {
             program: line(field("Name:").unwrap_or_default().trim()).into_owned(),
             step,
             unclear,
-            ended: field("State:").is_some_and(|state| state.trim_start().starts_with(['Z', 'X'])),
+            ended: state.starts_with(['Z', 'X']),
+            stopped: state.starts_with(['T', 't']),
         };
         Ok(uid.map(who))
     }
@@ -298,9 +302,25 @@ mod tests {
             step: step(3, "0"),
             unclear: None,
             ended: false,
+            stopped: false,
         };
         assert_eq!(proc.who(41).unwrap(), Some(who.clone()));
         assert_eq!((proc.who(42).unwrap(), proc.who(43).unwrap()), (None, None));
+        for (state, ended, stopped) in [
+            ("S (sleeping)", false, false),
+            ("T (stopped)", false, true),
+            ("t (tracing stop)", false, true),
+            ("Z (zombie)", true, false),
+        ] {
+            let status = format!("Name:\tpython3\nState:\t{state}\nUid:\t1\t1000\t1\t1\n");
+            put("41/status", &status);
+            let who = proc.who(41).unwrap().unwrap();
+            assert_eq!((who.ended, who.stopped), (ended, stopped), "{state}");
+        }
+        put(
+            "41/status",
+            "Name:\tpython3\nUmask:\t0022\nUid:\t1\t1000\t1\t1\n",
+        );
         let twin = RecordedProcesses::default();
         twin.list.lock().unwrap().insert(41, who);
         assert_eq!(twin.who(41).unwrap(), proc.who(41).unwrap());

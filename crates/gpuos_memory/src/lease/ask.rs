@@ -55,6 +55,10 @@ impl Ledger {
             let new = || Client::new(job, place);
             let client = self.clients.entry(client).or_insert_with(new);
             client.leases.insert(gpu, lease);
+            // What it asks for is divided by what there is now.
+            if granted.is_ok() {
+                client.squeezed.remove(&gpu);
+            }
         }
         granted.map(|_| ())
     }
@@ -87,9 +91,11 @@ impl Ledger {
         }
         let own = spec.hbm_per_gpu.saturating_sub(hbm);
         let card = self.for_turns(gpu);
-        let room = match spec.timeslice {
-            true => card.saturating_sub(hbm),
-            false => card.saturating_sub(self.kept_for_turns(gpu)),
+        let room = match (spec.timeslice, self.kept_for_turns(gpu)) {
+            (true, _) => card.saturating_sub(hbm),
+            // Who has it alone has what contexts take, too: it says how much that is.
+            (false, 0) => self.free_of(gpu),
+            (false, kept) => card.saturating_sub(kept),
         };
         let hbm = bytes.min(own).min(room).max(before.hbm);
         let in_turns: u64 = self.needs(gpu, false).values().sum();

@@ -8,10 +8,11 @@ use super::input::{Demote, Effect, Granted, Input, JobSpec, Supply};
 use super::ladder::{self, Ladder};
 use super::ledger::{Client, Ledger, Turn};
 use super::links::Links;
+use super::own::Own;
 use super::reason::{Ended, Refused};
 use super::record::{ClientRecord, Place, Record};
-use super::turns;
 use super::view::{ClientView, GpuView, Tier, View};
+use super::{squeeze, stopped, turns};
 use crate::link::Wish;
 
 /// The broker of a node.
@@ -20,6 +21,7 @@ pub struct Broker {
     now: u64,
     ledger: Ledger,
     ladder: Ladder,
+    own: Own,
     links: Links,
     /// What the journal has.
     jobs: BTreeMap<JobId, (JobSpec, bool)>,
@@ -34,6 +36,7 @@ impl Broker {
             now: 0,
             ledger: Ledger::default(),
             ladder: Ladder::default(),
+            own: Own::default(),
             links: Links::default(),
             jobs: BTreeMap::new(),
             clients: BTreeMap::new(),
@@ -61,6 +64,8 @@ impl Broker {
         self.deadlines(&mut out);
         self.ladder
             .step(&self.config, &mut self.ledger, now, &mut out);
+        self.own.step(&self.config, &mut self.ledger, now, &mut out);
+        squeeze::fit(&self.config, &mut self.ledger, now, &mut out);
         let asking = asked.as_ref().map(|(client, _, _)| *client);
         turns::decide(&self.config, &mut self.ledger, now, asking, &mut out);
         self.links.begin(now, &mut out);
@@ -121,6 +126,13 @@ impl Broker {
                 self.ledger.accounts.entry(account).or_default().share = share;
                 self.ledger.keep(account);
             }
+            Input::Reserve(bytes) => self.ledger.reserve = bytes,
+            Input::Suspended(job, is) => {
+                stopped::suspended(&self.config, &mut self.ledger, now, job, is);
+            }
+            Input::Stopped(client, is) => {
+                stopped::signalled(&self.config, &mut self.ledger, now, client, is);
+            }
             Input::Job(spec) => self.ledger.job(&spec),
             Input::JobGone(job) => self.job_gone(job, out),
             Input::Gone(client) => {
@@ -143,6 +155,7 @@ impl Broker {
             }
             Input::Busy(client) => self.busy(client),
             Input::Parked { client, took_ms } => self.parked(client, took_ms),
+            Input::NotParked(client) => self.not_parked(client, out),
             Input::Back { client, took_ms } => {
                 if let Some(it) = self.ledger.clients.get_mut(&client)
                     && let Place::Returning(_) = it.place
@@ -162,6 +175,27 @@ impl Broker {
                 total,
                 stalled,
             } => self.ladder.measure(&self.config, now, free, total, stalled),
+            Input::JobPressure {
+                job,
+                free,
+                total,
+                stalled,
+            } => {
+                if let Some(it) = self.ledger.jobs.get_mut(&job) {
+                    it.free = Some(free);
+                    self.own.measure(&self.config, job, (free, total, stalled));
+                }
+            }
+            Input::Marks { high, low, stalled } => {
+                self.config.high = high;
+                self.config.low = low.min(high);
+                self.config.stalled = stalled;
+            }
+            Input::MayRequeue(job, may) => {
+                if let Some(it) = self.ledger.jobs.get_mut(&job) {
+                    it.may_requeue = may;
+                }
+            }
             Input::Move {
                 id: what,
                 client,
@@ -242,6 +276,44 @@ impl Broker {
         }
     }
 
+    /// NVMe did not take what was to go there. Who gives way under pressure works on, and another way is looked for; whose turn is over
+    /// parks in host memory, or is ended where there is no room: others wait for the GPU.
+    fn not_parked(&mut self, client: ClientId, out: &mut Vec<Effect>) {
+        let Some(it) = self.ledger.clients.get_mut(&client) else {
+            return;
+        };
+        let job = it.job;
+        match it.place {
+            Place::Parking(Refuge::Nvme) => {
+                it.place = Place::Resident;
+                if let Some(job) = self.ledger.jobs.get_mut(&job) {
+                    (job.stowed, job.refused) = (false, true);
+                }
+            }
+            Place::Parking(Refuge::Host) => {
+                let lacks = it.on_nvme(Refuge::Host);
+                let left = self.ledger.jobs.get(&job).map_or(0, |it| it.spec.host);
+                let left = left.saturating_sub(self.ledger.charge(job).host);
+                let room = left.min(self.ledger.quota_room(job));
+                let room = room.min(self.ledger.host_room(job));
+                let (config, now) = (&self.config, self.now);
+                match self.ledger.clients.get_mut(&client) {
+                    Some(it) if lacks > 0 && lacks <= room => {
+                        for lease in it.leases.values_mut() {
+                            lease.refuge_host += std::mem::take(&mut lease.refuge_nvme);
+                        }
+                        say_again(config, now, client, it, out);
+                    }
+                    _ => {
+                        let why = Ended::NoNvme;
+                        self.ledger.end(config, now, client, why, out);
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+
     /// A process is there again. What it says has to be possible; the journal knows better.
     fn returned(&mut self, client: ClientId, at: At, out: &mut Vec<Effect>) {
         let now = self.now;
@@ -272,7 +344,9 @@ impl Broker {
     /// What has a deadline that is over.
     fn deadlines(&mut self, out: &mut Vec<Effect>) {
         let now = self.now;
-        let mut end = Vec::new();
+        let long = stopped::too_long(&self.config, &self.ledger, now);
+        let mut end: Vec<(ClientId, Ended)> =
+            long.into_iter().map(|id| (id, Ended::Stopped)).collect();
         for (id, it) in &mut self.ledger.clients {
             let late = now >= it.until;
             match (it.ending, it.away, it.place) {
@@ -281,6 +355,8 @@ impl Broker {
                     out.push(Effect::End { client: *id, why });
                 }
                 (Some(_), ..) => {}
+                // It hears nothing.
+                (None, ..) if it.stopped.is_some() => {}
                 (None, Some(until), _) if now >= until => end.push((*id, Ended::Away)),
                 (None, Some(_), _) => {}
                 (None, None, Place::Parking(_)) if late => end.push((*id, Ended::Deaf)),
@@ -429,9 +505,15 @@ impl Broker {
             job: it.job,
             place: it.place,
             leases: it.leases.iter().map(|it| (*it.0, *it.1)).collect(),
+            nvme: it
+                .charge(ledger.jobs.get(&it.job).is_some_and(|job| job.stowed))
+                .nvme,
+            leaving: it.leaving,
             busy: it.idle.is_none(),
             ending: it.ending.is_some(),
+            stopped: it.stopped.is_some(),
             gpu_ms: ledger.jobs.get(&it.job).map_or(0, |job| job.gpu_ms),
+            squeezed: it.squeezed.values().sum(),
         });
         View {
             gpus: gpus.collect(),
@@ -445,6 +527,8 @@ impl Broker {
             },
             clients: clients.collect(),
             pressure: self.ladder.raised(),
+            rung: self.ladder.word(),
+            short: self.own.short().collect(),
         }
     }
 
@@ -473,9 +557,9 @@ fn say_again(config: &Config, now: u64, client: ClientId, it: &mut Client, out: 
             it.until = turns::park_until(config, now, it, to);
             out.push(it.to_park(client, to));
         }
-        Place::Returning(_) => {
+        Place::Returning(from) => {
             it.told = now;
-            it.until = turns::deadline(config, now, it.back_ms, it.hbm());
+            it.until = turns::back_until(config, now, it, from);
             out.push(Effect::Turn {
                 client,
                 deadline_ms: it.until,
@@ -484,7 +568,7 @@ fn say_again(config: &Config, now: u64, client: ClientId, it: &mut Client, out: 
         _ => {}
     }
     if let Some((what, _)) = it.asked {
-        let deadline_ms = now + config.demote_ms;
+        let deadline_ms = ladder::demote_until(config, now, it);
         it.asked = Some((what, deadline_ms));
         out.push(Effect::Demote {
             client,

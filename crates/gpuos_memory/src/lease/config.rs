@@ -21,10 +21,14 @@ pub struct Config {
     pub switch_ms: u64,
     /// Bytes a second that parking is taken to have before it was measured.
     pub rate: u64,
+    /// Bytes a second that NVMe has at least: what goes there or comes from there has so much more time.
+    pub nvme_rate: u64,
     /// A process that is to end and still lives is named again after this time.
     pub end_ms: u64,
     /// Who is away for so long is ended.
     pub away_ms: u64,
+    /// Who is stopped by his own will, and not by the workload manager, for so long while others wait for what he has on a GPU is ended.
+    pub stopped_ms: u64,
     /// Pressure on host memory begins when so much of it is used, ...
     pub high: u64,
     /// ... and ends when no more than this is.
@@ -54,8 +58,10 @@ impl Default for Config {
             idle_ms: 1000,
             switch_ms: 10_000,
             rate: 20_000_000_000,
+            nvme_rate: 2_000_000_000,
             end_ms: 2000,
             away_ms: 30_000,
+            stopped_ms: 600_000,
             high: 920,
             low: 850,
             stalled: 100,

@@ -71,6 +71,12 @@ pub enum Input {
     Job(JobSpec),
     /// The workload manager has no such job any more.
     JobGone(JobId),
+    /// Of each GPU that jobs have in turns, bytes that none of them gets: contexts of programs stay on it while others have their turn.
+    Reserve(u64),
+    /// Whether the workload manager has suspended a job.
+    Suspended(JobId, bool),
+    /// A process is stopped by a signal, or goes on.
+    Stopped(ClientId, bool),
     /// A process asks for so many bytes on a GPU, all together. Asked again it gives back, or asks for more.
     Ask {
         /// The process.
@@ -99,6 +105,8 @@ pub enum Input {
         /// How long that took it, in ms.
         took_ms: u64,
     },
+    /// Something that it was to park on NVMe could not go there: its memory is where it was, and it works.
+    NotParked(ClientId),
     /// It works again, after [`Effect::Turn`].
     Back {
         /// The process.
@@ -122,6 +130,28 @@ pub enum Input {
         /// Time in which all that runs waited for memory, of 1000 (PSI `full avg10`).
         stalled: u32,
     },
+    /// The same within the limit of a job's own memory, as its control group has it.
+    JobPressure {
+        /// The job.
+        job: JobId,
+        /// Bytes that it could have without losing any.
+        free: u64,
+        /// Its limit in bytes.
+        total: u64,
+        /// Time in which all of it waited for memory, of 1000 (PSI `full avg10`).
+        stalled: u32,
+    },
+    /// When pressure begins and ends, as [`super::Config`] has it: shares of 1000.
+    Marks {
+        /// It begins when so much of the memory is used, ...
+        high: u64,
+        /// ... and ends when no more than this is.
+        low: u64,
+        /// It also begins when so much of the time is lost.
+        stalled: u32,
+    },
+    /// Whether the workload manager would requeue a job. Without a word it would.
+    MayRequeue(JobId, bool),
     /// Somebody who moves bytes for a process asks whether he may.
     Move {
         /// Its number.
@@ -174,6 +204,16 @@ pub enum Effect {
         gpu: GpuId,
         /// What it may have.
         answer: Result<Granted, Refused>,
+    },
+    /// The process has less of a GPU's memory than it was told, or more again: others use it who ask nobody. What it has no room for there
+    /// goes to host memory.
+    Lease {
+        /// The process.
+        client: ClientId,
+        /// The GPU.
+        gpu: GpuId,
+        /// What it may have from now on.
+        granted: Granted,
     },
     /// The process stops working on its GPUs and moves what is in GPU memory away; [`Input::Parked`] says that it did. Who has not by
     /// then is ended.

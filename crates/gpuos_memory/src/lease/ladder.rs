@@ -11,6 +11,7 @@ use super::input::{Demote, Effect};
 use super::ledger::{Client, Ledger};
 use super::reason::{Ended, Notice, Requeued};
 use super::record::Place;
+use super::turns;
 
 /// The next step.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
@@ -35,6 +36,8 @@ pub(super) struct Ladder {
     not_before: u64,
     /// When pressure went.
     calm: u64,
+    /// Processes were told of pressure, and not that it went.
+    told: bool,
 }
 
 impl Ladder {
@@ -42,11 +45,21 @@ impl Ladder {
         self.raised
     }
 
+    /// The next step in a word.
+    pub fn word(&self) -> &'static str {
+        match (self.raised, self.rung) {
+            (false, _) => "calm",
+            (true, Rung::Notify) => "notify",
+            (true, Rung::Clean) => "demote-clean",
+            (true, Rung::Dirty) => "demote-dirty",
+            (true, Rung::Park) => "park",
+            (true, Rung::Requeue) => "requeue",
+        }
+    }
+
     /// How the host's memory is doing. Between the two marks all stays as it is.
     pub fn measure(&mut self, config: &Config, now: u64, free: u64, total: u64, stalled: u32) {
-        let used = u128::from(total.saturating_sub(free)) * 1000 / u128::from(total.max(1));
-        let high = used >= u128::from(config.high) || stalled >= config.stalled;
-        let low = used <= u128::from(config.low) && stalled <= config.stalled / 4;
+        let (high, low) = marks(config, free, total, stalled);
         if high && !self.raised {
             self.raised = true;
             // What comes back soon goes on where it was.
@@ -62,6 +75,17 @@ impl Ladder {
 
     /// The next step, where one is due.
     pub fn step(&mut self, config: &Config, ledger: &mut Ledger, now: u64, out: &mut Vec<Effect>) {
+        if !self.raised && std::mem::take(&mut self.told) {
+            tell(ledger.clients.iter(), Notice::Calm, out);
+            for job in ledger.jobs.values_mut() {
+                job.told_last = false;
+            }
+        }
+        // What goes on where it was begins with no notice.
+        if self.raised && !self.told && self.rung != Rung::Notify {
+            tell(ledger.clients.iter(), Notice::Pressure, out);
+            self.told = true;
+        }
         let waits = pending(config, ledger, now);
         if self.under_way && !waits {
             self.under_way = false;
@@ -78,18 +102,15 @@ impl Ladder {
             for client in ledger.clients.values_mut() {
                 client.tried = false;
             }
+            for job in ledger.jobs.values_mut() {
+                job.refused = false;
+            }
             return;
         }
         match self.rung {
             Rung::Notify => {
-                for (id, client) in &ledger.clients {
-                    if client.hears() {
-                        out.push(Effect::Notify {
-                            client: *id,
-                            notice: Notice::Pressure,
-                        });
-                    }
-                }
+                tell(ledger.clients.iter(), Notice::Pressure, out);
+                self.told = true;
                 self.rung = Rung::Clean;
                 self.not_before = now + config.notice_ms;
                 return;
@@ -117,6 +138,27 @@ impl Ladder {
             self.under_way = requeue(ledger, now, out);
         }
     }
+}
+
+/// Whether so much is above the upper mark, and whether it is below the lower ones.
+pub(super) fn marks(config: &Config, free: u64, total: u64, stalled: u32) -> (bool, bool) {
+    let used = u128::from(total.saturating_sub(free)) * 1000 / u128::from(total.max(1));
+    let high = used >= u128::from(config.high) || stalled >= config.stalled;
+    let low = used <= u128::from(config.low) && stalled <= config.stalled / 4;
+    (high, low)
+}
+
+/// Tells processes that can hear it.
+pub(super) fn tell<'a>(
+    clients: impl Iterator<Item = (&'a ClientId, &'a Client)>,
+    notice: Notice,
+    out: &mut Vec<Effect>,
+) {
+    let hear = clients.filter(|(_, client)| client.hears());
+    out.extend(hear.map(|(client, _)| Effect::Notify {
+        client: *client,
+        notice,
+    }));
 }
 
 /// Something that was asked for is not done yet.
@@ -163,7 +205,7 @@ fn clean(config: &Config, ledger: &mut Ledger, now: u64, out: &mut Vec<Effect>) 
     out.len() > before
 }
 
-fn ask(
+pub(super) fn ask(
     config: &Config,
     now: u64,
     id: ClientId,
@@ -171,13 +213,18 @@ fn ask(
     what: Demote,
     out: &mut Vec<Effect>,
 ) {
-    let deadline_ms = now + config.demote_ms;
+    let deadline_ms = demote_until(config, now, client);
     client.asked = Some((what, deadline_ms));
     out.push(Effect::Demote {
         client: id,
         what,
         deadline_ms,
     });
+}
+
+/// When a process has to have demoted.
+pub(super) fn demote_until(config: &Config, now: u64, client: &Client) -> u64 {
+    now + config.demote_ms + turns::nvme_ms(config, client.leaving)
 }
 
 /// Jobs from which something may be taken, the lowest first.
@@ -239,7 +286,8 @@ pub(super) fn demoted(client: &mut Client, bytes: u64) {
 
 /// All of its processes that work can go to NVMe now.
 fn stowable(ledger: &Ledger, job: JobId) -> bool {
-    if !ledger.may_give(job) || ledger.jobs[&job].stowed {
+    let given = &ledger.jobs[&job];
+    if !ledger.may_give(job) || given.stowed || given.refused {
         return false;
     }
     let works = |it: &Client| it.place == Place::Resident;
@@ -288,9 +336,22 @@ fn comes_back(ledger: &Ledger) -> Option<JobId> {
     })
 }
 
-/// The lowest job is requeued. One for which that did not happen is asked for again.
+/// The lowest job that may be is requeued; those that may not are told, once. One for which that did not happen is asked for again.
 fn requeue(ledger: &mut Ledger, now: u64, out: &mut Vec<Effect>) -> bool {
-    let lowest = lowest(ledger);
+    let mut lowest = lowest(ledger);
+    for id in &lowest {
+        let job = &ledger.jobs[id];
+        if !job.may_requeue && !job.told_last {
+            let own = ledger.clients.iter().filter(|(_, it)| it.job == *id);
+            tell(own, Notice::NoRequeue, out);
+        }
+    }
+    for id in &lowest {
+        if let Some(job) = ledger.jobs.get_mut(id) {
+            job.told_last |= !job.may_requeue;
+        }
+    }
+    lowest.retain(|id| ledger.jobs[id].may_requeue);
     let again = lowest.iter().find(|id| ledger.jobs[id].requeued.is_some());
     let Some(id) = again.or(lowest.first()).copied() else {
         return false;

@@ -9,6 +9,7 @@ use super::ids::{AccountId, ClientId, GpuId, JobId, Refuge};
 use super::input::{Demote, Effect, JobSpec, Share, Supply};
 use super::reason::Ended;
 use super::record::{ClientRecord, Lease, Place};
+use super::stopped::Stopped;
 
 /// Whose turn it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -30,8 +31,18 @@ pub(super) struct Job {
     pub over: bool,
     /// All of it goes to NVMe, or is there.
     pub stowed: bool,
+    /// The workload manager has suspended it.
+    pub suspended: bool,
+    /// That failed since pressure began.
+    pub refused: bool,
     /// When it was to be requeued.
     pub requeued: Option<u64>,
+    /// The workload manager would do that.
+    pub may_requeue: bool,
+    /// Its processes were told that it will not be, since pressure began.
+    pub told_last: bool,
+    /// Bytes that it could have of its own memory, where that was measured.
+    pub free: Option<u64>,
     pub turn: Turn,
     /// GPU time in turns, in ms.
     pub gpu_ms: u64,
@@ -64,12 +75,18 @@ pub(super) struct Client {
     pub ending: Option<(Ended, u64)>,
     /// Until when it may have no connection.
     pub away: Option<u64>,
+    /// It is stopped by a signal.
+    pub signalled: bool,
+    /// It runs no more for now: by a signal, or with its job.
+    pub stopped: Option<Stopped>,
     /// What it has to demote, and until when.
     pub asked: Option<(Demote, u64)>,
     /// It was asked since pressure began.
     pub tried: bool,
     /// Bytes on their way from host memory to NVMe: they count on both.
     pub leaving: u64,
+    /// Of what lies in host memory, bytes that would be in a GPU's if others did not use it who ask nobody.
+    pub squeezed: BTreeMap<GpuId, u64>,
     /// What parking and coming back took, smoothed, in ms.
     pub park_ms: Option<u64>,
     pub back_ms: Option<u64>,
@@ -101,9 +118,12 @@ impl Client {
             idle: None,
             ending: None,
             away: None,
+            signalled: false,
+            stopped: None,
             asked: None,
             tried: false,
             leaving: 0,
+            squeezed: BTreeMap::new(),
             park_ms: None,
             back_ms: None,
         }
@@ -121,7 +141,7 @@ impl Client {
 
     /// Something can be said to it.
     pub fn hears(&self) -> bool {
-        self.ending.is_none() && self.away.is_none()
+        self.ending.is_none() && self.away.is_none() && self.stopped.is_none()
     }
 
     /// Bytes in GPU memory while it works.
@@ -158,19 +178,23 @@ impl Client {
 
     /// Has it park, as it has been told until when.
     pub fn to_park(&self, client: ClientId, to: Refuge) -> Effect {
-        let nvme = match to {
-            Refuge::Host => self.leases.values().map(|it| it.refuge_nvme).sum(),
-            Refuge::Nvme => self.whole(),
-        };
         Effect::Park {
             client,
             to,
-            nvme,
+            nvme: self.on_nvme(to),
             deadline_ms: self.until,
         }
     }
 
-    fn charge(&self, stowed: bool) -> Charge {
+    /// Bytes that move when it parks there or comes back from there.
+    pub fn on_nvme(&self, refuge: Refuge) -> u64 {
+        match refuge {
+            Refuge::Host => self.leases.values().map(|it| it.refuge_nvme).sum(),
+            Refuge::Nvme => self.whole(),
+        }
+    }
+
+    pub fn charge(&self, stowed: bool) -> Charge {
         let refuge_nvme: u64 = self.leases.values().map(|it| it.refuge_nvme).sum();
         let (host, nvme) = match self.place {
             Place::Parking(Refuge::Nvme) | Place::Returning(Refuge::Nvme) => {
@@ -194,10 +218,14 @@ impl Client {
 #[derive(Default)]
 pub(super) struct Ledger {
     pub supply: Supply,
+    /// Of each GPU in turns, bytes that nobody gets.
+    pub reserve: u64,
     pub accounts: BTreeMap<AccountId, Account>,
     pub jobs: BTreeMap<JobId, Job>,
     pub clients: BTreeMap<ClientId, Client>,
     pub arrivals: u64,
+    /// When what a GPU has was divided anew.
+    pub squeezed_at: u64,
 }
 
 impl Ledger {
@@ -222,8 +250,13 @@ impl Ledger {
         gpus.find(|(it, _)| *it == gpu).map_or(0, |it| it.1)
     }
 
-    /// GPU memory for jobs in turns: all but what others have.
+    /// GPU memory for jobs in turns: all but what others have, and contexts of programs.
     pub fn for_turns(&self, gpu: GpuId) -> u64 {
+        self.free_of(gpu).saturating_sub(self.reserve)
+    }
+
+    /// GPU memory that no job has for all its time.
+    pub fn free_of(&self, gpu: GpuId) -> u64 {
         self.present(gpu).saturating_sub(self.fixed(gpu))
     }
 
@@ -405,7 +438,12 @@ impl Ledger {
                 guaranteed: 0,
                 over: false,
                 stowed: false,
+                suspended: false,
+                refused: false,
                 requeued: None,
+                may_requeue: true,
+                told_last: false,
+                free: None,
                 turn: Turn::Waits,
                 gpu_ms: 0,
                 fair_ms: 0,

@@ -11,8 +11,11 @@ mod input;
 mod ladder;
 mod ledger;
 mod links;
+mod own;
 mod reason;
 mod record;
+mod squeeze;
+mod stopped;
 mod turns;
 mod view;
 

@@ -64,13 +64,27 @@ impl Refused {
             Refused::NoJob | Refused::Ending | Refused::TooMany { .. }
         )
     }
+
+    /// Whether what processes of the same job have is the reason, which is free again when they are dead.
+    pub fn may_be_of_the_dead(&self) -> bool {
+        match self {
+            Refused::NoJob | Refused::NotItsGpu { .. } | Refused::Ending => false,
+            Refused::TooMany { .. }
+            | Refused::BeyondGrant { .. }
+            | Refused::BeyondMemory { .. }
+            | Refused::BeyondQuota { .. }
+            | Refused::HostFull { .. }
+            | Refused::NoRefuge { .. }
+            | Refused::Grows => true,
+        }
+    }
 }
 
 impl fmt::Display for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Refused::NoJob => f.write_str(
-                "memory in tiers was asked for by a process of no job that has it: submit the job with --gpuos-mem",
+                "memory in tiers was asked for by a process of no job that has it: submit the job with --gpuos-mem, or with --gpuos-share=timeslice,mem=SIZE",
             ),
             Refused::NotItsGpu { gpu } => write!(
                 f,
@@ -84,7 +98,7 @@ impl fmt::Display for Refused {
             ),
             Refused::BeyondGrant { asked, left } => write!(
                 f,
-                "{} were asked for on a GPU, and {} are left of what the job has there: submit it with a larger --gpuos-mem",
+                "{} were asked for on a GPU, and {} are left of what the job has there: submit it with a larger --gpuos-mem, or a larger mem= of --gpuos-share",
                 Bytes(*asked),
                 Bytes(*left)
             ),
@@ -124,10 +138,14 @@ pub enum Ended {
     Deaf,
     /// It did not take its turn in time.
     NotBack,
+    /// NVMe did not take what had to leave its GPU, and host memory has no room for it.
+    NoNvme,
     /// It freed nothing in time, and there was no place to park it.
     DeafUnderPressure,
     /// It did not come back after gpuosd was started anew, or its connection was lost.
     Away,
+    /// It was stopped by its user for too long, and others waited.
+    Stopped,
     /// It says that its memory is where it cannot be.
     Elsewhere,
     /// Its job is over.
@@ -142,11 +160,17 @@ impl fmt::Display for Ended {
             Ended::Deaf => {
                 "the process was ended: it did not give its GPU to the next job in time; kernels that wait for the host for long do that"
             }
+            Ended::NoNvme => {
+                "the process was ended: what has to leave its GPU could not be written to NVMe, and its job's memory has no room for it; submit it with a larger --mem"
+            }
             Ended::NotBack => "the process was ended: it did not take its turn on the GPU in time",
             Ended::DeafUnderPressure => {
                 "the process was ended: the node ran out of host memory, and it freed none when it was asked to"
             }
             Ended::Away => "the process was ended: it holds memory of a GPU and had no connection to gpuosd for too long",
+            Ended::Stopped => {
+                "the process was ended: it was stopped for too long while it held memory of a GPU for which other jobs wait; scontrol suspend stops a job without that"
+            }
             Ended::Elsewhere => "the process was ended: it used GPU memory without its turn",
             Ended::JobOver => "the process was ended: its job is over",
             Ended::GpuGone => "the process was ended: its GPU is gone",
@@ -176,6 +200,12 @@ impl fmt::Display for Requeued {
 pub enum Notice {
     /// Host memory is short: who can free some should.
     Pressure,
+    /// The memory of its own job is short.
+    JobPressure,
+    /// Neither is any more.
+    Calm,
+    /// All else was done, and its job would be requeued now if it could be.
+    NoRequeue,
     /// Turns on this GPU are too short for what a switch costs, so they go on until the end, or until a job has no work.
     Serialised {
         /// A switch, in ms.
@@ -191,6 +221,14 @@ impl fmt::Display for Notice {
             Notice::Pressure => {
                 f.write_str("the node is short of host memory: what can be freed should be")
             }
+            Notice::JobPressure => {
+                f.write_str("the job is short of the host memory that it has: what can be freed should be")
+            }
+            Notice::Calm => f.write_str("host memory is not short any more"),
+            Notice::NoRequeue => f.write_str(
+                "the node is short of host memory, and nothing else frees enough of it: the job would be requeued now, and was submitted \
+                 without --requeue. The kernel may end one of its processes: save what can be saved",
+            ),
             Notice::Serialised { switch_ms } => write!(
                 f,
                 "a switch between jobs takes {}.{} s on this GPU, too much for turns: each job now has the GPU until it ends or has no work",

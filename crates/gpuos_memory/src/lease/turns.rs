@@ -11,6 +11,7 @@ use super::input::Effect;
 use super::ledger::{Client, Job, Ledger, Turn};
 use super::reason::Notice;
 use super::record::Place;
+use super::stopped::is_stopped;
 
 /// Turns that say whether turns are worth it.
 const TELLING: u32 = 3;
@@ -49,14 +50,30 @@ pub(super) fn deadline(config: &Config, now: u64, took: Option<u64>, bytes: u64)
 /// When a process has to have parked. To NVMe goes more, and more slowly.
 pub(super) fn park_until(config: &Config, now: u64, client: &Client, to: Refuge) -> u64 {
     let until = deadline(config, now, client.park_ms, client.hbm());
+    let until = until + nvme_ms(config, client.on_nvme(to));
     match to {
         Refuge::Host => until,
         Refuge::Nvme => until + config.demote_ms,
     }
 }
 
+/// When a process has to have come back.
+pub(super) fn back_until(config: &Config, now: u64, client: &Client, from: Refuge) -> u64 {
+    let until = deadline(config, now, client.back_ms, client.hbm());
+    until + nvme_ms(config, client.on_nvme(from))
+}
+
+/// What moving so many bytes to or from NVMe takes at most.
+pub(super) fn nvme_ms(config: &Config, bytes: u64) -> u64 {
+    millis(bytes, config.nvme_rate)
+}
+
 fn guess(config: &Config, bytes: u64) -> u64 {
-    (u128::from(bytes) * 1000 / u128::from(config.rate.max(1))) as u64
+    millis(bytes, config.rate)
+}
+
+fn millis(bytes: u64, rate: u64) -> u64 {
+    (u128::from(bytes) * 1000 / u128::from(rate.max(1))) as u64
 }
 
 /// Other jobs that have something on a GPU of this one.
@@ -103,6 +120,19 @@ pub(super) fn switch_ms(config: &Config, ledger: &Ledger, job: JobId) -> u64 {
     most(job, |it| it.park_ms) + back.map(|it| most(it, |it| it.back_ms)).max().unwrap_or(0)
 }
 
+/// Both ways of a switch from this job to one beside it were measured.
+fn measured(ledger: &Ledger, job: JobId) -> bool {
+    let own = ledger.of_job(job).all(|(_, it)| it.park_ms.is_some());
+    let beside = beside(ledger, job);
+    let mut others = beside.iter().flat_map(|it| ledger.of_job(*it));
+    own && others.any(|(_, it)| it.back_ms.is_some())
+}
+
+/// How long a turn may be before a switch was measured: a guess is no reason to have others wait for many of it.
+fn first_ms(config: &Config, switch_ms: u64) -> u64 {
+    config.quantum_ms.max(switch_ms.saturating_mul(2))
+}
+
 /// How long a turn is where a switch takes so long, or `None` where turns are not worth it. `before`: they were not so far.
 pub(super) fn quantum_ms(config: &Config, switch_ms: u64, before: bool) -> Option<u64> {
     // What was given up on begins again only where it is well worth it.
@@ -121,6 +151,9 @@ fn ends(ledger: &Ledger, job: JobId) -> bool {
 /// Its turn is over as soon as somebody waits for one.
 fn over(config: &Config, ledger: &Ledger, now: u64, id: JobId) -> bool {
     let job = &ledger.jobs[&id];
+    if is_stopped(ledger, id) {
+        return true;
+    }
     let Turn::Holds { since: Some(since) } = job.turn else {
         return false;
     };
@@ -133,11 +166,19 @@ fn over(config: &Config, ledger: &Ledger, now: u64, id: JobId) -> bool {
         return true;
     }
     let quantum = quantum_ms(config, switch, false).filter(|_| !job.serial);
+    let quantum = quantum.map(|quantum| match measured(ledger, id) {
+        true => quantum,
+        false => quantum.min(first_ms(config, switch)),
+    });
     quantum.is_some_and(|quantum| now.saturating_sub(since) >= quantum)
 }
 
 /// Learns from a turn that is over by itself what it was worth.
 fn learn(config: &Config, ledger: &mut Ledger, now: u64, id: JobId) {
+    // One that went by a guess says nothing of what turns are worth.
+    if !measured(ledger, id) {
+        return;
+    }
     let switch = switch_ms(config, ledger, id);
     let idle = idle(ledger, id);
     if let Some(job) = ledger.jobs.get_mut(&id)
@@ -427,7 +468,7 @@ fn turn(
         return;
     };
     client.told = now;
-    client.until = deadline(config, now, client.back_ms, client.hbm());
+    client.until = back_until(config, now, client, from);
     out.push(Effect::Turn {
         client: id,
         deadline_ms: client.until,

@@ -38,12 +38,20 @@ pub struct ClientView {
     pub place: Place,
     /// What it has.
     pub leases: Vec<(GpuId, Lease)>,
+    /// What it may have on NVMe now, in bytes.
+    pub nvme: u64,
+    /// Of that, bytes that are still in host memory and are to go there.
+    pub leaving: u64,
     /// It has work.
     pub busy: bool,
     /// It is being ended.
     pub ending: bool,
+    /// It is stopped, by a signal or with its job.
+    pub stopped: bool,
     /// GPU time of its job in turns, in ms.
     pub gpu_ms: u64,
+    /// Bytes that lie in host memory because others use a GPU who ask nobody.
+    pub squeezed: u64,
 }
 
 /// All of it.
@@ -59,4 +67,8 @@ pub struct View {
     pub clients: Vec<ClientView>,
     /// Host memory is short.
     pub pressure: bool,
+    /// The step of the ladder that is next, or under way, in a word; `calm` where there is no pressure.
+    pub rung: &'static str,
+    /// Jobs that are short of their own memory.
+    pub short: Vec<JobId>,
 }

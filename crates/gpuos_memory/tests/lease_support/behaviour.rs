@@ -157,6 +157,17 @@ impl World {
         let Some((doing, since)) = process.doing.take() else {
             return;
         };
+        // Now and then NVMe takes nothing.
+        let goes_there = matches!(doing, Doing::Park(_, nvme) if nvme > 0);
+        if goes_there && process.at == At::Gpu && self.rng.below(20) == 0 {
+            process.on_nvme = 0;
+            let host = process.host();
+            let bytes = self.truth.bytes.entry(client).or_default();
+            (bytes.nvme, bytes.host) = (0, host);
+            self.say(client, Input::NotParked(client));
+            self.goes_on(client);
+            return self.work_off(client);
+        }
         let took_ms = self.now - since;
         let bytes = self.truth.bytes.entry(client).or_default();
         let said = match doing {

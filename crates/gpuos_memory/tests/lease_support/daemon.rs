@@ -44,6 +44,12 @@ impl World {
                 self.truth.until.remove(client);
                 self.truth.stowed.remove(client);
             }
+            // It works on, if it was not to make room for another one on its GPU.
+            Input::NotParked(client) if self.is_stowing(*client) => {
+                self.truth.until.remove(client);
+                self.truth.stowed.remove(client);
+                self.truth.works.insert(*client, true);
+            }
             _ => {}
         }
         let here = match &input {
@@ -74,6 +80,18 @@ impl World {
         if let Some(client) = here.filter(|_| self.broker.is_some()) {
             self.truth.away.remove(&client);
         }
+    }
+
+    fn is_stowing(&self, client: ClientId) -> bool {
+        if !self.processes.contains_key(&client) {
+            return false;
+        }
+        let view = self.broker.as_ref().map(Broker::view);
+        let clients = view.map(|view| view.clients).unwrap_or_default();
+        let stowing = Place::Parking(Refuge::Nvme);
+        clients
+            .iter()
+            .any(|it| it.client == client && it.place == stowing)
     }
 
     pub fn perform(&mut self, effect: Effect) {
@@ -158,6 +176,8 @@ impl World {
                 self.seen.requeued += 1;
                 self.kill_job(job);
             }
+            // No GPU of the simulation is used by anybody who asks nobody.
+            Effect::Lease { .. } => panic!("{effect:?}"),
             Effect::Move(_) | Effect::NoMove(_) => {}
         }
     }

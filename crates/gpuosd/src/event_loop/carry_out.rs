@@ -44,6 +44,9 @@ impl EventLoop {
             Effect::Programs(order) => {
                 log_if_ended(self.ports.memory.watch.send(order), "programs");
             }
+            Effect::LookAtMemory(order) => {
+                log_if_ended(self.ports.memory.pressure.send(order), "pressure");
+            }
             Effect::Renumber => self.ports.numbering.renew(),
             Effect::Save(then) => self.save(then),
             Effect::Log(audit, quota) => {

@@ -202,7 +202,8 @@ impl EventLoop {
             memory: {
                 let own = &ports.memory;
                 let config = own.config.clone();
-                Memory::restore(saved.memory, own.members.clone(), own.host, config)
+                let tiers = (own.host, own.nvme.clone());
+                Memory::restore(saved.memory, own.members.clone(), tiers, config)
             },
             isolation: Keeper::default(),
             peers: Vec::new(),
@@ -240,6 +241,7 @@ impl EventLoop {
     pub fn begin_with(&mut self, config: &Config) {
         self.journal.set(config.access.clone());
         self.node.reports.set(config.forbidden.clone());
+        self.memory(|memory, on, fx| memory.configured(&config.memory, on, fx));
     }
 
     /// Takes a message. Returns whether the daemon goes on.
@@ -261,8 +263,11 @@ impl EventLoop {
                 self.carry_out(fx);
             }
             Message::Isolation(told) => {
-                if let Seen::Killed { outcome, .. } = &told {
-                    self.telemetry.killed(outcome.is_ok());
+                match &told {
+                    Seen::Killed { outcome, .. } => self.telemetry.killed(outcome.is_ok()),
+                    Seen::Round { seen, .. } => {
+                        self.memory(|memory, on, fx| memory.on_gpus(&seen.processes, on, fx));
+                    }
                 }
                 let jobs = self.node.reports.table();
                 let fx = isolation::on_notice(&mut self.isolation, told, jobs, now);
@@ -540,6 +545,7 @@ impl EventLoop {
         self.node.health.set(config.health.clone());
         self.telemetry.set(&config);
         self.suspicions.set(config.checkpoint.enabled);
+        self.memory(|memory, on, fx| memory.configured(&config.memory, on, fx));
         self.ports.peers.configure(config.heartbeat);
         self.node.troubles.set("config", None);
         tracing::info!("gpuos.toml is read");
@@ -638,7 +644,7 @@ impl EventLoop {
             waiting: self.node.scheduler.waiting(),
             peers: &self.peers,
             slices: mig::status::slices(&self.mig, &facts),
-            memory: memory::status::status(&self.memory),
+            memory: memory::status::status(&self.memory, now.at),
             troubles: facts.troubles.names().collect(),
         });
     }

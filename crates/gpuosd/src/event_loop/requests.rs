@@ -78,7 +78,7 @@ impl EventLoop {
                 Reply::Mig { mig: Box::new(mig) }
             }
             Request::Memory => {
-                let mut memory = memory::status::status(&self.memory);
+                let mut memory = memory::status::status(&self.memory, self.now().at);
                 if !self.journal.privileged_viewers().sees_all(peer.uid) {
                     let users = &self.users();
                     let uid = peer.uid;

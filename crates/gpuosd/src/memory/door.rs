@@ -5,8 +5,10 @@
 //! `--gpuos-mem` is refused by these threads alone, and the loop never hears of it.
 
 use std::collections::BTreeMap;
-use std::io::Read;
+use std::io::{ErrorKind, Read};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -15,7 +17,7 @@ use std::time::{Duration, Instant};
 use gpuos_core::wire::Peer;
 use gpuos_host::socket::{self, Bucket, Rate};
 use gpuos_host::steps::job_processes::Processes;
-use gpuos_memory::protocol::{FromProgram, Lines, ToProgram, VERSION};
+use gpuos_memory::protocol::{FromProgram, Lines, NOT_UNDERSTOOD, OLDEST, ToProgram, VERSION};
 
 use super::Notice;
 use super::line::Line;
@@ -39,6 +41,8 @@ const STRANGER: Duration = Duration::from_secs(1);
 const LOOK: Duration = Duration::from_millis(50);
 /// How long the first line may take.
 const HELLO: Duration = Duration::from_secs(5);
+/// Whether the socket's file is there is looked at so often.
+const CHECK: Duration = Duration::from_secs(10);
 /// Stack of a connection's thread: it reads short lines.
 const STACK: usize = 256 << 10;
 
@@ -117,29 +121,103 @@ struct Shared {
     next: AtomicU64,
 }
 
-/// Serves the socket in threads of its own, until the process ends.
-///
-/// # Errors
-/// The thread cannot be made.
-pub fn serve(
-    listener: UnixListener,
-    processes: Box<dyn Processes>,
-    members: Members,
-    to: Sink<Notice>,
-) -> std::io::Result<()> {
-    let shared = Arc::new(Shared {
-        processes,
-        members,
-        places: Places::default(),
-        to,
-        next: AtomicU64::new(1),
-    });
+/// The socket's file, made anew where somebody took it away or it could not be made. Threads of its own serve it.
+pub struct MemoryDoor {
+    path: PathBuf,
+    shared: Arc<Shared>,
+    /// The socket that is served, and its file by device and number.
+    open: Option<(Arc<UnixListener>, (u64, u64))>,
+    checked: Option<Instant>,
+    trouble: Option<String>,
+}
+
+impl MemoryDoor {
+    /// For a socket at `path`, which is not there yet.
+    pub fn new(
+        path: PathBuf,
+        processes: Box<dyn Processes>,
+        members: Members,
+        to: Sink<Notice>,
+    ) -> MemoryDoor {
+        let shared = Shared {
+            processes,
+            members,
+            places: Places::default(),
+            to,
+            next: AtomicU64::new(1),
+        };
+        MemoryDoor {
+            path,
+            shared: Arc::new(shared),
+            open: None,
+            checked: None,
+            trouble: None,
+        }
+    }
+
+    /// Looks from time to time whether it is there, and makes it where it is not; why it cannot be made, if so. Programs that are connected
+    /// stay so.
+    pub fn check(&mut self) -> Option<String> {
+        if self.checked.is_some_and(|at| at.elapsed() < CHECK) {
+            return self.trouble.clone();
+        }
+        self.checked = Some(Instant::now());
+        let own = self.open.as_ref().map(|(_, file)| *file);
+        if own.is_some() && own == identity(&self.path) {
+            return None;
+        }
+        if let Some((older, _)) = self.open.take() {
+            // Its thread sees that, and ends.
+            let _ = rustix::net::shutdown(&*older, rustix::net::Shutdown::Both);
+        }
+        let opened = socket::bind(&self.path).map_err(|e| e.to_string());
+        let opened = opened.and_then(|listener| {
+            let listener = Arc::new(listener);
+            serve(&listener, &self.shared).map_err(|e| e.to_string())?;
+            let file = identity(&self.path).ok_or("it is gone at once")?;
+            Ok((listener, file))
+        });
+        let before = self.trouble.take();
+        match opened {
+            Ok(opened) => self.open = Some(opened),
+            Err(why) => {
+                let why = format!(
+                    "no socket for memory in tiers: {}: {why}",
+                    self.path.display()
+                );
+                if before.as_ref() != Some(&why) {
+                    tracing::error!("{why}; it is tried again every {} s", CHECK.as_secs());
+                }
+                self.trouble = Some(why);
+            }
+        }
+        self.trouble.clone()
+    }
+
+    /// Removes its file, if that is ours.
+    pub fn close(&self) {
+        let own = self.open.as_ref().map(|(_, file)| *file);
+        if own.is_some() && own == identity(&self.path) {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    let file = std::fs::symlink_metadata(path).ok()?;
+    Some((file.dev(), file.ino()))
+}
+
+/// Serves a socket in threads of its own, until it is shut down.
+fn serve(listener: &Arc<UnixListener>, shared: &Arc<Shared>) -> std::io::Result<()> {
+    let (listener, shared) = (Arc::clone(listener), Arc::clone(shared));
     let accept = move || {
         let mut rate = Bucket::full(ACCEPTS, Instant::now());
         for stream in listener.incoming() {
             thread::sleep(rate.take_in_advance(Instant::now()));
             match stream {
                 Ok(stream) => admit(stream, &shared),
+                Err(e) if e.kind() == ErrorKind::InvalidInput => return,
                 // Too many open files: they close again.
                 Err(_) => thread::sleep(Duration::from_millis(100)),
             }
@@ -169,7 +247,7 @@ fn admit(stream: UnixStream, shared: &Arc<Shared>) {
 }
 
 fn refuse(stream: &Arc<UnixStream>, why: &str) {
-    let line = Line::new(0, Arc::clone(stream));
+    let line = Line::new(0, OLDEST, Arc::clone(stream));
     line.say(&ToProgram::Refused { why: why.into() });
     line.end();
 }
@@ -181,17 +259,18 @@ impl Shared {
         let place = self.places.enter(Kind::Member, peer.uid);
         let _place = place.ok_or("too many programs of this user have memory in tiers here")?;
         let mut lines = Lines::default();
-        let silent =
-            "the program and gpuosd do not understand each other: use gpuos of one release";
+        let silent = NOT_UNDERSTOOD;
         stream.set_read_timeout(Some(HELLO)).map_err(|_| silent)?;
-        match next(stream, &mut lines) {
-            Some(FromProgram::Hello { version: VERSION }) => {}
+        let version = match next(stream, &mut lines) {
+            Some(FromProgram::Hello { version }) if (OLDEST..=VERSION).contains(&version) => {
+                version
+            }
             _ => return Err(silent),
-        }
+        };
         stream.set_read_timeout(None).map_err(|_| silent)?;
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let own = client(program.pid, program.started);
-        let line = Line::new(number, Arc::clone(stream));
+        let line = Line::new(number, version, Arc::clone(stream));
         if !self.to.send(Notice::Came(program, line)) {
             return Ok(());
         }
@@ -253,7 +332,7 @@ fn next(mut stream: &UnixStream, lines: &mut Lines) -> Option<FromProgram> {
         match stream.read(&mut bytes) {
             Ok(0) => return None,
             Ok(count) => lines.push(&bytes[..count]),
-            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(e) if e.kind() == ErrorKind::Interrupted => {}
             Err(_) => return None,
         }
     }
@@ -262,6 +341,47 @@ fn next(mut stream: &UnixStream, lines: &mut Lines) -> Option<FromProgram> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_socket_that_was_taken_away_is_made_again() {
+        struct Told;
+        impl From<Notice> for Told {
+            fn from(_: Notice) -> Told {
+                Told
+            }
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("memory");
+        let (to, _from) = std::sync::mpsc::sync_channel::<Told>(1);
+        let processes = gpuos_host::steps::job_processes::Proc::at(folder.path());
+        let mut door = MemoryDoor::new(
+            path.clone(),
+            Box::new(processes),
+            Members::default(),
+            Sink::of(&to),
+        );
+        let refused = |path: &Path| {
+            let mut told = String::new();
+            UnixStream::connect(path)?.read_to_string(&mut told)?;
+            Ok::<String, std::io::Error>(told)
+        };
+        assert_eq!(door.check(), None);
+        assert!(refused(&path).unwrap().starts_with("refused "));
+        std::fs::remove_file(&path).unwrap();
+        // Not looked at yet.
+        assert_eq!(door.check(), None);
+        assert!(refused(&path).is_err());
+        door.checked = None;
+        assert_eq!(door.check(), None);
+        assert!(refused(&path).unwrap().starts_with("refused "));
+        // What is no socket stays, and is told.
+        std::fs::remove_file(&path).unwrap();
+        std::fs::write(&path, "").unwrap();
+        door.checked = None;
+        assert!(door.check().unwrap().contains("no socket for memory"));
+        door.close();
+        assert!(path.exists());
+    }
 
     #[test]
     fn places_of_one_user_are_bounded_and_guests_take_none_of_members() {

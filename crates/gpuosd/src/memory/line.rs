@@ -12,17 +12,31 @@ use rustix::net::{SendFlags, send};
 pub struct Line {
     /// By which it is told from an older or newer connection of the same process.
     pub number: u64,
+    /// The version of the protocol that the program speaks.
+    pub version: u32,
     stream: Arc<UnixStream>,
 }
 
 impl Line {
     /// Of a connection.
-    pub fn new(number: u64, stream: Arc<UnixStream>) -> Line {
-        Line { number, stream }
+    pub fn new(number: u64, version: u32, stream: Arc<UnixStream>) -> Line {
+        Line {
+            number,
+            version,
+            stream,
+        }
     }
 
-    /// Says something, or ends the connection where that would have to wait: a program that reads nothing is one without a connection.
+    /// Whether the program knows what this is.
+    pub fn knows(&self, what: &ToProgram) -> bool {
+        what.since() <= self.version
+    }
+
+    /// Says something that the program knows, or ends the connection where that would have to wait: a program that reads nothing is one without a connection.
     pub fn say(&self, what: &ToProgram) {
+        if !self.knows(what) {
+            return;
+        }
         let line = what.line();
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         if send(&*self.stream, line.as_bytes(), flags) != Ok(line.len()) {
@@ -40,12 +54,16 @@ impl Line {
 mod tests {
     use std::io::Read;
 
+    use gpuos_memory::protocol::Short;
+
     use super::*;
 
     #[test]
     fn who_does_not_read_loses_the_connection_and_nobody_waits() {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
-        let line = Line::new(1, Arc::new(ours));
+        let line = Line::new(1, 1, Arc::new(ours));
+        // Of a version that does not know it.
+        line.say(&ToProgram::Pressure(Short::Node));
         line.say(&ToProgram::Turn);
         let mut bytes = [0; 5];
         theirs.read_exact(&mut bytes).unwrap();

@@ -4,10 +4,12 @@
 //! - [`programs`]: which process may ask, by the kernel's word and by what the loop knows of jobs,
 //! - [`line`](mod@line): a connection, as the loop sees it,
 //! - [`door`]: the socket; nobody who may not ask takes a place of one who may,
+//! - [`pressure`]: a thread that looks at host memory, of the machine and of jobs,
 //! - [`watch`]: a thread that sees processes end, and ends those that it is told to.
 
 pub mod door;
 pub mod line;
+pub mod pressure;
 pub mod programs;
 pub mod watch;
 
@@ -42,8 +44,21 @@ pub enum Notice {
     Said(ClientId, u64, FromProgram),
     /// Its connection of this number is lost.
     Lost(ClientId, u64),
+    /// A process that is followed is stopped by a signal, or goes on.
+    Stopped(ClientId, bool),
     /// Its process is dead, and what it had is free.
     Gone(ClientId),
+    /// How host memory is doing.
+    Pressure(Box<pressure::Seen>),
+}
+
+/// NVMe for what is parked, which gpuos_mover writes.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Nvme {
+    /// Bytes that may be lent; 0: none.
+    pub bytes: u64,
+    /// The socket on which gpuos_mover takes what is parked.
+    pub mover: String,
 }
 
 /// What the loop gives orders to, and has to know.
@@ -51,12 +66,16 @@ pub enum Notice {
 pub struct Ports {
     /// Processes to be looked after.
     pub watch: Sender<watch::Order>,
+    /// Jobs whose memory is looked at.
+    pub pressure: Sender<pressure::Order>,
     /// Who may ask.
     pub members: Members,
     /// Host memory of the node, in bytes.
     pub host: u64,
     /// How long turns are, and the like.
     pub config: Config,
+    /// NVMe for what is parked.
+    pub nvme: Nvme,
 }
 
 /// All memory of this machine in bytes, by the text of `/proc/meminfo`; 0: it does not say.

@@ -6,7 +6,7 @@ use gpuos_core::health::{Event, Sample};
 use gpuos_core::job::JobId;
 use gpuos_core::wire::{
     CheckpointFigures, CheckpointJob, CheckpointPhase, CheckpointRecoveries, MemoryGpuStatus,
-    MemoryStatus, MemoryTierStatus, MigLoad, Percent,
+    MemoryPressureStatus, MemoryStatus, MemoryTierStatus, MigLoad, Percent,
 };
 use gpuos_model::gpu_index::GresGpu;
 use gpuos_model::mig::MigPlacement;
@@ -174,8 +174,16 @@ fn full() -> Arc<Snapshot> {
                 },
                 in_turns: true,
                 serialised: false,
+                others: 5,
+                link: 9,
                 turn: Some(17.into()),
             }],
+            pressure: MemoryPressureStatus {
+                step: "notify".into(),
+                available: Some(512),
+                stalled: Some(200),
+                short: vec![17.into()],
+            },
             ..MemoryStatus::default()
         },
         nameless: false,
@@ -235,7 +243,16 @@ fn figures_come_with_their_units_and_labels() {
         "gpuos_mig_instances{node=\"n1\",gpu=\"mig4\",profile=\"1g.10gb\",jobid=\"17\"} 2.0",
         "gpuos_mig_instances{node=\"n1\",gpu=\"mig4\",profile=\"1g.10gb\",jobid=\"\"} 1.0",
         "gpuos_memory_lent_bytes{node=\"n1\",gpu=\"0\"} 60.0",
+        "gpuos_memory_others_bytes{node=\"n1\",gpu=\"0\"} 5.0",
+        "gpuos_memory_link_bytes_per_second{node=\"n1\",gpu=\"0\"} 9.0",
         "gpuos_memory_host_lent_bytes{node=\"n1\"} 0.0",
+        "gpuos_memory_in_turns{node=\"n1\",gpu=\"0\"} 1.0",
+        "gpuos_memory_programs_stopped{node=\"n1\"} 0.0",
+        "gpuos_memory_host_available_bytes{node=\"n1\"} 512.0",
+        "gpuos_memory_pressure{node=\"n1\"} 1.0",
+        "gpuos_memory_short_jobs{node=\"n1\"} 1.0",
+        "gpuos_memory_heat_bytes{node=\"n1\",heat=\"cold\"} 0.0",
+        "gpuos_memory_slowdown_ratio{node=\"n1\",kind=\"measured\"} 1.0",
         "gpuos_memory_programs{node=\"n1\",place=\"parked\"} 0.0",
         "gpuos_mig_info{node=\"n1\",gpu=\"mig4\",gi=\"8\",uuid=\"MIG-8\",profile=\"1g.10gb\",first_slice=\"1\",jobid=\"17\"} 1.0",
         "gpuos_mig_memory_total_bytes{node=\"n1\",gpu=\"mig4\",gi=\"7\"} 10468982784.0",

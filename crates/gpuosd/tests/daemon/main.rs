@@ -20,8 +20,10 @@ mod mig_killed;
 mod mig_memory;
 mod mig_switch;
 mod mps;
+mod nvme;
 mod partition;
 mod pooled;
+mod pressure;
 #[path = "../../../../tests/src/program.rs"]
 mod program;
 mod site;

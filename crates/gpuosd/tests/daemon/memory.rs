@@ -38,6 +38,16 @@ pub fn job(site: &Site, id: u32, gpus: &str, memory: &str) {
     site.set_slurm(&format!("jobs/{id}"), &text);
 }
 
+/// The same of a job that has a part of a GPU, which others may have too.
+pub fn sharer(site: &Site, id: u32, gpu: &str, memory: &str) {
+    job(site, id, gpu, memory);
+    let text = site.slurm(&format!("jobs/{id}"));
+    let whole = format!("GRES=gpu:h100:1(IDX:{gpu})");
+    assert!(text.contains(&whole));
+    let text = text.replace(&whole, &format!("GRES=shard:h100:2(IDX:{gpu})"));
+    site.set_slurm(&format!("jobs/{id}"), &text);
+}
+
 /// Its step 0 starts, with so many bytes for each GPU.
 pub fn step(daemon: &Daemon, job: u32, gpus: &[u8], bytes_per_gpu: u64, timeslice: bool) {
     let request = Request::StepStart {
@@ -116,16 +126,18 @@ fn talks_for_a_test() {
 }
 
 /// A process of a job, which says what the test says.
-struct Program<'a> {
+pub struct Program<'a> {
     site: &'a Site,
     child: Child,
     to: ChildStdin,
     from: BufReader<ChildStdout>,
+    /// What it may move over its links, in bytes a second, by gpuosd's last word.
+    pub budget: Option<u64>,
 }
 
 impl<'a> Program<'a> {
     /// One that belongs to step 0 of a job, by its control group. It is connected.
-    fn start(site: &'a Site, daemon: &Daemon, job: u32) -> Program<'a> {
+    pub fn start(site: &'a Site, daemon: &Daemon, job: u32) -> Program<'a> {
         Program::start_as(site, daemon, own(), &of_job(job, "0"))
     }
 
@@ -146,43 +158,63 @@ impl<'a> Program<'a> {
             child,
             to,
             from,
+            budget: None,
         };
         program.line("connect");
         program
     }
 
     /// One whose connection has ended hears nothing.
-    fn line(&mut self, line: &str) {
+    pub fn line(&mut self, line: &str) {
         let _ = self.to.write_all(format!("{line}\n").as_bytes());
     }
 
-    fn say(&mut self, what: FromProgram) {
+    pub fn say(&mut self, what: FromProgram) {
         let _ = self.to.write_all(what.line().as_bytes());
     }
 
-    /// The next thing that it is told; `None`: the connection has ended. What the test's own frame prints is none.
-    fn told(&mut self) -> Option<ToProgram> {
+    /// The next thing that it is told, but for budgets; `None`: the connection has ended. What the test's own frame prints is none.
+    pub fn told(&mut self) -> Option<ToProgram> {
         loop {
             let mut line = String::new();
             if self.from.read_line(&mut line).unwrap() == 0 {
                 return None;
             }
             // The first line may stand behind the name of the test.
-            let words = ["lease ", "without ", "refused ", "park ", "turn", "note "];
+            let words = [
+                "lease ",
+                "without ",
+                "refused ",
+                "park ",
+                "turn",
+                "note ",
+                "pressure ",
+                "trim ",
+                "budget ",
+            ];
             let at = words.iter().filter_map(|word| line.find(word)).min();
-            if let Some(told) = at.and_then(|at| ToProgram::parse(&line.as_bytes()[at..]).ok()) {
-                return Some(told);
+            match at.map(|at| ToProgram::parse(&line.as_bytes()[at..])) {
+                Some(Ok(ToProgram::Budget { rate, .. })) => self.budget = Some(rate),
+                Some(Ok(told)) => return Some(told),
+                _ => {}
             }
         }
     }
 
     /// Asks for so much of a GPU; what it is given: of the GPU, of the host, for while it is parked, and whether it waits.
-    fn ask(&mut self, gpu: usize, bytes: u64) -> Result<(u64, u64, u64, bool), String> {
+    pub fn ask(&mut self, gpu: usize, bytes: u64) -> Result<(u64, u64, u64, bool), String> {
+        self.say(FromProgram::Hello { version: 2 });
+        self.ask_again(gpu, bytes)
+    }
+
+    /// The same of a library of an earlier release.
+    pub fn ask_earlier(&mut self, gpu: usize, bytes: u64) -> Result<(u64, u64, u64, bool), String> {
         self.say(FromProgram::Hello { version: 1 });
         self.ask_again(gpu, bytes)
     }
 
-    fn ask_again(&mut self, gpu: usize, bytes: u64) -> Result<(u64, u64, u64, bool), String> {
+    /// Asks for another size, or another GPU.
+    pub fn ask_again(&mut self, gpu: usize, bytes: u64) -> Result<(u64, u64, u64, bool), String> {
         let gpu = uuid(self.site, gpu);
         let hbm = CARD;
         self.say(FromProgram::Ask { gpu, bytes, hbm });
@@ -209,7 +241,7 @@ impl<'a> Program<'a> {
     }
 
     /// It is killed, and the kernel forgets it.
-    fn kill(mut self) {
+    pub fn kill(mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
         self.forget();
@@ -284,6 +316,26 @@ fn a_program_is_given_what_slurm_gives_its_job_and_no_more() {
     });
 }
 
+/// A script starts its program again in the moment in which it has ended, before gpuosd knows that.
+#[test]
+fn a_program_that_is_started_again_has_what_it_had() {
+    let site = Site::new();
+    job(&site, 7, "2", "60G");
+    let daemon = start(&site);
+    step(&daemon, 7, &[2], 120 * GIB, false);
+    let mut first = Program::start(&site, &daemon, 7);
+    let had = first.ask(2, 120 * GIB).unwrap();
+    let mut second = Program::start(&site, &daemon, 7);
+    second.say(FromProgram::Hello { version: 2 });
+    let (gpu, bytes, hbm) = (uuid(&site, 2), 120 * GIB, CARD);
+    second.say(FromProgram::Ask { gpu, bytes, hbm });
+    first.kill();
+    match second.told() {
+        Some(ToProgram::Lease { hbm, host, .. }) => assert_eq!((hbm, host), (had.0, had.1)),
+        other => panic!("{other:?}"),
+    }
+}
+
 #[test]
 fn a_job_with_too_little_memory_is_told_how_much_it_takes() {
     let site = Site::new();
@@ -347,13 +399,16 @@ fn one_gpu_is_refused_and_the_other_is_kept() {
         other => panic!("{other:?}"),
     }
     assert_eq!(status(&daemon).programs.len(), 1);
+    // One of an earlier release has all of its GPUs in tiers, or none.
+    let mut earlier = Program::start(&site, &daemon, 7);
+    assert!(earlier.ask_earlier(3, 60 * GIB).is_err());
 }
 
 #[test]
 fn two_jobs_have_a_gpu_in_turns_and_one_that_is_deaf_is_ended() {
     let site = Site::new();
-    job(&site, 7, "2", "70G");
-    job(&site, 8, "2", "70G");
+    sharer(&site, 7, "2", "70G");
+    sharer(&site, 8, "2", "70G");
     let daemon = start(&site);
     step(&daemon, 7, &[2], 60 * GIB, true);
     step(&daemon, 8, &[2], 60 * GIB, true);
@@ -414,8 +469,8 @@ fn two_jobs_have_a_gpu_in_turns_and_one_that_is_deaf_is_ended() {
 #[test]
 fn what_was_lent_outlives_gpuosd_and_nothing_is_lent_twice() {
     let site = Site::new();
-    job(&site, 7, "2", "70G");
-    job(&site, 8, "2", "70G");
+    sharer(&site, 7, "2", "70G");
+    sharer(&site, 8, "2", "70G");
     let daemon = start(&site);
     step(&daemon, 7, &[2], 60 * GIB, true);
     step(&daemon, 8, &[2], 60 * GIB, true);
@@ -438,6 +493,79 @@ fn what_was_lent_outlives_gpuosd_and_nothing_is_lent_twice() {
     a.forget();
     assert_eq!(b.told(), Some(ToProgram::Turn));
     assert_eq!(leases(&daemon), [b.child.id()]);
+}
+
+#[test]
+fn turns_are_on_gpus_that_slurm_gives_in_parts_and_on_no_others() {
+    let site = Site::new();
+    // What a step says of turns is its user's word. It has the GPU whole, or a part of it, by slurmctld's.
+    job(&site, 7, "2", "70G");
+    sharer(&site, 8, "3", "70G");
+    let daemon = start(&site);
+    step(&daemon, 7, &[2], 60 * GIB, true);
+    step(&daemon, 8, &[3], 60 * GIB, false);
+    for (id, gpu) in [(7, 2), (8, 3)] {
+        let mut program = Program::start(&site, &daemon, id);
+        let why = program.ask(gpu, GIB).unwrap_err();
+        assert!(why.contains("no --gpuos-mem"), "{why}");
+    }
+    assert!(status(&daemon).programs.is_empty());
+}
+
+#[test]
+fn a_job_in_turns_is_given_no_more_than_it_can_park() {
+    let site = Site::new();
+    sharer(&site, 7, "2", "50G");
+    let daemon = start(&site);
+    // Whatever the step says that it has asked for.
+    step(&daemon, 7, &[2], 1 << 50, true);
+    let mut program = Program::start(&site, &daemon, 7);
+    let why = program.ask(2, 60 * GIB).unwrap_err();
+    assert!(why.contains("a larger --mem"), "{why}");
+    let (hbm, host, refuge, _) = program.ask_again(2, 40 * GIB).unwrap();
+    assert_eq!((hbm, host, refuge), (40 * GIB, 0, 40 * GIB));
+    let why = program.ask_again(3, GIB).unwrap_err();
+    assert!(why.contains("does not have on this node"), "{why}");
+}
+
+#[test]
+fn a_job_that_slurm_has_suspended_is_not_ended_for_not_answering() {
+    let site = Site::new();
+    sharer(&site, 7, "2", "70G");
+    sharer(&site, 8, "2", "70G");
+    let daemon = start(&site);
+    step(&daemon, 7, &[2], 60 * GIB, true);
+    step(&daemon, 8, &[2], 60 * GIB, true);
+    let mut a = Program::start(&site, &daemon, 7);
+    let mut b = Program::start(&site, &daemon, 8);
+    assert!(!a.ask(2, 60 * GIB).unwrap().3);
+    assert!(b.ask(2, 60 * GIB).unwrap().3);
+    assert!(matches!(a.told(), Some(ToProgram::Park { .. })));
+    // slurmctld is asked of one that takes long.
+    let text = site.slurm("jobs/7");
+    let asleep = text.replace("JobState=RUNNING", "JobState=SUSPENDED");
+    site.set_slurm("jobs/7", &asleep);
+    let stopped = |is: bool| {
+        let programs = status(&daemon).programs;
+        let mut own = programs.iter().filter(|one| one.job.number() == Some(7));
+        own.next()
+            .is_some_and(|one| one.stopped == is)
+            .then_some(())
+    };
+    site.until("it is known to be suspended", || stopped(true));
+    // Longer than who is told to park has.
+    std::thread::sleep(Duration::from_secs(12));
+    stopped(true).expect("it is there");
+    site.set_slurm("jobs/7", &text);
+    // What it says has slurmctld asked again.
+    a.say(FromProgram::Parked {
+        took_ms: 1,
+        moved: GIB,
+        left: 0,
+    });
+    assert_eq!(b.told(), Some(ToProgram::Turn));
+    site.until("it is known to run", || stopped(false));
+    assert_eq!(audited(&site, "did not give its GPU"), 0);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::symlink;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use gpuos_core::wire::MemoryProgramStatus;
 
 use crate::common::{Cuda, library};
 use crate::isolation::{of_job, record};
-use crate::memory::{job, own, socket, start, status, step};
+use crate::memory::{own, sharer, socket, start, status, step};
 use crate::site::{Daemon, Site};
 
 const MIB: u64 = 1 << 20;
@@ -19,15 +19,24 @@ const GIB: u64 = 1 << 30;
 /// Tells this program to be a program of a job.
 const FOLDER: &str = "GPUOS_DAEMON_TURNS";
 /// The driver's device has 32 MiB, and each program 26.
-const PARTS: u64 = 13;
-const PART: u64 = 2 * MIB;
+pub const PARTS: u64 = 13;
+pub const PART: u64 = 2 * MIB;
 
 /// Not a test: a program that works on four fifths of the GPU until it is told that it is enough, and looks at every result.
 #[test]
 fn works_for_a_test() {
-    let Some(folder) = std::env::var_os(FOLDER).map(PathBuf::from) else {
-        return;
-    };
+    if let Some(folder) = folder() {
+        work(&folder, |_| ());
+    }
+}
+
+/// The folder of a program that a test has started; `None`: this is the test.
+pub fn folder() -> Option<PathBuf> {
+    std::env::var_os(FOLDER).map(PathBuf::from)
+}
+
+/// Works until the test says that it is enough; `each` is called with each round.
+pub fn work(folder: &Path, mut each: impl FnMut(&Cuda)) {
     while !folder.join("begin").exists() {
         std::thread::sleep(Duration::from_millis(1));
     }
@@ -57,28 +66,36 @@ fn works_for_a_test() {
                 assert_eq!(cuda.download(part + offset, 4), wanted.to_le_bytes());
             }
         }
+        each(&cuda);
         progress.write_all(b".").unwrap();
         std::thread::sleep(Duration::from_millis(2));
     }
 }
 
-struct Program<'a> {
+/// A program under the library.
+pub struct Program<'a> {
     site: &'a Site,
-    folder: PathBuf,
+    pub folder: PathBuf,
     child: Child,
 }
 
 impl<'a> Program<'a> {
     /// One of a job's step, whose grant is 60 GiB of a card that gpuosd knows to have 80.
-    fn start(site: &'a Site, daemon: &Daemon, of: u32) -> Program<'a> {
+    pub fn start(site: &'a Site, daemon: &Daemon, of: u32) -> Program<'a> {
+        Program::start_as(site, daemon, of, "turns::works_for_a_test")
+    }
+
+    /// The same, which does what a test of this file does that is none.
+    pub fn start_as(site: &'a Site, daemon: &Daemon, of: u32, does: &str) -> Program<'a> {
         let folder = site.path(&format!("program-{of}"));
+        let _ = fs::remove_dir_all(&folder);
         fs::create_dir_all(&folder).unwrap();
         for name in ["libcuda.so", "libcuda.so.1"] {
             symlink(library(), folder.join(name)).unwrap();
         }
         let test = std::env::current_exe().unwrap();
         let child = Command::new(&test)
-            .args(["--exact", "turns::works_for_a_test", "--nocapture"])
+            .args(["--exact", does, "--nocapture"])
             .env(FOLDER, &folder)
             .env("LD_PRELOAD", test.with_file_name("libgpuos_preload.so"))
             .env("LD_LIBRARY_PATH", &folder)
@@ -99,22 +116,36 @@ impl<'a> Program<'a> {
         }
     }
 
-    fn rounds(&self) -> u64 {
+    /// How often it has worked on all of it.
+    pub fn rounds(&self) -> u64 {
         fs::metadata(self.folder.join("progress")).map_or(0, |file| file.len())
     }
 
-    fn status(&self, daemon: &Daemon) -> Option<MemoryProgramStatus> {
+    /// What gpuosd tells of it.
+    pub fn status(&self, daemon: &Daemon) -> Option<MemoryProgramStatus> {
         let mut programs = status(daemon).programs.into_iter();
         programs.find(|one| one.pid == self.child.id())
     }
 
+    /// Whether it has not ended.
+    pub fn lives(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_none()
+    }
+
+    /// kill -9.
+    pub fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+        self.forget();
+    }
+
     /// The kernel forgets it.
-    fn forget(&self) {
+    pub fn forget(&self) {
         let _ = fs::remove_dir_all(self.site.path("proc").join(self.child.id().to_string()));
     }
 
     /// It ends by itself, and all that it computed was right.
-    fn end(mut self) {
+    pub fn end(mut self) {
         fs::write(self.folder.join("end"), "").unwrap();
         assert!(self.child.wait().unwrap().success());
     }
@@ -132,7 +163,7 @@ impl Drop for Program<'_> {
 fn two_programs_of_four_fifths_of_a_gpu_have_it_in_turns() {
     let site = Site::new();
     for id in [7, 8] {
-        job(&site, id, "2", "70G");
+        sharer(&site, id, "2", "70G");
     }
     let daemon = start(&site);
     for id in [7, 8] {
@@ -150,9 +181,9 @@ fn two_programs_of_four_fifths_of_a_gpu_have_it_in_turns() {
         let large = on.iter().filter(|one| one.pid != 0 && one.memory_mib > 20);
         assert!(large.count() <= 1);
         let parks = |program: &Program| program.status(&daemon).map_or(0, |one| one.parks);
-        (parks(&a) >= 1 && parks(&b) >= 1).then_some(())
+        let worked = a.rounds() > 0 && b.rounds() > 0;
+        (worked && parks(&a) >= 1 && parks(&b) >= 1).then_some(())
     });
-    assert!(a.rounds() > 0 && b.rounds() > 0);
     let moved = b.status(&daemon).unwrap();
     assert!(moved.moved_down >= PARTS * PART, "{moved:?}");
     // It is killed in the middle of giving the GPU away.

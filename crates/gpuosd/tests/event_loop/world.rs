@@ -298,9 +298,11 @@ impl World {
             isolation: channel().0,
             memory: memory::Ports {
                 watch: channel().0,
+                pressure: channel().0,
                 members: Default::default(),
                 host: 0,
                 config: Default::default(),
+                nvme: Default::default(),
             },
             disk: disk.clone(),
             known: Known::default(),

@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::ThreadId;
@@ -25,6 +26,8 @@ pub(crate) struct Context {
     pub(crate) null: Arc<Stream>,
     /// The other streams. The lock is held while work is given, so that it has one order.
     streams: Mutex<Vec<Arc<Stream>>>,
+    /// Streams that were destroyed, while they have work.
+    leaving: Mutex<Vec<Arc<Stream>>>,
     of_threads: Mutex<HashMap<ThreadId, Arc<Stream>>>,
     /// The first error of its work; all that follows is not done.
     failed: AtomicU32,
@@ -49,6 +52,7 @@ impl Context {
             heap: Heap::new(),
             null: Arc::new(Stream::new(0, weak.clone(), 0, 0)),
             streams: Mutex::new(Vec::new()),
+            leaving: Mutex::new(Vec::new()),
             of_threads: Mutex::new(HashMap::new()),
             failed: AtomicU32::new(0),
             told: AtomicBool::new(false),
@@ -94,7 +98,9 @@ impl Context {
         let before = |stream: &Arc<Stream>| (Arc::clone(stream), stream.given());
         let after = match stream.flags & 1 == 0 {
             true if Arc::ptr_eq(stream, &self.null) => {
-                let others = streams.iter().filter(|stream| stream.flags & 1 == 0);
+                let leaving = self.leaving();
+                let others = streams.iter().chain(&leaving);
+                let others = others.filter(|stream| stream.flags & 1 == 0);
                 others.map(before).collect()
             }
             true => vec![before(&self.null)],
@@ -105,13 +111,24 @@ impl Context {
 
     /// Forgets a stream; its work goes on.
     pub(crate) fn forget(&self, stream: &Arc<Stream>) {
-        self.streams().retain(|other| !Arc::ptr_eq(other, stream));
+        let mut streams = self.streams();
+        streams.retain(|other| !Arc::ptr_eq(other, stream));
         stream.close();
+        let mut leaving = self.leaving.lock().unwrap_or_else(PoisonError::into_inner);
+        leaving.push(Arc::clone(stream));
+    }
+
+    /// Streams that were destroyed and have work.
+    fn leaving(&self) -> Vec<Arc<Stream>> {
+        let mut leaving = self.leaving.lock().unwrap_or_else(PoisonError::into_inner);
+        leaving.retain(|stream| !stream.is_done(stream.given()));
+        leaving.clone()
     }
 
     /// Waits for all work, and tells of its error.
     pub(crate) fn synchronize(&self) -> Answer<()> {
-        let all: Vec<Arc<Stream>> = self.streams().clone();
+        let mut all: Vec<Arc<Stream>> = self.streams().clone();
+        all.extend(self.leaving());
         for stream in all.iter().chain([&self.null]) {
             if stream.is_capturing() {
                 return Err(code::CAPTURE_UNSUPPORTED);
@@ -151,7 +168,8 @@ impl Context {
 
     /// Ends the context: waits for its work, and frees what it has.
     pub(crate) fn destroy(&self, driver: &Driver) {
-        let streams = std::mem::take(&mut *self.streams());
+        let mut streams = std::mem::take(&mut *self.streams());
+        streams.extend(self.leaving());
         for stream in streams.iter().chain([&self.null]) {
             stream.close();
             stream.wait(stream.given());
@@ -172,13 +190,14 @@ impl Context {
 }
 
 thread_local! {
-    /// The handles of the thread's contexts, the current one last.
-    static STACK: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
+    /// The handles of the thread's contexts, the current one last. What runs when a thread or the program ends may call the driver still, so it
+    /// is never dropped.
+    static STACK: ManuallyDrop<RefCell<Vec<u64>>> = const { ManuallyDrop::new(RefCell::new(Vec::new())) };
 }
 
 /// Works on the thread's stack of contexts.
 pub(crate) fn stack<R>(work: impl FnOnce(&mut Vec<u64>) -> R) -> R {
-    STACK.with_borrow_mut(work)
+    STACK.with(|stack| work(&mut stack.borrow_mut()))
 }
 
 /// The current context, unless its error is known already.

@@ -46,6 +46,7 @@ pub(crate) struct Driver {
     pub(crate) nodes: Table<u64>,
     pub(crate) execs: Table<Exec>,
     pub(crate) pools: Table<Pool>,
+    pub(crate) links: Table<crate::engine::exports::Link>,
     pub(crate) handles: crate::engine::exports::Handles,
 }
 
@@ -162,6 +163,7 @@ fn make(setup: &Setup) -> Answer<Driver> {
         nodes: Table::new(0x17),
         execs: Table::new(0x18),
         pools: Table::new(0x19),
+        links: Table::new(0x1a),
         handles: crate::engine::exports::Handles::new(),
     })
 }

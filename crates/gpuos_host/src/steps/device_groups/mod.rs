@@ -7,7 +7,7 @@
 //! version 2 a process ([`mod@ask`]); with its end it leaves the group.
 
 pub mod ask;
-mod v2;
+pub(in crate::steps) mod v2;
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -60,6 +60,16 @@ pub struct Cgroups {
 }
 
 impl Cgroups {
+    /// Where they are mounted.
+    pub(in crate::steps) fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// Slurm's name of the node.
+    pub(in crate::steps) fn node(&self) -> &str {
+        &self.node
+    }
+
     /// Below the folder where the controllers are mounted, `/sys/fs/cgroup` as a rule or `CgroupMountpoint` of
     /// cgroup.conf. Device files are made in `scratch` for a moment. Where several slurmd run on one machine, Slurm
     /// keeps the groups of each apart by the name of its node.

@@ -26,7 +26,7 @@ pub(super) fn mounted(root: &Path) -> bool {
 /// Slurm's scope: `NODE_slurmstepd.scope` where several slurmd run on one machine, else `slurmstepd.scope`, in
 /// system.slice or the `CgroupSlice` of cgroup.conf. Never in a slice of users' sessions or of containers, where others make
 /// groups.
-fn scope(root: &Path, node: &str) -> Option<PathBuf> {
+pub(in crate::steps) fn scope(root: &Path, node: &str) -> Option<PathBuf> {
     let named = |path: &Path| {
         path.file_name()
             .and_then(|name| name.to_str().map(str::to_owned))

@@ -1,9 +1,17 @@
 //! Memory in tiers: what `gpuos_memory::lease` is told, and what is done of what it wants.
 //!
 //! What a job may have follows from slurmctld's record and NVIDIA's library; that it has the option at all, from root's report of its
-//! steps. A program's word counts only for how much of that it wants. [`status`] is what clients see of it.
+//! steps. A program's word counts only for how much of that it wants.
+//!
+//! - [`feed`]: what the broker is told of the machine, and of shares,
+//! - [`figures`]: what programs say of their memory, held against what it can be,
+//! - [`status`]: what clients see of it all,
+//! - `wants`: what is done of what the broker wants, and who hears nothing of it for now.
 
+pub mod feed;
+pub mod figures;
 pub mod status;
+mod wants;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
@@ -12,22 +20,22 @@ use gpuos_core::job::JobId;
 use gpuos_core::step::StepId;
 use gpuos_core::wire::StepMemory;
 use gpuos_memory::lease::{
-    At, Broker, ClientId, Config, Effect as Want, GpuId, Granted, Input, JobId as Number, JobSpec,
-    Place, Record, Refuge, Refused, Supply,
+    At, Broker, ClientId, Config, Effect as Want, GpuId, Input, JobId as Number, JobSpec, Record,
+    Refuge, Supply,
 };
-use gpuos_memory::protocol::{FromProgram, ToProgram, Uuid};
+use gpuos_memory::protocol::{FromProgram, Uuid};
 use gpuos_model::gpu_index::GresGpu;
 use gpuos_model::node_gpu::NodeGpu;
-use gpuos_workload::action::Action;
 use gpuos_workload::job::Job;
 
-use super::effect::{Effect, Effects, Quota, Then};
+use self::feed::Machine;
+use self::figures::Told;
+use super::effect::{Effect, Effects, Then};
 use super::facts::Facts;
 use crate::memory::line::Line;
 use crate::memory::programs::{self, Member, Members, Program};
 use crate::memory::watch::Order;
-use crate::memory::{Notice, Saved};
-use crate::queue::{Task, Why};
+use crate::memory::{Notice, Nvme, Saved};
 
 /// The broker is told of the time so often while somebody has a lease.
 const TICK: Duration = Duration::from_millis(200);
@@ -42,6 +50,32 @@ struct Lent {
     uid: u32,
     /// What it may have. The broker is told when the first of its programs asks.
     spec: Option<JobSpec>,
+    /// It shares its GPUs in turns.
+    in_turns: bool,
+    /// slurmctld has suspended it, by its last word.
+    suspended: bool,
+    /// slurmctld would requeue it.
+    may_requeue: bool,
+}
+
+/// What a process asked for of a GPU.
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    bytes: u64,
+    /// Not all of it has room in the GPU.
+    tiers: bool,
+    /// It was asked for with [`SLACK`].
+    slack: bool,
+    /// Since when a refusal is put off, as other processes of the job may be dead without gpuosd knowing it.
+    put_off: Option<Instant>,
+}
+
+impl Asked {
+    /// What the broker is asked for.
+    fn all(&self) -> u64 {
+        self.bytes
+            .saturating_add(if self.slack { SLACK } else { 0 })
+    }
 }
 
 /// A process with a lease.
@@ -49,14 +83,17 @@ struct Lent {
 struct Holder {
     program: Program,
     line: Option<Line>,
-    /// What it asked for of each GPU, and whether that was with [`SLACK`].
-    asked: BTreeMap<GpuId, (u64, bool)>,
+    /// What it asked for of each GPU.
+    asked: BTreeMap<GpuId, Asked>,
     pinned: bool,
     ending: bool,
-    /// Bytes that went to host memory and came back: when it was parked, and in all by its last word.
+    /// Bytes that went to host memory and came back when it was parked.
     parked: [u64; 2],
-    moved: [u64; 2],
     parks: u64,
+    /// When it was told to park or to come back, and has not; then slurmctld was not asked yet whether its job is suspended.
+    told: Option<Instant>,
+    /// What it says of its memory.
+    says: Told,
 }
 
 /// The memory that the node lends.
@@ -76,15 +113,30 @@ pub struct Memory {
     saved: u64,
     due: Option<Instant>,
     host: u64,
+    nvme: Nvme,
+    /// Bytes a second that a link between GPU and host is taken to have.
+    link: u64,
+    /// Memory of GPUs as NVIDIA's library shows it.
+    cards: BTreeMap<GpuId, u64>,
+    /// What is known of the machine.
+    machine: Machine,
 }
 
 impl Memory {
     /// Begins with what was saved.
-    pub fn restore(saved: Saved, members: Members, host: u64, config: Config) -> Memory {
+    pub fn restore(
+        saved: Saved,
+        members: Members,
+        (host, nvme): (u64, Nvme),
+        config: Config,
+    ) -> Memory {
         let records = saved.journal.iter().map(|line| line.parse::<Record>());
         // A record of another release is of no use; whoever has that lease asks again.
         let records: Vec<Record> = records.filter_map(Result::ok).collect();
         Memory {
+            link: config.rate,
+            cards: BTreeMap::new(),
+            machine: Machine::default(),
             broker: Broker::new(config),
             members,
             supply: Supply::default(),
@@ -97,6 +149,7 @@ impl Memory {
             saved: 0,
             due: None,
             host,
+            nvme,
         }
     }
 
@@ -134,26 +187,37 @@ impl Memory {
     /// slurmctld told of a job.
     pub fn job_received(&mut self, record: &Job, on: &Facts<'_>, fx: &mut Effects) {
         self.supply(on, fx);
+        self.suspended(record, on, fx);
         let mine = self.steps.iter().filter(|(id, _)| id.job == record.id);
         let mine: Vec<StepMemory> = mine.map(|(_, memory)| *memory).collect();
         let number = record.id.number().map(u64::from);
         let (Some(number), false) = (number, mine.is_empty()) else {
             return;
         };
+        if let Some(lent) = self.jobs.get_mut(&record.id)
+            && lent.may_requeue != record.may_requeue
+        {
+            lent.may_requeue = record.may_requeue;
+            let told = Input::MayRequeue(Number(number), record.may_requeue);
+            self.step(told, on, fx);
+        }
         if self.restored.is_some() || self.jobs.contains_key(&record.id) || !record.is_running() {
             return;
         }
         let timeslice = mine.iter().any(|memory| memory.timeslice);
         let bytes = mine.iter().map(|memory| memory.bytes_per_gpu).max();
+        // In turns are GPUs that slurmctld has given in parts, and no others.
         let given = match timeslice {
-            true => record.gpus_on(on.node),
+            true => record.shared_on(on.node),
             false => record.whole_on(on.node),
         };
         let has = |gpu: &&(GpuId, u64)| given.contains(gpu.0.0 as usize);
-        let gpus: Vec<(GpuId, u64)> = self.supply.gpus.iter().filter(has).copied().collect();
+        let cards = self.cards.iter().map(|(gpu, bytes)| (*gpu, *bytes));
+        let gpus: Vec<(GpuId, u64)> = cards.filter(|gpu| has(&gpu)).collect();
         let Some(hbm) = gpus.iter().map(|(_, bytes)| *bytes).min() else {
             return;
         };
+        let share = self.machine.share_of(record);
         let spec = JobSpec {
             job: Number(number),
             gpus: gpus.into_iter().map(|(gpu, _)| gpu).collect(),
@@ -161,12 +225,18 @@ impl Memory {
             host: record.memory_on(on.node) << 20,
             bytes_per_gpu: bytes.unwrap_or(0).saturating_add(SLACK),
             timeslice,
-            account: None,
-            rank: 0,
+            account: share.map(feed::account),
+            rank: share.map_or(0, |share| share.rank.into()),
             guaranteed: 0,
         };
-        let (uid, spec) = (record.uid, Some(spec));
-        self.jobs.insert(record.id.clone(), Lent { uid, spec });
+        let lent = Lent {
+            uid: record.uid,
+            spec: Some(spec),
+            in_turns: timeslice,
+            suspended: false,
+            may_requeue: record.may_requeue,
+        };
+        self.jobs.insert(record.id.clone(), lent);
         self.publish();
     }
 
@@ -189,7 +259,8 @@ impl Memory {
     pub fn on_notice(&mut self, told: Notice, on: &Facts<'_>, fx: &mut Effects) {
         self.supply(on, fx);
         match told {
-            Notice::Came(program, line) => self.came(program, line),
+            Notice::Came(program, line) => self.came(program, line, on),
+            Notice::Pressure(seen) => self.on_pressure(*seen, on, fx),
             Notice::Said(client, number, said) => {
                 if self.is_current(client, number) {
                     self.said(client, said, on, fx);
@@ -204,11 +275,13 @@ impl Memory {
                     self.step(Input::Away(client), on, fx);
                 }
             }
+            Notice::Stopped(client, is) => self.signalled(client, is, on, fx),
             Notice::Gone(client) => {
                 if let Some(holder) = self.holders.remove(&client) {
                     holder.line.iter().for_each(Line::end);
                 }
                 self.step(Input::Gone(client), on, fx);
+                self.ask_again(|_| true, on, fx);
             }
         }
     }
@@ -228,10 +301,13 @@ impl Memory {
     /// Time went by.
     pub fn tick(&mut self, on: &Facts<'_>, fx: &mut Effects) {
         self.supply(on, fx);
+        self.look(on, fx);
         if self.due.is_none_or(|due| on.now.at < due) {
             return;
         }
         self.due = Some(on.now.at + TICK);
+        self.ask_of_the_slow(on, fx);
+        self.ask_again(|since| wants::is_late(since, on), on, fx);
         self.step(Input::Tick, on, fx);
     }
 
@@ -240,8 +316,9 @@ impl Memory {
         line.is_some_and(|line| line.number == number)
     }
 
-    fn came(&mut self, program: Program, line: Line) {
+    fn came(&mut self, program: Program, line: Line, on: &Facts<'_>) {
         let client = programs::client(program.pid, program.started);
+        self.forget_budgets(client);
         let holder = self.holders.entry(client).or_insert_with(|| Holder {
             program,
             line: None,
@@ -249,8 +326,9 @@ impl Memory {
             pinned: false,
             ending: false,
             parked: [0; 2],
-            moved: [0; 2],
             parks: 0,
+            told: None,
+            says: Told::new(on.now.at),
         });
         if let Some(older) = holder.line.replace(line) {
             older.end();
@@ -258,6 +336,7 @@ impl Memory {
     }
 
     fn said(&mut self, client: ClientId, said: FromProgram, on: &Facts<'_>, fx: &mut Effects) {
+        self.is_awake(client, fx);
         let Some(holder) = self.holders.get_mut(&client) else {
             return;
         };
@@ -270,18 +349,35 @@ impl Memory {
                 };
                 self.step(Input::Return(client, at), on, fx);
             }
+            FromProgram::ReturnStowed => {
+                let at = At::Parked(Refuge::Nvme);
+                self.step(Input::Return(client, at), on, fx);
+            }
+            FromProgram::NotParked => self.step(Input::NotParked(client), on, fx),
+            FromProgram::Demoted { bytes } => {
+                self.step(Input::Demoted { client, bytes }, on, fx);
+            }
             FromProgram::Idle => self.step(Input::Idle(client), on, fx),
             FromProgram::Busy => self.step(Input::Busy(client), on, fx),
             FromProgram::Parked { took_ms, moved, .. } => {
+                holder.told = None;
                 holder.parked[0] = holder.parked[0].saturating_add(moved);
                 holder.parks += 1;
                 self.step(Input::Parked { client, took_ms }, on, fx);
             }
             FromProgram::Back { took_ms, moved } => {
+                holder.told = None;
                 holder.parked[1] = holder.parked[1].saturating_add(moved);
                 self.step(Input::Back { client, took_ms }, on, fx);
             }
-            FromProgram::Moved { down, up } => holder.moved = [down, up],
+            FromProgram::Moved { down, up } => holder.says.moved(on.now.at, [down, up]),
+            FromProgram::Figures(figures) => {
+                let view = self.broker.view().clients.into_iter();
+                let own = view.filter(|one| one.client == client);
+                let leases = own.flat_map(|one| one.leases);
+                let bytes = leases.map(|(_, lease)| lease.hbm + lease.host).sum();
+                holder.says.figures(on.now.at, figures, bytes);
+            }
             FromProgram::Pinned => holder.pinned = true,
             // What follows is the end of the connection; a second hello says nothing.
             FromProgram::Bye | FromProgram::Hello { .. } => {}
@@ -304,6 +400,7 @@ impl Memory {
         };
         let gpu = GpuId(number.index() as u32);
         let of = self.jobs.get_mut(&holder.program.job);
+        let may_requeue = of.as_ref().is_none_or(|job| job.may_requeue);
         let told = of.and_then(|job| job.spec.take()).map(|mut spec| {
             // The driver keeps some of what NVML shows. Who says less than that has more in host memory, as far as his job goes.
             if !spec.timeslice && hbm > 0 {
@@ -315,77 +412,33 @@ impl Memory {
         let total = self.supply.gpus.iter().find(|(of, _)| *of == gpu);
         // Only who has something in host memory needs room there to move.
         let tiers = total.is_some_and(|(_, total)| bytes > hbm.min(*total));
-        let asked = if tiers {
-            bytes.saturating_add(SLACK)
-        } else {
-            bytes
+        let asked = Asked {
+            bytes,
+            tiers,
+            slack: tiers,
+            put_off: None,
         };
-        holder.asked.insert(gpu, (bytes, tiers));
+        holder.asked.insert(gpu, asked);
         let ask = Input::Ask {
             client,
             job,
             gpu,
-            bytes: asked,
+            bytes: asked.all(),
         };
-        for input in told.into_iter().chain([ask]) {
+        let may = told
+            .is_some()
+            .then_some(Input::MayRequeue(job, may_requeue));
+        for input in told.into_iter().chain(may).chain([ask]) {
             self.step(input, on, fx);
         }
-    }
-
-    /// What the node has, whenever it is something else.
-    fn supply(&mut self, on: &Facts<'_>, fx: &mut Effects) {
-        let numbers = (0..).map_while(GresGpu::new);
-        let gpus = numbers.zip(&on.health.gpus).filter_map(|(number, gpu)| {
-            let total = gpu.last.as_ref()?.memory_total_mib?;
-            Some((GpuId(number.index() as u32), total << 20))
-        });
-        let (host, nvme) = (self.host, 0);
-        let mut now = Supply {
-            gpus: gpus.collect(),
-            host,
-            nvme,
-        };
-        // One that does not answer for a moment is not gone.
-        for old in &self.supply.gpus {
-            if !now.gpus.iter().any(|(gpu, _)| *gpu == old.0) {
-                now.gpus.push(*old);
-            }
-        }
-        now.gpus.sort_unstable();
-        if now.gpus.is_empty() || now == self.supply {
-            return;
-        }
-        self.supply = now.clone();
-        self.step(Input::Supply(now), on, fx);
-        let Some(records) = self.restored.take() else {
-            return;
-        };
-        // Reports may have come before it was known what there is.
-        let waiting: BTreeSet<&JobId> = self.steps.keys().map(|id| &id.job).collect();
-        for job in waiting {
-            fx.ask_first(Task::Job(job.clone()));
-        }
-        // Nobody has looked after these processes while gpuosd was away.
-        for record in &records {
-            match record {
-                Record::Client(it) => fx.push(Effect::Programs(Order::Watch(it.client))),
-                Record::Job(spec) => {
-                    // One that the table has no more is told to be gone, below.
-                    let job = JobId::from(u32::try_from(spec.job.0).unwrap_or(0));
-                    let uid = on.jobs.jobs.get(&job).map_or(u32::MAX, |held| held.uid);
-                    self.jobs.insert(job, Lent { uid, spec: None });
-                }
-                Record::JobOver(_) | Record::Gone(_) => {}
-            }
-        }
-        self.step(Input::Restored(records), on, fx);
-        self.keep_jobs(on, fx);
     }
 
     /// Tells the broker, and does what it wants, now or when its journal is on the disk.
     fn step(&mut self, input: Input, on: &Facts<'_>, fx: &mut Effects) {
         let wants = self.broker.step(on.now.running_ms, input);
-        if wants.iter().any(|want| matches!(want, Want::Journal(_))) {
+        // Who works where is in the journal: nothing else changes what links are shared by.
+        let changed = wants.iter().any(|want| matches!(want, Want::Journal(_)));
+        if changed {
             self.revision += 1;
             fx.push(Effect::Save(Then::Memory(self.revision)));
         }
@@ -395,6 +448,9 @@ impl Memory {
         let any = !self.holders.is_empty() || !self.broker.view().clients.is_empty();
         self.due = any.then(|| self.due.unwrap_or(on.now.at + TICK));
         self.go_on(on, fx);
+        if changed {
+            self.share_links(on);
+        }
     }
 
     fn go_on(&mut self, on: &Facts<'_>, fx: &mut Effects) {
@@ -406,140 +462,6 @@ impl Memory {
             if let Some((_, want)) = self.pending.pop_front() {
                 self.want(want, on, fx);
             }
-        }
-    }
-
-    fn want(&mut self, want: Want, on: &Facts<'_>, fx: &mut Effects) {
-        let left = |deadline: u64| deadline.saturating_sub(on.now.running_ms);
-        match want {
-            Want::Journal(_) | Want::Move(_) | Want::NoMove(_) => {}
-            Want::Answer {
-                client,
-                gpu,
-                answer,
-            } => self.answer(client, gpu, answer, on, fx),
-            Want::Park {
-                client,
-                deadline_ms,
-                ..
-            } => {
-                let deadline_ms = left(deadline_ms);
-                self.say(client, &ToProgram::Park { deadline_ms });
-            }
-            Want::Turn { client, .. } => self.say(client, &ToProgram::Turn),
-            Want::Demote { client, .. } => {
-                // Programs keep no copies, and nothing of them goes to a disk.
-                self.step(Input::Demoted { client, bytes: 0 }, on, fx);
-            }
-            Want::Notify { client, notice } => {
-                let text = notice.to_string();
-                self.say(client, &ToProgram::Note { text });
-            }
-            Want::End { client, why } => self.end(client, &why.to_string(), fx),
-            Want::Requeue { job, why } => {
-                let Ok(job) = u32::try_from(job.0).map(JobId::from) else {
-                    return;
-                };
-                fx.note(format!("job {job}: {why}"), Some(job.clone()), None);
-                fx.ask(Task::Act(Action::Requeue { job }, Why::Rule));
-            }
-        }
-    }
-
-    fn answer(
-        &mut self,
-        client: ClientId,
-        gpu: GpuId,
-        answer: Result<Granted, Refused>,
-        on: &Facts<'_>,
-        fx: &mut Effects,
-    ) {
-        let Some(holder) = self.holders.get_mut(&client) else {
-            return;
-        };
-        let asked = holder.asked.get_mut(&gpu);
-        let (bytes, slack) = asked.as_deref().copied().unwrap_or((0, false));
-        let found = on.gpus.found().iter();
-        let mut found = found.filter(|found| Some(found.number) == number(gpu));
-        let uuid = found.next().and_then(|found| Uuid::parse(&found.uuid));
-        match answer {
-            Ok(granted) => {
-                let Some(uuid) = uuid else {
-                    return;
-                };
-                let (refuge, wait) = self.standing(client, gpu);
-                let lease = ToProgram::Lease {
-                    gpu: uuid,
-                    hbm: granted.hbm,
-                    host: granted.host,
-                    refuge,
-                    wait,
-                };
-                self.say(client, &lease);
-            }
-            // Without the room for moves it may do: then extents stay where they are.
-            Err(why) if slack && !matches!(why, Refused::NoJob | Refused::NotItsGpu { .. }) => {
-                if let Some(asked) = asked {
-                    asked.1 = false;
-                }
-                let job = Number(holder.program.job.number().unwrap_or(0).into());
-                let ask = Input::Ask {
-                    client,
-                    job,
-                    gpu,
-                    bytes,
-                };
-                self.step(ask, on, fx);
-            }
-            Err(why) => match uuid.filter(|_| !why.is_about_all()) {
-                // Its other GPUs are not concerned.
-                Some(gpu) => {
-                    let why = why.to_string();
-                    self.say(client, &ToProgram::Without { gpu, why });
-                }
-                None => self.refuse(client, &why.to_string()),
-            },
-        }
-    }
-
-    /// Host memory that is kept for what a process has in a GPU's, and whether it has to wait for its turn. Who was told that it has it need
-    /// not: a process with several GPUs asks for each.
-    fn standing(&self, client: ClientId, gpu: GpuId) -> (u64, bool) {
-        let view = self.broker.view();
-        let Some(own) = view.clients.iter().find(|one| one.client == client) else {
-            return (0, false);
-        };
-        let mut leases = own.leases.iter().filter(|(of, _)| *of == gpu);
-        let refuge = leases.next().map_or(0, |(_, lease)| lease.refuge_host);
-        let waits = matches!(own.place, Place::Parked(_) | Place::Parking(_));
-        (refuge, waits)
-    }
-
-    fn end(&mut self, client: ClientId, why: &str, fx: &mut Effects) {
-        fx.push(Effect::Programs(Order::Kill(client)));
-        let Some(holder) = self.holders.get_mut(&client).filter(|it| !it.ending) else {
-            return;
-        };
-        holder.ending = true;
-        let (job, uid) = (holder.program.job.clone(), holder.program.uid);
-        let text = format!("process {} of job {job}: {why}", holder.program.pid);
-        tracing::warn!(%job, uid, "{text}");
-        self.say(client, &ToProgram::Note { text: why.into() });
-        fx.push(Effect::Note {
-            text,
-            job: Some(job),
-            uid: Some(uid),
-            quota: Quota::User(Some(uid)),
-        });
-    }
-
-    fn refuse(&self, client: ClientId, why: &str) {
-        self.say(client, &ToProgram::Refused { why: why.into() });
-    }
-
-    fn say(&self, client: ClientId, what: &ToProgram) {
-        if let Some(line) = self.holders.get(&client).and_then(|it| it.line.as_ref()) {
-            line.say(what);
         }
     }
 

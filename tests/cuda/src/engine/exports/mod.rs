@@ -10,6 +10,7 @@ mod graph;
 mod graph_nodes;
 mod launch;
 mod library;
+mod linker;
 mod memory;
 mod module;
 mod older;
@@ -20,6 +21,7 @@ mod unsupported;
 mod virtual_memory;
 
 pub(crate) use call::{Address, call, enqueue, finish, per_thread, stream_of};
+pub(crate) use linker::Link;
 pub(crate) use virtual_memory::Handles;
 
 /// Writes C functions: each body gives an `Answer`, and panics stay inside. A second name, after a slash, is
@@ -70,6 +72,7 @@ pub(crate) fn all() -> impl Iterator<Item = (&'static str, usize)> {
         graph_nodes::EXPORTS,
         launch::EXPORTS,
         library::EXPORTS,
+        linker::EXPORTS,
         memory::EXPORTS,
         module::EXPORTS,
         older::EXPORTS,

@@ -193,13 +193,8 @@ unsupported! {
     cuLibraryGetManaged
     cuLibraryGetUnifiedFunction
     cuLinkAddData
-    cuLinkAddData_v2
     cuLinkAddFile
-    cuLinkAddFile_v2
-    cuLinkComplete
     cuLinkCreate
-    cuLinkCreate_v2
-    cuLinkDestroy
     cuLogicalEndpointAddDevice
     cuLogicalEndpointBindAddr
     cuLogicalEndpointBindMem

@@ -1,0 +1,329 @@
+//! The socket on which processes hand over what is to be parked: a thread that accepts, and one for each process that moves something.
+//!
+//! The kernel says which process is at the other end; how much it may have, gpuosd. Whatever a process says or sends, it reaches nothing but
+//! its own segment, and takes no more than a thread, a ring that its job pays for, and its turn at the disk.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{ErrorKind, IoSliceMut, Read};
+use std::mem::MaybeUninit;
+use std::net::Shutdown;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use gpuos_core::wire::Peer;
+use gpuos_host::socket::{self, Bucket, Rate};
+use gpuos_host::steps::job_processes::Processes;
+use gpuos_memory::protocol::Lines;
+use gpuos_memory::stow::{FromProgram, SLACK, Session, ToProgram, VERSION};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, recvmsg, send};
+
+use super::leases::Leases;
+use super::pool::{Pool, Work};
+use super::ring::Ring;
+use super::segment::{Folder, Owner};
+
+/// Connections at a time, and those of one user.
+pub(super) const MOST: usize = 32;
+const MOST_OF_ONE: usize = 16;
+/// Those of which it is not known yet whether they may, and those of one user.
+const MOST_GUESTS: usize = 64;
+const MOST_GUESTS_OF_ONE: usize = 8;
+/// Connections that are taken from the queue.
+const ACCEPTS: Rate = Rate {
+    each_second: 200.0,
+    at_once: 100.0,
+};
+/// How long the first line may take, and another one.
+const HELLO: Duration = Duration::from_secs(5);
+const SILENT: Duration = Duration::from_secs(60);
+/// Stack of a connection's thread: it reads short lines.
+const STACK: usize = 256 << 10;
+
+/// What all connections share.
+pub struct Shared {
+    folder: Arc<Folder>,
+    pool: Pool,
+    leases: Box<dyn Leases>,
+    processes: Box<dyn Processes>,
+    open: Mutex<Open>,
+}
+
+/// Who is connected.
+#[derive(Default)]
+struct Open {
+    /// By user.
+    guests: BTreeMap<u32, usize>,
+    /// By process, with its user.
+    members: BTreeMap<Owner, (u32, Arc<UnixStream>)>,
+}
+
+impl Shared {
+    /// Nobody is connected yet.
+    pub fn new(
+        folder: Arc<Folder>,
+        pool: Pool,
+        leases: Box<dyn Leases>,
+        processes: Box<dyn Processes>,
+    ) -> Shared {
+        Shared {
+            folder,
+            pool,
+            leases,
+            processes,
+            open: Mutex::default(),
+        }
+    }
+
+    fn open(&self) -> MutexGuard<'_, Open> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether a process is dead. One that cannot be looked at counts as alive: its bytes are kept.
+    pub fn is_dead(&self, owner: Owner) -> bool {
+        match self.processes.who(owner.pid) {
+            Ok(Some(who)) => who.started != owner.started || who.ended,
+            Ok(None) => true,
+            Err(_) => false,
+        }
+    }
+
+    /// Ends connections of processes that are dead: a child may hold them open, and with them the blocks of what was removed.
+    pub fn end(&self, dead: &BTreeSet<Owner>) {
+        let open = self.open();
+        for (_, stream) in dead.iter().filter_map(|owner| open.members.get(owner)) {
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+    }
+}
+
+/// Takes connections until the process ends.
+pub fn accept(listener: &UnixListener, shared: &Arc<Shared>) {
+    let mut rate = Bucket::full(ACCEPTS, Instant::now());
+    for stream in listener.incoming() {
+        thread::sleep(rate.take_in_advance(Instant::now()));
+        let Ok(stream) = stream else {
+            // Too many open files: they close again.
+            thread::sleep(Duration::from_millis(100));
+            continue;
+        };
+        let Ok(peer) = socket::peer(&stream) else {
+            continue;
+        };
+        let stream = Arc::new(stream);
+        let Some(guest) = Guest::enter(shared, peer.uid) else {
+            say(&stream, &ToProgram::Busy);
+            continue;
+        };
+        let run = move || {
+            let shared = Arc::clone(&guest.shared);
+            if let Err(told) = shared.talk(&stream, peer, guest) {
+                say(&stream, &told);
+            }
+            let _ = stream.shutdown(Shutdown::Both);
+        };
+        let builder = thread::Builder::new().name("park-process".into());
+        let _ = builder.stack_size(STACK).spawn(run);
+    }
+}
+
+/// A place of somebody who is not known yet.
+struct Guest {
+    shared: Arc<Shared>,
+    uid: u32,
+}
+
+impl Guest {
+    fn enter(shared: &Arc<Shared>, uid: u32) -> Option<Guest> {
+        let mut open = shared.open();
+        let all: usize = open.guests.values().sum();
+        let own = open.guests.entry(uid).or_default();
+        if all >= MOST_GUESTS || *own >= MOST_GUESTS_OF_ONE {
+            return None;
+        }
+        *own += 1;
+        Some(Guest {
+            shared: Arc::clone(shared),
+            uid,
+        })
+    }
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        let mut open = self.shared.open();
+        if let Some(count) = open.guests.get_mut(&self.uid) {
+            *count -= 1;
+        }
+        open.guests.retain(|_, count| *count > 0);
+    }
+}
+
+/// A place of a process.
+struct Member<'a> {
+    shared: &'a Shared,
+    owner: Owner,
+    stream: &'a Arc<UnixStream>,
+}
+
+impl Drop for Member<'_> {
+    fn drop(&mut self) {
+        let mut open = self.shared.open();
+        let own = open.members.get(&self.owner);
+        if own.is_some_and(|(_, stream)| Arc::ptr_eq(stream, self.stream)) {
+            open.members.remove(&self.owner);
+        }
+    }
+}
+
+fn refused(why: impl ToString) -> ToProgram {
+    let why = why.to_string();
+    ToProgram::Refused { why }
+}
+
+/// Says something, or ends the connection where that would have to wait.
+fn say(stream: &UnixStream, what: &ToProgram) {
+    let line = what.line();
+    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+    if send(stream, line.as_bytes(), flags) != Ok(line.len()) {
+        let _ = stream.shutdown(Shutdown::Both);
+    }
+}
+
+impl Shared {
+    /// Serves a connection to its end. Answers what it is told if it is not served.
+    fn talk(&self, stream: &Arc<UnixStream>, peer: Peer, guest: Guest) -> Result<(), ToProgram> {
+        let unseen = "gpuos_mover cannot see this process: it runs in another PID namespace";
+        let who = match peer.pid {
+            0 => None,
+            pid => self.processes.who(pid).ok().flatten(),
+        };
+        let who = who
+            .filter(|who| !who.ended)
+            .ok_or_else(|| refused(unseen))?;
+        let owner = Owner {
+            pid: peer.pid,
+            started: who.started,
+        };
+        let timed = stream.set_read_timeout(Some(HELLO));
+        timed.map_err(refused)?;
+        let mut lines = Lines::default();
+        let Some((slots, ring)) = hello(stream, &mut lines) else {
+            let why = "the first line has to be a hello, and come with a ring";
+            return Err(refused(why));
+        };
+        // One that was parked gets its bytes also while gpuosd is not there.
+        let promised = self.leases.limit(owner, peer.uid, Instant::now());
+        let limit = match promised {
+            0 => 0,
+            bytes => bytes.saturating_add(SLACK),
+        };
+        let opened = self.folder.segment(owner, limit);
+        let (segment, length) = opened.map_err(|error| match error.kind() {
+            ErrorKind::NotFound => refused("gpuosd has not promised this process room on NVMe"),
+            _ => refused(format!("NVMe cannot be used: {error}")),
+        })?;
+        let ring = Ring::new(ring, slots)
+            .map_err(|why| refused(format!("the ring is not taken: {why}")))?;
+        let session = Session::new(slots, limit, length)
+            .ok_or_else(|| refused("the ring has too many slots"))?;
+        let _member = self.enter(owner, peer.uid, stream)?;
+        drop(guest);
+        let timed = stream.set_read_timeout(Some(SILENT));
+        timed.map_err(refused)?;
+        say(stream, &ToProgram::Ready { limit });
+        let (ring, segment) = (Arc::new(ring), Arc::new(segment));
+        let session = Arc::new(Mutex::new(session));
+        while let Some(said) = next(stream, &mut lines) {
+            let locked = || session.lock().unwrap_or_else(PoisonError::into_inner);
+            locked().take(&said).map_err(refused)?;
+            if said == FromProgram::Drop {
+                let removed = self.folder.remove(owner);
+                removed.map_err(refused)?;
+                say(stream, &ToProgram::Dropped);
+                return Ok(());
+            }
+            let (session, stream) = (session.clone(), stream.clone());
+            let answer = move |slot, answer| {
+                let mut session = session.lock().unwrap_or_else(PoisonError::into_inner);
+                session.done(slot);
+                drop(session);
+                say(&stream, &answer);
+            };
+            self.pool.give(Work {
+                owner,
+                said,
+                ring: ring.clone(),
+                segment: segment.clone(),
+                answer: Box::new(answer),
+            });
+        }
+        Ok(())
+    }
+
+    /// Takes a place, in that of an older connection of the same process.
+    fn enter<'a>(
+        &'a self,
+        owner: Owner,
+        uid: u32,
+        stream: &'a Arc<UnixStream>,
+    ) -> Result<Member<'a>, ToProgram> {
+        let mut open = self.open();
+        if let Some((_, older)) = open.members.remove(&owner) {
+            let _ = older.shutdown(Shutdown::Both);
+        }
+        let own = open.members.values().filter(|(of, _)| *of == uid).count();
+        if open.members.len() >= MOST || own >= MOST_OF_ONE {
+            return Err(ToProgram::Busy);
+        }
+        open.members.insert(owner, (uid, Arc::clone(stream)));
+        Ok(Member {
+            shared: self,
+            owner,
+            stream,
+        })
+    }
+}
+
+/// The first line, with the ring: how many slots it has, and the file.
+fn hello(stream: &Arc<UnixStream>, lines: &mut Lines) -> Option<(u32, OwnedFd)> {
+    let mut bytes = [0; 512];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut into = [IoSliceMut::new(&mut bytes)];
+    let got = recvmsg(&**stream, &mut into, &mut control, RecvFlags::CMSG_CLOEXEC).ok()?;
+    let mut files = Vec::new();
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = message {
+            files.extend(rights);
+        }
+    }
+    let mut files = files.into_iter();
+    let ring = files.next().filter(|_| files.len() == 0)?;
+    lines.push(&bytes[..got.bytes]);
+    match next(stream, lines)? {
+        FromProgram::Hello {
+            version: VERSION,
+            slots,
+        } => Some((slots, ring)),
+        _ => None,
+    }
+}
+
+/// The next message; `None`: there is none any more, or what came is none. Files that come with it are closed by the kernel.
+fn next(mut stream: &UnixStream, lines: &mut Lines) -> Option<FromProgram> {
+    let mut bytes = [0; 1024];
+    loop {
+        if let Some(line) = lines.next_line().ok()? {
+            return FromProgram::parse(&line).ok();
+        }
+        match stream.read(&mut bytes) {
+            Ok(0) => return None,
+            Ok(count) => lines.push(&bytes[..count]),
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(_) => return None,
+        }
+    }
+}

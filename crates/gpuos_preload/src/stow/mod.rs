@@ -1,0 +1,466 @@
+//! What is parked on NVMe: extents go to gpuos_mover piece by piece, and come back before the process's turn.
+//!
+//! All of it happens while the gate is sealed. An extent is given up when all of its pieces are written, and not before: until then its bytes are
+//! where they were. What is gone has addresses and no memory; its tier in the table stays what it was, for that is where it comes back to.
+//! gpuos_mover may end and be started anew at any time: what it has not confirmed is handed over again, and what it has it finds.
+
+mod line;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::{Duration, Instant};
+
+use gpuos_memory::stow::{Digest, FromProgram, PIECE, ToProgram};
+use gpuos_memory::table::{State, Tier};
+
+use crate::device::Device;
+use crate::driver::code;
+use crate::memory::{self, Memory};
+use crate::mutant::{self, Mutant};
+use crate::range::{Extent, Stowed};
+use crate::vmm::{self, Answer};
+use crate::{mover, process};
+pub(crate) use line::forget;
+use line::{Line, Trouble};
+
+/// So long gpuos_mover is looked for when something is to go there, ...
+const PATIENCE: Duration = Duration::from_secs(30);
+/// ... and when something is there that would be lost. gpuosd ends who is not back in time.
+const HOPE: Duration = Duration::from_secs(600);
+/// So often something is begun anew when a connection is lost.
+const TRIES: usize = 100;
+/// Between two looks.
+const AGAIN: Duration = Duration::from_millis(200);
+
+/// The process's segment.
+#[derive(Debug)]
+pub(crate) struct Segment {
+    /// gpuos_mover's socket.
+    path: String,
+    /// Where what comes next goes.
+    next: u64,
+}
+
+/// An extent, for a copy.
+#[derive(Clone, Copy)]
+struct Part {
+    number: u32,
+    at: u64,
+    bytes: u64,
+    context: u64,
+    stream: u64,
+}
+
+impl Part {
+    /// Offset and length of its pieces.
+    fn pieces(&self) -> impl Iterator<Item = (u64, u64)> + use<> {
+        let bytes = self.bytes;
+        let starts = (0..bytes.div_ceil(PIECE)).map(|nth| nth * PIECE);
+        starts.map(move |start| (start, PIECE.min(bytes - start)))
+    }
+}
+
+impl Segment {
+    /// One that is empty.
+    pub(crate) fn new(path: String) -> Segment {
+        Segment { path, next: 0 }
+    }
+
+    /// Connects, and looks for gpuos_mover where it is not there.
+    fn connect(&self, deadline: Instant) -> Result<Line, String> {
+        loop {
+            match Line::connect(&self.path) {
+                Ok(line) => return Ok(line),
+                Err(Trouble::No(why)) => return Err(why),
+                Err(Trouble::Lost(why)) if Instant::now() >= deadline => return Err(why),
+                Err(Trouble::Lost(_)) => std::thread::sleep(AGAIN),
+            }
+        }
+    }
+
+    /// Does something over a connection, and again over another one where that is lost.
+    fn over<T>(
+        &self,
+        patience: Duration,
+        mut what: impl FnMut(&mut Line) -> Result<T, Trouble>,
+    ) -> Result<T, String> {
+        let mut last = String::new();
+        for _ in 0..TRIES {
+            let mut line = self.connect(Instant::now() + patience)?;
+            match what(&mut line) {
+                Ok(done) => return Ok(done),
+                Err(Trouble::No(why)) => return Err(why),
+                Err(Trouble::Lost(why)) => last = why,
+            }
+        }
+        Err(last)
+    }
+
+    /// Brings extents to NVMe. Answers their bytes.
+    ///
+    /// # Errors
+    /// Something does not go there: why. What has gone stays there.
+    pub(crate) fn put(&mut self, numbers: &[u32]) -> Result<u64, String> {
+        let mut places = BTreeMap::new();
+        let mut bytes = 0;
+        for number in numbers {
+            if let Some(part) = part(&mut memory::lock(), *number) {
+                places.insert(*number, self.next);
+                self.next += part.bytes;
+                bytes += part.bytes;
+            }
+        }
+        if places.is_empty() {
+            return Ok(0);
+        }
+        let end = self.next;
+        let put = self.over(PATIENCE, |line| {
+            if end > line.limit {
+                let why = "it takes more of NVMe than gpuosd has promised";
+                return Err(Trouble::No(why.into()));
+            }
+            put_all(line, &places)
+        });
+        if put.is_err() && stowed(&memory::lock()).is_empty() {
+            self.next = 0;
+        }
+        put.map(|()| bytes)
+    }
+
+    /// Brings everything back and gives the segment up: to where it was, to the memory of GPUs what is of `up`, or all of it to `to`. Answers
+    /// the bytes that came. What does not come is lost: work that touches it fails.
+    pub(crate) fn get(&mut self, up: &BTreeSet<u32>, to: Option<Tier>) -> u64 {
+        let before = stowed(&memory::lock()).len();
+        if before == 0 && self.next == 0 {
+            return 0;
+        }
+        let mut came = 0;
+        let got = self.over(HOPE, |line| get_all(line, (up, to), &mut came));
+        if let Err(why) = got {
+            let left = stowed(&memory::lock());
+            left.into_iter().for_each(|number| lose(number, &why));
+        }
+        self.next = 0;
+        came
+    }
+}
+
+/// Copies pieces to the ring and gives up what is written.
+fn put_all(line: &mut Line, places: &BTreeMap<u32, u64>) -> Result<(), Trouble> {
+    /// An extent on its way.
+    struct Going {
+        part: Part,
+        left: usize,
+        digests: Vec<Digest>,
+    }
+    let mut going: BTreeMap<u32, Going> = BTreeMap::new();
+    let mut slots: BTreeMap<u32, (u32, usize)> = BTreeMap::new();
+    let hear = |line: &mut Line,
+                going: &mut BTreeMap<u32, Going>,
+                slots: &mut BTreeMap<u32, (u32, usize)>| {
+        let (slot, digest) = match line.next()? {
+            ToProgram::Done { slot, digest } => (slot, digest),
+            ToProgram::Failed { why, .. } => return Err(Trouble::No(why)),
+            ToProgram::Refused { why } => return Err(Trouble::No(why)),
+            _ => return Err(strange()),
+        };
+        let (number, nth) = slots.remove(&slot).ok_or_else(strange)?;
+        line.give(slot);
+        if let Some(one) = going.get_mut(&number) {
+            one.digests[nth] = digest;
+            one.left -= 1;
+            if one.left == 0 {
+                let digests = std::mem::take(&mut one.digests);
+                let at = places[&number];
+                give_up(&mut memory::lock(), &one.part, Stowed { at, digests });
+                going.remove(&number);
+            }
+        }
+        Ok(())
+    };
+    for (number, at) in places {
+        // What is there already was confirmed before a connection was lost.
+        let Some(part) = part(&mut memory::lock(), *number) else {
+            continue;
+        };
+        line.register(part.context);
+        let count = part.pieces().count();
+        going.insert(
+            *number,
+            Going {
+                part,
+                left: count,
+                digests: vec![Digest([0; 32]); count],
+            },
+        );
+        for (nth, (start, bytes)) in part.pieces().enumerate() {
+            let slot = loop {
+                match line.slot() {
+                    Some(slot) => break slot,
+                    None => hear(line, &mut going, &mut slots)?,
+                }
+            };
+            let to = line.address(slot);
+            let copied = mutant::is(Mutant::StowNothing)
+                || vmm::within(part.context, || {
+                    vmm::download(to, part.at + start, bytes, part.stream)?;
+                    vmm::finish(part.stream)
+                })
+                .is_ok();
+            if !copied {
+                return Err(Trouble::No("the driver does not copy it".into()));
+            }
+            slots.insert(slot, (*number, nth));
+            line.say(&FromProgram::Put {
+                slot,
+                at: at + start,
+                bytes,
+            })?;
+        }
+    }
+    while !line.is_idle() {
+        hear(line, &mut going, &mut slots)?;
+    }
+    Ok(())
+}
+
+/// An extent that comes back.
+struct Coming {
+    part: Part,
+    /// Pieces that are not there yet.
+    left: usize,
+}
+
+/// Brings back what is on NVMe, and gives the segment up.
+fn get_all(
+    line: &mut Line,
+    (up, to): (&BTreeSet<u32>, Option<Tier>),
+    came: &mut u64,
+) -> Result<(), Trouble> {
+    let mut waiting = stowed(&memory::lock()).into_iter();
+    // Pieces of extents that have memory again: extent, offset, length, place and digest.
+    let mut pieces: VecDeque<(u32, u64, u64, u64, Digest)> = VecDeque::new();
+    let mut coming: BTreeMap<u32, Coming> = BTreeMap::new();
+    let mut slots: BTreeMap<u32, (u32, u64, u64)> = BTreeMap::new();
+    loop {
+        while let Some(slot) = line.slot() {
+            while pieces.is_empty()
+                && let Some(number) = waiting.next()
+            {
+                let to = to.or(up.contains(&number).then_some(Tier::Hbm));
+                let taken = take_back(&mut memory::lock(), number, to);
+                let Some((part, stowed)) = taken else {
+                    lose(number, "the driver has no memory for it");
+                    continue;
+                };
+                line.register(part.context);
+                let all = part.pieces().zip(stowed.digests);
+                let all = all.map(|((start, bytes), digest)| {
+                    (number, start, bytes, stowed.at + start, digest)
+                });
+                pieces.extend(all);
+                let left = pieces.len();
+                coming.insert(number, Coming { part, left });
+            }
+            let Some((number, start, bytes, at, digest)) = pieces.pop_front() else {
+                line.give(slot);
+                break;
+            };
+            slots.insert(slot, (number, start, bytes));
+            line.say(&FromProgram::Get {
+                slot,
+                at,
+                bytes,
+                digest,
+            })?;
+        }
+        if slots.is_empty() {
+            break;
+        }
+        let (slot, failed) = match line.next()? {
+            ToProgram::Done { slot, .. } => (slot, None),
+            ToProgram::Failed { slot, why } => (slot, Some(why)),
+            _ => return Err(strange()),
+        };
+        let (number, start, bytes) = slots.remove(&slot).ok_or_else(strange)?;
+        let Some(one) = coming.get_mut(&number) else {
+            return Err(strange());
+        };
+        let (from, part) = (line.address(slot), one.part);
+        let failed = failed.or_else(|| {
+            let copied = mutant::is(Mutant::UnstowNothing)
+                || vmm::within(part.context, || {
+                    vmm::upload(part.at + start, from, bytes, part.stream)?;
+                    vmm::finish(part.stream)
+                })
+                .is_ok();
+            (!copied).then(|| "the driver does not copy it".into())
+        });
+        if let Some(why) = failed {
+            lose(number, &why);
+            // Its other pieces are on their way, and nobody wants them any more.
+            return Err(Trouble::Lost(why));
+        }
+        line.give(slot);
+        one.left -= 1;
+        if one.left == 0 {
+            has_come(&mut memory::lock(), number);
+            *came += part.bytes;
+            coming.remove(&number);
+        }
+    }
+    line.say(&FromProgram::Drop)?;
+    match line.next()? {
+        ToProgram::Dropped => Ok(()),
+        _ => Err(strange()),
+    }
+}
+
+fn strange() -> Trouble {
+    Trouble::No("gpuos_mover answers something else".into())
+}
+
+fn lose(number: u32, why: &str) {
+    let mut memory = memory::lock();
+    if let Some(part) = describe(&mut memory, number) {
+        process::say(format_args!(
+            "{} MiB at {:#x} cannot be had back from NVMe ({why}): work that touches them fails",
+            part.bytes >> 20,
+            part.at
+        ));
+    }
+    forget_bytes(&mut memory, number);
+}
+
+/// An extent that has memory and can go: what a program maps itself may be mapped anywhere, and stays in host memory.
+fn part(memory: &mut Memory, number: u32) -> Option<Part> {
+    memory.movable(number)?;
+    let (start, _) = (*memory.numbers.get(number as usize)?)?;
+    if memory.ranges.get(&start)?.held.is_some() {
+        return None;
+    }
+    describe(memory, number)
+}
+
+fn describe(memory: &mut Memory, number: u32) -> Option<Part> {
+    let (start, at) = (*memory.numbers.get(number as usize)?)?;
+    let range = memory.ranges.get(&start)?;
+    let context = range.context;
+    let extent = &range.extents[at];
+    let (at, bytes) = (extent.at, extent.bytes);
+    let stream = memory.stream(context)?;
+    Some(Part {
+        number,
+        at,
+        bytes,
+        context,
+        stream,
+    })
+}
+
+/// Extents that are on NVMe.
+fn stowed(memory: &Memory) -> Vec<u32> {
+    let ranges = memory.ranges.values().flat_map(|range| &range.extents);
+    let stowed = ranges.filter(|extent| extent.stowed.is_some());
+    stowed.map(|extent| extent.number).collect()
+}
+
+fn extent(memory: &mut Memory, number: u32) -> Option<&mut Extent> {
+    let (start, at) = (*memory.numbers.get(number as usize)?)?;
+    Some(&mut memory.ranges.get_mut(&start)?.extents[at])
+}
+
+/// Its memory goes to others: its bytes are on NVMe.
+fn give_up(memory: &mut Memory, part: &Part, stowed: Stowed) {
+    let Some(extent) = extent(memory, part.number) else {
+        return;
+    };
+    let _ = vmm::unmap(extent.at, extent.bytes);
+    vmm::release(std::mem::take(&mut extent.handle));
+    extent.stowed = Some(stowed);
+    mover::went(extent.bytes);
+}
+
+/// Gives it memory, in its tier or in that one. `None`: there is none.
+fn take_back(memory: &mut Memory, number: u32, to: Option<Tier>) -> Option<(Part, Stowed)> {
+    let (start, at) = (*memory.numbers.get(number as usize)?)?;
+    let range = memory.ranges.get_mut(&start)?;
+    let device = memory.devices.get_mut(&range.device)?.as_mut()?;
+    let extent = &mut range.extents[at];
+    let stowed = extent.stowed.clone()?;
+    // A connection may have been lost since.
+    if extent.handle == 0 {
+        let sharers = device.sharers(range.device);
+        let handle = create(device, range.device, extent, to).ok()?;
+        let shown = vmm::map(extent.at, extent.bytes, handle, 0)
+            .and_then(|()| vmm::access(extent.at, extent.bytes, &sharers));
+        if shown.is_err() {
+            let _ = vmm::unmap(extent.at, extent.bytes);
+            vmm::release(handle);
+            return None;
+        }
+        extent.handle = handle;
+    }
+    Some((describe(memory, number)?, stowed))
+}
+
+/// Its bytes are there.
+fn has_come(memory: &mut Memory, number: u32) {
+    if let Some(extent) = extent(memory, number) {
+        extent.stowed = None;
+        let bytes = extent.bytes;
+        mover::came(bytes);
+    }
+}
+
+/// Its bytes are nowhere. Nothing else is ever seen in their place: it has no memory.
+fn forget_bytes(memory: &mut Memory, number: u32) {
+    if let Some(extent) = extent(memory, number) {
+        extent.stowed = None;
+        if extent.handle != 0 {
+            let _ = vmm::unmap(extent.at, extent.bytes);
+            vmm::release(std::mem::take(&mut extent.handle));
+        }
+    }
+}
+
+/// Physical memory for an extent that comes back: in its tier or in that one, and in host memory where the GPU has less than was granted.
+fn create(there: &mut Device, device: i32, extent: &Extent, to: Option<Tier>) -> Answer<u64> {
+    let (id, bytes) = (extent.id, extent.bytes);
+    let own = match there.table.state(id) {
+        Ok(State::Host) => Tier::Host,
+        _ => Tier::Hbm,
+    };
+    let mut tier = to.unwrap_or(own);
+    let begun = tier != own && there.table.begin(id, tier).is_ok();
+    if tier == Tier::Hbm && own == Tier::Host && !begun {
+        tier = Tier::Host;
+    }
+    let made = vmm::create(bytes, there.place(device, tier));
+    if begun {
+        let _ = there.table.end(id, made.is_ok());
+        if there.table.state(id) == Ok(State::HbmWithShadow) {
+            let _ = there.table.drop_shadow(id);
+        }
+    }
+    match made {
+        Err(code::OUT_OF_MEMORY) if tier == Tier::Hbm => {
+            // Where the books have no room for it, they have it where it was: that is a matter of speed alone.
+            if own == Tier::Hbm && there.table.begin(id, Tier::Host).is_ok() {
+                let _ = there.table.end(id, true);
+            }
+            vmm::create(bytes, there.place(device, Tier::Host))
+        }
+        made => made,
+    }
+}
+
+/// Of these extents, bytes that are on NVMe.
+pub(crate) fn gone(numbers: &[u32]) -> u64 {
+    let mut memory = memory::lock();
+    let mut bytes = 0;
+    for number in numbers {
+        let gone = extent(&mut memory, *number).filter(|it| it.stowed.is_some());
+        bytes += gone.map_or(0, |extent| extent.bytes);
+    }
+    bytes
+}

@@ -1,0 +1,270 @@
+//! What the broker is told of the machine: how host memory is doing, what of GPUs others use who ask nobody, whose jobs are guaranteed what,
+//! and what moves may take of links.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use gpuos_config::gpuos_toml::{MemoryConfig, MemoryShare};
+use gpuos_core::isolation::Process;
+use gpuos_core::job::JobId;
+use gpuos_memory::lease::{
+    AccountId, ClientId, GpuId, Input, JobId as Number, Place, Record, Share, Supply,
+};
+use gpuos_memory::protocol::{ToProgram, Uuid};
+use gpuos_model::gpu_index::GresGpu;
+use gpuos_workload::job::Job;
+
+use super::super::effect::{Effect, Effects};
+use super::super::facts::Facts;
+use super::{Lent, Memory, number};
+use crate::memory::pressure::{Order, Seen};
+use crate::memory::programs;
+use crate::memory::watch;
+use crate::queue::Task;
+
+/// What there is of memory is told in steps of so many bytes: what a driver keeps for contexts changes all the time.
+const STEP: u64 = 64 << 20;
+
+/// What is known of the machine, and was told of it.
+#[derive(Debug, Default)]
+pub struct Machine {
+    config: MemoryConfig,
+    /// Who is looked at.
+    order: Order,
+    /// What was seen last.
+    pub seen: Seen,
+    /// Host memory that may be lent, as far as what others use is known.
+    pub lendable: Option<u64>,
+    /// Of each GPU, what others use who ask nobody.
+    pub others: BTreeMap<GpuId, u64>,
+    /// What programs were told that they may move over a link for which nobody waits, in bytes a second.
+    budgets: BTreeMap<(ClientId, GpuId), u64>,
+}
+
+impl Machine {
+    /// The share that counts for a job, by slurmctld's record of it.
+    pub fn share_of(&self, record: &Job) -> Option<&MemoryShare> {
+        let Job {
+            account,
+            partitions,
+            qos,
+            ..
+        } = record;
+        self.config.share_of(account, partitions, qos)
+    }
+}
+
+/// The broker's number of a share.
+pub fn account(share: &MemoryShare) -> AccountId {
+    AccountId(share.number())
+}
+
+impl Memory {
+    /// gpuos.toml was read. Jobs keep the share that they began with, and its sizes are the new ones at once.
+    pub fn configured(&mut self, config: &MemoryConfig, on: &Facts<'_>, fx: &mut Effects) {
+        let mut tell: BTreeMap<AccountId, Share> = BTreeMap::new();
+        for gone in &self.machine.config.shares {
+            tell.insert(account(gone), Share::default());
+        }
+        for share in &config.shares {
+            let sizes = Share {
+                guaranteed: share.guaranteed_mib << 20,
+                at_most: share.at_most_mib.map_or(u64::MAX, |mib| mib << 20),
+            };
+            tell.insert(account(share), sizes);
+        }
+        self.machine.config = config.clone();
+        // Contexts of programs stay on a GPU that jobs have in turns.
+        let bytes = u64::from(config.reserve_mib) << 20;
+        self.step(Input::Reserve(bytes), on, fx);
+        for (account, sizes) in tell {
+            self.step(Input::Account(account, sizes), on, fx);
+        }
+        let marks = Input::Marks {
+            high: u64::from(config.pressure_begins) * 10,
+            low: u64::from(config.pressure_ends) * 10,
+            stalled: config.stalled_begins * 10,
+        };
+        self.step(marks, on, fx);
+    }
+
+    /// What the node has, whenever it is something else.
+    pub(super) fn supply(&mut self, on: &Facts<'_>, fx: &mut Effects) {
+        let numbers = (0..).map_while(GresGpu::new);
+        let gpus = numbers.zip(&on.health.gpus).filter_map(|(number, gpu)| {
+            let total = gpu.last.as_ref()?.memory_total_mib?;
+            Some((GpuId(number.index() as u32), total << 20))
+        });
+        self.cards.extend(gpus);
+        let others = |gpu: &GpuId| self.machine.others.get(gpu).copied().unwrap_or(0);
+        let cards = self.cards.iter();
+        let gpus = cards.map(|(gpu, all)| (*gpu, all.saturating_sub(others(gpu))));
+        let (host, nvme) = (self.machine.lendable.unwrap_or(self.host), self.nvme.bytes);
+        // One that does not answer for a moment is not gone: it is among the cards still.
+        let now = Supply {
+            gpus: gpus.collect(),
+            host,
+            nvme,
+        };
+        if now.gpus.is_empty() || now == self.supply {
+            return;
+        }
+        self.supply = now.clone();
+        self.step(Input::Supply(now), on, fx);
+        let Some(records) = self.restored.take() else {
+            return;
+        };
+        // Reports may have come before it was known what there is.
+        let waiting: BTreeSet<&JobId> = self.steps.keys().map(|id| &id.job).collect();
+        for job in waiting {
+            fx.ask_first(Task::Job(job.clone()));
+        }
+        // Nobody has looked after these processes while gpuosd was away.
+        for record in &records {
+            match record {
+                Record::Client(it) => {
+                    fx.push(Effect::Programs(watch::Order::Watch(it.client)));
+                    fx.push(Effect::Programs(watch::Order::Follow(it.client)));
+                }
+                Record::Job(spec) => {
+                    // One that the table has no more is told to be gone, below.
+                    let job = JobId::from(u32::try_from(spec.job.0).unwrap_or(0));
+                    let uid = on.jobs.jobs.get(&job).map_or(u32::MAX, |held| held.uid);
+                    let lent = Lent {
+                        uid,
+                        spec: None,
+                        in_turns: spec.timeslice,
+                        suspended: false,
+                        may_requeue: true,
+                    };
+                    self.jobs.insert(job, lent);
+                }
+                Record::JobOver(_) | Record::Gone(_) => {}
+            }
+        }
+        self.step(Input::Restored(records), on, fx);
+        self.keep_jobs(on, fx);
+    }
+
+    /// The thread that looks at host memory has looked.
+    pub fn on_pressure(&mut self, seen: Seen, on: &Facts<'_>, fx: &mut Effects) {
+        self.machine.lendable = seen.host.all.map(|room| {
+            let all = room.available.saturating_add(self.used(&seen));
+            all.min(self.host) / STEP * STEP
+        });
+        if let Some(room) = seen.host.tightest(&seen.near) {
+            let told = Input::Pressure {
+                free: room.available,
+                total: room.total,
+                stalled: seen.host.stalled.unwrap_or(0),
+            };
+            self.step(told, on, fx);
+        }
+        for (job, memory) in &seen.jobs {
+            let (Some(number), Some(limit)) = (job.number(), memory.limit) else {
+                continue;
+            };
+            let told = Input::JobPressure {
+                job: Number(number.into()),
+                free: limit.saturating_sub(memory.used),
+                total: limit,
+                stalled: memory.stalled.unwrap_or(0),
+            };
+            self.step(told, on, fx);
+        }
+        self.machine.seen = seen;
+        self.supply(on, fx);
+    }
+
+    /// Host memory that programs with leases use, as far as it is known: of a job not more than its control group has, nor than was promised.
+    fn used(&self, seen: &Seen) -> u64 {
+        let mut promised: BTreeMap<Number, u64> = BTreeMap::new();
+        for client in self.broker.view().clients {
+            let all = client.leases.iter();
+            let all = all.map(|(_, lease)| lease.host.saturating_add(lease.refuge_host));
+            *promised.entry(client.job).or_default() += all.sum::<u64>();
+        }
+        let measured = |number: &Number| {
+            let mut jobs = seen.jobs.iter();
+            let own = jobs.find(|(job, _)| job.number().map(u64::from) == Some(number.0));
+            own.map_or(u64::MAX, |(_, memory)| memory.used)
+        };
+        let parts = promised
+            .iter()
+            .map(|(job, bytes)| measured(job).min(*bytes));
+        parts.sum()
+    }
+
+    /// Processes were seen on GPUs: what those use who are no programs of jobs with memory in tiers is not promised to anybody.
+    pub fn on_gpus(&mut self, seen: &[Process], on: &Facts<'_>, fx: &mut Effects) {
+        let mut others: BTreeMap<GpuId, u64> = BTreeMap::new();
+        let view = self.broker.view();
+        for process in seen {
+            let client = programs::client(process.pid, process.started);
+            let known = self.holders.contains_key(&client)
+                || view.clients.iter().any(|one| one.client == client);
+            if let (Some(mib), false) = (process.memory_mib, known) {
+                let gpu = GpuId(process.gpu.index() as u32);
+                *others.entry(gpu).or_default() += mib << 20;
+            }
+        }
+        for bytes in others.values_mut() {
+            *bytes = bytes.div_ceil(STEP) * STEP;
+        }
+        if others != self.machine.others {
+            self.machine.others = others;
+            self.supply(on, fx);
+        }
+    }
+
+    /// Has looked at whom there is now.
+    pub(super) fn look(&mut self, on: &Facts<'_>, fx: &mut Effects) {
+        let jobs = self.jobs.iter().map(|(job, lent)| (job.clone(), lent.uid));
+        let mut order = Order {
+            jobs: jobs.collect(),
+            gpus: Vec::new(),
+        };
+        if !order.jobs.is_empty() {
+            let found = on.gpus.found().iter();
+            order.gpus = found.map(|gpu| gpu.pci.clone()).collect();
+        }
+        if order != self.machine.order {
+            self.machine.order = order.clone();
+            fx.push(Effect::LookAtMemory(order));
+        }
+    }
+
+    /// Tells programs what they may move over links for which nobody waits, where that is something else than before: an equal part for each
+    /// that works there.
+    pub(super) fn share_links(&mut self, on: &Facts<'_>) {
+        let mut works: BTreeMap<GpuId, Vec<ClientId>> = BTreeMap::new();
+        for client in self.broker.view().clients {
+            if client.place == Place::Resident {
+                for (gpu, _) in &client.leases {
+                    works.entry(*gpu).or_default().push(client.client);
+                }
+            }
+        }
+        let all = self.link / 100 * u64::from(self.machine.config.link_ahead);
+        let mut budgets = BTreeMap::new();
+        for (gpu, clients) in works {
+            let each = all / clients.len().max(1) as u64;
+            budgets.extend(clients.into_iter().map(|client| ((client, gpu), each)));
+        }
+        let before = std::mem::replace(&mut self.machine.budgets, budgets);
+        for ((client, gpu), rate) in &self.machine.budgets {
+            let mut found = on.gpus.found().iter();
+            let found = found.find(|found| Some(found.number) == number(*gpu));
+            let uuid = found.and_then(|found| Uuid::parse(&found.uuid));
+            if before.get(&(*client, *gpu)) != Some(rate)
+                && let Some(gpu) = uuid
+            {
+                self.say(*client, &ToProgram::Budget { gpu, rate: *rate });
+            }
+        }
+    }
+
+    /// A connection is new: what its program was told before does not count.
+    pub(super) fn forget_budgets(&mut self, client: ClientId) {
+        self.machine.budgets.retain(|(of, _), _| *of != client);
+    }
+}

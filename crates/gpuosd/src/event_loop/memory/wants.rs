@@ -1,0 +1,363 @@
+//! What the broker wants done: what programs are told, and who is ended or requeued.
+//!
+//! Some hear nothing for now: slurmctld has suspended their job, or a signal has stopped them. The broker asks nothing of them meanwhile, and
+//! ends none for not having answered. That a process is stopped the kernel says. Whether its job is suspended slurmctld says: it is asked when
+//! a process is stopped or goes on, and when one takes long for what it was told, since control groups freeze processes without the kernel's
+//! word for it.
+
+use std::time::{Duration, Instant};
+
+use gpuos_core::job::JobId;
+use gpuos_memory::lease::{
+    ClientId, Demote, Effect as Want, GpuId, Granted, Input, JobId as Number, Notice as Said,
+    Place, Refuge, Refused,
+};
+use gpuos_memory::protocol::{Short, ToProgram, Uuid};
+use gpuos_workload::action::Action;
+use gpuos_workload::job::{Job, JobState};
+
+use super::super::effect::{Effect, Effects, Quota};
+use super::super::facts::Facts;
+use super::{Memory, number};
+use crate::memory::watch::Order;
+use crate::queue::{Task, Why};
+
+/// Who has not parked, or come back, after so long may be suspended: slurmctld is asked.
+const SLOW: Duration = Duration::from_secs(3);
+/// For so long a process waits for others of its job to be dead, rather than to be refused what they have: a script starts a program again in
+/// the moment in which the earlier one has ended. Programs wait 10 s for an answer.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// A refusal that was put off is due.
+pub(super) fn is_late(since: Instant, on: &Facts<'_>) -> bool {
+    on.now.at.saturating_duration_since(since) >= PATIENCE
+}
+
+impl Memory {
+    pub(super) fn want(&mut self, want: Want, on: &Facts<'_>, fx: &mut Effects) {
+        let left = |deadline: u64| deadline.saturating_sub(on.now.running_ms);
+        match want {
+            Want::Journal(_) | Want::Move(_) | Want::NoMove(_) => {}
+            Want::Answer {
+                client,
+                gpu,
+                answer,
+            } => self.answer(client, gpu, answer, on, fx),
+            Want::Park {
+                client,
+                to,
+                nvme,
+                deadline_ms,
+            } => {
+                let deadline_ms = left(deadline_ms);
+                let park = match nvme {
+                    0 => ToProgram::Park { deadline_ms },
+                    bytes => ToProgram::Stow {
+                        deadline_ms,
+                        bytes,
+                        all: to == Refuge::Nvme,
+                        mover: self.nvme.mover.clone(),
+                    },
+                };
+                if !self.tell(client, &park, on) && nvme > 0 {
+                    self.step(Input::NotParked(client), on, fx);
+                }
+            }
+            Want::Turn { client, .. } => {
+                self.tell(client, &ToProgram::Turn, on);
+            }
+            Want::Lease {
+                client,
+                gpu,
+                granted,
+            } => self.lease(client, gpu, granted, on),
+            Want::Demote {
+                client,
+                what: Demote::Clean,
+                deadline_ms,
+            } => {
+                let deadline_ms = left(deadline_ms);
+                // A program of an earlier release keeps no copies.
+                if !self.say(client, &ToProgram::Trim { deadline_ms }) {
+                    self.step(Input::Demoted { client, bytes: 0 }, on, fx);
+                }
+            }
+            Want::Demote {
+                client,
+                deadline_ms,
+                ..
+            } => {
+                let demote = ToProgram::Demote {
+                    deadline_ms: left(deadline_ms),
+                    bytes: self.leaving(client),
+                    mover: self.nvme.mover.clone(),
+                };
+                if !self.tell(client, &demote, on) {
+                    self.step(Input::Demoted { client, bytes: 0 }, on, fx);
+                }
+            }
+            Want::Notify { client, notice } => {
+                let short = match notice {
+                    Said::Pressure | Said::NoRequeue => Some(Short::Node),
+                    Said::JobPressure => Some(Short::Job),
+                    Said::Calm => Some(Short::Calm),
+                    Said::Serialised { .. } | Said::Sliced => None,
+                };
+                let heard =
+                    short.is_some_and(|short| self.say(client, &ToProgram::Pressure(short)));
+                // Who has a word for it tells its user by itself.
+                if !heard || notice == Said::NoRequeue {
+                    let text = notice.to_string();
+                    self.say(client, &ToProgram::Note { text });
+                }
+            }
+            Want::End { client, why } => self.end(client, &why.to_string(), fx),
+            Want::Requeue { job, why } => {
+                let Ok(job) = u32::try_from(job.0).map(JobId::from) else {
+                    return;
+                };
+                fx.note(format!("job {job}: {why}"), Some(job.clone()), None);
+                fx.ask(Task::Act(Action::Requeue { job }, Why::Rule));
+            }
+        }
+    }
+
+    fn answer(
+        &mut self,
+        client: ClientId,
+        gpu: GpuId,
+        answer: Result<Granted, Refused>,
+        on: &Facts<'_>,
+        fx: &mut Effects,
+    ) {
+        let Some(holder) = self.holders.get_mut(&client) else {
+            return;
+        };
+        let asked = holder.asked.get_mut(&gpu);
+        let slack = asked.as_ref().is_some_and(|asked| asked.slack);
+        let found = on.gpus.found().iter();
+        let mut found = found.filter(|found| Some(found.number) == number(gpu));
+        let uuid = found.next().and_then(|found| Uuid::parse(&found.uuid));
+        match answer {
+            Ok(granted) => {
+                asked.into_iter().for_each(|asked| asked.put_off = None);
+                let lent = self.jobs.get(&holder.program.job);
+                if lent.is_some_and(|lent| lent.in_turns) {
+                    fx.push(Effect::Programs(Order::Follow(client)));
+                }
+                self.lease(client, gpu, granted, on);
+            }
+            // Without the room for moves it may do: then extents stay where they are.
+            Err(why) if slack && !matches!(why, Refused::NoJob | Refused::NotItsGpu { .. }) => {
+                let job = Number(holder.program.job.number().unwrap_or(0).into());
+                let bytes = asked.map_or(0, |asked| {
+                    asked.slack = false;
+                    asked.all()
+                });
+                let ask = Input::Ask {
+                    client,
+                    job,
+                    gpu,
+                    bytes,
+                };
+                self.step(ask, on, fx);
+            }
+            Err(why) if self.puts_off(client, gpu, why, on) => {}
+            Err(why) => match uuid.filter(|_| !why.is_about_all()) {
+                // Its other GPUs are not concerned.
+                Some(gpu) => {
+                    let why = why.to_string();
+                    let one = ToProgram::Without {
+                        gpu,
+                        why: why.clone(),
+                    };
+                    // A program of an earlier release has all of its GPUs in tiers, or none.
+                    if !self.say(client, &one) {
+                        self.refuse(client, &why);
+                    }
+                }
+                None => self.refuse(client, &why.to_string()),
+            },
+        }
+    }
+
+    /// Whether a refusal waits: others of the job have what was asked for, and may be dead.
+    fn puts_off(&mut self, client: ClientId, gpu: GpuId, why: Refused, on: &Facts<'_>) -> bool {
+        let view = self.broker.view().clients;
+        let Some(holder) = self.holders.get_mut(&client) else {
+            return false;
+        };
+        let job = holder.program.job.number().map(u64::from);
+        let mut others = view.iter().filter(|one| one.client != client);
+        let others = others.any(|one| Some(one.job.0) == job);
+        let Some(asked) = holder.asked.get_mut(&gpu) else {
+            return false;
+        };
+        let since = *asked.put_off.get_or_insert(on.now.at);
+        let waits = others && why.may_be_of_the_dead() && !is_late(since, on);
+        if !waits {
+            asked.put_off = None;
+        }
+        waits
+    }
+
+    /// Asks the broker anew for what was put off since such a time.
+    pub(super) fn ask_again(
+        &mut self,
+        which: impl Fn(Instant) -> bool,
+        on: &Facts<'_>,
+        fx: &mut Effects,
+    ) {
+        let mut asks = Vec::new();
+        for (client, holder) in &mut self.holders {
+            let job = Number(holder.program.job.number().unwrap_or(0).into());
+            for (gpu, asked) in &mut holder.asked {
+                if asked.put_off.is_some_and(&which) {
+                    asked.slack = asked.tiers;
+                    asks.push(Input::Ask {
+                        client: *client,
+                        job,
+                        gpu: *gpu,
+                        bytes: asked.all(),
+                    });
+                }
+            }
+        }
+        for ask in asks {
+            self.step(ask, on, fx);
+        }
+    }
+
+    /// Tells a process what it has of a GPU.
+    fn lease(&self, client: ClientId, gpu: GpuId, granted: Granted, on: &Facts<'_>) {
+        let found = on.gpus.found().iter();
+        let mut found = found.filter(|found| Some(found.number) == number(gpu));
+        let Some(uuid) = found.next().and_then(|found| Uuid::parse(&found.uuid)) else {
+            return;
+        };
+        let (refuge, wait) = self.standing(client, gpu);
+        let lease = ToProgram::Lease {
+            gpu: uuid,
+            hbm: granted.hbm,
+            host: granted.host,
+            refuge,
+            wait,
+        };
+        self.say(client, &lease);
+    }
+
+    /// Host memory that is kept for what a process has in a GPU's, and whether it has to wait for its turn. Who was told that it has it need
+    /// not: a process with several GPUs asks for each.
+    fn standing(&self, client: ClientId, gpu: GpuId) -> (u64, bool) {
+        let view = self.broker.view();
+        let Some(own) = view.clients.iter().find(|one| one.client == client) else {
+            return (0, false);
+        };
+        let mut leases = own.leases.iter().filter(|(of, _)| *of == gpu);
+        let refuge = leases.next().map_or(0, |(_, lease)| lease.refuge_host);
+        let waits = matches!(own.place, Place::Parked(_) | Place::Parking(_));
+        (refuge, waits)
+    }
+
+    /// Bytes that a process has to bring from host memory to NVMe.
+    fn leaving(&self, client: ClientId) -> u64 {
+        let view = self.broker.view();
+        let mut own = view.clients.iter().filter(|one| one.client == client);
+        own.next().map_or(0, |one| one.leaving)
+    }
+
+    fn end(&mut self, client: ClientId, why: &str, fx: &mut Effects) {
+        fx.push(Effect::Programs(Order::Kill(client)));
+        let Some(holder) = self.holders.get_mut(&client).filter(|it| !it.ending) else {
+            return;
+        };
+        holder.ending = true;
+        let (job, uid) = (holder.program.job.clone(), holder.program.uid);
+        let text = format!("process {} of job {job}: {why}", holder.program.pid);
+        tracing::warn!(%job, uid, "{text}");
+        self.say(client, &ToProgram::Note { text: why.into() });
+        fx.push(Effect::Note {
+            text,
+            job: Some(job),
+            uid: Some(uid),
+            quota: Quota::User(Some(uid)),
+        });
+    }
+
+    pub(super) fn refuse(&self, client: ClientId, why: &str) {
+        self.say(client, &ToProgram::Refused { why: why.into() });
+    }
+
+    /// Says something to a program. Answers whether there is one that knows what it means.
+    pub(super) fn say(&self, client: ClientId, what: &ToProgram) -> bool {
+        let line = self.holders.get(&client).and_then(|it| it.line.as_ref());
+        let line = line.filter(|line| line.knows(what));
+        line.inspect(|line| line.say(what)).is_some()
+    }
+
+    /// The kernel says that a process is stopped, or goes on.
+    pub(super) fn signalled(
+        &mut self,
+        client: ClientId,
+        is: bool,
+        on: &Facts<'_>,
+        fx: &mut Effects,
+    ) {
+        if let Some(job) = self.job_of(client) {
+            fx.ask_first(Task::Job(job));
+        }
+        self.step(Input::Stopped(client, is), on, fx);
+    }
+
+    /// slurmctld told of a job: whether it is suspended.
+    pub(super) fn suspended(&mut self, record: &Job, on: &Facts<'_>, fx: &mut Effects) {
+        let lent = self.jobs.get_mut(&record.id);
+        if let Some(number) = record.id.number()
+            && let Some(lent) = lent.filter(|lent| lent.in_turns && lent.spec.is_none())
+        {
+            let is = record.state == JobState::Stopped;
+            lent.suspended = is;
+            self.step(Input::Suspended(Number(number.into()), is), on, fx);
+        }
+    }
+
+    /// A program says something: slurmctld is asked again of a job that was suspended.
+    pub(super) fn is_awake(&mut self, client: ClientId, fx: &mut Effects) {
+        let job = self.holders.get(&client).map(|holder| &holder.program.job);
+        let lent = job.and_then(|job| self.jobs.get_mut(job));
+        if let (Some(job), Some(lent)) = (job, lent)
+            && std::mem::take(&mut lent.suspended)
+        {
+            fx.ask_first(Task::Job(job.clone()));
+        }
+    }
+
+    /// Says something that a program has to do by a time. False: it is of an earlier release and would not understand.
+    pub(super) fn tell(&mut self, client: ClientId, what: &ToProgram, on: &Facts<'_>) -> bool {
+        let heard = self.say(client, what);
+        if heard && let Some(holder) = self.holders.get_mut(&client) {
+            holder.told = Some(on.now.at);
+        }
+        heard
+    }
+
+    /// Asks slurmctld of the jobs of programs that take long, once for each thing that they were told.
+    pub(super) fn ask_of_the_slow(&mut self, on: &Facts<'_>, fx: &mut Effects) {
+        let late = |told: &mut Instant| on.now.at.saturating_duration_since(*told) >= SLOW;
+        for holder in self.holders.values_mut() {
+            if holder.told.take_if(late).is_some() {
+                fx.ask_first(Task::Job(holder.program.job.clone()));
+            }
+        }
+    }
+
+    /// The job of a process, also of one that has not connected since gpuosd was started.
+    fn job_of(&self, client: ClientId) -> Option<JobId> {
+        if let Some(holder) = self.holders.get(&client) {
+            return Some(holder.program.job.clone());
+        }
+        let view = self.broker.view();
+        let known = view.clients.iter().find(|one| one.client == client)?;
+        u32::try_from(known.job.0).ok().map(Into::into)
+    }
+}

@@ -1,0 +1,297 @@
+//! What is short: host memory of the node and of a job by recorded files of the kernel's, and memory of a GPU that others use. What programs
+//! are told of it, what they give, and what becomes of their jobs.
+
+use std::fs;
+
+use gpuos_core::wire::MemoryPressureStatus;
+use gpuos_memory::protocol::{Figures, FromProgram, Short, ToProgram};
+
+use crate::isolation::audited;
+use crate::memory::{Program, job, start, status, step};
+use crate::site::{Daemon, Site};
+use crate::turns;
+
+const GIB: u64 = 1 << 30;
+const KIB: u64 = 512 << 20;
+
+/// What the kernel says of 512 GiB: so many percent are available, and so many of the time is lost.
+fn host(site: &Site, available: u64, stalled: &str) {
+    let meminfo = format!(
+        "MemTotal: {KIB} kB\nMemAvailable: {} kB\n",
+        KIB / 100 * available
+    );
+    fs::create_dir_all(site.path("proc/pressure")).unwrap();
+    fs::write(site.path("proc/meminfo"), meminfo).unwrap();
+    let psi = format!("full avg10={stalled} avg60=0.00 avg300=0.00 total=1\n");
+    fs::write(site.path("proc/pressure/memory"), psi).unwrap();
+}
+
+/// What the control group of a job says: its limit and what it uses, in GiB.
+fn group(site: &Site, job: u32, limit: u64, used: u64) {
+    let folder = site.path(&format!("cgroup/system.slice/slurmstepd.scope/job_{job}"));
+    fs::create_dir_all(&folder).unwrap();
+    fs::write(folder.join("memory.max"), format!("{}\n", limit * GIB)).unwrap();
+    fs::write(folder.join("memory.current"), format!("{}\n", used * GIB)).unwrap();
+}
+
+/// The job is in this account, and may be requeued or not.
+fn account(site: &Site, id: u32, account: &str, requeue: bool) {
+    let text = site.slurm(&format!("jobs/{id}"));
+    let text = text.replace(
+        "   JobState=",
+        &format!("   Priority=1 Nice=0 Account={account} QOS=normal\n   JobState="),
+    );
+    let text = text.replace("Requeue=1", &format!("Requeue={}", u8::from(requeue)));
+    site.set_slurm(&format!("jobs/{id}"), &text);
+}
+
+fn pressure(daemon: &Daemon) -> MemoryPressureStatus {
+    status(daemon).pressure
+}
+
+#[test]
+fn a_node_that_is_short_has_programs_told_and_the_lowest_job_requeued() {
+    let site = Site::new();
+    let shares = "[memory]\npressure-begins = 90\n[[memory-share]]\naccount = \"high\"\nrank = 5\n";
+    fs::write(site.path("gpuos.toml"), shares).unwrap();
+    job(&site, 7, "2", "90G");
+    job(&site, 8, "3", "90G");
+    account(&site, 7, "high", true);
+    account(&site, 8, "low", true);
+    let daemon = start(&site);
+    host(&site, 60, "0.00");
+    for (id, gpu) in [(7, 2), (8, 3)] {
+        step(&daemon, id, &[gpu], 120 * GIB, false);
+    }
+    let mut high = Program::start(&site, &daemon, 7);
+    let mut low = Program::start(&site, &daemon, 8);
+    high.ask(2, 120 * GIB).unwrap();
+    // Of an earlier release: it is told by a sentence.
+    low.ask_earlier(3, 120 * GIB).unwrap();
+    // Both have nothing that they could give.
+    host(&site, 9, "0.00");
+    assert_eq!(high.told(), Some(ToProgram::Pressure(Short::Node)));
+    let Some(ToProgram::Note { text }) = low.told() else {
+        panic!("it is not told");
+    };
+    assert!(text.contains("short of host memory"), "{text}");
+    assert!(matches!(high.told(), Some(ToProgram::Trim { deadline_ms }) if deadline_ms > 0));
+    assert_eq!(pressure(&daemon).step, "demote-dirty");
+    high.say(FromProgram::Demoted { bytes: GIB });
+    // Without NVMe the next step is the last one.
+    site.until("the lowest is requeued", || {
+        let log = site.slurm("log");
+        log.contains("scontrol requeue incomplete 8").then_some(())
+    });
+    assert!(!site.slurm("log").contains("scontrol requeue incomplete 7"));
+    assert_eq!(
+        audited(&site, "requeued: the node ran out of host memory"),
+        1
+    );
+    // Slurm ends its processes.
+    low.kill();
+    host(&site, 50, "0.00");
+    assert_eq!(high.told(), Some(ToProgram::Pressure(Short::Calm)));
+    assert_eq!(pressure(&daemon).step, "calm");
+    // Time that is lost counts as well.
+    host(&site, 50, "12.00");
+    assert_eq!(high.told(), Some(ToProgram::Pressure(Short::Node)));
+    let now = pressure(&daemon);
+    assert_eq!(now.stalled, Some(120));
+    assert!(now.available.is_some_and(|bytes| bytes > 200 * GIB));
+}
+
+#[test]
+fn a_job_that_may_not_be_requeued_is_told_and_goes_on() {
+    let site = Site::new();
+    job(&site, 7, "2", "90G");
+    account(&site, 7, "high", false);
+    let daemon = start(&site);
+    host(&site, 60, "0.00");
+    step(&daemon, 7, &[2], 120 * GIB, false);
+    let mut program = Program::start(&site, &daemon, 7);
+    program.ask(2, 120 * GIB).unwrap();
+    host(&site, 3, "0.00");
+    assert_eq!(program.told(), Some(ToProgram::Pressure(Short::Node)));
+    assert!(matches!(program.told(), Some(ToProgram::Trim { .. })));
+    program.say(FromProgram::Demoted { bytes: 0 });
+    assert_eq!(program.told(), Some(ToProgram::Pressure(Short::Node)));
+    let Some(ToProgram::Note { text }) = program.told() else {
+        panic!("it is not told");
+    };
+    assert!(text.contains("without --requeue"), "{text}");
+    assert!(!site.slurm("log").contains("scontrol requeue"));
+    assert_eq!(status(&daemon).programs.len(), 1);
+}
+
+#[test]
+fn a_job_that_is_short_of_its_own_memory_is_told_alone() {
+    let site = Site::new();
+    job(&site, 7, "2", "90G");
+    job(&site, 8, "3", "90G");
+    group(&site, 7, 90, 40);
+    let daemon = start(&site);
+    host(&site, 60, "0.00");
+    for (id, gpu) in [(7, 2), (8, 3)] {
+        step(&daemon, id, &[gpu], 120 * GIB, false);
+    }
+    let mut program = Program::start(&site, &daemon, 7);
+    let mut other = Program::start(&site, &daemon, 8);
+    program.ask(2, 120 * GIB).unwrap();
+    other.ask(3, 120 * GIB).unwrap();
+    group(&site, 7, 90, 85);
+    assert_eq!(program.told(), Some(ToProgram::Pressure(Short::Job)));
+    assert_eq!(pressure(&daemon).short, [7.into()]);
+    assert!(matches!(program.told(), Some(ToProgram::Trim { .. })));
+    program.say(FromProgram::Demoted { bytes: 0 });
+    group(&site, 7, 90, 40);
+    assert_eq!(program.told(), Some(ToProgram::Pressure(Short::Calm)));
+    // The other one has heard nothing of it: what it hears first is of the node.
+    host(&site, 3, "0.00");
+    assert_eq!(other.told(), Some(ToProgram::Pressure(Short::Node)));
+}
+
+#[test]
+fn a_quota_holds_by_slurmctlds_word_for_the_account() {
+    let site = Site::new();
+    let shares = "[[memory-share]]\naccount = \"students\"\nat-most = \"30G\"\n";
+    fs::write(site.path("gpuos.toml"), shares).unwrap();
+    job(&site, 7, "2", "90G");
+    job(&site, 8, "3", "90G");
+    account(&site, 7, "students", true);
+    account(&site, 8, "staff", true);
+    let daemon = start(&site);
+    for (id, gpu) in [(7, 2), (8, 3)] {
+        step(&daemon, id, &[gpu], 120 * GIB, false);
+    }
+    let mut program = Program::start(&site, &daemon, 7);
+    let why = program.ask(2, 120 * GIB).unwrap_err();
+    assert!(
+        why.contains("what the account may have on this node"),
+        "{why}"
+    );
+    assert!(program.ask_again(2, 100 * GIB).is_ok());
+    let mut staff = Program::start(&site, &daemon, 8);
+    assert!(staff.ask(3, 120 * GIB).is_ok());
+    // The file says another size: it holds at once.
+    fs::write(site.path("gpuos.toml"), shares.replace("30G", "60G")).unwrap();
+    daemon.ask(&gpuos_core::wire::Request::Reload).unwrap();
+    site.until("the larger quota", || program.ask_again(2, 120 * GIB).ok());
+}
+
+#[test]
+fn figures_of_a_program_are_shown_as_far_as_they_can_be() {
+    let site = Site::new();
+    job(&site, 7, "2", "90G");
+    let daemon = start(&site);
+    step(&daemon, 7, &[2], 120 * GIB, false);
+    let mut program = Program::start(&site, &daemon, 7);
+    program.ask(2, 120 * GIB).unwrap();
+    let lies = Figures {
+        heat: [u64::MAX; 3],
+        fetched: u64::MAX,
+        evicted: u64::MAX,
+        pressed: u64::MAX,
+        held_ms: u64::MAX,
+    };
+    program.say(FromProgram::Figures(lies));
+    let max = u64::MAX;
+    program.say(FromProgram::Moved { down: max, up: max });
+    let one = site.until("figures", || {
+        let one = status(&daemon).programs.remove(0);
+        (one.figures.heat[0] > 0 && one.moved_up > 0).then_some(one)
+    });
+    assert_eq!(one.figures.heat, [120 * GIB + (256 << 20), 0, 0]);
+    // Not more than links can, since it is connected.
+    for bytes in [one.figures.fetched, one.figures.evicted, one.moved_down] {
+        assert!(bytes < 1 << 50, "{one:?}");
+    }
+    assert!(one.figures.slower.iter().all(|slower| *slower <= 100_000));
+    // What it says of having freed makes nothing free.
+    let before = status(&daemon).host.promised;
+    program.say(FromProgram::Demoted { bytes: max });
+    program.ask_again(2, 120 * GIB).unwrap();
+    assert_eq!(status(&daemon).host.promised, before);
+}
+
+/// Not a test: a program that works, and notes what it is told of memory.
+#[test]
+fn works_and_listens_for_a_test() {
+    let Some(folder) = turns::folder() else {
+        return;
+    };
+    // SAFETY: the library is loaded already, and the function has no arguments and answers a number.
+    let short = unsafe {
+        let this = libloading::os::unix::Library::this();
+        *this
+            .get::<extern "C" fn() -> i32>(b"gpuos_mem_short\0")
+            .unwrap()
+    };
+    turns::work(&folder, |_| {
+        fs::write(folder.join("short"), short().to_string()).unwrap();
+    });
+}
+
+#[test]
+fn a_real_program_gives_what_others_take_is_told_and_is_requeued() {
+    let site = Site::new();
+    job(&site, 7, "2", "70G");
+    let daemon = start(&site);
+    host(&site, 60, "0.00");
+    step(&daemon, 7, &[2], 60 * GIB, false);
+    let does = "pressure::works_and_listens_for_a_test";
+    let program = turns::Program::start_as(&site, &daemon, 7, does);
+    let here = |what: &str, done: &dyn Fn() -> bool| site.until(what, || done().then_some(()));
+    here("rounds", &|| program.rounds() > 1);
+    // A process that asks nobody fills the card: what the program has there goes to host memory, and it works on.
+    site.change(2, |gpu| {
+        let free = gpu.processes.iter_mut().rev().find(|one| one.pid == 0);
+        let one = free.unwrap();
+        (one.pid, one.memory_mib) = (4_000_000, 81_559);
+        one.gpu_instance = nvidia_ml::state::NO_INSTANCE;
+        one.compute_instance = nvidia_ml::state::NO_INSTANCE;
+    });
+    crate::isolation::record(&site, 4_000_000, 0, "other", "/system.slice/other.service");
+    let bytes = turns::PARTS * turns::PART;
+    here("what has left the GPU", &|| {
+        let one = program.status(&daemon).unwrap();
+        one.squeezed > 0 && one.figures.pressed >= bytes && one.moved_down >= bytes
+    });
+    assert_eq!(status(&daemon).gpus[2].hbm.promised, 0);
+    assert!(status(&daemon).gpus[2].others > 79 * GIB);
+    let before = program.rounds();
+    here("work in host memory", &|| program.rounds() > before + 1);
+    // Host memory is short: it hears of it, and its job is requeued at last.
+    host(&site, 2, "0.00");
+    let short = || fs::read_to_string(program.folder.join("short")).unwrap_or_default();
+    here("what the program is told", &|| short() == "1");
+    here("the requeue", &|| {
+        site.slurm("log").contains("scontrol requeue incomplete 7")
+    });
+    // Slurm has it no more, so its process is ended.
+    here("its end", &|| audited(&site, "its job is over") == 1);
+}
+
+#[test]
+fn programs_on_one_link_have_equal_parts_of_it() {
+    let site = Site::new();
+    job(&site, 7, "2", "60G");
+    let daemon = start(&site);
+    step(&daemon, 7, &[2], 120 * GIB, false);
+    let mut first = Program::start(&site, &daemon, 7);
+    first.ask(2, 40 * GIB).unwrap();
+    // The answer to a second question comes after what the first one changed.
+    first.ask_again(2, 40 * GIB).unwrap();
+    let alone = first.budget.expect("it is told");
+    let mut second = Program::start(&site, &daemon, 7);
+    second.ask(2, 40 * GIB).unwrap();
+    for program in [&mut first, &mut second] {
+        program.ask_again(2, 40 * GIB).unwrap();
+        assert_eq!(program.budget, Some(alone / 2));
+    }
+    second.kill();
+    site.until("the first has all of it", || {
+        first.ask_again(2, 40 * GIB).unwrap();
+        (first.budget == Some(alone)).then_some(())
+    });
+}

@@ -1,0 +1,90 @@
+//! Host memory that is short on a real Slurm: what sbatch refuses by a share of the site's, and a job that gpuosd has requeued. The marks are
+//! such that any machine is short.
+
+use std::fs;
+
+use gpuos_lab::{Cgroup, Suite};
+use gpuos_tests::{Cluster, Setup, per_suite, plugins};
+
+use crate::memory_grants::{lab, program};
+
+per_suite!(a_node_that_is_short_requeues_the_job_of_the_lowest_rank);
+
+const SHARES: &str = "\n[[memory-share]]\naccount = \"small\"\nat-most = \"100M\"\nrank = 1\n\n\
+    [[memory-share]]\naccount = \"kept\"\nguaranteed = \"1G\"\n";
+
+/// Adds to gpuos.toml, and has gpuosd read it.
+fn configure(cluster: &Cluster, memory: &str, more: &str) {
+    let file = cluster.lab.dir().join("etc/gpuos.toml");
+    let text = fs::read_to_string(&file).expect("gpuos.toml");
+    let text = text.replace("[memory]\n", &format!("[memory]\n{memory}"));
+    fs::write(&file, text + more).expect("gpuos.toml");
+    let sockets = cluster.lab.gpuosd_runtime_dir("n1");
+    let gpuos = plugins::programs().join("gpuos").display().to_string();
+    let words = [
+        "health",
+        "--reload",
+        "--runtime-dir",
+        sockets.to_str().expect("UTF-8"),
+    ];
+    cluster.run(&gpuos, &words);
+}
+
+fn a_node_that_is_short_requeues_the_job_of_the_lowest_rank(suite: &Suite) {
+    let mut setup = Setup::simulated("short", suite, 1);
+    // Which of a user's jobs a process belongs to control groups tell.
+    setup.spec.cgroup = Cgroup::Auto;
+    let Some(cluster) = lab(setup) else { return };
+    configure(&cluster, "", SHARES);
+    cluster.run("scontrol", &["reconfigure"]);
+    let args = ["--gres=gpu:1", "--mem=100", "--gpuos-mem=256M"];
+    // 192 MiB of the host are more than the account gets of a node.
+    let said = cluster.until("sbatch refuses it", || {
+        let told = cluster.submit_held(&[&args[..], &["--account=small"]].concat());
+        told.err()
+    });
+    assert!(
+        said.contains("account small get 100 MiB of a node together"),
+        "{said}"
+    );
+    if !cluster.lab.has_cgroup() {
+        return;
+    }
+    let program = program(&cluster);
+    let stay = cluster.lab.dir().join("work/stay");
+    fs::write(&stay, "").expect("written");
+    let gpus = cluster.lab.dir().join("nvml/n1/state");
+    // The simulated driver shows all GPUs, also those that a control group keeps from the job.
+    let script = format!(
+        "srun env GPUOS_GRANTS_STAYS={} GPUOS_NVML_STATE={} sh -c 'CUDA_VISIBLE_DEVICES=$SLURM_STEP_GPUS exec {program}'",
+        stay.display(),
+        gpus.display()
+    );
+    let run = |more: &[&str]| cluster.sbatch(&[&args[..], more].concat(), &script);
+    let [kept, low] = [&["--account=kept", "--requeue"][..], &["--requeue"]].map(run);
+    let file = |job: u32| cluster.lab.dir().join(format!("work/{job}.out"));
+    for job in [kept, low] {
+        cluster.until("the program works", || {
+            let text = fs::read_to_string(file(job)).unwrap_or_default();
+            assert!(!text.contains("panicked"), "{text}");
+            text.contains("all bytes are right").then_some(())
+        });
+    }
+    configure(&cluster, "pressure-begins = 2\npressure-ends = 1\n", "");
+    cluster.until("the requeue", || {
+        let shown = cluster.show(low);
+        shown.contains("Restarts=1").then_some(())
+    });
+    let text = cluster.show(kept);
+    assert!(
+        text.contains("Restarts=0"),
+        "what is guaranteed stays: {text}"
+    );
+    let told = fs::read_to_string(file(kept)).expect("its output");
+    assert!(told.contains("the node is short of host memory"), "{told}");
+    cluster.run("scancel", &[&low.to_string()]);
+    fs::remove_file(&stay).expect("removed");
+    let state = cluster.wait(kept, &["COMPLETED", "FAILED", "CANCELLED"]);
+    assert_eq!(state, "COMPLETED");
+    cluster.drained();
+}
