@@ -237,19 +237,23 @@ gpuos_checkpoint_outcome() {
         gpuos_checkpoint_outcome=failed gpuos_checkpoint_why='this job makes no checkpoints'
         return 0
     fi
+    # Before the others: a newer one is asked for when they say what became of this one, if it was ever asked for on this node.
+    if _gpuos_read "$GPUOS_CHECKPOINT_DIR/request" && _gpuos_number "$_gpuos_word" && [ "$_gpuos_word" -gt "$1" ]; then
+        _gpuos_newer="checkpoint $_gpuos_word is asked for"
+    fi
     # In this order. If a newer one has failed, this one has ended before, and `commit` has it if it came to be.
     if _gpuos_read "$GPUOS_CHECKPOINT_DIR/failed" && _gpuos_number "$_gpuos_word"; then
         if [ "$_gpuos_word" = "$1" ]; then
             gpuos_checkpoint_outcome=failed gpuos_checkpoint_why=$_gpuos_rest
             return 0
         fi
-        [ "$_gpuos_word" -lt "$1" ] || _gpuos_newer=$_gpuos_word
+        [ "$_gpuos_word" -lt "$1" ] || _gpuos_newer="checkpoint $_gpuos_word after it"
     fi
     if _gpuos_read "$GPUOS_CHECKPOINT_DIR/commit" && _gpuos_number "$_gpuos_word" && [ "$_gpuos_word" -ge "$1" ]; then
         gpuos_checkpoint_outcome=committed
     elif [ -n "$_gpuos_newer" ]; then
         gpuos_checkpoint_outcome=failed
-        gpuos_checkpoint_why="it came to nothing, as checkpoint $_gpuos_newer after it"
+        gpuos_checkpoint_why="it came to nothing, as $_gpuos_newer"
     else
         return 1
     fi

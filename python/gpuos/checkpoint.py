@@ -299,6 +299,8 @@ class Checkpoints:
         """What has become of a checkpoint."""
         if self._folder is None:
             return Outcome("failed", "this job makes no checkpoints")
+        # Before the others: a newer one is asked for when they say what became of this one, if it was ever asked for on this node.
+        asked = _number(_words(_line(self._folder / "request"))[0])
         # In this order. If a newer one has failed, this one has ended before, and `commit` has it if it came to be.
         word, why = _words(_line(self._folder / "failed"))
         failed = _number(word)
@@ -309,6 +311,8 @@ class Checkpoints:
             return Outcome("committed")
         if failed is not None and failed > number:
             return Outcome("failed", f"it came to nothing, as checkpoint {failed} after it")
+        if asked is not None and asked > number:
+            return Outcome("failed", f"it came to nothing, as checkpoint {asked} is asked for")
         return Outcome("pending")
 
     def wait(self, number: int, limit: Optional[float] = None) -> Outcome:

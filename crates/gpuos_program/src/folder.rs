@@ -146,6 +146,8 @@ impl Folder {
 
     /// How a checkpoint ended; `None`: it has not.
     pub(crate) fn end(&self, number: u32) -> Result<Option<End>, Error> {
+        // Before the others: a newer one is asked for when they say what became of this one, if it was ever asked for on this node.
+        let asked = self.request().map(|request| request.number);
         // In this order. If a newer one has failed, this one has ended before, and `commit` has it if it came to be.
         let failure = line(&self.0.join("failed"))?;
         let failure = failure.as_deref().and_then(words::failed);
@@ -158,11 +160,11 @@ impl Folder {
             return Ok(Some(End::Committed));
         }
         let newer = failure.filter(|(failed, _)| *failed > number);
-        Ok(newer.map(|(newer, _)| {
-            End::Failed(format!(
-                "it came to nothing, as checkpoint {newer} after it"
-            ))
-        }))
+        let newer = newer.map(|(newer, _)| format!("checkpoint {newer} after it"));
+        let asked = asked.filter(|asked| *asked > number);
+        let asked = asked.map(|asked| format!("checkpoint {asked} is asked for"));
+        let why = newer.or(asked);
+        Ok(why.map(|why| End::Failed(format!("it came to nothing, as {why}"))))
     }
 }
 

@@ -259,6 +259,23 @@ fn a_checkpoint_that_was_given_up_is_over_and_the_next_one_counts() {
     assert_eq!(client.outcome(third + 1).expect("known"), Outcome::Pending);
 }
 
+/// A node whose mover ended before it heard of a checkpoint: ranks there wait for the folder, as others were told of it.
+#[test]
+fn a_checkpoint_that_never_came_is_over_when_a_newer_one_is_asked_for() {
+    let mover = Mover::start();
+    let (mut client, _) = joined(&mover, Rank::ALONE);
+    assert_eq!(client.outcome(2).expect("known"), Outcome::Pending);
+    fs::write(mover.path().join("request"), "3 interval\n").expect("written");
+    let over = client.folder(2).expect_err("over").to_string();
+    assert!(
+        over.ends_with("it came to nothing, as checkpoint 3 is asked for"),
+        "{over}"
+    );
+    assert_eq!(client.outcome(3).expect("known"), Outcome::Pending);
+    fs::write(mover.path().join("commit"), "2\n").expect("written");
+    assert_eq!(client.outcome(2).expect("known"), Outcome::Committed);
+}
+
 proptest! {
     /// However checkpoints ended, one after the other: what is said of each is so, at any later time.
     #[test]

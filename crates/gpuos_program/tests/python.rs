@@ -182,3 +182,30 @@ fn ranks_of_torch_end_with_the_same_parameters() {
     };
     ends_with_the_same_parameters(command, 3);
 }
+
+/// What never came on this node is over when a newer one is asked for.
+#[test]
+fn a_checkpoint_that_never_came_is_over() {
+    let Some(mut command) = python() else { return };
+    let mover = Mover::start();
+    let text = "
+from gpuos import checkpoint
+from pathlib import Path
+import os
+client = checkpoint.Checkpoints()
+client.join()
+folder = Path(os.environ['GPUOS_CHECKPOINT_DIR'])
+(folder / 'request').write_text('3 interval\\n')
+assert client.outcome(2).why == 'it came to nothing, as checkpoint 3 is asked for', client.outcome(2)
+assert client.outcome(3).state == 'pending', client.outcome(3)
+(folder / 'commit').write_text('2\\n')
+assert client.outcome(2).state == 'committed', client.outcome(2)
+";
+    let out = command
+        .args(["-c", text])
+        .env("GPUOS_CHECKPOINT_DIR", mover.path())
+        .output()
+        .expect("runs");
+    let errors = String::from_utf8_lossy(&out.stderr);
+    assert!(out.status.success(), "{errors}");
+}

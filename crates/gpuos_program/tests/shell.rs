@@ -328,3 +328,24 @@ fn outcomes_are_told_apart() {
         assert!(count(&mover, 2).is_none(), "no file was written");
     }
 }
+
+/// What never came on this node is over when a newer one is asked for.
+#[test]
+fn a_checkpoint_that_never_came_is_over() {
+    let text = "gpuos_checkpoint_start
+        at=$GPUOS_CHECKPOINT_DIR
+        printf '3 interval\\n' >\"$at/request\"
+        gpuos_checkpoint_outcome 2
+        echo \"$gpuos_checkpoint_outcome: $gpuos_checkpoint_why\"
+        gpuos_checkpoint_outcome 3 || echo \"$gpuos_checkpoint_outcome\"
+        printf '2\\n' >\"$at/commit\"
+        gpuos_checkpoint_outcome 2
+        echo \"$gpuos_checkpoint_outcome\"";
+    for shell in shells() {
+        let mover = Mover::start();
+        let said = output(&mut script(shell, Some(mover.path()), text));
+        let wanted =
+            "failed: it came to nothing, as checkpoint 3 is asked for\npending\ncommitted\n";
+        assert_eq!(said.as_deref(), Ok(wanted), "{shell}");
+    }
+}

@@ -18,6 +18,9 @@ use crate::output::Ready;
 /// So many durations are shown.
 const TOOK: usize = 8;
 
+/// Why one that not all nodes have heard of came to nothing.
+const GATHERED: &str = "not all nodes had heard of it when their movers had to find each other anew; the checkpoint before is as it was";
+
 /// So many nodes or ranks are named in a sentence, the rest is counted.
 const NAMED: usize = 8;
 
@@ -65,6 +68,8 @@ pub(super) struct Leader {
     refused: Option<(CheckpointId, NodeIndex, Refused)>,
     /// One for the end of the job is committed.
     over: bool,
+    /// All nodes are reached: one that is not would not hear that a checkpoint is wanted, and its ranks wait for it.
+    reached: bool,
     pace: Pace,
     took: VecDeque<Took>,
     /// Orders may be others than before.
@@ -92,11 +97,17 @@ impl Leader {
             wanted: None,
             refused: None,
             over: false,
+            reached: true,
             pace: Pace::new(settings.every, settings.nodes),
             took: VecDeque::new(),
             changed: true,
             settings: settings.clone(),
         }
+    }
+
+    /// Whether all nodes are reached.
+    pub(super) fn reached(&mut self, all: bool) {
+        self.reached = all;
     }
 
     /// The restart is over: `lost` checkpoints are such that the program is not to begin anew in their place.
@@ -218,6 +229,16 @@ impl Leader {
             return;
         };
         (self.resumed, self.changed) = (true, true);
+        // Ranks on a node that never heard of it may wait for it, as others have.
+        let numbers = self.peers.iter().map(|peer| peer.report.known.highest);
+        let (heard, all) = (numbers.clone().max(), numbers.min());
+        let newest = match &base {
+            Base::Made { id, .. } => id.number,
+            _ => 0,
+        };
+        if let Some(number) = heard.filter(|heard| Some(*heard) > all && *heard > newest) {
+            self.ended = Some((number, Err(GATHERED.into())));
+        }
         let reports = self.peers.iter().map(|peer| &peer.report);
         let reports: Vec<(NodeIndex, &Report)> = (0..).map(NodeIndex).zip(reports).collect();
         let refused = self.ready.iter().flat_map(|ready| &ready.refused);
@@ -314,7 +335,7 @@ impl Leader {
             self.epoch.heard = true;
         }
         self.store(now, out);
-        if self.made.is_none() && heard && !self.changed {
+        if self.made.is_none() && heard && !self.changed && self.reached {
             self.ask(now);
         }
         if std::mem::take(&mut self.changed) {

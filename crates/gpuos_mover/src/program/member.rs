@@ -44,6 +44,8 @@ pub(super) struct Member {
     asked: u32,
     ends: u32,
     failures: VecDeque<(u32, String)>,
+    /// The highest number that programs here were told of.
+    told: u32,
 }
 
 impl Member {
@@ -176,6 +178,12 @@ impl Member {
         if let Some(open) = self.open.take_if(|open| Some(open.ask.number) != number) {
             self.close(open.ask.number, out);
         }
+        // What it came to nothing before this node heard of it: ranks here may wait for it, as ranks elsewhere have.
+        if let Some((number, Err(_))) = self.orders.ended
+            && number > self.told.max(self.known.highest)
+        {
+            self.close(number, out);
+        }
         // Before, this node could not give a rank its files.
         if self.ready.is_none() {
             return;
@@ -205,6 +213,7 @@ impl Member {
                     .map(|join| (join.rank, join.size))
                     .collect(),
             });
+            self.told = self.told.max(ask.number);
             let mut open = Open {
                 ask,
                 since: now,
@@ -218,6 +227,7 @@ impl Member {
     }
 
     fn close(&mut self, number: u32, out: &mut Vec<Output>) {
+        self.told = self.told.max(number);
         let ended = self.orders.ended.as_ref().filter(|ended| ended.0 == number);
         let outcome = match ended {
             Some((_, outcome)) => outcome.clone(),

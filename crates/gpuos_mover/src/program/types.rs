@@ -173,6 +173,8 @@ pub enum Input {
         /// What.
         word: Word,
     },
+    /// Whether all other nodes are reached. On node 0 at every look; until it is given, they are.
+    Reached(bool),
     /// Time went by; several times a second.
     Tick,
 }

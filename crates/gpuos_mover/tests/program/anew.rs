@@ -1,6 +1,6 @@
 //! Conductors that begin anew while programs run.
 
-use gpuos_mover::program::{Answered, Every, Input, Join, Known, Reason, Start, Told};
+use gpuos_mover::program::{Answered, Every, Input, Join, Known, Output, Reason, Start, Told};
 
 use super::bench::{Bench, MINUTE, id};
 use gpuos_checkpoint::ids::NodeIndex;
@@ -124,4 +124,52 @@ fn a_rank_that_joins_again_while_it_waits_takes_its_own_place() {
         Some((7, Reason::Interval)),
         "rank 0 is of it still"
     );
+}
+
+/// A rank of another node has seen the request, so that its own waits for it: on a node whose mover has ended before it heard of it, too.
+#[test]
+fn a_node_that_never_heard_of_a_checkpoint_is_told_that_it_came_to_nothing() {
+    let mut bench = Bench::new(2);
+    bench.start(2, 1);
+    bench.heard = vec![3, 2];
+    bench.anew();
+    bench.out.clear();
+    bench.ready(None);
+    let closed = |bench: &Bench| -> Vec<(u16, u32)> {
+        let out = bench.out.iter().filter_map(|(node, output)| match output {
+            Output::Close {
+                number,
+                outcome: Err(why),
+            } => {
+                assert!(why.contains("not all nodes had heard of it"), "{why}");
+                Some((*node, *number))
+            }
+            _ => None,
+        });
+        out.collect()
+    };
+    assert_eq!(closed(&bench), [(1, 3)]);
+    bench.wait(10_000);
+    assert_eq!(closed(&bench), [(1, 3)], "once");
+    // What exists is no such checkpoint: a node that took over has not heard of it.
+    let mut bench = Bench::new(2);
+    bench.start(2, 1);
+    bench.heard = vec![3, 0];
+    bench.anew();
+    bench.out.clear();
+    bench.restored(3, 2);
+    bench.wait(10_000);
+    assert_eq!(closed(&bench), []);
+}
+
+#[test]
+fn none_is_asked_for_while_a_node_is_not_reached() {
+    let mut bench = Bench::new(2);
+    bench.start(2, 1);
+    bench.give(0, Input::Reached(false));
+    bench.wait(30 * MINUTE);
+    assert_eq!(bench.asked(), None);
+    bench.give(0, Input::Reached(true));
+    bench.wait(1000);
+    assert_eq!(bench.asked(), Some((1, Reason::Interval)));
 }

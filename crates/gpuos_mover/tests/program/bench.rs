@@ -25,6 +25,8 @@ pub struct Bench {
     pub slow: bool,
     /// Joins of processes that have ended.
     gone: BTreeSet<Join>,
+    /// The highest number that each node has heard of.
+    pub heard: Vec<u32>,
     /// What is said in the folder of each node of ranks that can begin from any number's files, and whether they need all.
     any: Vec<Vec<(Join, bool)>>,
     pub out: Vec<(u16, Output)>,
@@ -62,6 +64,7 @@ impl Bench {
             known: vec![BTreeMap::new(); nodes.into()],
             slow: false,
             gone: BTreeSet::new(),
+            heard: vec![0; nodes.into()],
             any: vec![Vec::new(); nodes.into()],
             out: Vec::new(),
             cut: false,
@@ -132,7 +135,7 @@ impl Bench {
         Input::Known(Known {
             answered,
             epoch: epoch.unwrap_or(0),
-            highest: 0,
+            highest: self.heard[usize::from(node)],
         })
     }
 

@@ -418,8 +418,16 @@ impl Job {
             }
             Output::Begin { number } => self.begin(node, number),
             Output::Close { number, outcome } => {
-                let folder = self.folders[usize::from(node)].take().unwrap();
-                assert_eq!(folder.number, number);
+                match self.folders[usize::from(node)].take() {
+                    Some(folder) => assert_eq!(folder.number, number),
+                    // This node never heard of it, and is told that it came to nothing.
+                    None => {
+                        assert!(outcome.is_err());
+                        let heard = &mut self.known[usize::from(node)].1;
+                        assert!(*heard < number, "{number} was heard of");
+                        *heard = number;
+                    }
+                }
                 let committed = self
                     .newest
                     .as_ref()

@@ -299,6 +299,11 @@ impl Running {
         let _ = self.unwritten.again(around.folder);
         let outputs = self.node.tick(around.now);
         self.carry_out(around, outputs.into_iter().map(Todo::Node).collect());
+        if self.own == LEADER {
+            let others = needs(&self.roster.roster, self.own);
+            let all = others.iter().all(|seat| around.links.is_open(*seat));
+            self.conduct(around, Input::Reached(all));
+        }
         self.conduct(around, Input::Tick);
     }
 
