@@ -178,7 +178,7 @@ impl Member {
         if let Some(open) = self.open.take_if(|open| Some(open.ask.number) != number) {
             self.close(open.ask.number, out);
         }
-        // What it came to nothing before this node heard of it: ranks here may wait for it, as ranks elsewhere have.
+        // It came to nothing before this node heard of it: ranks here may wait for it, as ranks elsewhere have.
         if let Some((number, Err(_))) = self.orders.ended
             && number > self.told.max(self.known.highest)
         {
