@@ -160,13 +160,13 @@ pub fn plays(
         let _ = program.kill();
     }
     let out = program.wait_with_output().expect("its end");
-    let error = String::from_utf8_lossy(&out.stderr);
+    let error = String::from_utf8_lossy(&out.stderr).into_owned();
     played.map_err(|why| format!("{why}; the program said: {error}"))?;
     if !out.status.success() {
-        return Err(error.into_owned());
+        return Err(error);
     }
     said(&out);
-    Ok(String::from_utf8_lossy(&out.stderr).into_owned())
+    Ok(error)
 }
 
 /// The folder of the program, in the program itself.
@@ -329,7 +329,7 @@ fn random_programs_are_parked_at_random() {
     if inside().is_some() {
         return crate::programs::programs(&Cuda::open(), 1);
     }
-    let seeds = std::env::var("GPUOS_PRELOAD_SEEDS").unwrap_or_else(|_| "4".to_string());
+    let seeds = std::env::var("GPUOS_PRELOAD_SEEDS").unwrap_or_else(|_| "8".to_string());
     let more = [
         ("GPUOS_MEM_GRANT", "2147483648"),
         ("GPUOS_PRELOAD_SEEDS", seeds.as_str()),
@@ -352,8 +352,7 @@ fn random_programs_are_parked_at_random() {
                 let told = said.map_err(|_| String::new()).and_then(|()| talk.next());
                 match told {
                     Ok(FromProgram::Parked { .. } | FromProgram::Back { .. }) => {}
-                    // On a busy machine it may have had few turns.
-                    Ok(FromProgram::Bye) | Err(_) if turns > 0 => return Ok(()),
+                    Ok(FromProgram::Bye) | Err(_) if turns > 2 => return Ok(()),
                     other => return Err(format!("{other:?} after {turns} turns")),
                 }
                 std::thread::sleep(Duration::from_millis(turns % (left + 1)));
