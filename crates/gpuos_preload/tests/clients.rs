@@ -105,7 +105,7 @@ fn cudarc_computes_and_gets_the_result() {
 fn libgomp_gets_its_bytes_back() {
     let folder = folder();
     let program = match wanted() {
-        true => openmp::program(folder.path()),
+        true => openmp::program(OPENMP, folder.path()),
         false => None,
     };
     let Some(program) = program else {

@@ -117,7 +117,7 @@ fn cudarc_computes_and_gets_the_result() {
 fn libgomp_gets_its_bytes_back_and_hears_that_a_kernel_is_none_of_ours() {
     let folder = tempfile::tempdir().unwrap();
     named(folder.path());
-    let Some(program) = openmp::program(folder.path()) else {
+    let Some(program) = openmp::program(OPENMP, folder.path()) else {
         return;
     };
     let run = |more: &[&str]| {

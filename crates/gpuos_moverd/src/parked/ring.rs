@@ -38,11 +38,11 @@ impl Ring {
         if seals.contains(SealFlags::SEAL) {
             return Err("it takes no other seals: gpuos_mover seals it for good");
         }
-        let flags = fcntl_getfl(&file).map_err(|_| "it cannot be looked at")?;
+        let unseen = "it cannot be looked at";
+        let flags = fcntl_getfl(&file).map_err(|_| unseen)?;
         if flags & OFlags::RWMODE != OFlags::RDWR {
             return Err("it was not opened for reading and writing");
         }
-        let unseen = "it cannot be looked at";
         let stat = fstat(&file).map_err(|_| unseen)?;
         let bytes = u64::from(slots) * PIECE;
         let regular = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;

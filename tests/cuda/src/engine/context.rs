@@ -99,7 +99,7 @@ impl Context {
         let after = match stream.flags & 1 == 0 {
             true if Arc::ptr_eq(stream, &self.null) => {
                 let leaving = self.leaving();
-                let others = streams.iter().chain(&leaving);
+                let others = streams.iter().chain(leaving.iter());
                 let others = others.filter(|stream| stream.flags & 1 == 0);
                 others.map(before).collect()
             }
@@ -114,21 +114,20 @@ impl Context {
         let mut streams = self.streams();
         streams.retain(|other| !Arc::ptr_eq(other, stream));
         stream.close();
-        let mut leaving = self.leaving.lock().unwrap_or_else(PoisonError::into_inner);
-        leaving.push(Arc::clone(stream));
+        self.leaving().push(Arc::clone(stream));
     }
 
     /// Streams that were destroyed and have work.
-    fn leaving(&self) -> Vec<Arc<Stream>> {
+    fn leaving(&self) -> std::sync::MutexGuard<'_, Vec<Arc<Stream>>> {
         let mut leaving = self.leaving.lock().unwrap_or_else(PoisonError::into_inner);
         leaving.retain(|stream| !stream.is_done(stream.given()));
-        leaving.clone()
+        leaving
     }
 
     /// Waits for all work, and tells of its error.
     pub(crate) fn synchronize(&self) -> Answer<()> {
         let mut all: Vec<Arc<Stream>> = self.streams().clone();
-        all.extend(self.leaving());
+        all.extend(self.leaving().iter().cloned());
         for stream in all.iter().chain([&self.null]) {
             if stream.is_capturing() {
                 return Err(code::CAPTURE_UNSUPPORTED);
@@ -169,7 +168,7 @@ impl Context {
     /// Ends the context: waits for its work, and frees what it has.
     pub(crate) fn destroy(&self, driver: &Driver) {
         let mut streams = std::mem::take(&mut *self.streams());
-        streams.extend(self.leaving());
+        streams.extend(self.leaving().drain(..));
         for stream in streams.iter().chain([&self.null]) {
             stream.close();
             stream.wait(stream.given());

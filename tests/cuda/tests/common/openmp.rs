@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Compiles it in a folder. `None`, with a line: no compiler here has what that takes.
-pub fn program(folder: &Path) -> Option<PathBuf> {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(super::OPENMP);
+/// Compiles it, from that place in the caller's package, in a folder. `None`, with a line: no compiler here has what that takes.
+pub fn program(source: &str, folder: &Path) -> Option<PathBuf> {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(source);
     let to = folder.join("openmp");
     let compiles = |compiler: &&str| {
         let mut compiler = Command::new(compiler);

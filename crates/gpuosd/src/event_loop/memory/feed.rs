@@ -9,13 +9,13 @@ use gpuos_core::job::JobId;
 use gpuos_memory::lease::{
     AccountId, ClientId, GpuId, Input, JobId as Number, Place, Record, Share, Supply,
 };
-use gpuos_memory::protocol::{ToProgram, Uuid};
+use gpuos_memory::protocol::ToProgram;
 use gpuos_model::gpu_index::GresGpu;
 use gpuos_workload::job::Job;
 
 use super::super::effect::{Effect, Effects};
 use super::super::facts::Facts;
-use super::{Lent, Memory, number};
+use super::{Lent, Memory, uuid};
 use crate::memory::pressure::{Order, Seen};
 use crate::memory::programs;
 use crate::memory::watch;
@@ -252,11 +252,8 @@ impl Memory {
         }
         let before = std::mem::replace(&mut self.machine.budgets, budgets);
         for ((client, gpu), rate) in &self.machine.budgets {
-            let mut found = on.gpus.found().iter();
-            let found = found.find(|found| Some(found.number) == number(*gpu));
-            let uuid = found.and_then(|found| Uuid::parse(&found.uuid));
             if before.get(&(*client, *gpu)) != Some(rate)
-                && let Some(gpu) = uuid
+                && let Some(gpu) = uuid(*gpu, on)
             {
                 self.say(*client, &ToProgram::Budget { gpu, rate: *rate });
             }

@@ -71,10 +71,16 @@ struct Asked {
 }
 
 impl Asked {
-    /// What the broker is asked for.
-    fn all(&self) -> u64 {
-        self.bytes
-            .saturating_add(if self.slack { SLACK } else { 0 })
+    /// What the broker is asked.
+    fn ask(&self, client: ClientId, program: &Program, gpu: GpuId) -> Input {
+        Input::Ask {
+            client,
+            job: job_of(program),
+            gpu,
+            bytes: self
+                .bytes
+                .saturating_add(if self.slack { SLACK } else { 0 }),
+        }
     }
 }
 
@@ -408,7 +414,7 @@ impl Memory {
             }
             Input::Job(spec)
         });
-        let job = Number(holder.program.job.number().unwrap_or(0).into());
+        let job = job_of(&holder.program);
         let total = self.supply.gpus.iter().find(|(of, _)| *of == gpu);
         // Only who has something in host memory needs room there to move.
         let tiers = total.is_some_and(|(_, total)| bytes > hbm.min(*total));
@@ -419,12 +425,7 @@ impl Memory {
             put_off: None,
         };
         holder.asked.insert(gpu, asked);
-        let ask = Input::Ask {
-            client,
-            job,
-            gpu,
-            bytes: asked.all(),
-        };
+        let ask = asked.ask(client, &holder.program, gpu);
         let may = told
             .is_some()
             .then_some(Input::MayRequeue(job, may_requeue));
@@ -475,6 +476,18 @@ impl Memory {
         };
         self.members.set(self.jobs.iter().map(one).collect());
     }
+}
+
+/// The broker's number of a program's job.
+fn job_of(program: &Program) -> Number {
+    Number(program.job.number().unwrap_or(0).into())
+}
+
+/// A GPU as programs call it.
+fn uuid(gpu: GpuId, on: &Facts<'_>) -> Option<Uuid> {
+    let mut found = on.gpus.found().iter();
+    let found = found.find(|found| Some(found.number) == number(gpu))?;
+    Uuid::parse(&found.uuid)
 }
 
 /// A GPU as people call it.

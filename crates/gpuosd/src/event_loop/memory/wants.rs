@@ -9,16 +9,16 @@ use std::time::{Duration, Instant};
 
 use gpuos_core::job::JobId;
 use gpuos_memory::lease::{
-    ClientId, Demote, Effect as Want, GpuId, Granted, Input, JobId as Number, Notice as Said,
-    Place, Refuge, Refused,
+    ClientId, ClientView, Demote, Effect as Want, GpuId, Granted, Input, JobId as Number,
+    Notice as Said, Place, Refuge, Refused,
 };
-use gpuos_memory::protocol::{Short, ToProgram, Uuid};
+use gpuos_memory::protocol::{Short, ToProgram};
 use gpuos_workload::action::Action;
 use gpuos_workload::job::{Job, JobState};
 
 use super::super::effect::{Effect, Effects, Quota};
 use super::super::facts::Facts;
-use super::{Memory, number};
+use super::{Memory, job_of, uuid};
 use crate::memory::watch::Order;
 use crate::queue::{Task, Why};
 
@@ -135,9 +135,6 @@ impl Memory {
         };
         let asked = holder.asked.get_mut(&gpu);
         let slack = asked.as_ref().is_some_and(|asked| asked.slack);
-        let found = on.gpus.found().iter();
-        let mut found = found.filter(|found| Some(found.number) == number(gpu));
-        let uuid = found.next().and_then(|found| Uuid::parse(&found.uuid));
         match answer {
             Ok(granted) => {
                 asked.into_iter().for_each(|asked| asked.put_off = None);
@@ -149,21 +146,14 @@ impl Memory {
             }
             // Without the room for moves it may do: then extents stay where they are.
             Err(why) if slack && !matches!(why, Refused::NoJob | Refused::NotItsGpu { .. }) => {
-                let job = Number(holder.program.job.number().unwrap_or(0).into());
-                let bytes = asked.map_or(0, |asked| {
+                let ask = asked.map(|asked| {
                     asked.slack = false;
-                    asked.all()
+                    asked.ask(client, &holder.program, gpu)
                 });
-                let ask = Input::Ask {
-                    client,
-                    job,
-                    gpu,
-                    bytes,
-                };
-                self.step(ask, on, fx);
+                ask.into_iter().for_each(|ask| self.step(ask, on, fx));
             }
             Err(why) if self.puts_off(client, gpu, why, on) => {}
-            Err(why) => match uuid.filter(|_| !why.is_about_all()) {
+            Err(why) => match uuid(gpu, on).filter(|_| !why.is_about_all()) {
                 // Its other GPUs are not concerned.
                 Some(gpu) => {
                     let why = why.to_string();
@@ -183,18 +173,20 @@ impl Memory {
 
     /// Whether a refusal waits: others of the job have what was asked for, and may be dead.
     fn puts_off(&mut self, client: ClientId, gpu: GpuId, why: Refused, on: &Facts<'_>) -> bool {
-        let view = self.broker.view().clients;
         let Some(holder) = self.holders.get_mut(&client) else {
             return false;
         };
-        let job = holder.program.job.number().map(u64::from);
-        let mut others = view.iter().filter(|one| one.client != client);
-        let others = others.any(|one| Some(one.job.0) == job);
+        let job = job_of(&holder.program);
+        let others = || {
+            let mut all = self.broker.view().clients.into_iter();
+            all.any(|one| one.client != client && one.job == job)
+        };
+        let others = why.may_be_of_the_dead() && others();
         let Some(asked) = holder.asked.get_mut(&gpu) else {
             return false;
         };
         let since = *asked.put_off.get_or_insert(on.now.at);
-        let waits = others && why.may_be_of_the_dead() && !is_late(since, on);
+        let waits = others && !is_late(since, on);
         if !waits {
             asked.put_off = None;
         }
@@ -210,16 +202,10 @@ impl Memory {
     ) {
         let mut asks = Vec::new();
         for (client, holder) in &mut self.holders {
-            let job = Number(holder.program.job.number().unwrap_or(0).into());
             for (gpu, asked) in &mut holder.asked {
                 if asked.put_off.is_some_and(&which) {
                     asked.slack = asked.tiers;
-                    asks.push(Input::Ask {
-                        client: *client,
-                        job,
-                        gpu: *gpu,
-                        bytes: asked.all(),
-                    });
+                    asks.push(asked.ask(*client, &holder.program, *gpu));
                 }
             }
         }
@@ -230,9 +216,7 @@ impl Memory {
 
     /// Tells a process what it has of a GPU.
     fn lease(&self, client: ClientId, gpu: GpuId, granted: Granted, on: &Facts<'_>) {
-        let found = on.gpus.found().iter();
-        let mut found = found.filter(|found| Some(found.number) == number(gpu));
-        let Some(uuid) = found.next().and_then(|found| Uuid::parse(&found.uuid)) else {
+        let Some(uuid) = uuid(gpu, on) else {
             return;
         };
         let (refuge, wait) = self.standing(client, gpu);
@@ -249,8 +233,7 @@ impl Memory {
     /// Host memory that is kept for what a process has in a GPU's, and whether it has to wait for its turn. Who was told that it has it need
     /// not: a process with several GPUs asks for each.
     fn standing(&self, client: ClientId, gpu: GpuId) -> (u64, bool) {
-        let view = self.broker.view();
-        let Some(own) = view.clients.iter().find(|one| one.client == client) else {
+        let Some(own) = self.seen(client) else {
             return (0, false);
         };
         let mut leases = own.leases.iter().filter(|(of, _)| *of == gpu);
@@ -261,9 +244,13 @@ impl Memory {
 
     /// Bytes that a process has to bring from host memory to NVMe.
     fn leaving(&self, client: ClientId) -> u64 {
-        let view = self.broker.view();
-        let mut own = view.clients.iter().filter(|one| one.client == client);
-        own.next().map_or(0, |one| one.leaving)
+        self.seen(client).map_or(0, |one| one.leaving)
+    }
+
+    /// A process as the broker sees it.
+    pub(super) fn seen(&self, client: ClientId) -> Option<ClientView> {
+        let mut all = self.broker.view().clients.into_iter();
+        all.find(|one| one.client == client)
     }
 
     fn end(&mut self, client: ClientId, why: &str, fx: &mut Effects) {
@@ -356,8 +343,7 @@ impl Memory {
         if let Some(holder) = self.holders.get(&client) {
             return Some(holder.program.job.clone());
         }
-        let view = self.broker.view();
-        let known = view.clients.iter().find(|one| one.client == client)?;
+        let known = self.seen(client)?;
         u32::try_from(known.job.0).ok().map(Into::into)
     }
 }
