@@ -103,17 +103,19 @@ test: export GPUOS_PROGRAM_DIR ?= $(abspath $(TARGET))/debug
 test check: export PROPTEST_RNG_SEED ?= 1
 # What each step and suite costs: the table at the end.
 test: export GPUOS_COSTS ?= $(abspath $(TARGET))/costs.tsv
+# What failed, once more below that table.
+test: export GPUOS_FAILURES ?= $(abspath $(TARGET))/failures.txt
 # Other targets are built with these where clippy is the compiler, which has to see them too.
 BUILT ?= --lib --bins --tests
 test:
-	@mkdir -p $(TARGET) && rm -f $$GPUOS_COSTS
+	@mkdir -p $(TARGET) && rm -f $$GPUOS_COSTS $$GPUOS_FAILURES
 	@scripts/timed.sh packages scripts/needs.sh build lab layout count accounting metrics mpi
 	scripts/timed.sh build $(CARGO) build --workspace --locked $(BUILT)
 	@scripts/timed.sh 'instruction counts' scripts/instructions.sh
 	@status=0; \
 	RUNNER='$(SUDO)' scripts/tests.sh all || status=$$?; \
 	scripts/timed.sh 'tests of the feature otel' $(CARGO) test $(OTEL) $(AS_ROOT) || status=$$?; \
-	scripts/costs.sh $$GPUOS_COSTS; exit $$status
+	scripts/costs.sh $$GPUOS_COSTS; [ ! -s $$GPUOS_FAILURES ] || cat $$GPUOS_FAILURES; exit $$status
 
 # The daily round.
 check: style

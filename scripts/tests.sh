@@ -4,7 +4,8 @@
 # have the machine to themselves.
 # Usage: scripts/tests.sh quick      the daily round: nothing that needs a Slurm or root, nor gpuosd on simulated GPUs
 #        scripts/tests.sh all        everything; `RUNNER` is put in front of each program, as in RUNNER='sudo -E'
-# Ends with 1 where a test failed; what its program printed is shown.
+# Ends with 1 where a test failed; what its program printed is shown, and the first lines of each failure once more in the
+# file $GPUOS_FAILURES, for who has the end of a long output alone.
 set -eu
 cd "$(dirname "$0")/.."
 cargo=${CARGO:-cargo}
@@ -34,6 +35,11 @@ $cargo test --workspace --locked --no-run --message-format=json 2>"$logs/cargo" 
 named() { awk -v name="$1" '$1 == name' "$logs/programs"; }
 { named "$first"; awk -v a="$first" -v b="$on_slurm" -v c="$left_out" '$1 != a && $1 != b && $1 != c' "$logs/programs"; } >"$logs/side_by_side"
 
+# What a test of this program's output said first when it failed.
+failures() {
+    awk '/^---- .* stdout ----$/ { print; left = 12; next } /^failures:$/ { left = 0 } left && NF { print "  " substr($0, 1, 300); left-- }' "$1"
+}
+
 without_slurm() {
     begun=$(date +%s)
     # shellcheck disable=SC2016 # The inner shell reads them.
@@ -55,10 +61,12 @@ if [ "$1" = quick ]; then
 else
     begun=$(date +%s)
     named "$on_slurm" | while read -r _ folder program; do
-        (cd "$folder" && CARGO_MANIFEST_DIR=$folder $RUNNER "$program") || touch "$logs/failed"
+        { (cd "$folder" && CARGO_MANIFEST_DIR=$folder $RUNNER "$program" 2>&1) || touch "$logs/failed"; } | tee "$logs/$(basename "$program").log"
     done
     [ -z "${GPUOS_COSTS:-}" ] || printf 'step tests on real Slurms\t%s\n' "$(($(date +%s) - begun))" >>"$GPUOS_COSTS"
     # What the compiler runs of examples in docstrings.
     $cargo test --workspace --locked --doc || touch "$logs/failed"
 fi
-[ ! -e "$logs/failed" ]
+[ -e "$logs/failed" ] || exit 0
+[ -z "${GPUOS_FAILURES:-}" ] || for log in "$logs"/*.log; do failures "$log"; done >"$GPUOS_FAILURES"
+exit 1

@@ -33,7 +33,7 @@ use crate::{daemons, remote};
 
 /// How often slurmctld is asked.
 const LOOK: Duration = Duration::from_secs(2);
-/// gpuosd asks gpuos_mover every 15 s, and writes what it tells a little later.
+/// gpuosd asks gpuos_mover every 15 s, and writes what it tells within 10 s where the node drains.
 const PUBLISHED: Duration = Duration::from_secs(60);
 /// A requeued job is cleaned up on its nodes before it can start.
 const CLEANED: Duration = Duration::from_secs(120);

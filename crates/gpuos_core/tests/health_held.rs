@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use gpuos_core::health::{Effect, Event, ExtraPart, NodeHealth, Rules, step};
+use gpuos_core::health::{Effect, Event, ExtraPart, NodeHealth, Rules, Verb, step};
 
-use crate::health_support::{World, job, kept, nth, sound, xid};
+use crate::health_support::{World, admin, job, kept, nth, sound, xid};
 use crate::random::Random;
 
 fn held(jobs: &[(u32, u32)]) -> Event {
@@ -70,6 +70,39 @@ fn only_another_set_or_a_size_of_more_than_twice_is_told_and_once_a_minute() {
         (minutes / 2..=minutes + 1).contains(&times.len()),
         "{times:?}"
     );
+}
+
+#[test]
+fn a_node_that_is_emptied_does_not_wait_a_minute() {
+    let mut world = World::new(2);
+    world.tell(held(&[(7, 10)]));
+    world.run(15);
+    world.tell(held(&[(7, 10), (8, 1)]));
+    world.run(15);
+    assert_eq!(
+        parts(&world),
+        ["[gpuos:1 ckpt=7:10]"],
+        "a minute has not passed"
+    );
+    world.tell(admin(Verb::Drain, None, false));
+    world.run(3);
+    let last = || "[gpuos:1 ckpt=7:10,8:1]";
+    assert_eq!(parts(&world).last().map(String::as_str), Some(last()));
+    // Another checkpoint there, and still no storm.
+    let before = world.published.len();
+    for nth in 0..60 {
+        world.tell(held(&[(9 + nth, 1)]));
+        world.run(1);
+    }
+    let times: Vec<u64> = world.published[before - 1..]
+        .iter()
+        .map(|(at, _)| *at)
+        .collect();
+    assert!(
+        times.windows(2).all(|two| two[1] - two[0] >= 10_000),
+        "{times:?}"
+    );
+    assert!(times.len() >= 5, "{times:?}");
 }
 
 #[test]

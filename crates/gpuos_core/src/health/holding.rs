@@ -15,6 +15,8 @@ use super::step::Ctx;
 
 /// Between two publications for this word alone, in ms.
 const EVERY_MS: u64 = 60_000;
+/// The same of a node that is emptied: its jobs are requeued as soon as slurmctld knows where their checkpoints are.
+const EMPTIED_MS: u64 = 10_000;
 /// A size is told anew when it has become so many times larger or smaller: a checkpoint grows and shrinks with each that is made.
 const FACTOR: u32 = 2;
 /// A change is told within so many times the spread of other publications: nodes of a job have it at the same moment.
@@ -102,6 +104,10 @@ pub(super) fn advance(node: &mut NodeHealth, ctx: &mut Ctx<'_>, part: ExtraPart)
         return;
     }
     let due = match node.holding.due {
+        _ if node.hold.is_some() => {
+            let not_before = node.holding.not_before;
+            not_before.saturating_sub(EVERY_MS - EMPTIED_MS)
+        }
         Some(due) => due,
         None => {
             let most = u64::from(ctx.rules.limits.publish_spread_ms) * SLOW;
