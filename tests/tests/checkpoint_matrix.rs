@@ -331,6 +331,21 @@ impl Matrix {
                 self.cluster.update(&[&id, "StartTime=now+3"]);
             }
         }
+        if let Some(node) = self.lost {
+            self.stays_lost(node);
+        }
+    }
+
+    /// Slurm takes a node back by itself when it hears late of an answer that its slurmd gave before it ended, and would start jobs there.
+    fn stays_lost(&self, node: &str) {
+        let shown = self
+            .cluster
+            .try_run("scontrol", &["-o", "show", "node", node]);
+        let shown = shown.unwrap_or_default();
+        let state = field(shown.trim(), "State").unwrap_or("DOWN");
+        if !state.starts_with("DOWN") {
+            victims::down(&self.cluster, node);
+        }
     }
 
     /// Each moment of a job into the table. What a job as a whole has done wrong is laid on its last moment.

@@ -54,3 +54,4 @@ pub use plugins::find_plugin_dir;
 pub use spec::{Cgroup, LabSpec, NodeGroup, Nodes, Select, Suite};
 pub use store::{Owner, Record, down, records, state_root, sweep};
 pub use suite::cache_dir;
+pub use sys::lock;

@@ -86,7 +86,10 @@ pub(crate) fn is_nodev(path: &Path) -> bool {
 }
 
 /// Locks the file at `path` (made if missing) until the value is dropped; waits for others.
-pub(crate) fn lock(path: &Path) -> io::Result<File> {
+///
+/// # Errors
+/// It cannot be opened or made for writing.
+pub fn lock(path: &Path) -> io::Result<File> {
     let file = File::options()
         .create(true)
         .truncate(false)

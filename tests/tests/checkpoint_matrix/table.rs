@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::sync::Mutex;
 
+use gpuos_lab::lock;
 use gpuos_tests::results;
 
 use super::programs::NAMES;
@@ -11,9 +11,6 @@ use super::victims::VICTIMS;
 
 /// First line of `ckpt-matrix.csv`.
 const COLUMNS: &str = "date,slurm,program,victim,moments,held,most_steps_again";
-
-/// Held while the files are read and written: each release has a thread of its own.
-static WRITES: Mutex<()> = Mutex::new(());
 
 /// How often a program was struck.
 #[derive(Clone, Copy, Default)]
@@ -81,8 +78,9 @@ impl Table {
 
     /// Adds what came since the last time to `ckpt-matrix.csv`, and makes the tables of `ckpt-matrix.md` anew from it.
     pub(crate) fn write(&mut self) {
-        let _alone = WRITES.lock();
         let file = super::root().join("docs/results/ckpt-matrix.csv");
+        // Releases have threads of their own, and victims may have processes.
+        let _alone = lock(&file).expect("a lock of the table");
         let text = fs::read_to_string(file).unwrap_or_default();
         let mut all = Counts::new();
         for line in text.lines().skip(1) {

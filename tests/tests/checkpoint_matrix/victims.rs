@@ -185,15 +185,32 @@ pub(crate) fn end_all_of(cluster: &Cluster, node: &str) {
     cluster.kill_slurmd(node);
     signal("-KILL", &pids);
     fs::remove_dir_all(cluster.lab.checkpoints_dir(node)).expect("it had a store");
+    forget_pmix(cluster, node);
+}
+
+/// Removes the sockets of steps that ended without a word: with one there Slurm's PMIx starts no step of the same number on the node again.
+fn forget_pmix(cluster: &Cluster, node: &str) {
+    let spool = cluster.lab.dir().join("spool").join(node);
+    for entry in fs::read_dir(spool).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        if name.to_string_lossy().starts_with("stepd.slurm.pmix.") {
+            let _ = fs::remove_file(entry.path());
+        }
+    }
 }
 
 /// A node is lost, slurmctld is told, and the spare one may take over.
 fn lose(matrix: &Matrix, node: &'static str) {
     let cluster = &matrix.cluster;
     end_all_of(cluster, node);
-    cluster.update(&[&format!("NodeName={node}"), "State=DOWN", "Reason=lost"]);
+    down(cluster, node);
     let spare = format!("NodeName={}", matrix.spare);
     cluster.update(&[&spare, "State=RESUME"]);
+}
+
+/// Slurm counts a node as lost, and requeues what ran there.
+pub(crate) fn down(cluster: &Cluster, node: &str) {
+    cluster.update(&[&format!("NodeName={node}"), "State=DOWN", "Reason=lost"]);
 }
 
 /// The processes of all jobs of this lab: other labs of this machine have jobs of the same numbers.
