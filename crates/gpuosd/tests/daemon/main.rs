@@ -13,6 +13,7 @@ mod isolation;
 mod journal;
 mod limits;
 mod memory;
+mod memory_program;
 mod mig;
 mod mig_fails;
 mod mig_health;

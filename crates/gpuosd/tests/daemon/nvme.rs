@@ -11,7 +11,7 @@ use gpuos_host::steps::job_processes::Proc;
 use gpuos_moverd::parked::leases::Gpuosd;
 use gpuos_moverd::parked::{self, Place};
 
-use crate::memory::{sharer, start, status, step};
+use crate::memory_program::{sharer, start, status, step};
 use crate::site::{Daemon, Site};
 use crate::turns::Program;
 

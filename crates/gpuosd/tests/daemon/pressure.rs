@@ -7,7 +7,7 @@ use gpuos_core::wire::MemoryPressureStatus;
 use gpuos_memory::protocol::{Figures, FromProgram, Short, ToProgram};
 
 use crate::isolation::audited;
-use crate::memory::{Program, job, start, status, step};
+use crate::memory_program::{Program, job, start, status, step};
 use crate::site::{Daemon, Site};
 use crate::turns;
 

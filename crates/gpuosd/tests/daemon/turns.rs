@@ -11,7 +11,7 @@ use gpuos_core::wire::MemoryProgramStatus;
 
 use crate::common::{Cuda, library};
 use crate::isolation::{of_job, record};
-use crate::memory::{own, sharer, socket, start, status, step};
+use crate::memory_program::{own, sharer, socket, start, status, step};
 use crate::site::{Daemon, Site};
 
 const MIB: u64 = 1 << 20;
