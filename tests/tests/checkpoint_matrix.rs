@@ -94,6 +94,8 @@ impl Group {
 
 struct Matrix {
     cluster: Cluster,
+    /// Where nodes have their temporary files.
+    temporary: PathBuf,
     programs: Vec<Rc<Program>>,
     random: Random,
     table: Table,
@@ -118,7 +120,7 @@ fn each_program_survives_each_victim(suite: &Suite) {
     };
     let mut setup = Setup::simulated("ckpt-matrix", suite, NODES.len());
     setup.spec.movers = Some(plugins::daemons().to_path_buf());
-    let _temporary = folders_of_pmix(&mut setup, &NODES);
+    let temporary = folders_of_pmix(&mut setup, &NODES);
     let Some(cluster) = setup.steered() else {
         return;
     };
@@ -128,6 +130,7 @@ fn each_program_survives_each_victim(suite: &Suite) {
     let release = cluster.lab.version().to_string();
     let mut matrix = Matrix {
         cluster,
+        temporary: temporary.path().into(),
         programs: programs.into_iter().map(Rc::new).collect(),
         random: Random(seed | 1),
         table: Table::new(seed, release),

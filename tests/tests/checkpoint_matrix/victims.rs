@@ -185,16 +185,22 @@ pub(crate) fn end_all_of(cluster: &Cluster, node: &str) {
     cluster.kill_slurmd(node);
     signal("-KILL", &pids);
     fs::remove_dir_all(cluster.lab.checkpoints_dir(node)).expect("it had a store");
-    forget_pmix(cluster, node);
 }
 
-/// Removes the sockets of steps that ended without a word: with one there Slurm's PMIx starts no step of the same number on the node again.
-fn forget_pmix(cluster: &Cluster, node: &str) {
-    let spool = cluster.lab.dir().join("spool").join(node);
-    for entry in fs::read_dir(spool).into_iter().flatten().flatten() {
-        let name = entry.file_name();
-        if name.to_string_lossy().starts_with("stepd.slurm.pmix.") {
-            let _ = fs::remove_file(entry.path());
+/// Removes what Slurm's PMIx keeps of steps, as a node that starts again would with its temporary files: what of steps that ended without a word is left
+/// lets no step of the same number begin there.
+fn forget_pmix(matrix: &Matrix, node: &str) {
+    let spool = matrix.cluster.lab.dir().join("spool").join(node);
+    let temporary = matrix.temporary.join(node);
+    let all = [spool, temporary].map(fs::read_dir).into_iter().flatten();
+    for entry in all.flatten().flatten() {
+        let (name, path) = (entry.file_name(), entry.path());
+        let of_pmix = ["stepd.slurm.pmix.", "pmix.", "spmix_appdir_"];
+        if of_pmix
+            .iter()
+            .any(|own| name.to_string_lossy().starts_with(own))
+        {
+            let _ = fs::remove_dir_all(&path).or_else(|_| fs::remove_file(&path));
         }
     }
 }
@@ -203,6 +209,7 @@ fn forget_pmix(cluster: &Cluster, node: &str) {
 fn lose(matrix: &Matrix, node: &'static str) {
     let cluster = &matrix.cluster;
     end_all_of(cluster, node);
+    forget_pmix(matrix, node);
     down(cluster, node);
     let spare = format!("NodeName={}", matrix.spare);
     cluster.update(&[&spare, "State=RESUME"]);
