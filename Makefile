@@ -40,8 +40,12 @@ SHARE   := $(PREFIX)/share/gpuos
 INCLUDE := $(PREFIX)/include
 PKGCONF := $(PREFIX)/lib/pkgconfig
 
-# What is installed follows PREFIX and PLUGINDIR, samples too.
-PLACES  := sed -e 's,/usr/lib/gpuos,$(PLUGINDIR),g' -e 's,/usr/sbin/,$(PREFIX)/sbin/,g' -e 's,/usr/bin/gpuos,$(PREFIX)/bin/gpuos,g'
+# spank_gpuos has to be told of a library that lies elsewhere.
+ifneq ($(LIBDIR),/usr/lib/gpuos)
+PRELOAD = -e 's,^optional .*/spank_gpuos\.so$$,& preload=$(LIBDIR)/libgpuos_preload.so.0,'
+endif
+# What is installed follows PREFIX, PLUGINDIR and LIBDIR, samples too.
+PLACES   = sed -e '/ without it/!s,/usr/lib/gpuos,$(PLUGINDIR),g' $(PRELOAD) -e 's,/usr/sbin/,$(PREFIX)/sbin/,g' -e 's,/usr/bin/gpuos,$(PREFIX)/bin/gpuos,g'
 STRIPPED = STRIP=$(STRIP) scripts/install-stripped.sh
 VERSION  = $(shell sed -n '/^\[workspace.package\]/,/^version/s/^version = "\(.*\)"/\1/p' Cargo.toml)
 

@@ -12,7 +12,7 @@ per_suite!(jobs_go_on_after_their_limit_and_after_preemption);
 
 /// Both in one lab, for most of the time is a limit's.
 fn jobs_go_on_after_their_limit_and_after_preemption(suite: &Suite) {
-    let mut setup = Setup::simulated("ckpt-ends", suite, 3);
+    let mut setup = Setup::simulated("ckpt-ends", suite, 4);
     setup.spec.movers = Some(plugins::daemons().to_path_buf());
     setup.spec.job_submit = true;
     setup.spec.slurm_conf_extra.extend([
@@ -29,6 +29,8 @@ fn jobs_go_on_after_their_limit_and_after_preemption(suite: &Suite) {
     };
     told_of_grace(&cluster);
     let limited = submit(&cluster, &["-w", "n1", "-N1", "--exclusive", "--time=1"]);
+    let alone = ["-w", "n4", "-N1", "--exclusive", "--time=1", "--no-requeue"];
+    let alone = submit(&cluster, &alone);
     let low = submit(&cluster, &["-w", "n2,n3", "-N2", "--exclusive"]);
     let ranks = [(limited, 0), (low, 0), (low, 1)];
     for (job, rank) in ranks {
@@ -56,12 +58,23 @@ fn jobs_go_on_after_their_limit_and_after_preemption(suite: &Suite) {
         goes_on(&cluster, job, rank);
     }
     cluster.cancel(&[limited, low]);
+    ends_by_itself(&cluster, alone);
     drained(&cluster);
     // Nothing in these is another one on another release.
     if *suite == Suite::Native {
         suspected(&cluster);
         migrated(&cluster);
     }
+}
+
+/// A job that may not be requeued is told that its last checkpoint is the last, and ends before its limit would end it.
+fn ends_by_itself(cluster: &Cluster, job: u32) {
+    until(cluster, "it ends", || is(cluster, job, "COMPLETED"));
+    let told = crate::checkpoint::output(cluster, job);
+    assert!(!told.contains("restored"), "{told}");
+    // The program stops where it has saved.
+    let last = told.lines().last().unwrap_or_default();
+    assert!(last.starts_with("0: saved"), "{told}");
 }
 
 /// sbatch says where a preempted job has no time to save, and takes the job.

@@ -248,8 +248,8 @@ pub const OPTIONS: &[OptionHelp] = &[
         summary: "from which checkpoint the job begins: of an earlier job: 1234, 1234/7; no",
         details: "auto: from its own newest checkpoint when it starts again. JOB, the number of an earlier job of \
                   the same user, which has ended: from its newest checkpoint, or from its checkpoint N, as long as \
-                  the new job has none itself. As many nodes and ranks as that job had, and only with \
-                  --gpuos-checkpoint. Where the checkpoint cannot be had, the program is told so and does not begin anew. \
+                  the new job has none itself. On any number of nodes, with another number of ranks only where the \
+                  program can do that, and only with --gpuos-checkpoint. Where the checkpoint cannot be had, the program is told so and does not begin anew. \
                   no: from the start, in each of its runs; what it has is kept until newer ones take its place. \
                   Goes with --gpuos=off.",
         without_gpus: false,

@@ -151,6 +151,9 @@ impl Processes for Proc {
         let mapped = self.file(pid, "uid_map").ok().flatten().unwrap_or_default();
         let owners = uids.iter().copied().chain(mapped_alone(&mapped)).collect();
         let state = field("State:").unwrap_or_default().trim_start();
+        // The kernel calls a process whose first thread has ended a zombie, while others live on with its files and its memory.
+        let threads = field("Threads:").and_then(|count| count.trim().parse::<u32>().ok());
+        let ended = state.starts_with(['Z', 'X']) && threads.is_none_or(|count| count <= 1);
         let who = |uid| Who {
             started,
             uid,
@@ -159,7 +162,7 @@ impl Processes for Proc {
             program: line(field("Name:").unwrap_or_default().trim()).into_owned(),
             step,
             unclear,
-            ended: state.starts_with(['Z', 'X']),
+            ended,
             stopped: state.starts_with(['T', 't']),
         };
         Ok(uid.map(who))
@@ -311,6 +314,8 @@ mod tests {
             ("T (stopped)", false, true),
             ("t (tracing stop)", false, true),
             ("Z (zombie)", true, false),
+            ("Z (zombie)\nThreads:\t1", true, false),
+            ("Z (zombie)\nThreads:\t3", false, false),
         ] {
             let status = format!("Name:\tpython3\nState:\t{state}\nUid:\t1\t1000\t1\t1\n");
             put("41/status", &status);

@@ -84,6 +84,11 @@ impl Conductor {
             }
             Input::Want(reason) => member.want(reason),
             Input::Received { from, word } => self.receive(from, word, out),
+            Input::EndIsOff => {
+                if let Some(leader) = &mut self.leader {
+                    leader.end_is_off();
+                }
+            }
             Input::Reached(all) => {
                 if let Some(leader) = &mut self.leader {
                     leader.reached(all);

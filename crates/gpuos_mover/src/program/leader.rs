@@ -105,6 +105,12 @@ impl Leader {
         }
     }
 
+    /// The job goes on after a checkpoint for its end.
+    pub(super) fn end_is_off(&mut self) {
+        self.over = false;
+        self.wanted.take_if(|reason| *reason == Reason::End);
+    }
+
     /// Whether all nodes are reached.
     pub(super) fn reached(&mut self, all: bool) {
         self.reached = all;

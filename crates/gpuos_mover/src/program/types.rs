@@ -173,6 +173,8 @@ pub enum Input {
         /// What.
         word: Word,
     },
+    /// The end of the job for which a checkpoint was wanted does not come: others follow it as before. On node 0.
+    EndIsOff,
     /// Whether all other nodes are reached. On node 0 at every look; until it is given, they are.
     Reached(bool),
     /// Time went by; several times a second.

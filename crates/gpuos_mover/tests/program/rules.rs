@@ -472,6 +472,19 @@ fn after_one_for_the_end_of_the_job_no_other_is_made_unless_wanted() {
 }
 
 #[test]
+fn a_job_that_is_not_ended_after_all_has_its_interval_again() {
+    let mut bench = Bench::new(1);
+    bench.start(1, 1);
+    bench.give(0, Input::Want(Reason::End));
+    assert_eq!(bench.asked(), Some((1, Reason::End)));
+    bench.commit(1, 1);
+    bench.wait(20 * MINUTE);
+    assert_eq!(bench.asked(), None);
+    bench.give(0, Input::EndIsOff);
+    assert_eq!(bench.asked(), Some((2, Reason::Interval)));
+}
+
+#[test]
 fn a_node_whose_restart_is_not_over_keeps_all_waiting() {
     let mut bench = Bench::with(2, Every::Fixed(MINUTE));
     bench.start(2, 1);

@@ -1,7 +1,8 @@
-//! A job that the workload manager will end: it saves in time, and is requeued once that is committed.
+//! A job that the workload manager will end: it saves in time, and is requeued once that is committed. One that may not be requeued is told that
+//! this is its last checkpoint, so that its program can end by itself.
 
 use gpuos_config::gpuos_toml::AROUND_END_S;
-use gpuos_mover::program::View;
+use gpuos_mover::program::{Reason, View};
 
 /// How long a checkpoint takes, in milliseconds, as long as none was measured in this run of the job. Own choice.
 const UNMEASURED: u64 = 60_000;
@@ -11,12 +12,14 @@ const AROUND: u64 = AROUND_END_S as u64 * 1000;
 /// What is to be done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Next {
-    /// Ask the program for a checkpoint.
-    Save,
+    /// Ask the program for a checkpoint, with this reason.
+    Save(Reason),
     /// It is committed: the job can be requeued.
     Requeue,
     /// It is committed, and the job may not be requeued.
     Leave,
+    /// The program was told of an end that does not come: it makes checkpoints as before.
+    Off,
 }
 
 /// How far the end is.
@@ -43,6 +46,8 @@ pub struct Ends {
     preempted: bool,
     may_requeue: bool,
     approach: Approach,
+    /// The program was told that the job will be ended.
+    told: bool,
 }
 
 impl Ends {
@@ -73,7 +78,10 @@ impl Ends {
         let newest = view.newest.map_or(0, |id| id.number);
         let (approach, next) = match self.approach {
             // It was moved, or a checkpoint takes less than was thought.
-            _ if !near => (Approach::Far, None),
+            _ if !near => {
+                let off = std::mem::take(&mut self.told);
+                (Approach::Far, off.then_some(Next::Off))
+            }
             Approach::Saving { newest: before, .. } if newest > before => {
                 let next = match self.may_requeue {
                     true => Next::Requeue,
@@ -81,13 +89,19 @@ impl Ends {
                 };
                 (Approach::Saved, Some(next))
             }
-            Approach::Far if view.making.is_some() => {
+            Approach::Far if view.making.is_some() && self.may_requeue => {
                 let asked = false;
                 (Approach::Saving { newest, asked }, None)
             }
             Approach::Far | Approach::Saving { asked: false, .. } if view.making.is_none() => {
                 let asked = true;
-                (Approach::Saving { newest, asked }, Some(Next::Save))
+                // A first one tells how long the program may still work.
+                self.told = !self.may_requeue && !view.took.is_empty();
+                let reason = match self.told {
+                    true => Reason::End,
+                    false => Reason::Asked,
+                };
+                (Approach::Saving { newest, asked }, Some(Next::Save(reason)))
             }
             same => (same, None),
         };
@@ -108,7 +122,7 @@ fn needed(view: &View) -> u64 {
 #[cfg(test)]
 mod tests {
     use gpuos_checkpoint::ids::CheckpointId;
-    use gpuos_mover::program::{Making, Reason, Stage, Took};
+    use gpuos_mover::program::{Making, Stage, Took};
 
     use super::*;
 
@@ -142,12 +156,15 @@ mod tests {
 
     #[test]
     fn a_job_saves_once_before_its_end_and_is_requeued_when_that_is_committed() {
-        for (may_requeue, then) in [(true, Next::Requeue), (false, Next::Leave)] {
+        for (may_requeue, reason, then) in [
+            (true, Reason::Asked, Next::Requeue),
+            (false, Reason::End, Next::Leave),
+        ] {
             let mut ends = ends(100, may_requeue);
             let before = view(4, &[10_000, 20_000, 4_000], None);
             // 45 s before: the longest took 20 s.
             assert_eq!(ends.look(54_999, &before), None);
-            assert_eq!(ends.look(55_000, &before), Some(Next::Save));
+            assert_eq!(ends.look(55_000, &before), Some(Next::Save(reason)));
             for now in [55_200, 60_000, 100_000, 130_000] {
                 assert_eq!(ends.look(now, &before), None, "one is asked for once");
             }
@@ -162,12 +179,15 @@ mod tests {
     fn a_first_checkpoint_is_made_in_time_and_tells_how_much_time_there_is() {
         let mut ends = ends(70, true);
         assert_eq!(ends.look(9_000, &view(0, &[], None)), None);
-        assert_eq!(ends.look(10_000, &view(0, &[], None)), Some(Next::Save));
+        assert_eq!(
+            ends.look(10_000, &view(0, &[], None)),
+            Some(Next::Save(Reason::Asked))
+        );
         // It took 2 s, so that 18 s are enough: the job goes on until then.
         let made = view(1, &[2_000], None);
         assert_eq!(ends.look(12_000, &made), None);
         assert_eq!(ends.look(51_999, &made), None);
-        assert_eq!(ends.look(52_000, &made), Some(Next::Save));
+        assert_eq!(ends.look(52_000, &made), Some(Next::Save(Reason::Asked)));
         let last = view(2, &[2_000, 2_000], None);
         assert_eq!(ends.look(54_000, &last), Some(Next::Requeue));
     }
@@ -179,7 +199,10 @@ mod tests {
         assert_eq!(well.look(200, &view(4, &[1000], None)), Some(Next::Requeue));
         let mut failed = ends(10, true);
         assert_eq!(failed.look(0, &view(3, &[1000], Some(4))), None);
-        assert_eq!(failed.look(200, &view(3, &[1000], None)), Some(Next::Save));
+        assert_eq!(
+            failed.look(200, &view(3, &[1000], None)),
+            Some(Next::Save(Reason::Asked))
+        );
         assert_eq!(failed.look(400, &view(3, &[1000], Some(5))), None);
         assert_eq!(
             failed.look(600, &view(5, &[1000], None)),
@@ -191,7 +214,10 @@ mod tests {
     fn a_preempted_job_saves_at_once_however_long_its_grace_is() {
         let mut ends = Ends::default();
         ends.told(0, Some(3600), true, true);
-        assert_eq!(ends.look(0, &view(3, &[1000], None)), Some(Next::Save));
+        assert_eq!(
+            ends.look(0, &view(3, &[1000], None)),
+            Some(Next::Save(Reason::Asked))
+        );
         assert_eq!(ends.look(900, &view(3, &[1000], Some(4))), None);
         assert_eq!(
             ends.look(1000, &view(4, &[1000], None)),
@@ -203,13 +229,36 @@ mod tests {
     fn an_end_that_moves_away_is_none_and_comes_again() {
         let mut ends = ends(10, true);
         let before = view(3, &[1000], None);
-        assert_eq!(ends.look(0, &before), Some(Next::Save));
+        assert_eq!(ends.look(0, &before), Some(Next::Save(Reason::Asked)));
         ends.told(100, Some(3600), false, true);
         // What was asked for is made, and nothing follows from it.
         assert_eq!(ends.look(200, &view(4, &[1000], None)), None);
         ends.told(5000, None, false, true);
         assert_eq!(ends.look(9000, &view(4, &[1000], None)), None);
         ends.told(9000, Some(0), false, true);
-        assert_eq!(ends.look(9200, &view(4, &[1000], None)), Some(Next::Save));
+        assert_eq!(
+            ends.look(9200, &view(4, &[1000], None)),
+            Some(Next::Save(Reason::Asked))
+        );
+    }
+
+    #[test]
+    fn a_program_that_is_not_requeued_is_told_of_the_end_in_time_and_when_it_is_off() {
+        let mut ends = ends(70, false);
+        // Of what a checkpoint takes nothing is known: the program is not to end for that.
+        let first = ends.look(10_000, &view(0, &[], None));
+        assert_eq!(first, Some(Next::Save(Reason::Asked)));
+        let made = view(1, &[2_000], None);
+        assert_eq!(ends.look(12_000, &made), None);
+        // One that is being made does not tell the program.
+        assert_eq!(ends.look(52_000, &view(1, &[2_000], Some(2))), None);
+        let made = view(2, &[2_000, 2_000], None);
+        assert_eq!(ends.look(53_000, &made), Some(Next::Save(Reason::End)));
+        let last = view(3, &[2_000, 2_000], None);
+        assert_eq!(ends.look(55_000, &last), Some(Next::Leave));
+        // An administrator gives it more time, and the program has not ended.
+        ends.told(56_000, Some(3600), false, false);
+        assert_eq!(ends.look(56_000, &last), Some(Next::Off));
+        assert_eq!(ends.look(57_000, &last), None);
     }
 }

@@ -7,7 +7,7 @@ use gpuos_config::options::parse_checkpoint;
 use gpuos_core::job::JobId;
 use gpuos_core::wire::CheckpointPhase;
 use gpuos_mover::hosting::{claimed, claims};
-use gpuos_mover::program::{Input, Join, Reason};
+use gpuos_mover::program::{Input, Join};
 use gpuos_mover::roster::Claim;
 
 use super::ends::Next;
@@ -326,10 +326,11 @@ impl Worker {
         };
         let end = self.ends.words(now);
         match next {
-            Next::Save => {
+            Next::Save(reason) => {
                 self.note(&format!("{end}: a checkpoint is wanted"));
-                self.with(|running, around| running.conduct(around, Input::Want(Reason::Asked)));
+                self.with(|running, around| running.conduct(around, Input::Want(reason)));
             }
+            Next::Off => self.with(|running, around| running.conduct(around, Input::EndIsOff)),
             Next::Requeue => {
                 self.note(&format!("{end}: it has saved and is requeued"));
                 if self.shared.requeue.try_send(self.start.job.clone()).is_err() {
