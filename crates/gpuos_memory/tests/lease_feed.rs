@@ -178,6 +178,33 @@ fn a_job_is_not_pressed_beyond_what_it_has_of_its_own_memory() {
 }
 
 #[test]
+fn a_job_is_not_pressed_twice_by_the_same_free_memory() {
+    let mut broker = two();
+    let free = |job, free| Input::JobPressure {
+        job: JobId(job),
+        free: free * GIB,
+        total: 20 * GIB,
+        stalled: 0,
+    };
+    broker.step(500, free(1, 5));
+    broker.step(500, free(2, 4));
+    let first = broker.step(1000, supply(50, 400));
+    assert_eq!(
+        until(&mut broker, 1000, 3000, first),
+        ["lease 1 55+5", "lease 2 16+24"]
+    );
+    // It is on its way: a part of it is there.
+    let part = broker.step(3000, free(1, 3));
+    assert!(until(&mut broker, 3000, 4000, part).is_empty());
+    // The job has given back some beside that.
+    let more = broker.step(4000, free(1, 6));
+    assert_eq!(until(&mut broker, 4000, 6000, more), ["lease 1 52+8"]);
+    // What never comes is forgotten.
+    let later = until(&mut broker, 6000, 40_000, Vec::new());
+    assert_eq!(later, ["lease 2 12+28", "lease 1 46+14"]);
+}
+
+#[test]
 fn a_job_that_may_not_be_requeued_is_told_and_another_one_is() {
     let mut broker = two();
     broker.step(0, Input::MayRequeue(JobId(1), false));

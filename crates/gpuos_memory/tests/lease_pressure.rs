@@ -216,7 +216,8 @@ fn the_deaf_are_parked_or_ended_at_their_deadline() {
     );
     assert_eq!(steps[5].0 - steps[3].0, 10);
     let ended: Vec<_> = steps.iter().filter(|it| it.1.starts_with("end")).collect();
-    assert_eq!(ended[0].1, format!("end {:?} 1", Ended::Deaf), "{steps:?}");
+    let pressure = Ended::DeafUnderPressure;
+    assert_eq!(ended[0].1, format!("end {pressure:?} 1"), "{steps:?}");
 }
 
 #[test]
@@ -263,4 +264,83 @@ fn a_guarantee_is_not_touched() {
     assert!(broker.view().pressure);
     let place = broker.view().clients[1].place;
     assert_eq!(place, Place::Parked(Refuge::Host));
+}
+
+#[test]
+fn one_that_is_suspended_does_not_stop_the_ladder() {
+    let mut broker = node(400, [2, 1, 3], 0);
+    let mut now = 200_000;
+    pressure(&mut broker, now, 930);
+    let mut clean = 0;
+    let mut parks = Vec::new();
+    while now < 260_000 {
+        now += 100;
+        for effect in broker.step(now, Input::Tick) {
+            match effect {
+                // It is suspended when it was just asked.
+                Effect::Demote {
+                    client: ClientId(3),
+                    ..
+                } => {
+                    clean += 1;
+                    broker.step(now, Input::Suspended(JobId(3), true));
+                }
+                Effect::Park { client, .. } => {
+                    parks.push(client.0);
+                    follow(&mut broker, now, &effect);
+                }
+                Effect::End { client, why } => panic!("{client:?}: {why}"),
+                effect => follow(&mut broker, now, &effect),
+            }
+        }
+    }
+    assert_eq!((clean, parks), (1, vec![1]));
+    // What is on NVMe comes back when it is calm.
+    pressure(&mut broker, now, 800);
+    broker.step(now, Input::Busy(ClientId(1)));
+    // Nobody was there to be parked, so one was to be requeued, which has half a minute.
+    while broker.view().clients[0].place != Place::Resident && now < 300_000 {
+        now += 100;
+        for effect in broker.step(now, Input::Tick) {
+            follow(&mut broker, now, &effect);
+        }
+    }
+    assert_eq!(broker.view().clients[0].place, Place::Resident);
+    // What it was asked it has the time for that was left.
+    broker.step(now, Input::Suspended(JobId(3), false));
+    let ends = |it: &Effect| matches!(it, Effect::End { .. });
+    let mut in_time = |tick: u64| !broker.step(now + tick * 100, Input::Tick).iter().any(ends);
+    assert!((0..95).all(&mut in_time));
+}
+
+#[test]
+fn a_job_that_is_short_of_its_own_memory_is_not_ended_for_keeping_it() {
+    let mut broker = node(400, [2, 1, 3], 0);
+    let mut now = 200_000;
+    let short = Input::JobPressure {
+        job: JobId(3),
+        free: 1,
+        total: 1000,
+        stalled: 0,
+    };
+    let mut effects = broker.step(now, short);
+    while now < 300_000 {
+        now += 100;
+        effects.extend(broker.step(now, Input::Tick));
+    }
+    let of = |it: &&Effect| {
+        matches!(
+            it,
+            Effect::Demote { .. } | Effect::Park { .. } | Effect::End { .. }
+        )
+    };
+    let told: Vec<&Effect> = effects.iter().filter(of).collect();
+    assert!(matches!(told[..], [Effect::Demote { .. }]), "{told:?}");
+    // Nobody waits for it any more.
+    pressure(&mut broker, now, 930);
+    let told: Vec<Effect> = (0..20)
+        .flat_map(|tick| broker.step(now + tick * 100, Input::Tick))
+        .collect();
+    let clean = |it: &Effect| matches!(it, Effect::Demote { client, .. } if client.0 == 3);
+    assert!(told.iter().any(clean), "{told:?}");
 }

@@ -247,3 +247,43 @@ fn contexts_of_programs_have_room_beside_those_in_turns() {
     assert!(fits.view().gpus[0].sliced, "{told:?}");
     assert_eq!(fits.holders(GPU).len(), 1);
 }
+
+#[test]
+fn one_for_which_there_is_no_room_beside_it_keeps_nobody_waiting() {
+    // The second would be next and does not fit beside the first, the third does.
+    let mut broker = broker(&[60, 60, 20]);
+    let mut now = 1000;
+    let mut told = broker.step(now, Input::Suspended(JobId(1), true));
+    told.extend(pass(&mut broker, &mut now, 1000));
+    assert!(comes(&told, 3) && !comes(&told, 2), "{told:?}");
+    let client = ClientId(3);
+    broker.step(now, Input::Back { client, took_ms: 1 });
+    assert_eq!(ended(&pass(&mut broker, &mut now, 600_000)), []);
+    assert_eq!(place(&broker, 3), Place::Resident);
+    // When the first goes on they take turns as before.
+    let mut told = broker.step(now, Input::Suspended(JobId(1), false));
+    for client in [1, 3] {
+        if place(&broker, client) == Place::Parking(Refuge::Host) {
+            told.extend(parked(&mut broker, now, client));
+        }
+    }
+    assert!(comes(&told, 2), "{told:?}");
+}
+
+#[test]
+fn a_gpu_that_became_smaller_is_not_kept_for_who_does_not_fit() {
+    let mut broker = broker(&[60, 60, 30]);
+    let mut now = 0;
+    let told = pass(&mut broker, &mut now, 31_000);
+    assert!(parks(&told, 1));
+    // It is the second's turn, when others take half of the GPU.
+    let less = Supply {
+        gpus: vec![(GPU, 40 * GIB)],
+        host: 400 * GIB,
+        nvme: 0,
+    };
+    broker.step(now, Input::Supply(less));
+    let mut told = parked(&mut broker, now, 1);
+    told.extend(pass(&mut broker, &mut now, 1000));
+    assert!(comes(&told, 3) && !comes(&told, 2), "{told:?}");
+}

@@ -284,3 +284,76 @@ fn turns_that_are_given_up_at_once_are_found_not_to_be_worth_it() {
     }
     panic!("it was not told");
 }
+
+#[test]
+fn who_takes_his_time_with_parking_does_not_get_more_of_it() {
+    let mut broker = two(Config::default());
+    let (mut now, mut told) = (0, Vec::new());
+    while told.len() < 12 {
+        now += 100;
+        let effects = broker.step(now, Input::Tick);
+        let parks = effects.iter().find_map(|it| match it {
+            Effect::Park {
+                client,
+                deadline_ms,
+                ..
+            } => Some((*client, *deadline_ms)),
+            _ => None,
+        });
+        let Some((client, deadline_ms)) = parks else {
+            assert!(now < 10_000_000);
+            continue;
+        };
+        // The first one is slow on purpose.
+        let took_ms = match client {
+            ClientId(1) => deadline_ms - now - 1,
+            _ => 3000,
+        };
+        if client == ClientId(1) {
+            told.push(took_ms);
+        }
+        now += took_ms;
+        let effects = broker.step(now, Input::Parked { client, took_ms });
+        let next = effects.iter().find_map(|it| match it {
+            Effect::Turn { client, .. } => Some(*client),
+            _ => None,
+        });
+        let client = next.expect("the other one comes");
+        now += 3000;
+        let took_ms = 3000;
+        broker.step(now, Input::Back { client, took_ms });
+        assert!(!broker.view().gpus[0].serialised, "{told:?}");
+    }
+    // 14 s at first, and four times that.
+    assert!(told.iter().all(|took| *took <= 4 * told[0] + 4), "{told:?}");
+}
+
+#[test]
+fn the_time_before_others_came_is_held_against_nobody_for_more_than_a_turn() {
+    let mut broker = Broker::new(Config::default());
+    broker.step(0, Input::Supply(supply(1)));
+    broker.step(0, Input::Job(job(1, &[0], 64)));
+    ask(&mut broker, 1);
+    // It is alone for ten hours, and has no work when others come.
+    let mut now = 36_000_000;
+    broker.step(now, Input::Idle(ClientId(1)));
+    let mut told = Vec::new();
+    for id in [2, 3] {
+        broker.step(now, Input::Job(job(id, &[0], 64)));
+        told.extend(ask(&mut broker, id));
+    }
+    let parks = |it: &Effect| matches!(it, Effect::Park { client, .. } if client.0 == 1);
+    assert!(told.iter().any(parks), "{told:?}");
+    let (client, took_ms) = (ClientId(1), 2000);
+    now += took_ms;
+    broker.step(now, Input::Parked { client, took_ms });
+    let client = ClientId(2);
+    now += took_ms;
+    broker.step(now, Input::Back { client, took_ms });
+    broker.step(now, Input::Busy(ClientId(1)));
+    let begun = now;
+    while switch(&mut broker, &mut now, 2000) != Some(1) {
+        // The longest turn of either.
+        assert!(now - begun < 800_000, "it does not come");
+    }
+}

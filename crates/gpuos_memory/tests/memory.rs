@@ -2,6 +2,7 @@
 
 mod bound;
 mod lease;
+mod lease_away;
 mod lease_feed;
 mod lease_kills;
 mod lease_pressure;

@@ -455,3 +455,68 @@ fn nobody_takes_pages_out_of_a_ring_that_was_taken() {
     };
     assert!(why.starts_with("the ring is not taken: "), "{why}");
 }
+
+/// To close a file may take for ever, so that it is not even taken from a process that has nothing here.
+#[test]
+fn nothing_is_taken_from_who_has_no_promise_and_what_passes_is_no_refusal() {
+    let site = Site::new(0);
+    let told = |files: &[&File]| {
+        let stream = UnixStream::connect(site.socket()).unwrap();
+        stream.set_read_timeout(Some(LIMIT)).unwrap();
+        send(&stream, "no hello\n", files);
+        let mut client = Client {
+            lines: BufReader::new(stream),
+            ring: ring(1),
+            window: None,
+        };
+        client.told()
+    };
+    let refused = |why: &str| Some(ToProgram::Refused { why: why.into() });
+    let file = ring(1);
+    let unpromised = refused("gpuosd has not promised this process room on NVMe");
+    assert_eq!(told(&[&file]), unpromised);
+    site.promised.0.store(MIB, Ordering::SeqCst);
+    let unseen = "gpuos_mover cannot see this process: it runs in another PID namespace";
+    site.kernel.of_another.store(true, Ordering::SeqCst);
+    assert_eq!(told(&[&file]), refused(unseen));
+    site.kernel.of_another.store(false, Ordering::SeqCst);
+    site.kernel.hidden.store(true, Ordering::SeqCst);
+    assert_eq!(told(&[&file]), Some(ToProgram::Busy));
+    site.kernel.hidden.store(false, Ordering::SeqCst);
+    let hello = refused("the first line has to be a hello, and come with a ring");
+    assert_eq!(told(&[&file]), hello);
+}
+
+#[test]
+fn a_hello_that_comes_byte_by_byte_ends_in_time() {
+    use std::io::Write;
+    let site = Site::new(MIB);
+    let mut stream = UnixStream::connect(site.socket()).unwrap();
+    let begun = Instant::now();
+    send(&stream, "h", &[&ring(1)]);
+    while begun.elapsed() < LIMIT && stream.write_all(b"h").is_ok() {
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    assert!(begun.elapsed() < LIMIT / 2, "{:?}", begun.elapsed());
+}
+
+/// However often it connects: its pieces of before are waited for.
+#[test]
+fn a_process_that_connects_again_has_no_more_pieces_under_way() {
+    let site = Site::at_rate(64 * MIB, 16);
+    let mut client = Client::connect(&site);
+    for slot in 0..MOST_SLOTS {
+        client.say(&FromProgram::Put {
+            slot,
+            at: u64::from(slot) * PIECE,
+            bytes: PIECE,
+        });
+    }
+    // The first answer says that the line of all of them was read.
+    client.done().unwrap();
+    let (_, told) = Client::with(&site, ring(1), 1);
+    assert_eq!(told, ToProgram::Busy);
+    // The older one has ended all the same, and when its pieces are done there is a place again.
+    while client.told().is_some() {}
+    Client::connect(&site).put(0, &pattern(1, PIECE)).unwrap();
+}

@@ -203,6 +203,13 @@ fn gpus() -> Vec<Gpu> {
     devices.filter_map(one).collect()
 }
 
+/// The program's next open file gets the number: a child must not close that one.
+impl Drop for Broker {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
 impl Broker {
     /// Connects and asks for the grant of every device.
     fn first(&mut self) -> Result<Asked, String> {

@@ -61,6 +61,8 @@ pub(crate) fn allocate(
                     && range.context == stream.context
                     && Some(range.bytes) == whole
                     && !range.pinned
+                    // What was lost has addresses alone.
+                    && range.extents.iter().all(|extent| extent.handle != 0)
             }
             Freed::Small(_) => false,
         };

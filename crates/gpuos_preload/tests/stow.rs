@@ -26,6 +26,8 @@ struct State {
     ends_after: Option<u64>,
     /// So many puts are done, and those that follow fail.
     room: Option<u64>,
+    /// The segment may be so long.
+    limit: Option<u64>,
     /// What lies at this place is damaged.
     damaged: Option<u64>,
     /// Connections so far.
@@ -70,10 +72,14 @@ impl Mover {
         let Some((ring, slots)) = hello(&stream) else {
             return;
         };
-        self.state.lock().expect("nobody failed").connections += 1;
+        let limit = {
+            let mut state = self.state.lock().expect("nobody failed");
+            state.connections += 1;
+            state.limit.unwrap_or(1 << 40)
+        };
         let mut to = stream.try_clone().expect("a connection");
         let mut say = |what: stow::ToProgram| drop(to.write_all(what.line().as_bytes()));
-        say(stow::ToProgram::Ready { limit: 1 << 40 });
+        say(stow::ToProgram::Ready { limit });
         for line in BufReader::new(&stream).lines().map_while(Result::ok) {
             let mut state = self.state.lock().expect("nobody failed");
             if let Some(left) = &mut state.ends_after {
@@ -435,6 +441,138 @@ fn a_program_on_nvme_comes_back_to_a_gpuosd_that_was_started_anew() {
         talk.say(&demote);
         if talk.next()? != first {
             return Err("it demotes twice".into());
+        }
+        talk.turn(SOME)?;
+        progress.until_more_than(progress.rounds() + 1)
+    })
+    .unwrap();
+}
+
+fn until(what: impl Fn() -> bool) {
+    while !what() {
+        std::thread::sleep(std::time::Duration::from_millis(2));
+    }
+}
+
+/// To free it waits for the process's turn, as all else does: what is on NVMe would be forgotten, and given to the next as if it were there.
+#[test]
+fn what_is_freed_while_it_is_on_nvme_is_whole_for_who_has_it_next() {
+    let test = "stow::what_is_freed_while_it_is_on_nvme_is_whole_for_who_has_it_next";
+    const THRESHOLD: u64 = 4;
+    if let Some(folder) = inside() {
+        let cuda = Cuda::open();
+        cuda.context(0);
+        let stream = cuda.stream();
+        let pool = cuda.get("cuDeviceGetMemPool", &[0]);
+        cuda.set_pool_attribute(pool, THRESHOLD, 64 * MIB);
+        let at = cuda.alloc_async(8 * MIB, stream);
+        cuda.ok("cuStreamSynchronize", &[stream]);
+        std::fs::write(folder.join("progress"), "...").unwrap();
+        until(|| folder.join("again").exists());
+        cuda.free_async(at, stream);
+        let at = cuda.alloc_async(8 * MIB, stream);
+        for part in 0..4 {
+            cuda.upload(at + part * 2 * MIB, &[7; 4096]);
+            assert!(cuda.download(at + part * 2 * MIB, 4096) == [7; 4096]);
+        }
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let mover = Mover::start(folder.path(), State::default());
+    plays(test, &[], |listener, progress| {
+        let mut talk = Talk::accept(&listener);
+        let gpu = talk.begin(None)?;
+        talk.lease(gpu, [96, 16, 128], false);
+        progress.until_more_than(1)?;
+        talk.stow(&mover, 112, true);
+        talk.is_parked(8 * MIB)?;
+        std::fs::write(progress.folder().join("again"), "").expect("a file");
+        std::thread::sleep(std::time::Duration::from_millis(200));
+        talk.turn(0)
+    })
+    .unwrap();
+}
+
+/// A process that may open no more files waits for some to be closed, and its bytes are where they were.
+#[test]
+fn who_has_too_many_open_files_loses_nothing() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let test = "stow::who_has_too_many_open_files_loses_nothing";
+    if let Some(folder) = inside() {
+        let cuda = Cuda::open();
+        cuda.context(0);
+        let at = cuda.alloc(8 * MIB);
+        cuda.upload(at, &[7; 4096]);
+        std::fs::write(folder.join("progress"), "...").unwrap();
+        until(|| folder.join("again").exists());
+        let before = getrlimit(Resource::Nofile);
+        let none = Rlimit {
+            current: Some(0),
+            ..before
+        };
+        setrlimit(Resource::Nofile, none).unwrap();
+        std::fs::create_dir(folder.join("none")).unwrap();
+        until(|| folder.join("more").exists());
+        setrlimit(Resource::Nofile, before).unwrap();
+        assert!(cuda.download(at, 4096) == [7; 4096]);
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let mover = Mover::start(folder.path(), State::default());
+    plays(test, &[], |listener, progress| {
+        let mut talk = Talk::accept(&listener);
+        let gpu = talk.begin(None)?;
+        talk.lease(gpu, [96, 16, 128], false);
+        progress.until_more_than(1)?;
+        talk.stow(&mover, 112, true);
+        talk.is_parked(8 * MIB)?;
+        std::fs::write(progress.folder().join("again"), "").expect("a file");
+        until(|| progress.folder().join("none").exists());
+        talk.say(&ToProgram::Turn);
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        std::fs::write(progress.folder().join("more"), "").expect("a file");
+        match talk.next()? {
+            FromProgram::Back { moved, .. } if moved >= 8 * MIB => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    })
+    .unwrap();
+}
+
+/// Places of what did not go are for what comes next.
+#[test]
+fn what_did_not_go_takes_no_room_of_what_comes_later() {
+    let test = "stow::what_did_not_go_takes_no_room_of_what_comes_later";
+    if program() {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let full = State {
+        room: Some(5),
+        limit: Some(72 * MIB),
+        ..State::default()
+    };
+    let mover = Mover::start(folder.path(), full);
+    plays(test, &[], |listener, progress| {
+        let mut talk = Talk::accept(&listener);
+        let gpu = talk.begin(None)?;
+        talk.lease(gpu, [96, 16, 128], false);
+        progress.until_more_than(1)?;
+        talk.say(&ToProgram::Park {
+            deadline_ms: 60_000,
+        });
+        talk.is_parked(SOME)?;
+        for (mib, room, wanted) in [(48, Some(5), 1), (40, None, 24 * MIB)] {
+            mover.state.lock().expect("nobody failed").room = room;
+            talk.say(&ToProgram::Demote {
+                deadline_ms: 60_000,
+                bytes: mib * MIB,
+                mover: mover.name(),
+            });
+            match talk.next()? {
+                FromProgram::Demoted { bytes } if bytes >= wanted => {}
+                other => return Err(format!("{other:?}")),
+            }
         }
         talk.turn(SOME)?;
         progress.until_more_than(progress.rounds() + 1)

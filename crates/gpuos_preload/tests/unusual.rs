@@ -410,3 +410,23 @@ fn exports_are_those_of_the_table() {
         .collect();
     assert_eq!(found, wanted);
 }
+
+/// Its number would be that of the program's next open file, which a child of `fork` would close.
+#[test]
+fn a_connection_that_comes_to_nothing_leaves_no_number() {
+    use crate::broker::{Talk, inside, plays};
+    let test = "unusual::a_connection_that_comes_to_nothing_leaves_no_number";
+    if inside().is_some() {
+        crate::common::Cuda::open().context(0);
+        // SAFETY: it is loaded already.
+        let library = unsafe { libloading::Library::new(preload()) }.unwrap();
+        // SAFETY: the function has no arguments and answers a number.
+        let call = unsafe { library.get::<extern "C" fn() -> i32>(b"gpuos_mem_disconnect") };
+        assert_eq!(call.unwrap()(), 0, "it is open still");
+        return;
+    }
+    plays(test, &[], |listener, _| {
+        Talk::accept(&listener).begin(None).map(drop)
+    })
+    .unwrap();
+}

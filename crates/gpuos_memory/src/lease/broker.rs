@@ -3,16 +3,16 @@
 use std::collections::BTreeMap;
 
 use super::config::Config;
-use super::ids::{At, ClientId, GpuId, JobId, Refuge};
+use super::ids::{ClientId, GpuId, JobId, Refuge};
 use super::input::{Demote, Effect, Granted, Input, JobSpec, Supply};
 use super::ladder::{self, Ladder};
-use super::ledger::{Client, Ledger, Turn};
+use super::ledger::{Asked, Client, Ledger, Turn};
 use super::links::Links;
 use super::own::Own;
 use super::reason::{Ended, Refused};
 use super::record::{ClientRecord, Place, Record};
 use super::view::{ClientView, GpuView, Tier, View};
-use super::{squeeze, stopped, turns};
+use super::{returns, squeeze, stopped, turns};
 use crate::link::Wish;
 
 /// The broker of a node.
@@ -105,15 +105,10 @@ impl Broker {
         let first = !self.ledger.in_turns(job) || self.ledger.of_job(job).next().is_some();
         self.ledger.ask(&self.config, client, job, gpu, bytes)?;
         if !first {
-            turns::catch_up(&mut self.ledger, job);
+            turns::catch_up(&self.config, &mut self.ledger, job, true);
         }
         // Who asks is there.
-        let now = self.now;
-        if let Some(it) = self.ledger.clients.get_mut(&client)
-            && it.away.take().is_some()
-        {
-            say_again(&self.config, now, client, it, out);
-        }
+        returns::is_there(&self.config, &mut self.ledger, self.now, client, out);
         Ok(())
     }
 
@@ -147,7 +142,9 @@ impl Broker {
                     it.away.get_or_insert(until);
                 }
             }
-            Input::Return(client, at) => self.returned(client, at, out),
+            Input::Return(client, at) => {
+                returns::returned(&self.config, &mut self.ledger, now, client, at, out);
+            }
             Input::Idle(client) => {
                 if let Some(it) = self.ledger.clients.get_mut(&client) {
                     it.idle.get_or_insert(now);
@@ -161,8 +158,7 @@ impl Broker {
                     && let Place::Returning(_) = it.place
                 {
                     it.place = Place::Resident;
-                    it.back_ms =
-                        turns::smooth(it.back_ms, took_ms.min(now.saturating_sub(it.told)));
+                    it.back_ms = turns::measured_ms(&self.config, now, it, it.back_ms, took_ms);
                 }
             }
             Input::Demoted { client, bytes } => {
@@ -182,6 +178,9 @@ impl Broker {
                 stalled,
             } => {
                 if let Some(it) = self.ledger.jobs.get_mut(&job) {
+                    // What has become less has arrived.
+                    let arrived = it.free.map_or(0, |before| before.saturating_sub(free));
+                    it.pressed.0 = it.pressed.0.saturating_sub(arrived);
                     it.free = Some(free);
                     self.own.measure(&self.config, job, (free, total, stalled));
                 }
@@ -249,14 +248,10 @@ impl Broker {
             return;
         };
         let job = it.job;
-        let waits = self
-            .ledger
-            .jobs
-            .get(&job)
-            .is_some_and(|job| job.turn == Turn::Waits);
-        let idle = self.ledger.of_job(job).all(|(_, it)| it.idle.is_some());
-        if waits && idle {
-            turns::catch_up(&mut self.ledger, job);
+        if self.ledger.of_job(job).all(|(_, it)| it.idle.is_some()) {
+            let known = self.ledger.jobs.get(&job);
+            let waits = known.is_some_and(|job| job.turn == Turn::Waits);
+            turns::catch_up(&self.config, &mut self.ledger, job, waits);
         }
         if let Some(it) = self.ledger.clients.get_mut(&client) {
             it.idle = None;
@@ -264,14 +259,13 @@ impl Broker {
     }
 
     fn parked(&mut self, client: ClientId, took_ms: u64) {
-        let now = self.now;
+        let (config, now) = (&self.config, self.now);
         if let Some(it) = self.ledger.clients.get_mut(&client)
             && let Place::Parking(to) = it.place
         {
             it.place = Place::Parked(to);
             if to == Refuge::Host {
-                // What a process says counts up to what it can have been.
-                it.park_ms = turns::smooth(it.park_ms, took_ms.min(now.saturating_sub(it.told)));
+                it.park_ms = turns::measured_ms(config, now, it, it.park_ms, took_ms);
             }
         }
     }
@@ -302,7 +296,9 @@ impl Broker {
                         for lease in it.leases.values_mut() {
                             lease.refuge_host += std::mem::take(&mut lease.refuge_nvme);
                         }
-                        say_again(config, now, client, it, out);
+                        // It goes another way, and has the time for that.
+                        it.owed = None;
+                        returns::say_again(config, now, client, it, out);
                     }
                     _ => {
                         let why = Ended::NoNvme;
@@ -312,33 +308,6 @@ impl Broker {
             }
             _ => {}
         }
-    }
-
-    /// A process is there again. What it says has to be possible; the journal knows better.
-    fn returned(&mut self, client: ClientId, at: At, out: &mut Vec<Effect>) {
-        let now = self.now;
-        let Some(it) = self.ledger.clients.get_mut(&client) else {
-            return;
-        };
-        it.away = None;
-        let jobs = &self.ledger.jobs;
-        let in_turns = jobs.get(&it.job).is_some_and(|job| job.spec.timeslice);
-        let place = match (it.place, at) {
-            (Place::Resident | Place::Parking(_) | Place::Returning(_), At::Gpu) => Place::Resident,
-            // It never heard that it may work.
-            (Place::Resident, At::Parked(Refuge::Host)) if in_turns => Place::Parked(Refuge::Host),
-            (
-                Place::Parked(known) | Place::Parking(known) | Place::Returning(known),
-                At::Parked(it),
-            ) if known == it => Place::Parked(it),
-            _ => {
-                let why = Ended::Elsewhere;
-                self.ledger.end(&self.config, now, client, why, out);
-                return;
-            }
-        };
-        it.place = place;
-        say_again(&self.config, now, client, it, out);
     }
 
     /// What has a deadline that is over.
@@ -359,8 +328,9 @@ impl Broker {
                 (None, ..) if it.stopped.is_some() => {}
                 (None, Some(until), _) if now >= until => end.push((*id, Ended::Away)),
                 (None, Some(_), _) => {}
-                (None, None, Place::Parking(_)) if late => end.push((*id, Ended::Deaf)),
-                (None, None, Place::Returning(_)) if late => end.push((*id, Ended::NotBack)),
+                (None, None, place) if late => {
+                    end.extend(returns::missed(place).map(|why| (*id, why)));
+                }
                 _ => {}
             }
         }
@@ -392,7 +362,12 @@ impl Broker {
                     client.leaving = it.leaving;
                     client.away = away;
                     if client.leaving > 0 {
-                        client.asked = Some((Demote::Dirty, 0));
+                        client.asked = Some(Asked {
+                            what: Demote::Dirty,
+                            until: 0,
+                            own: false,
+                            again: false,
+                        });
                     }
                     self.ledger.clients.insert(it.client, client);
                 }
@@ -546,34 +521,5 @@ impl Broker {
     /// Nobody has anything, and nothing is moved.
     pub fn is_empty(&self) -> bool {
         self.ledger.clients.is_empty() && self.ledger.jobs.is_empty() && self.links.idle()
-    }
-}
-
-/// Says what a process may not have heard, with a new deadline.
-fn say_again(config: &Config, now: u64, client: ClientId, it: &mut Client, out: &mut Vec<Effect>) {
-    match it.place {
-        Place::Parking(to) => {
-            it.told = now;
-            it.until = turns::park_until(config, now, it, to);
-            out.push(it.to_park(client, to));
-        }
-        Place::Returning(from) => {
-            it.told = now;
-            it.until = turns::back_until(config, now, it, from);
-            out.push(Effect::Turn {
-                client,
-                deadline_ms: it.until,
-            });
-        }
-        _ => {}
-    }
-    if let Some((what, _)) = it.asked {
-        let deadline_ms = ladder::demote_until(config, now, it);
-        it.asked = Some((what, deadline_ms));
-        out.push(Effect::Demote {
-            client,
-            what,
-            deadline_ms,
-        });
     }
 }

@@ -8,7 +8,7 @@ use std::cmp::Reverse;
 use super::config::Config;
 use super::ids::{ClientId, JobId, Refuge};
 use super::input::{Demote, Effect};
-use super::ledger::{Client, Ledger};
+use super::ledger::{Asked, Client, Ledger};
 use super::reason::{Ended, Notice, Requeued};
 use super::record::Place;
 use super::turns;
@@ -166,7 +166,8 @@ fn pending(config: &Config, ledger: &Ledger, now: u64) -> bool {
     let mut clients = ledger.clients.values();
     let asked = clients.any(|it| {
         let stows = it.place == Place::Parking(Refuge::Nvme);
-        it.ending.is_none() && (it.asked.is_some() || stows)
+        // Who hears nothing is not waited for.
+        it.ending.is_none() && it.stopped.is_none() && (it.asked.is_some() || stows)
     });
     let mut jobs = ledger.jobs.values();
     let requeued = jobs.any(|job| {
@@ -176,14 +177,17 @@ fn pending(config: &Config, ledger: &Ledger, now: u64) -> bool {
     asked || requeued
 }
 
-/// Who lies past his deadline: he is parked, or ended.
+/// Who lies past his deadline: he is parked, or ended. Who kept what is elsewhere, too, while his own job was short, has done that to nobody
+/// but himself.
 pub(super) fn deaf(config: &Config, ledger: &mut Ledger, now: u64, out: &mut Vec<Effect>) {
-    let late = |it: &Client| it.hears() && it.asked.is_some_and(|(_, until)| now >= until);
+    let late = |it: &Client| it.hears() && it.asked.is_some_and(|asked| now >= asked.until);
     let clients = ledger.clients.iter().filter(|(_, it)| late(it));
     let clients: Vec<(ClientId, JobId)> = clients.map(|(id, it)| (*id, it.job)).collect();
     for (id, job) in clients {
-        if let Some(client) = ledger.clients.get_mut(&id) {
-            client.asked = None;
+        let client = ledger.clients.get_mut(&id);
+        let asked = client.and_then(|client| client.asked.take());
+        if asked.is_some_and(|asked| asked.own && asked.what == Demote::Clean) {
+            continue;
         }
         let resident = ledger.clients[&id].place == Place::Resident;
         if resident && stowable(ledger, job) {
@@ -199,22 +203,28 @@ fn clean(config: &Config, ledger: &mut Ledger, now: u64, out: &mut Vec<Effect>) 
     let before = out.len();
     for (id, client) in &mut ledger.clients {
         if client.hears() && client.asked.is_none() && client.place == Place::Resident {
-            ask(config, now, *id, client, Demote::Clean, out);
+            ask(config, now, (*id, client), Demote::Clean, false, out);
         }
     }
     out.len() > before
 }
 
+/// Asks a process to demote. `own`: since its own job is short.
 pub(super) fn ask(
     config: &Config,
     now: u64,
-    id: ClientId,
-    client: &mut Client,
+    (id, client): (ClientId, &mut Client),
     what: Demote,
+    own: bool,
     out: &mut Vec<Effect>,
 ) {
     let deadline_ms = demote_until(config, now, client);
-    client.asked = Some((what, deadline_ms));
+    client.asked = Some(Asked {
+        what,
+        until: deadline_ms,
+        own,
+        again: false,
+    });
     out.push(Effect::Demote {
         client: id,
         what,
@@ -259,7 +269,7 @@ fn dirty(config: &Config, ledger: &mut Ledger, now: u64, out: &mut Vec<Effect>) 
         if let Some(client) = ledger.clients.get_mut(&id) {
             client.leaving = client.refuge_host();
             client.tried = true;
-            ask(config, now, id, client, Demote::Dirty, out);
+            ask(config, now, (id, client), Demote::Dirty, false, out);
         }
         return true;
     }
@@ -268,10 +278,8 @@ fn dirty(config: &Config, ledger: &mut Ledger, now: u64, out: &mut Vec<Effect>) 
 
 /// What a process freed by demoting.
 pub(super) fn demoted(client: &mut Client, bytes: u64) {
-    let Some((what, _)) = client.asked.take() else {
-        return;
-    };
-    if what != Demote::Dirty {
+    let asked = client.asked.take();
+    if asked.is_none_or(|asked| asked.what != Demote::Dirty) {
         return;
     }
     let mut moved = bytes.min(client.leaving);

@@ -43,6 +43,8 @@ pub(super) struct Job {
     pub told_last: bool,
     /// Bytes that it could have of its own memory, where that was measured.
     pub free: Option<u64>,
+    /// Of these, bytes that come from a GPU and were not there when it was measured, and until when that is remembered.
+    pub pressed: (u64, u64),
     pub turn: Turn,
     /// GPU time in turns, in ms.
     pub gpu_ms: u64,
@@ -79,8 +81,10 @@ pub(super) struct Client {
     pub signalled: bool,
     /// It runs no more for now: by a signal, or with its job.
     pub stopped: Option<Stopped>,
-    /// What it has to demote, and until when.
-    pub asked: Option<(Demote, u64)>,
+    /// Where it had to get before it was away, and until when it has to all the same.
+    pub owed: Option<(Place, u64)>,
+    /// What it has to demote.
+    pub asked: Option<Asked>,
     /// It was asked since pressure began.
     pub tried: bool,
     /// Bytes on their way from host memory to NVMe: they count on both.
@@ -90,6 +94,17 @@ pub(super) struct Client {
     /// What parking and coming back took, smoothed, in ms.
     pub park_ms: Option<u64>,
     pub back_ms: Option<u64>,
+}
+
+/// What a process has to demote.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Asked {
+    pub what: Demote,
+    pub until: u64,
+    /// Its job is short of its own memory, and not the node.
+    pub own: bool,
+    /// It was away since, and has had more time for that.
+    pub again: bool,
 }
 
 /// What counts on each tier.
@@ -120,6 +135,7 @@ impl Client {
             away: None,
             signalled: false,
             stopped: None,
+            owed: None,
             asked: None,
             tried: false,
             leaving: 0,
@@ -142,6 +158,12 @@ impl Client {
     /// Something can be said to it.
     pub fn hears(&self) -> bool {
         self.ending.is_none() && self.away.is_none() && self.stopped.is_none()
+    }
+
+    /// When it has to have got somewhere, which may be what it owes since before it was away.
+    pub fn until(&self, to: Place, until: u64) -> u64 {
+        let owed = self.owed.filter(|(place, _)| *place == to);
+        owed.map_or(until, |(_, owed)| until.min(owed))
     }
 
     /// Bytes in GPU memory while it works.
@@ -444,6 +466,7 @@ impl Ledger {
                 may_requeue: true,
                 told_last: false,
                 free: None,
+                pressed: (0, 0),
                 turn: Turn::Waits,
                 gpu_ms: 0,
                 fair_ms: 0,

@@ -14,6 +14,7 @@ mod links;
 mod own;
 mod reason;
 mod record;
+mod returns;
 mod squeeze;
 mod stopped;
 mod turns;

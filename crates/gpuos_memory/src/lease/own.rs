@@ -7,7 +7,7 @@ use super::config::Config;
 use super::ids::{ClientId, JobId, Refuge};
 use super::input::{Demote, Effect};
 use super::ladder::{ask, marks, tell};
-use super::ledger::Ledger;
+use super::ledger::{Client, Ledger};
 use super::reason::Notice;
 use super::record::Place;
 
@@ -58,7 +58,8 @@ impl Own {
         self.0.retain(|job, _| ledger.jobs.contains_key(job));
         for (job, (done, due)) in &mut self.0 {
             let mut own = ledger.clients.iter().filter(|(_, it)| it.job == *job);
-            if now < *due || own.clone().any(|(_, it)| it.asked.is_some()) {
+            let waits = |it: &Client| it.asked.is_some() && it.stopped.is_none();
+            if now < *due || own.clone().any(|(_, it)| waits(it)) {
                 continue;
             }
             (*done, *due) = match *done {
@@ -76,7 +77,7 @@ impl Own {
                     let room = ledger.nvme_room();
                     let parked = own.find(|(_, it)| {
                         let parked = it.place == Place::Parked(Refuge::Host);
-                        parked && (1..=room).contains(&it.refuge_host())
+                        parked && it.hears() && (1..=room).contains(&it.refuge_host())
                     });
                     let parked: Vec<ClientId> = parked.map(|(id, _)| *id).into_iter().collect();
                     demote(config, ledger, now, &parked, Demote::Dirty, out);
@@ -112,7 +113,7 @@ fn demote(
             if what == Demote::Dirty {
                 client.leaving = client.refuge_host();
             }
-            ask(config, now, *id, client, what, out);
+            ask(config, now, (*id, client), what, true, out);
         }
     }
 }

@@ -140,7 +140,7 @@ pub enum Ended {
     NotBack,
     /// NVMe did not take what had to leave its GPU, and host memory has no room for it.
     NoNvme,
-    /// It freed nothing in time, and there was no place to park it.
+    /// It freed nothing in time, and there was no place to park it, or it did not go there in time.
     DeafUnderPressure,
     /// It did not come back after gpuosd was started anew, or its connection was lost.
     Away,

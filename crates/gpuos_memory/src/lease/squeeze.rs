@@ -20,7 +20,7 @@ pub(super) fn fit(config: &Config, ledger: &mut Ledger, now: u64, out: &mut Vec<
     for (gpu, present) in gpus {
         let promised = ledger.promised_hbm(gpu);
         if promised > present {
-            squeeze(ledger, now, gpu, promised - present, out);
+            squeeze(config, ledger, now, gpu, promised - present, out);
         } else if now >= ledger.squeezed_at + 6 * config.cool_ms {
             give_back(ledger, now, gpu, present - promised, out);
         }
@@ -42,20 +42,36 @@ fn holders(ledger: &Ledger, gpu: GpuId) -> Vec<ClientId> {
     own
 }
 
-fn squeeze(ledger: &mut Ledger, now: u64, gpu: GpuId, mut over: u64, out: &mut Vec<Effect>) {
+fn squeeze(
+    config: &Config,
+    ledger: &mut Ledger,
+    now: u64,
+    gpu: GpuId,
+    mut over: u64,
+    out: &mut Vec<Effect>,
+) {
     for id in holders(ledger, gpu) {
         let job = ledger.clients[&id].job;
         let it = &ledger.jobs[&job];
         let of_job = it.spec.host.saturating_sub(ledger.charge(job).host);
+        // The same free memory is not given twice: what is on its way there is not measured yet.
+        let comes = if now < it.pressed.1 { it.pressed.0 } else { 0 };
+        let free = it.free.map(|free| free.saturating_sub(comes));
         let room = [
             of_job,
-            it.free.unwrap_or(u64::MAX),
+            free.unwrap_or(u64::MAX),
             ledger.host_room(job),
             ledger.quota_room(job),
         ];
         let room = room.into_iter().min().unwrap_or(0);
         let moved = over.min(room);
-        over -= shift(ledger, id, gpu, moved, true, now, out);
+        let moved = shift(ledger, id, gpu, moved, true, now, out);
+        over -= moved;
+        if let Some(it) = ledger.jobs.get_mut(&job)
+            && moved > 0
+        {
+            it.pressed = (comes + moved, now + 6 * config.cool_ms);
+        }
         if over == 0 {
             return;
         }

@@ -71,7 +71,10 @@ fn settle(config: &Config, client: &mut Client, now: u64, suspended: bool) {
             client.stopped = None;
             (client.told, client.until) = (client.told + away, client.until + away);
             client.away = client.away.map(|_| now + config.away_ms);
-            client.asked = client.asked.map(|(what, until)| (what, until + away));
+            client.owed = client.owed.map(|(place, until)| (place, until + away));
+            if let Some(asked) = &mut client.asked {
+                asked.until += away;
+            }
         }
         _ => {}
     }

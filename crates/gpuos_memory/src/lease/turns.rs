@@ -26,19 +26,40 @@ pub(super) fn count(ledger: &mut Ledger, ms: u64) {
     }
 }
 
-/// Who comes, or has work again, begins with the least that those beside it have: it gets no time for when it was away.
-pub(super) fn catch_up(ledger: &mut Ledger, job: JobId) {
+/// Who comes, or has work again while it waits, begins with the least that those beside it have: it gets no time for when it was away. What
+/// it had before they came is held against it for one turn at most.
+pub(super) fn catch_up(config: &Config, ledger: &mut Ledger, job: JobId, waits: bool) {
     let beside = beside(ledger, job);
-    let least = beside.iter().filter(|it| wants(ledger, **it));
-    let least = least.map(|it| ledger.jobs[it].fair_ms).min();
-    if let (Some(least), Some(job)) = (least, ledger.jobs.get_mut(&job)) {
-        job.fair_ms = job.fair_ms.max(least);
+    let beside = beside.iter().filter(|it| wants(ledger, **it));
+    let times: Vec<u64> = beside.map(|it| ledger.jobs[it].fair_ms).collect();
+    let bounds = times.iter().min().zip(times.iter().max());
+    if let (Some((least, most)), Some(job)) = (bounds, ledger.jobs.get_mut(&job)) {
+        let most = most.saturating_add(config.longest_ms);
+        job.fair_ms = job.fair_ms.min(most);
+        if waits {
+            job.fair_ms = job.fair_ms.max(*least);
+        }
     }
 }
 
 /// Smooths what is measured; the first counts in full.
 pub(super) fn smooth(before: Option<u64>, now: u64) -> Option<u64> {
     Some(before.map_or(now, |before| (3 * before + now) / 4))
+}
+
+/// What parking or coming back takes, after one more time. What a process says counts up to what it can have been, and up to what the first
+/// deadline allowed: else who takes his time would have more of it each time, until turns are given up on.
+pub(super) fn measured_ms(
+    config: &Config,
+    now: u64,
+    client: &Client,
+    before: Option<u64>,
+    took_ms: u64,
+) -> Option<u64> {
+    let most = deadline(config, 0, None, client.hbm());
+    let most = most + nvme_ms(config, client.on_nvme(Refuge::Host));
+    let took_ms = took_ms.min(now.saturating_sub(client.told)).min(most);
+    smooth(before, took_ms)
 }
 
 /// When parking or coming back has to have ended.
@@ -318,6 +339,12 @@ fn holders(
         .collect();
     order.sort_by_key(|id| fair(ledger, id));
     let mut taken: BTreeMap<GpuId, JobId> = BTreeMap::new();
+    for id in &order {
+        let none = ledger.jobs[id].turn == (Turn::Holds { since: None });
+        if none && cannot_come(ledger, *id, &contested[id]) && !has_any(ledger, *id) {
+            dismiss(ledger, *id);
+        }
+    }
     // Those that were all there before somebody came for whom there is no room.
     for id in order
         .iter()
@@ -340,6 +367,19 @@ fn holders(
             .iter()
             .filter_map(|it| taken.get(it).copied())
             .collect();
+        if cannot_come(ledger, id, gpus) {
+            // Nothing is kept for it. Who is stopped gives way to it all the same.
+            for other in before
+                .into_iter()
+                .filter(|it| is_stopped(ledger, *it))
+                .collect::<Vec<_>>()
+            {
+                learn(config, ledger, now, other);
+                dismiss(ledger, other);
+                taken.retain(|_, holder| *holder != other);
+            }
+            continue;
+        }
         let free = gpus.is_disjoint(&reserved);
         if !free || !before.iter().all(|it| over(config, ledger, now, *it)) {
             // Nobody behind it in the order takes a part of what it waits for.
@@ -356,6 +396,28 @@ fn holders(
             job.turn = Turn::Holds { since: None };
         }
     }
+}
+
+/// On one of these GPUs there can be no room for a job: it has become smaller, or those stay there who are stopped.
+fn cannot_come(ledger: &Ledger, id: JobId, gpus: &BTreeSet<GpuId>) -> bool {
+    gpus.iter().any(|gpu| {
+        let needs: u64 = ledger
+            .of_job(id)
+            .filter_map(|(_, it)| it.leases.get(gpu))
+            .map(|it| it.hbm)
+            .sum();
+        let others = ledger.clients.values();
+        let stay =
+            others.filter(|it| it.job != id && it.stopped.is_some() && ledger.in_turns(it.job));
+        let stay: u64 = stay.map(|it| it.resident(*gpu)).sum();
+        needs + stay > ledger.free_of(*gpu)
+    })
+}
+
+/// Something of it is on a GPU.
+fn has_any(ledger: &Ledger, id: JobId) -> bool {
+    let mut clients = ledger.of_job(id);
+    clients.any(|(_, it)| it.leases.keys().any(|gpu| it.resident(*gpu) > 0))
 }
 
 /// Some of it is being parked.
@@ -385,6 +447,17 @@ fn move_all(
             (false, true) => None,
             (false, false) => Some(Refuge::Host),
         };
+        let there = match to {
+            Some(to) => Place::Parked(to),
+            None => Place::Resident,
+        };
+        if client.place == there
+            && client.owed.is_some()
+            && let Some(client) = ledger.clients.get_mut(&id)
+        {
+            client.owed = None;
+        }
+        let client = &ledger.clients[&id];
         // Who has nothing yet and asks just now is told with the answer.
         let new = asking == Some(id) && client.leases.values().all(|it| it.fresh);
         match (client.place, to) {
@@ -468,7 +541,7 @@ fn turn(
         return;
     };
     client.told = now;
-    client.until = back_until(config, now, client, from);
+    client.until = client.until(client.place, back_until(config, now, client, from));
     out.push(Effect::Turn {
         client: id,
         deadline_ms: client.until,
@@ -492,7 +565,8 @@ fn park(
     };
     client.place = Place::Parking(to);
     client.told = now;
-    client.until = park_until(config, now, client, to) + comes;
+    let until = park_until(config, now, client, to) + comes;
+    client.until = client.until(client.place, until);
     out.push(client.to_park(id, to));
 }
 

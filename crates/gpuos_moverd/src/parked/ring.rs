@@ -13,6 +13,27 @@ use rustix::fs::{
 };
 use rustix::io::{Errno, pread};
 
+/// Why a file is no ring.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum NoRing {
+    /// It never is: why, in a clause.
+    Never(&'static str),
+    /// Something is short here, and may be there later.
+    Now,
+}
+
+impl From<&'static str> for NoRing {
+    fn from(why: &'static str) -> NoRing {
+        NoRing::Never(why)
+    }
+}
+
+/// Whether an error is of what is short in this process or on the machine: it passes.
+pub fn is_passing(error: &io::Error) -> bool {
+    let short = [Errno::MFILE, Errno::NFILE, Errno::NOMEM];
+    Errno::from_io_error(error).is_some_and(|error| short.contains(&error))
+}
+
 /// The ring of a process.
 #[derive(Debug)]
 pub struct Ring {
@@ -24,38 +45,42 @@ impl Ring {
     /// Takes what a process has sent, and seals it for good: from then on its pages are those that it has.
     ///
     /// # Errors
-    /// It is not a file in memory that keeps its length and has all of it: why, in a clause. Only such files have these seals, so that no call on it waits
+    /// It is not a file in memory that keeps its length and has all of it, or there is no room to map it. Only such files have these seals, so that no call on it waits
     /// for another process.
-    pub fn new(file: OwnedFd, slots: u32) -> Result<Ring, &'static str> {
+    pub fn new(file: OwnedFd, slots: u32) -> Result<Ring, NoRing> {
         let length = SealFlags::SHRINK | SealFlags::GROW;
         let seals = fcntl_get_seals(&file).map_err(|_| "it is no file in memory (memfd_create)")?;
         if !seals.contains(length) {
-            return Err("it is not sealed against another length");
+            return Err("it is not sealed against another length".into());
         }
         if seals.intersects(SealFlags::WRITE | SealFlags::FUTURE_WRITE) {
-            return Err("it is sealed against writing");
+            return Err("it is sealed against writing".into());
         }
         if seals.contains(SealFlags::SEAL) {
-            return Err("it takes no other seals: gpuos_mover seals it for good");
+            return Err("it takes no other seals: gpuos_mover seals it for good".into());
         }
         let unseen = "it cannot be looked at";
         let flags = fcntl_getfl(&file).map_err(|_| unseen)?;
         if flags & OFlags::RWMODE != OFlags::RDWR {
-            return Err("it was not opened for reading and writing");
+            return Err("it was not opened for reading and writing".into());
         }
         let stat = fstat(&file).map_err(|_| unseen)?;
         let bytes = u64::from(slots) * PIECE;
         let regular = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
         if !regular || u64::try_from(stat.st_size) != Ok(bytes) {
-            return Err("its length is not that of its slots");
+            return Err("its length is not that of its slots".into());
         }
-        let window = Window::open(&file, bytes as usize).map_err(|_| "it cannot be mapped")?;
+        let window =
+            Window::open(&file, bytes as usize).map_err(|error| match is_passing(&error) {
+                true => NoRing::Now,
+                false => NoRing::Never("it cannot be mapped"),
+            })?;
         fcntl_add_seals(&file, KEPT | SealFlags::SEAL)
             .map_err(|_| "the kernel does not keep its pages (Linux 5.1 and later do)")?;
         // Otherwise its pages would be this process's, and not of the job. They were counted now that none can go.
         let stat = fstat(&file).map_err(|_| unseen)?;
         if u64::try_from(stat.st_blocks).unwrap_or(0) * 512 < bytes {
-            return Err("some of its pages are missing");
+            return Err("some of its pages are missing".into());
         }
         Ok(Ring { file, window })
     }

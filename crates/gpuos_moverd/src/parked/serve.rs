@@ -18,12 +18,14 @@ use gpuos_host::socket::{self, Bucket, Rate};
 use gpuos_host::steps::job_processes::Processes;
 use gpuos_memory::protocol::Lines;
 use gpuos_memory::stow::{FromProgram, SLACK, Session, ToProgram, VERSION};
-use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, recvmsg, send};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendFlags, recvmsg, send,
+};
 
 use super::leases::Leases;
 use super::pool::{Pool, Work};
-use super::ring::Ring;
-use super::segment::{Folder, Owner};
+use super::ring::{NoRing, Ring, is_passing};
+use super::segment::{Folder, Owner, Segment};
 
 /// Connections at a time, and those of one user.
 pub(super) const MOST: usize = 32;
@@ -58,6 +60,8 @@ struct Open {
     guests: BTreeMap<u32, usize>,
     /// By process, with its user.
     members: BTreeMap<Owner, (u32, Arc<UnixStream>)>,
+    /// Pieces at the disk by process, with its user: its connection may have ended. There is no entry where there are none.
+    under_way: BTreeMap<Owner, (u32, usize)>,
 }
 
 impl Shared {
@@ -178,6 +182,48 @@ impl Drop for Member<'_> {
     }
 }
 
+/// A piece that is at the disk, until it is dropped.
+struct UnderWay {
+    shared: Arc<Shared>,
+    owner: Owner,
+}
+
+impl UnderWay {
+    /// Of a connection; `None`: another one has its place, or it has none any more.
+    fn begin(shared: &Arc<Shared>, owner: Owner, stream: &Arc<UnixStream>) -> Option<UnderWay> {
+        let mut open = shared.open();
+        // What came before it was shut down is read still, and goes nowhere.
+        let (uid, own) = open.members.get(&owner)?;
+        let uid = Arc::ptr_eq(own, stream).then_some(*uid)?;
+        open.under_way.entry(owner).or_insert((uid, 0)).1 += 1;
+        Some(UnderWay {
+            shared: Arc::clone(shared),
+            owner,
+        })
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        let mut open = self.shared.open();
+        if let Some((_, count)) = open.under_way.get_mut(&self.owner) {
+            *count -= 1;
+            if *count == 0 {
+                open.under_way.remove(&self.owner);
+            }
+        }
+    }
+}
+
+/// What a process may use.
+struct Allowed {
+    owner: Owner,
+    /// How long its segment may be, how long it is, and the file.
+    limit: u64,
+    length: u64,
+    segment: Segment,
+}
+
 fn refused(why: impl ToString) -> ToProgram {
     let why = why.to_string();
     ToProgram::Refused { why }
@@ -193,26 +239,19 @@ fn say(stream: &UnixStream, what: &ToProgram) {
 }
 
 impl Shared {
-    /// Serves a connection to its end. Answers what it is told if it is not served.
-    fn talk(&self, stream: &Arc<UnixStream>, peer: Peer, guest: Guest) -> Result<(), ToProgram> {
+    /// Who is at the other end, and what it may use. A refusal is for ever: what passes is answered with `Busy`.
+    fn allowed(&self, peer: Peer) -> Result<Allowed, ToProgram> {
         let unseen = "gpuos_mover cannot see this process: it runs in another PID namespace";
         let who = match peer.pid {
             0 => None,
-            pid => self.processes.who(pid).ok().flatten(),
+            pid => self.processes.who(pid).map_err(|_| ToProgram::Busy)?,
         };
-        let who = who
-            .filter(|who| !who.ended)
-            .ok_or_else(|| refused(unseen))?;
+        // Its number may be another one's by now.
+        let who = who.filter(|who| !who.ended && who.uid == peer.uid);
+        let who = who.ok_or_else(|| refused(unseen))?;
         let owner = Owner {
             pid: peer.pid,
             started: who.started,
-        };
-        let timed = stream.set_read_timeout(Some(HELLO));
-        timed.map_err(refused)?;
-        let mut lines = Lines::default();
-        let Some((slots, ring)) = hello(stream, &mut lines) else {
-            let why = "the first line has to be a hello, and come with a ring";
-            return Err(refused(why));
         };
         // One that was parked gets its bytes also while gpuosd is not there.
         let promised = self.leases.limit(owner, peer.uid, Instant::now());
@@ -223,10 +262,44 @@ impl Shared {
         let opened = self.folder.segment(owner, limit);
         let (segment, length) = opened.map_err(|error| match error.kind() {
             ErrorKind::NotFound => refused("gpuosd has not promised this process room on NVMe"),
+            _ if is_passing(&error) => ToProgram::Busy,
             _ => refused(format!("NVMe cannot be used: {error}")),
         })?;
-        let ring = Ring::new(ring, slots)
-            .map_err(|why| refused(format!("the ring is not taken: {why}")))?;
+        Ok(Allowed {
+            owner,
+            limit,
+            length,
+            segment,
+        })
+    }
+
+    /// Serves a connection to its end. Answers what it is told if it is not served.
+    fn talk(
+        self: &Arc<Shared>,
+        stream: &Arc<UnixStream>,
+        peer: Peer,
+        guest: Guest,
+    ) -> Result<(), ToProgram> {
+        // Before a file is taken: to close one of a file system whose server does not answer may take for ever, so nobody hands one over
+        // who has nothing here.
+        let allowed = self.allowed(peer);
+        let mut lines = Lines::default();
+        let until = Instant::now() + HELLO;
+        if allowed.is_err() {
+            // Programs say their line first, and listen then. Files that come with it are not taken.
+            let _ = next(stream, &mut lines, Some(until));
+        }
+        let Allowed {
+            owner,
+            limit,
+            length,
+            segment,
+        } = allowed?;
+        let (slots, ring) = hello(stream, &mut lines, until)?;
+        let ring = Ring::new(ring, slots).map_err(|error| match error {
+            NoRing::Now => ToProgram::Busy,
+            NoRing::Never(why) => refused(format!("the ring is not taken: {why}")),
+        })?;
         let session = Session::new(slots, limit, length)
             .ok_or_else(|| refused("the ring has too many slots"))?;
         let _member = self.enter(owner, peer.uid, stream)?;
@@ -236,7 +309,7 @@ impl Shared {
         say(stream, &ToProgram::Ready { limit });
         let (ring, segment) = (Arc::new(ring), Arc::new(segment));
         let session = Arc::new(Mutex::new(session));
-        while let Some(said) = next(stream, &mut lines) {
+        while let Some(said) = next(stream, &mut lines, None) {
             let locked = || session.lock().unwrap_or_else(PoisonError::into_inner);
             locked().take(&said).map_err(refused)?;
             if said == FromProgram::Drop {
@@ -245,11 +318,16 @@ impl Shared {
                 say(stream, &ToProgram::Dropped);
                 return Ok(());
             }
+            let Some(under_way) = UnderWay::begin(self, owner, stream) else {
+                return Ok(());
+            };
             let (session, stream) = (session.clone(), stream.clone());
             let answer = move |slot, answer| {
                 let mut session = session.lock().unwrap_or_else(PoisonError::into_inner);
                 session.done(slot);
                 drop(session);
+                // Who has heard of it may connect again.
+                drop(under_way);
                 say(&stream, &answer);
             };
             self.pool.give(Work {
@@ -274,8 +352,17 @@ impl Shared {
         if let Some((_, older)) = open.members.remove(&owner) {
             let _ = older.shutdown(Shutdown::Both);
         }
-        let own = open.members.values().filter(|(of, _)| *of == uid).count();
-        if open.members.len() >= MOST || own >= MOST_OF_ONE {
+        // Its pieces have slots of the ring before, and places that the process may use for something else now.
+        if open.under_way.contains_key(&owner) {
+            return Err(ToProgram::Busy);
+        }
+        // Who has gone keeps a place as long as pieces of it are under way: so the queue has room for all that may be.
+        let mut gone = open.under_way.clone();
+        gone.retain(|owner, _| !open.members.contains_key(owner));
+        let here = open.members.values().map(|(of, _)| *of);
+        let places: Vec<u32> = here.chain(gone.values().map(|(of, _)| *of)).collect();
+        let own = places.iter().filter(|of| **of == uid).count();
+        if places.len() >= MOST || own >= MOST_OF_ONE {
             return Err(ToProgram::Busy);
         }
         open.members.insert(owner, (uid, Arc::clone(stream)));
@@ -288,36 +375,59 @@ impl Shared {
 }
 
 /// The first line, with the ring: how many slots it has, and the file.
-fn hello(stream: &Arc<UnixStream>, lines: &mut Lines) -> Option<(u32, OwnedFd)> {
+fn hello(
+    stream: &Arc<UnixStream>,
+    lines: &mut Lines,
+    until: Instant,
+) -> Result<(u32, OwnedFd), ToProgram> {
+    let none = || refused("the first line has to be a hello, and come with a ring");
+    in_time(stream, until).ok_or_else(none)?;
     let mut bytes = [0; 512];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut into = [IoSliceMut::new(&mut bytes)];
-    let got = recvmsg(&**stream, &mut into, &mut control, RecvFlags::CMSG_CLOEXEC).ok()?;
+    let got = recvmsg(&**stream, &mut into, &mut control, RecvFlags::CMSG_CLOEXEC);
+    let got = got.map_err(|_| none())?;
     let mut files = Vec::new();
     for message in control.drain() {
         if let RecvAncillaryMessage::ScmRights(rights) = message {
             files.extend(rights);
         }
     }
+    if files.len() < 2 && got.flags.contains(ReturnFlags::CTRUNC) {
+        // There was room for it: this process has too many open files.
+        return Err(ToProgram::Busy);
+    }
     let mut files = files.into_iter();
-    let ring = files.next().filter(|_| files.len() == 0)?;
+    let ring = files.next().filter(|_| files.len() == 0);
+    let ring = ring.ok_or_else(none)?;
     lines.push(&bytes[..got.bytes]);
-    match next(stream, lines)? {
-        FromProgram::Hello {
+    match next(stream, lines, Some(until)) {
+        Some(FromProgram::Hello {
             version: VERSION,
             slots,
-        } => Some((slots, ring)),
-        _ => None,
+        }) => Ok((slots, ring)),
+        _ => Err(none()),
     }
 }
 
-/// The next message; `None`: there is none any more, or what came is none. Files that come with it are closed by the kernel.
-fn next(mut stream: &UnixStream, lines: &mut Lines) -> Option<FromProgram> {
+/// Has the next read end in time; `None`: it is over.
+fn in_time(stream: &UnixStream, until: Instant) -> Option<()> {
+    let left = until.checked_duration_since(Instant::now())?;
+    // Of zero it would be for ever.
+    let left = Some(left).filter(|left| !left.is_zero())?;
+    stream.set_read_timeout(Some(left)).ok()
+}
+
+/// The next message, until a time where one is given; `None`: there is none any more, or what came is none. Files that come with it are closed by the kernel.
+fn next(mut stream: &UnixStream, lines: &mut Lines, until: Option<Instant>) -> Option<FromProgram> {
     let mut bytes = [0; 1024];
     loop {
         if let Some(line) = lines.next_line().ok()? {
             return FromProgram::parse(&line).ok();
+        }
+        if let Some(until) = until {
+            in_time(stream, until)?;
         }
         match stream.read(&mut bytes) {
             Ok(0) => return None,

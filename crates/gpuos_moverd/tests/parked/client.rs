@@ -8,7 +8,7 @@ use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use gpuos_host::steps::job_processes::{Killed, Processes, Who};
@@ -19,6 +19,7 @@ use gpuos_moverd::parked::segment::Owner;
 use gpuos_moverd::parked::{Place, start};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use rustix::process::geteuid;
 use tempfile::TempDir;
 
 /// A busy machine is no fault.
@@ -29,15 +30,23 @@ pub const LIMIT: Duration = Duration::from_secs(60);
 pub struct Kernel {
     pub started: Arc<AtomicU64>,
     pub dead: Arc<AtomicU64>,
+    /// Its number is that of another user's process by now.
+    pub of_another: Arc<AtomicBool>,
+    /// It cannot be looked at.
+    pub hidden: Arc<AtomicBool>,
 }
 
 impl Processes for Kernel {
     fn who(&self, _pid: u32) -> std::io::Result<Option<Who>> {
+        if self.hidden.load(Ordering::SeqCst) {
+            return Err(std::io::ErrorKind::OutOfMemory.into());
+        }
         let started = self.started.load(Ordering::SeqCst);
         let ended = self.dead.load(Ordering::SeqCst) == started;
         Ok(Some(Who {
             started,
             ended,
+            uid: geteuid().as_raw() + u32::from(self.of_another.load(Ordering::SeqCst)),
             ..Who::default()
         }))
     }
@@ -166,10 +175,17 @@ pub fn send(stream: &UnixStream, line: &str, files: &[&File]) {
 }
 
 impl Client {
+    /// As programs do: who is told that gpuos_mover is busy comes again.
     pub fn connect(site: &Site) -> Client {
-        match Client::with(site, ring(MOST_SLOTS), MOST_SLOTS) {
-            (client, ToProgram::Ready { .. }) => client,
-            (_, told) => panic!("{told:?}"),
+        let deadline = Instant::now() + LIMIT;
+        loop {
+            match Client::with(site, ring(MOST_SLOTS), MOST_SLOTS) {
+                (client, ToProgram::Ready { .. }) => return client,
+                (_, ToProgram::Busy) if Instant::now() < deadline => {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                (_, told) => panic!("{told:?}"),
+            }
         }
     }
 

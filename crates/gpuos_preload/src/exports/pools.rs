@@ -104,6 +104,8 @@ fn allocate(call: &Call<'_>, to: u64, bytes: u64, pool: Option<u64>, stream: Str
 
 fn free(call: &Call<'_>, at: u64, stream: Stream) -> Answer<()> {
     let capturing = is_capturing(stream);
+    // What is on NVMe is looked for among the ranges, and what is on its way there is copied without the lock: neither goes meanwhile.
+    let _inside = gate::enter();
     let mut memory = memory::lock();
     let found = memory.around(at).map(|(start, _)| start);
     // A graph frees what it has allocated itself, which is the driver's.

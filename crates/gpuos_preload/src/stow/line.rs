@@ -119,8 +119,9 @@ impl Line {
     /// Connects, and hands over a new ring.
     pub(crate) fn connect(path: &str) -> Result<Line, Trouble> {
         let lost = |error: std::io::Error| Trouble::Lost(format!("{path}: {error}"));
+        // Too many open files, or too little memory: both pass, and what is on NVMe would be lost.
         let ring = Ring::new()
-            .map_err(|error| Trouble::No(format!("there is no memory for its ring: {error}")))?;
+            .map_err(|error| Trouble::Lost(format!("there is no memory for its ring: {error}")))?;
         let stream = UnixStream::connect(path).map_err(lost)?;
         stream.set_read_timeout(Some(PATIENCE)).map_err(lost)?;
         stream.set_write_timeout(Some(PATIENCE)).map_err(lost)?;
@@ -130,7 +131,7 @@ impl Line {
             version: VERSION,
             slots: MOST_SLOTS,
         };
-        send_with(&stream, &hello.line(), &ring.file).map_err(lost)?;
+        // From here on it forgets the numbers of its files when it goes, also where nothing is sent.
         let mut line = Line {
             stream,
             lines: Lines::default(),
@@ -139,6 +140,7 @@ impl Line {
             limit: 0,
             registered: None,
         };
+        send_with(&line.stream, &hello.line(), &line.ring.file).map_err(lost)?;
         match line.next()? {
             ToProgram::Ready { limit } => line.limit = limit,
             ToProgram::Refused { why } => return Err(Trouble::No(why)),

@@ -120,8 +120,9 @@ impl Segment {
             }
             put_all(line, &places)
         });
-        if put.is_err() && stowed(&memory::lock()).is_empty() {
-            self.next = 0;
+        if put.is_err() {
+            // What did not go has no place: another one gets it. gpuos_mover takes a new connection when nothing of this one is under way.
+            self.next = end_of_stowed(&memory::lock());
         }
         put.map(|()| bytes)
     }
@@ -362,6 +363,13 @@ fn stowed(memory: &Memory) -> Vec<u32> {
     let ranges = memory.ranges.values().flat_map(|range| &range.extents);
     let stowed = ranges.filter(|extent| extent.stowed.is_some());
     stowed.map(|extent| extent.number).collect()
+}
+
+/// Where the last of them ends in the segment.
+fn end_of_stowed(memory: &Memory) -> u64 {
+    let ranges = memory.ranges.values().flat_map(|range| &range.extents);
+    let ends = ranges.filter_map(|extent| Some(extent.stowed.as_ref()?.at + extent.bytes));
+    ends.max().unwrap_or(0)
 }
 
 fn extent(memory: &mut Memory, number: u32) -> Option<&mut Extent> {

@@ -132,7 +132,6 @@ impl Memory {
                     let lent = Lent {
                         uid,
                         spec: None,
-                        in_turns: spec.timeslice,
                         suspended: false,
                         may_requeue: true,
                     };

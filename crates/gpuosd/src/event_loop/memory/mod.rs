@@ -50,8 +50,6 @@ struct Lent {
     uid: u32,
     /// What it may have. The broker is told when the first of its programs asks.
     spec: Option<JobSpec>,
-    /// It shares its GPUs in turns.
-    in_turns: bool,
     /// slurmctld has suspended it, by its last word.
     suspended: bool,
     /// slurmctld would requeue it.
@@ -96,7 +94,7 @@ struct Holder {
     /// Bytes that went to host memory and came back when it was parked.
     parked: [u64; 2],
     parks: u64,
-    /// When it was told to park or to come back, and has not; then slurmctld was not asked yet whether its job is suspended.
+    /// When it was told to park, to come back or to demote, and has not; then slurmctld was not asked yet whether its job is suspended.
     told: Option<Instant>,
     /// What it says of its memory.
     says: Told,
@@ -238,7 +236,6 @@ impl Memory {
         let lent = Lent {
             uid: record.uid,
             spec: Some(spec),
-            in_turns: timeslice,
             suspended: false,
             may_requeue: record.may_requeue,
         };
@@ -265,7 +262,7 @@ impl Memory {
     pub fn on_notice(&mut self, told: Notice, on: &Facts<'_>, fx: &mut Effects) {
         self.supply(on, fx);
         match told {
-            Notice::Came(program, line) => self.came(program, line, on),
+            Notice::Came(program, line) => self.came(program, line, on, fx),
             Notice::Pressure(seen) => self.on_pressure(*seen, on, fx),
             Notice::Said(client, number, said) => {
                 if self.is_current(client, number) {
@@ -322,7 +319,7 @@ impl Memory {
         line.is_some_and(|line| line.number == number)
     }
 
-    fn came(&mut self, program: Program, line: Line, on: &Facts<'_>) {
+    fn came(&mut self, program: Program, line: Line, on: &Facts<'_>, fx: &mut Effects) {
         let client = programs::client(program.pid, program.started);
         self.forget_budgets(client);
         let holder = self.holders.entry(client).or_insert_with(|| Holder {
@@ -338,6 +335,8 @@ impl Memory {
         });
         if let Some(older) = holder.line.replace(line) {
             older.end();
+            // That the older one is lost comes later, and counts no more. Who returns was away.
+            self.step(Input::Away(client), on, fx);
         }
     }
 
@@ -361,6 +360,7 @@ impl Memory {
             }
             FromProgram::NotParked => self.step(Input::NotParked(client), on, fx),
             FromProgram::Demoted { bytes } => {
+                holder.told = None;
                 self.step(Input::Demoted { client, bytes }, on, fx);
             }
             FromProgram::Idle => self.step(Input::Idle(client), on, fx),

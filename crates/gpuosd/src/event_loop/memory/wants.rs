@@ -22,7 +22,7 @@ use super::{Memory, job_of, uuid};
 use crate::memory::watch::Order;
 use crate::queue::{Task, Why};
 
-/// Who has not parked, or come back, after so long may be suspended: slurmctld is asked.
+/// Who has not parked, come back or demoted after so long may be suspended: slurmctld is asked.
 const SLOW: Duration = Duration::from_secs(3);
 /// For so long a process waits for others of its job to be dead, rather than to be refused what they have: a script starts a program again in
 /// the moment in which the earlier one has ended. Programs wait 10 s for an answer.
@@ -78,7 +78,7 @@ impl Memory {
             } => {
                 let deadline_ms = left(deadline_ms);
                 // A program of an earlier release keeps no copies.
-                if !self.say(client, &ToProgram::Trim { deadline_ms }) {
+                if !self.tell(client, &ToProgram::Trim { deadline_ms }, on) {
                     self.step(Input::Demoted { client, bytes: 0 }, on, fx);
                 }
             }
@@ -138,10 +138,8 @@ impl Memory {
         match answer {
             Ok(granted) => {
                 asked.into_iter().for_each(|asked| asked.put_off = None);
-                let lent = self.jobs.get(&holder.program.job);
-                if lent.is_some_and(|lent| lent.in_turns) {
-                    fx.push(Effect::Programs(Order::Follow(client)));
-                }
+                // Who is stopped does not hear that host memory is short, either.
+                fx.push(Effect::Programs(Order::Follow(client)));
                 self.lease(client, gpu, granted, on);
             }
             // Without the room for moves it may do: then extents stay where they are.
@@ -300,7 +298,7 @@ impl Memory {
     pub(super) fn suspended(&mut self, record: &Job, on: &Facts<'_>, fx: &mut Effects) {
         let lent = self.jobs.get_mut(&record.id);
         if let Some(number) = record.id.number()
-            && let Some(lent) = lent.filter(|lent| lent.in_turns && lent.spec.is_none())
+            && let Some(lent) = lent.filter(|lent| lent.spec.is_none())
         {
             let is = record.state == JobState::Stopped;
             lent.suspended = is;
