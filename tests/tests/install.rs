@@ -93,10 +93,18 @@ fn what_is_installed_follows_its_places_and_goes_again() {
         };
         let doc = format!("{prefix}/share/doc/gpuos");
         for name in ["slurm.conf.sample", "plugstack.conf.sample"] {
+            // What the plugin takes without a word is said in any case.
             let text = read(&format!("{doc}/{name}"));
+            let text = text.replace("/usr/lib/gpuos/libgpuos_preload.so.0 without it", "");
             assert!(text.contains(&format!("/{plugins}")), "{name}: {text}");
             assert!(!text.contains("/usr/lib/gpuos"), "{name}: {text}");
         }
+        // It is told of a library that lies elsewhere.
+        let libraries = format!("/{prefix}/lib/gpuos");
+        let named = format!("/spank_gpuos.so preload={libraries}/libgpuos_preload.so.0\n");
+        let sample = read(&format!("{doc}/plugstack.conf.sample"));
+        let elsewhere = libraries != "/usr/lib/gpuos";
+        assert_eq!(sample.contains(&named), elsewhere, "{sample}");
         for daemon in ["gpuosd", "gpuos_mover"] {
             let unit = read(&format!("{prefix}/lib/systemd/system/{daemon}.service"));
             let started = format!("ExecStart=/{prefix}/sbin/{daemon}\n");
