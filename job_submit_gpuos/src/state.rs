@@ -2,6 +2,7 @@
 
 use std::ffi::{c_char, c_void};
 use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use gpuos_config::access::Forbidden;
 use gpuos_config::gpuos_toml::{CheckpointConfig, MigConfig};
@@ -76,6 +77,8 @@ static CLUSTER: Mutex<Option<Read>> = Mutex::new(None);
 
 struct Read {
     at: i64,
+    /// It was read in a later second than that: what is configured anew from then on has another one.
+    settled: bool,
     cluster: Option<Cluster>,
     forbidden: Forbidden,
     /// Absent: the site's files have a mistake.
@@ -483,7 +486,7 @@ pub fn is_let_go(description: *mut c_void, record: *mut c_void) -> bool {
     let Some(Some(known)) = KNOWN.get() else {
         return false;
     };
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let now = now.map_or(0, |now| now.as_secs() as i64);
     let meant = |it: &LetGo| it.is_meant(description, record, now);
     let env = || known.offsets.record_env(record);
@@ -511,7 +514,7 @@ fn with_read<T>(known: &Known, check: impl FnOnce(&mut Read) -> T) -> T {
     let mut read = CLUSTER.lock().unwrap_or_else(PoisonError::into_inner);
     let at = configured_at();
     match &mut *read {
-        Some(read) if read.at == at => check(read),
+        Some(read) if read.at == at && read.settled => check(read),
         read => check(read.insert(read_site(known, at))),
     }
 }
@@ -526,6 +529,8 @@ fn configured_at() -> i64 {
 }
 
 fn read_site(known: &Known, at: i64) -> Read {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let settled = now.is_ok_and(|now| i64::try_from(now.as_secs()) != Ok(at));
     let mut forbidden = Forbidden::default();
     let mut checkpoint = None;
     let mut memory = None;
@@ -559,6 +564,7 @@ fn read_site(known: &Known, at: i64) -> Read {
     };
     Read {
         at,
+        settled,
         cluster,
         forbidden,
         checkpoint,
