@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex};
 use gpuos_memory::protocol::{FromProgram, ToProgram};
 use gpuos_memory::stow::{self, Digest, PIECE};
 
-use crate::broker::{Talk, inside, plays, work};
+use crate::broker::{Progress, Talk, inside, plays, work};
 use crate::common::Cuda;
 use crate::shim::MIB;
 
@@ -311,10 +311,7 @@ fn what_nvme_does_not_take_stays_and_the_program_works_on() {
     };
     let mover = Mover::start(folder.path(), full);
     let said = plays(test, &[], |listener, progress| {
-        let mut talk = Talk::accept(&listener);
-        let gpu = talk.begin(None)?;
-        talk.lease(gpu, [96, 16, 128], false);
-        progress.until_more_than(1)?;
+        let mut talk = works(&listener, progress)?;
         talk.stow(&mover, 112, true);
         match talk.next()? {
             FromProgram::NotParked => {}
@@ -382,10 +379,7 @@ fn what_is_damaged_is_lost_and_never_seen() {
     };
     let mover = Mover::start(folder.path(), damaged);
     let said = plays(test, &[], |listener, progress| {
-        let mut talk = Talk::accept(&listener);
-        let gpu = talk.begin(None)?;
-        talk.lease(gpu, [96, 16, 128], false);
-        progress.until_more_than(1)?;
+        let mut talk = works(&listener, progress)?;
         talk.stow(&mover, 112, true);
         talk.is_parked(16 * MIB)?;
         talk.turn(8 * MIB)?;
@@ -406,10 +400,7 @@ fn a_program_on_nvme_comes_back_to_a_gpuosd_that_was_started_anew() {
     let folder = tempfile::tempdir().expect("a folder");
     let mover = Mover::start(folder.path(), State::default());
     plays(test, &[], |listener, progress| {
-        let mut talk = Talk::accept(&listener);
-        let gpu = talk.begin(None)?;
-        talk.lease(gpu, [96, 16, 128], false);
-        progress.until_more_than(1)?;
+        let mut talk = works(&listener, progress)?;
         talk.stow(&mover, 112, true);
         talk.is_parked(112 * MIB)?;
         drop(talk);
@@ -448,6 +439,15 @@ fn a_program_on_nvme_comes_back_to_a_gpuosd_that_was_started_anew() {
     .unwrap();
 }
 
+/// The program has its lease, and works.
+fn works(listener: &UnixListener, progress: &Progress) -> Result<Talk, String> {
+    let mut talk = Talk::accept(listener);
+    let gpu = talk.begin(None)?;
+    talk.lease(gpu, [96, 16, 128], false);
+    progress.until_more_than(1)?;
+    Ok(talk)
+}
+
 fn until(what: impl Fn() -> bool) {
     while !what() {
         std::thread::sleep(std::time::Duration::from_millis(2));
@@ -480,10 +480,7 @@ fn what_is_freed_while_it_is_on_nvme_is_whole_for_who_has_it_next() {
     let folder = tempfile::tempdir().expect("a folder");
     let mover = Mover::start(folder.path(), State::default());
     plays(test, &[], |listener, progress| {
-        let mut talk = Talk::accept(&listener);
-        let gpu = talk.begin(None)?;
-        talk.lease(gpu, [96, 16, 128], false);
-        progress.until_more_than(1)?;
+        let mut talk = works(&listener, progress)?;
         talk.stow(&mover, 112, true);
         talk.is_parked(8 * MIB)?;
         std::fs::write(progress.folder().join("again"), "").expect("a file");
@@ -520,10 +517,7 @@ fn who_has_too_many_open_files_loses_nothing() {
     let folder = tempfile::tempdir().expect("a folder");
     let mover = Mover::start(folder.path(), State::default());
     plays(test, &[], |listener, progress| {
-        let mut talk = Talk::accept(&listener);
-        let gpu = talk.begin(None)?;
-        talk.lease(gpu, [96, 16, 128], false);
-        progress.until_more_than(1)?;
+        let mut talk = works(&listener, progress)?;
         talk.stow(&mover, 112, true);
         talk.is_parked(8 * MIB)?;
         std::fs::write(progress.folder().join("again"), "").expect("a file");
@@ -554,10 +548,7 @@ fn what_did_not_go_takes_no_room_of_what_comes_later() {
     };
     let mover = Mover::start(folder.path(), full);
     plays(test, &[], |listener, progress| {
-        let mut talk = Talk::accept(&listener);
-        let gpu = talk.begin(None)?;
-        talk.lease(gpu, [96, 16, 128], false);
-        progress.until_more_than(1)?;
+        let mut talk = works(&listener, progress)?;
         talk.say(&ToProgram::Park {
             deadline_ms: 60_000,
         });

@@ -20,14 +20,11 @@ pub(super) fn returned(
     at: At,
     out: &mut Vec<Effect>,
 ) {
-    let Some(it) = ledger.clients.get_mut(&client) else {
+    let job = ledger.clients.get(&client).map(|it| it.job);
+    let in_turns = job.is_some_and(|job| ledger.in_turns(job));
+    let Some(it) = was_away(ledger, client) else {
         return;
     };
-    if it.away.take().is_none() {
-        return;
-    }
-    let job = ledger.jobs.get(&it.job);
-    let in_turns = job.is_some_and(|job| job.spec.timeslice);
     // What it owes, or else why it has to end.
     let (place, why) = match (it.place, at) {
         (Place::Parking(_), At::Gpu) => (Place::Resident, owes(config, now, it)),
@@ -60,16 +57,19 @@ pub(super) fn is_there(
     client: ClientId,
     out: &mut Vec<Effect>,
 ) {
-    let Some(it) = ledger.clients.get_mut(&client) else {
+    let Some(it) = was_away(ledger, client) else {
         return;
     };
-    if it.away.take().is_none() {
-        return;
-    }
     match owes(config, now, it) {
         Some(why) => ledger.end(config, now, client, why, out),
         None => say_again(config, now, client, it, out),
     }
+}
+
+/// A process that was away, and is not any more.
+fn was_away(ledger: &mut Ledger, client: ClientId) -> Option<&mut Client> {
+    let it = ledger.clients.get_mut(&client)?;
+    it.away.take().is_some().then_some(it)
 }
 
 /// Remembers until when it has to get where it was told to, from the first time that it is there again. Why it is to end, if that time is
