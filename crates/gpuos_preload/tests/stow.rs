@@ -475,6 +475,7 @@ fn what_is_freed_while_it_is_on_nvme_is_whole_for_who_has_it_next() {
             cuda.upload(at + part * 2 * MIB, &[7; 4096]);
             assert!(cuda.download(at + part * 2 * MIB, 4096) == [7; 4096]);
         }
+        until(|| folder.join("heard").exists());
         return;
     }
     let folder = tempfile::tempdir().expect("a folder");
@@ -485,7 +486,9 @@ fn what_is_freed_while_it_is_on_nvme_is_whole_for_who_has_it_next() {
         talk.is_parked(8 * MIB)?;
         std::fs::write(progress.folder().join("again"), "").expect("a file");
         std::thread::sleep(std::time::Duration::from_millis(200));
-        talk.turn(0)
+        let heard = talk.turn(0);
+        std::fs::write(progress.folder().join("heard"), "").expect("a file");
+        heard
     })
     .unwrap();
 }
@@ -512,6 +515,8 @@ fn who_has_too_many_open_files_loses_nothing() {
         until(|| folder.join("more").exists());
         setrlimit(Resource::Nofile, before).unwrap();
         assert!(cuda.download(at, 4096) == [7; 4096]);
+        // It would end before it has said that it is back.
+        until(|| folder.join("heard").exists());
         return;
     }
     let folder = tempfile::tempdir().expect("a folder");
@@ -525,7 +530,9 @@ fn who_has_too_many_open_files_loses_nothing() {
         talk.say(&ToProgram::Turn);
         std::thread::sleep(std::time::Duration::from_millis(300));
         std::fs::write(progress.folder().join("more"), "").expect("a file");
-        match talk.next()? {
+        let said = talk.next()?;
+        std::fs::write(progress.folder().join("heard"), "").expect("a file");
+        match said {
             FromProgram::Back { moved, .. } if moved >= 8 * MIB => Ok(()),
             other => Err(format!("{other:?}")),
         }
