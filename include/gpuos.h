@@ -146,6 +146,7 @@ int gpuos_ckpt_message(const gpuos_ckpt *ckpt, char *message, size_t size);
 #define GPUOS_MEM_POISONED (-4)  /* bytes are lost, as they could not be read when they were moved */
 #define GPUOS_MEM_NO_DRIVER (-5) /* there is no driver or no such GPU; GPUOS_MEM_HOST does without */
 #define GPUOS_MEM_FORKED (-6)    /* this process is a child of the one that opened the handle */
+#define GPUOS_MEM_FILE (-7)      /* save, load, saved: a folder or file that cannot be written or read, or is no save of what is registered */
 
 /* A device: host memory takes the place of a GPU's. */
 #define GPUOS_MEM_HOST (-1)
@@ -208,6 +209,8 @@ typedef struct gpuos_mem_stats {
     uint64_t hits, brought, ahead;                    /* extents that were acquired and there; that were brought in, and of these in advance */
     uint64_t copied, dropped, filed, poisoned;        /* that left GPU memory with and without a copy; that were written to the file; that were lost */
     uint64_t direct;                                  /* 1: the file passes the page cache */
+    uint64_t saves, saved;                            /* calls of gpuos_mem_save that succeeded, and bytes that they have written to files */
+    uint64_t saved_hbm, saved_shared;                 /* of these bytes, those that were read from GPU memory; bytes shared with the save before, not among them */
 } gpuos_mem_stats;
 
 /* Opens memory in tiers. 0 or an error. */
@@ -267,7 +270,8 @@ int gpuos_mem_pressure(gpuos_mem *mem, gpuos_mem_event *event);
 /* What is used, and what was done. 0 or an error. */
 int gpuos_mem_get_stats(gpuos_mem *mem, gpuos_mem_stats *stats);
 
-/* Registers an object for checkpoints under a name of its own; NULL: not any more. 0 or an error. */
+/* Registers an object for checkpoints under a name of its own; NULL: not any more. The name is UTF-8 of at most 240 bytes, where all but letters, digits, `_`, `-` and
+ * dots count as three: it becomes a file's name. 0 or an error. */
 int gpuos_mem_register(gpuos_mem *mem, gpuos_object object, const char *name);
 
 /* The registered object of an index from 0, in the order in which they were made. `name` may be NULL. 1: there is one; 0: none; or an error. */
@@ -280,6 +284,23 @@ int gpuos_mem_now(gpuos_mem *mem, uint64_t *time);
  * 0 is before all times. A program that saves takes the time first, then what was written since the time of the save before. 1: there is a part; 0: none;
  * or an error. */
 int gpuos_mem_written(gpuos_mem *mem, gpuos_object object, uint64_t since, uint64_t from, uint64_t *offset, uint64_t *length);
+
+/* Saves all registered objects into a folder, as that of gpuos_ckpt_folder, which is made if only its last part is missing; two handles need two folders. Nothing is
+ * brought into GPU memory: bytes are read where they are, after the work that was given before they were released, and what was never written is a hole. Where the
+ * file system can have files share bytes (XFS, Btrfs), what nobody has written since the last save is shared with its files, which stay open for that; it takes
+ * their room as long. What is held for writing meanwhile is saved as it is at some moment, and is written again by the next save. Of objects of mapped
+ * files the size alone is saved. After an error the files that were made are gone, and nothing counts as saved by this call. `flags`: 0. 0 or an error. */
+int gpuos_mem_save(gpuos_mem *mem, const char *folder, unsigned flags);
+
+/* Loads all registered objects from a folder into which gpuos_mem_save has saved them, by way of GPU memory, as gpuos_mem_write does. What was saved and what is
+ * registered have to be the same: names, sizes and which are mapped files; extents and tiers may be others. Where they are not, or the folder has no whole save, that
+ * is GPUOS_MEM_FILE and nothing has changed; gpuos_ckpt_refuse goes on from there. After an error while bytes are copied, which the message says, objects are loaded in
+ * part. `flags`: 0. 0 or an error. */
+int gpuos_mem_load(gpuos_mem *mem, const char *folder, unsigned flags);
+
+/* The object of an index from 0 that is saved in a folder: its name and bytes, either of which may be NULL, to allocate and register it before gpuos_mem_load. 1: there is
+ * one; 0: none; or an error. */
+int gpuos_mem_saved(const char *folder, size_t index, char *name, size_t size, uint64_t *bytes);
 
 /* For torch.cuda.memory.CUDAPluggableAllocator and MemPool: gpuos_torch_malloc and gpuos_torch_free allocate segments from the handle that was chosen for the
  * device. A segment is held in GPU memory as long as it lives, but for the time between pause and resume, after which it has the same bytes at the same

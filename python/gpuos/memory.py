@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any, Iterator, NamedTuple, Optional, Union
 
 __all__ = [
-    "ADVICE", "Event", "Forked", "Full", "Memory", "NoDriver", "Object", "Part", "Poisoned", "TierError", "TimedOut",
-    "library", "open", "torch_allocator",
+    "ADVICE", "Event", "Forked", "Full", "Memory", "NoDriver", "Object", "Part", "Poisoned", "SaveError", "TierError", "TimedOut",
+    "library", "open", "saved", "torch_allocator",
 ]
 
 ADVICE = {"normal": 0, "hot": 1, "cold": 2, "read-mostly": 3, "pin": 4}
@@ -37,7 +37,7 @@ class TierError(Exception):
     """A call of libgpuos failed; the text has the call and the reason."""
 
 
-class Full(TierError):
+class Full(TierError, MemoryError):
     """There is no room."""
 
 
@@ -57,7 +57,11 @@ class Forked(TierError):
     """This process is a child of the one that opened the memory."""
 
 
-_ERRORS = {-2: Full, -3: TimedOut, -4: Poisoned, -5: NoDriver, -6: Forked}
+class SaveError(TierError, OSError):
+    """A folder or file of a save cannot be written or read, or is no save of what is registered."""
+
+
+_ERRORS = {-2: Full, -3: TimedOut, -4: Poisoned, -5: NoDriver, -6: Forked, -7: SaveError}
 
 
 class Event(NamedTuple):
@@ -81,7 +85,7 @@ class _Event(ctypes.Structure):
 
 _STATS = [
     "extent", "hbm_used", "hbm_limit", "host_used", "host_limit", "file_used", "file_limit", "objects", "tickets",
-    "hits", "brought", "ahead", "copied", "dropped", "filed", "poisoned", "direct",
+    "hits", "brought", "ahead", "copied", "dropped", "filed", "poisoned", "direct", "saves", "saved", "saved_hbm", "saved_shared",
 ]
 
 
@@ -112,6 +116,9 @@ _SIGNATURES = {
     "registered": [c_void_p, c_size_t, POINTER(c_uint64), c_char_p, c_size_t],
     "now": [c_void_p, POINTER(c_uint64)],
     "written": [c_void_p, c_uint64, c_uint64, c_uint64, POINTER(c_uint64), POINTER(c_uint64)],
+    "save": [c_void_p, c_char_p, c_uint],
+    "load": [c_void_p, c_char_p, c_uint],
+    "saved": [c_char_p, c_size_t, c_char_p, c_size_t, POINTER(c_uint64)],
 }
 
 _loaded: Optional[ctypes.CDLL] = None
@@ -263,7 +270,7 @@ class Object:
 
     def register(self, name: Optional[str]) -> None:
         """Registers it for checkpoints under a name of its own; None: not any more."""
-        _call("register", self._mem._handle, self.number, None if name is None else name.encode())
+        _call("register", self._mem._handle, self.number, None if name is None else _text(name))
 
     def written(self, since: int = 0) -> "Iterator[tuple[int, int]]":
         """Offsets and lengths of what was written after a time of `Memory.now`, or may be being written; whole extents."""
@@ -282,6 +289,13 @@ def _word(number: int) -> int:
     if not 0 <= number < 1 << 64:
         raise TierError(f"{number} is no offset or length")
     return number
+
+
+def _text(text: "Union[str, os.PathLike[str]]") -> bytes:
+    given = os.fsencode(text)
+    if b"\0" in given:
+        raise TierError(f"{text!r} has a NUL")
+    return given
 
 
 class Memory:
@@ -310,7 +324,7 @@ class Memory:
     def map(self, path: "Union[str, os.PathLike[str]]") -> Object:
         """Makes an object of a file, which can only be read, and is shared in host memory with all who map it."""
         number = c_uint64()
-        _call("map", self._handle, os.fsencode(path), byref(number))
+        _call("map", self._handle, _text(path), byref(number))
         return Object(self, number.value)
 
     def limit(self, hbm: int, host: int, file: int = 0) -> None:
@@ -348,6 +362,16 @@ class Memory:
             found[name.value.decode()] = number.value
         return found
 
+    def save(self, folder: "Union[str, os.PathLike[str]]") -> None:
+        """Saves all registered objects into a folder, as `write` of a session's `save`. Reads from GPU memory no more than was written since the
+        last save where the file system can have files share bytes."""
+        _call("save", self._handle, _text(folder), 0)
+
+    def load(self, folder: "Union[str, os.PathLike[str]]") -> None:
+        """Loads all registered objects from such a folder: the same names and sizes. SaveError: it is no such save, and nothing has changed unless the
+        text says so."""
+        _call("load", self._handle, _text(folder), 0)
+
     def use_for_torch(self, device: int = 0) -> None:
         """Has segments of `torch_allocator` on this device come from here."""
         _checked(_load().gpuos_torch_use(self._handle, device))
@@ -373,6 +397,15 @@ def open(*, device: Optional[int] = 0, hbm: int = 0, host: int = 0, file: int = 
     handle = c_void_p()
     _call("open", byref(options), byref(handle))
     return Memory(handle, device)
+
+
+def saved(folder: "Union[str, os.PathLike[str]]") -> "dict[str, int]":
+    """Names and bytes of the objects that are saved in a folder, to allocate and register them before `Memory.load`."""
+    found: "dict[str, int]" = {}
+    size, name = c_uint64(), ctypes.create_string_buffer(4096)
+    while _call("saved", _text(folder), len(found), name, len(name), byref(size)):
+        found[name.value.decode()] = size.value
+    return found
 
 
 def torch_allocator() -> Any:

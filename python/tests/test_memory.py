@@ -1,13 +1,17 @@
 """Memory in tiers, in host memory, and on the simulated driver where the tests have it. GPUOS_LIBRARY names libgpuos.so; without it they are skipped."""
 
+import contextlib
 import ctypes
+import io
 import os
 import select
 import tempfile
 import unittest
 import warnings
+from unittest import mock
 
-from gpuos import memory
+from gpuos import checkpoint, memory
+from tests.mover import Mover, until
 
 MIB = 1 << 20
 EXTENT = 2 * MIB
@@ -91,6 +95,75 @@ class MemoryTest(unittest.TestCase):
         self.assertEqual(list(other.written()), [])
         one.register(None)
         self.assertEqual(list(mem.registered()), ["step"])
+
+    def test_what_was_saved_is_loaded(self):
+        mem = self.open(2, 2, 6)
+        cache, step = mem.alloc(5 * EXTENT), mem.alloc(10)
+        cache.register("cache")
+        step.register("a/step")
+        for index in range(5):
+            cache.write(bytes([index]) * 1000, index * EXTENT)
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "gpu0")
+            mem.save(path)
+            self.assertEqual(memory.saved(path), {"cache": 5 * EXTENT, "a/step": 10})
+            with self.assertRaisesRegex(memory.SaveError, "gpuos_mem_save: .*File exists") as raised:
+                mem.save(path)
+            self.assertIsInstance(raised.exception, OSError)
+            stats = mem.stats()
+            self.assertEqual((stats["saves"], stats["saved"]), (1, 5 * EXTENT))
+            self.assertLessEqual(stats["saved_hbm"], 2 * EXTENT)
+            other = self.open(2, 6)
+            loaded = {}
+            for name, size in memory.saved(path).items():
+                loaded[name] = other.alloc(size)
+                loaded[name].register(name)
+            other.load(path)
+            for index in range(5):
+                self.assertEqual(loaded["cache"].read(index * EXTENT, 1000), bytes([index]) * 1000)
+            loaded["a/step"].register("step")
+            with self.assertRaisesRegex(memory.SaveError, '"step" is registered, and was not saved'):
+                other.load(path)
+        with self.assertRaisesRegex(memory.SaveError, "No such file"):
+            memory.saved(path)
+        with self.assertRaisesRegex(memory.TierError, "NUL"):
+            mem.save("a\0b")
+
+    def test_a_program_goes_on_from_its_newest_whole_checkpoint(self):
+        def start(ckpt):
+            mem = self.open(2, 4)
+            cache = mem.alloc(3 * EXTENT)
+            cache.register("cache")
+            ckpt.load(read=lambda folder: mem.load(folder / "gpu0"))
+            return mem, cache
+
+        with Mover() as mover, contextlib.redirect_stderr(io.StringIO()) as told:
+            with checkpoint.session() as ckpt:
+                mem, cache = start(ckpt)
+                for step in (b"1", b"2"):
+                    cache.write(step, EXTENT)
+                    mover.ask("interval")
+                    until(ckpt.due)
+                    self.assertTrue(ckpt.save(write=lambda folder: mem.save(folder / "gpu0")))
+                    mover.commit()
+                mover.ask("interval")
+                until(ckpt.due)
+
+                def write(folder):
+                    mover.fail("took too long")
+                    mem.save(folder / "gpu0")
+
+                self.assertFalse(ckpt.save(write=write))
+            with checkpoint.session() as ckpt:
+                self.assertEqual(start(ckpt)[1].read(EXTENT, 2), b"2\0")
+            # What has no room now is no reason to refuse it.
+            full = mock.Mock(side_effect=memory.Full("no room"))
+            with checkpoint.session() as ckpt, self.assertRaises(memory.Full):
+                ckpt.load(read=full)
+            os.truncate(mover.base / "kept/2/0/gpu0/cache.memory", EXTENT)
+            with checkpoint.session() as ckpt:
+                self.assertEqual(start(ckpt)[1].read(EXTENT, 2), b"1\0")
+        self.assertIn("checkpoint 2 is refused, and the one before is asked for: SaveError", told.getvalue())
 
     def test_a_mapped_file(self):
         mem = self.open(1, 0)

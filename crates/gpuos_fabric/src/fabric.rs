@@ -20,7 +20,7 @@ use crate::disk::{Disk, Home};
 use crate::failure::{Failure, Why};
 use crate::near::{Mark, Near};
 use crate::plain::Plain;
-use crate::shared::{Place, Shared, State};
+use crate::shared::{Place, Saves, Shared, State};
 
 /// What an extent may have, and what it has if nothing is said.
 const LEAST_EXTENT: u64 = 2 << 20;
@@ -60,6 +60,8 @@ pub struct Stats {
     pub tickets: u64,
     /// What was done.
     pub counts: Counts,
+    /// What was saved.
+    pub saves: Saves,
     /// The file is read and written past the page cache.
     pub direct: bool,
 }
@@ -157,6 +159,7 @@ impl Fabric {
                 marks: HashMap::new(),
                 streams: HashMap::new(),
                 bell,
+                saves: Saves::default(),
                 stop: false,
                 dead: None,
                 trouble: None,
@@ -167,6 +170,7 @@ impl Fabric {
             disk,
             frames: Mutex::new(Vec::new()),
             staging: Mutex::new(Vec::new()),
+            saved: Mutex::new(HashMap::new()),
             extent,
             begun: Instant::now(),
         });
@@ -492,6 +496,7 @@ impl Fabric {
             objects: objects as u64,
             tickets: tickets as u64,
             counts: state.objects.counts(),
+            saves: state.saves,
             direct: self.shared.disk.as_ref().is_some_and(|disk| disk.direct),
         })
     }

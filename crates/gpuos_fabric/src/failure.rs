@@ -19,6 +19,8 @@ pub enum Why {
     NoDriver,
     /// The process is a child of the one that opened it.
     Forked,
+    /// A file or folder of a save cannot be written or read, or is not what it has to be.
+    File,
 }
 
 /// A failure, and a sentence about it.

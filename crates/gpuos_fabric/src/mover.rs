@@ -248,7 +248,7 @@ impl Shared {
     }
 
     /// Memory for an extent on its way; who reads into it reads all of it.
-    fn staging(&self) -> std::io::Result<Pages> {
+    pub(crate) fn staging(&self) -> std::io::Result<Pages> {
         let mut all = self.staging.lock().unwrap_or_else(PoisonError::into_inner);
         match all.pop() {
             Some(pages) => Ok(pages),
@@ -260,7 +260,7 @@ impl Shared {
         }
     }
 
-    fn stage(&self, pages: Pages) {
+    pub(crate) fn stage(&self, pages: Pages) {
         let mut all = self.staging.lock().unwrap_or_else(PoisonError::into_inner);
         if all.len() < STAGED {
             all.push(pages);

@@ -4,6 +4,7 @@ use gpuos_memory::objects::{ObjectId, Span, Spot};
 
 use crate::fabric::{Fabric, wrong};
 use crate::failure::{Failure, Why};
+use crate::listing;
 use crate::shared::Place;
 
 impl Fabric {
@@ -29,13 +30,14 @@ impl Fabric {
         Ok(())
     }
 
-    fn read_extent(
+    /// Reads a part of an extent, and says where it was.
+    pub(crate) fn read_extent(
         &self,
         object: ObjectId,
         index: u64,
         skip: usize,
         to: &mut [u8],
-    ) -> Result<(), Failure> {
+    ) -> Result<Spot, Failure> {
         let mut state = self.lock()?;
         let (extent, spot) = loop {
             match state.objects.reading(object, index)? {
@@ -70,7 +72,8 @@ impl Fabric {
             }
         }
         self.told(state);
-        done.map_err(|text| Failure::new(Why::Poisoned, text))
+        done.map(|()| spot)
+            .map_err(|text| Failure::new(Why::Poisoned, text))
     }
 
     /// Writes bytes, extent by extent.
@@ -101,8 +104,11 @@ impl Fabric {
     /// Registers an object for checkpoints under a name; `None`: it is not registered any more.
     ///
     /// # Errors
-    /// There is no such object, or another one has the name.
+    /// There is no such object, another one has the name, or it is none for a file of a save.
     pub fn register(&self, object: ObjectId, name: Option<&str>) -> Result<(), Failure> {
+        if let Some(name) = name {
+            listing::file_name(name).map_err(wrong)?;
+        }
         let mut state = self.lock()?;
         state.objects.bytes(object)?;
         let mut others = state.places.iter().filter(|(id, _)| **id != object);

@@ -8,11 +8,34 @@ use gpuos_memory::objects::{ObjectId, Objects, TicketId};
 
 use crate::bell::Bell;
 use crate::disk::{Disk, Home};
+use crate::folder::Saved;
 use crate::near::{Mark, Near};
 use crate::pages::Pages;
 
 /// A stream that a ticket's extents are used on; `None`: none.
 pub(crate) type Stream = Option<u64>;
+
+/// What saves that succeeded have done so far.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct Saves {
+    /// How many there were.
+    pub times: u64,
+    /// Bytes that were written to files.
+    pub bytes: u64,
+    /// Of these, bytes that were read from GPU memory.
+    pub near: u64,
+    /// Bytes that files share with those of the save before, as nobody had written them since.
+    pub shared: u64,
+}
+
+impl Saves {
+    pub(crate) fn add(&mut self, more: Saves) {
+        self.times += more.times;
+        self.bytes += more.bytes;
+        self.near += more.near;
+        self.shared += more.shared;
+    }
+}
 
 /// Where an object is.
 pub(crate) struct Place {
@@ -30,6 +53,7 @@ pub(crate) struct State {
     pub(crate) marks: HashMap<u32, Vec<(u64, Arc<Mark>)>>,
     pub(crate) streams: HashMap<TicketId, Stream>,
     pub(crate) bell: Bell,
+    pub(crate) saves: Saves,
     pub(crate) stop: bool,
     /// Why nothing moves any more.
     pub(crate) dead: Option<String>,
@@ -49,6 +73,8 @@ pub(crate) struct Shared {
     pub(crate) frames: Mutex<Vec<Option<Pages>>>,
     /// Memory for extents on their way to and from files.
     pub(crate) staging: Mutex<Vec<Pages>>,
+    /// Files of the last save; who saves has them until it is done.
+    pub(crate) saved: Mutex<HashMap<ObjectId, Saved>>,
     pub(crate) extent: u64,
     pub(crate) begun: Instant,
 }

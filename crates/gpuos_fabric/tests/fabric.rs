@@ -7,3 +7,4 @@ mod common;
 
 mod gpu;
 mod host;
+mod stored;

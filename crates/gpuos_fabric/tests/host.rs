@@ -8,10 +8,10 @@ use gpuos_fabric::{Advice, Event, Fabric, Failure, ObjectId, Options, Span, Tier
 use gpuos_model::rng::Rng;
 
 const MIB: u64 = 1 << 20;
-const EXTENT: u64 = 2 * MIB;
+pub const EXTENT: u64 = 2 * MIB;
 
 /// Extents of near memory, host memory and a file in a folder.
-fn open(extents: [u64; 3], folder: &Path) -> Fabric {
+pub fn open(extents: [u64; 3], folder: &Path) -> Fabric {
     let [hbm, host, file] = extents.map(|extents| extents * EXTENT);
     Fabric::open(&Options {
         hbm,
@@ -23,7 +23,7 @@ fn open(extents: [u64; 3], folder: &Path) -> Fabric {
     .expect("opens")
 }
 
-fn span(offset: u64, length: u64) -> Span {
+pub fn span(offset: u64, length: u64) -> Span {
     Span { offset, length }
 }
 
@@ -209,21 +209,40 @@ fn the_file_has_no_name_and_is_the_users_alone() {
     );
 }
 
+/// Runs a test in a process of its own where files have 4 MiB at most, which is a disk of that size; `true`: this is that process.
+pub fn on_a_small_disk(test: &str) -> bool {
+    const INSIDE: &str = "GPUOS_FABRIC_FULL";
+    if std::env::var_os(INSIDE).is_some() {
+        return true;
+    }
+    let script = r#"trap '' XFSZ; ulimit -f 8192; exec "$0" --exact "$1" --nocapture"#;
+    let out = Command::new("sh")
+        .args(["-c", script])
+        .arg(std::env::current_exe().expect("own path"))
+        .arg(test)
+        .env(INSIDE, "1")
+        .output()
+        .expect("runs");
+    let said = String::from_utf8_lossy(&out.stdout);
+    assert!(out.status.success() && said.contains("1 passed"), "{out:?}");
+    false
+}
+
+/// The file of the lowest tier, which is in this folder, loses all that it has.
+pub fn lose_the_file(folder: &Path) {
+    let own = std::fs::read_dir("/proc/self/fd").expect("descriptors");
+    let is_its =
+        |path: &std::path::PathBuf| std::fs::read_link(path).is_ok_and(|to| to.starts_with(folder));
+    let file = own.flatten().map(|entry| entry.path()).find(is_its);
+    let file = std::fs::File::options()
+        .write(true)
+        .open(file.expect("the file"));
+    file.expect("opens").set_len(0).expect("cut");
+}
+
 #[test]
 fn a_full_disk_is_told_and_loses_nothing() {
-    const INSIDE: &str = "GPUOS_FABRIC_FULL";
-    if std::env::var_os(INSIDE).is_none() {
-        // A limit of 4 MiB for files is a disk of that size.
-        let script = r#"trap '' XFSZ; ulimit -f 8192; exec "$0" --exact "$1" --nocapture"#;
-        let out = Command::new("sh")
-            .args(["-c", script])
-            .arg(std::env::current_exe().expect("own path"))
-            .arg("host::a_full_disk_is_told_and_loses_nothing")
-            .env(INSIDE, "1")
-            .output()
-            .expect("runs");
-        let said = String::from_utf8_lossy(&out.stdout);
-        assert!(out.status.success() && said.contains("1 passed"), "{out:?}");
+    if !on_a_small_disk("host::a_full_disk_is_told_and_loses_nothing") {
         return;
     }
     let folder = tempfile::tempdir().expect("a folder");
@@ -257,16 +276,8 @@ fn what_cannot_be_read_back_is_poisoned_and_the_rest_goes_on() {
     let ticket = fabric.acquire(object, other, false, None).expect("a part");
     fabric.wait(ticket, None).expect("there");
     fabric.release(ticket).expect("a ticket");
-    // The first is in the file now, which loses all that it has.
-    let own = std::fs::read_dir("/proc/self/fd").expect("descriptors");
-    let is_its = |path: &std::path::PathBuf| {
-        std::fs::read_link(path).is_ok_and(|to| to.starts_with(folder.path()))
-    };
-    let file = own.flatten().map(|entry| entry.path()).find(is_its);
-    let file = std::fs::File::options()
-        .write(true)
-        .open(file.expect("the file"));
-    file.expect("opens").set_len(0).expect("cut");
+    // The first is in the file now.
+    lose_the_file(folder.path());
     let part = span(0, 4);
     let ticket = fabric.acquire(object, part, true, None).expect("a part");
     let failure = fabric.wait(ticket, None).expect_err("lost");

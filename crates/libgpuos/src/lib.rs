@@ -5,7 +5,7 @@
 //! - `capi`: its functions that C sees;
 //! - `memory`: what stands behind a `gpuos_mem *`, its functions, and those that PyTorch takes as an allocator.
 //!
-//! Unsafe code is in `capi`, `memory::calls` and `memory::place`.
+//! Unsafe code is in `capi`, `memory::calls`, `memory::saves` and `memory::place`.
 #![deny(unsafe_code)]
 
 #[allow(unsafe_code, reason = "pointers of C")]

@@ -128,18 +128,53 @@ fn memory_does_what_the_header_says_in_host_memory_and_on_a_gpu() {
     let folder = library();
     let source = root().join("crates/libgpuos/tests/memory.c");
     let program = compiled(cc, folder.path(), &C, &[source]);
+    on_each_device(&program, folder.path(), |_| ());
+}
+
+/// Runs a program, with a device and the folder as its arguments, in host memory and on the simulated driver.
+#[track_caller]
+fn on_each_device(program: &Path, folder: &Path, with: impl Fn(&mut Command)) {
     let driver = driver();
-    for (device, path) in [("-1", folder.path()), ("0", driver.path())] {
-        let out = Command::new(&program)
+    for (device, path) in [("-1", folder), ("0", driver.path())] {
+        let mut command = Command::new(program);
+        command
             .arg(device)
-            .arg(folder.path())
+            .arg(folder)
             .env("LD_LIBRARY_PATH", path)
             .env("GPUOS_CUDA", "memory=64M")
             .env_remove("GPUOS_NVML_STATE")
-            .env_remove("CUDA_VISIBLE_DEVICES")
-            .output()
-            .expect("runs");
+            .env_remove("CUDA_VISIBLE_DEVICES");
+        with(&mut command);
+        let out = command.output().expect("runs");
         assert!(out.status.success(), "device {device}: {out:?}");
+    }
+}
+
+#[test]
+fn a_save_writes_what_was_written_since_the_last_where_files_can_share_bytes() {
+    let Some(cc) = compiler("cc") else { return };
+    let Some(mut other) = compiler("cc") else {
+        return;
+    };
+    let folder = library();
+    let tests = root().join("crates/libgpuos/tests");
+    let sharing = folder.path().join("shares.so");
+    let out = other
+        .args(["-std=c99", "-Wall", "-Wextra", "-shared", "-fPIC", "-o"])
+        .arg(&sharing)
+        .arg(tests.join("shares.c"))
+        .output()
+        .expect("a compiler");
+    let text = String::from_utf8_lossy(&out.stderr);
+    assert!(out.status.success() && text.is_empty(), "{text}");
+    let program = compiled(cc, folder.path(), &C, &[tests.join("saves.c")]);
+    for shares in ["0", "1"] {
+        on_each_device(&program, folder.path(), |command| {
+            command.arg(shares).env("LD_PRELOAD", &sharing);
+            if shares == "1" {
+                command.env("SHARES", "1");
+            }
+        });
     }
 }
 

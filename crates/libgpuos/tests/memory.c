@@ -149,6 +149,27 @@ static int tiers(void)
     WANT(gpuos_mem_write(mem, all[1], 3 * MIB, bytes, 1) == 0);
     WANT(gpuos_mem_written(mem, all[1], time, 0, &offset, &length) == 1 && offset == 2 * MIB && length == 2 * MIB - 5);
     WANT(gpuos_mem_written(mem, all[1], time, 4 * MIB, &offset, &length) == 0);
+    WANT(gpuos_mem_register(mem, all[2], "") == GPUOS_MEM_ERROR && says("gpuos_mem_register: an empty name"));
+    {
+        char path[512];
+        snprintf(path, sizeof path, "%s/save-%d", folder, device);
+        WANT(gpuos_mem_save(mem, NULL, 0) == GPUOS_MEM_ERROR && says("gpuos_mem_save: a NULL folder"));
+        WANT(gpuos_mem_save(mem, path, 1) == GPUOS_MEM_ERROR && gpuos_mem_load(mem, path, 1) == GPUOS_MEM_ERROR && says("gpuos_mem_load: unknown flags"));
+        WANT(gpuos_mem_load(mem, path, 0) == GPUOS_MEM_FILE && says(path) && gpuos_mem_saved(path, 0, NULL, 0, NULL) == GPUOS_MEM_FILE);
+        WANT(gpuos_mem_save(mem, path, 0) == 0);
+        WANT(gpuos_mem_save(mem, path, 0) == GPUOS_MEM_FILE && says("weights.memory: File exists"));
+        stats.size = sizeof stats;
+        WANT(gpuos_mem_get_stats(mem, &stats) == 0 && stats.saves == 1 && stats.saved == 4 * MIB - 5);
+        WANT(stats.saved_hbm <= stats.hbm_used && stats.saved_shared == 0);
+        WANT(gpuos_mem_saved(path, 0, text, sizeof text, &length) == 1 && strcmp(text, "weights") == 0 && length == 4 * MIB - 5);
+        WANT(gpuos_mem_saved(path, 0, text, 7, NULL) == GPUOS_MEM_ERROR && gpuos_mem_saved(path, 1, text, sizeof text, &length) == 0);
+        WANT(gpuos_mem_saved(NULL, 0, NULL, 0, NULL) == GPUOS_MEM_ERROR);
+        memset(bytes, 99, sizeof bytes);
+        WANT(gpuos_mem_read(mem, all[1], 2 * MIB - 100, back, sizeof back) == 0);
+        WANT(gpuos_mem_write(mem, all[1], 2 * MIB - 100, bytes, sizeof bytes) == 0 && gpuos_mem_load(mem, path, 0) == 0);
+        WANT(gpuos_mem_read(mem, all[1], 2 * MIB - 100, bytes, sizeof bytes) == 0 && memcmp(bytes, back, sizeof bytes) == 0);
+        WANT(gpuos_mem_register(mem, all[1], "others") == 0 && gpuos_mem_load(mem, path, 0) == GPUOS_MEM_FILE && says("\"others\""));
+    }
     WANT(gpuos_mem_close(mem) == 0);
     WANT(gpuos_mem_close(mem) == GPUOS_MEM_ERROR && says("closed"));
     WANT(gpuos_mem_get_stats(mem, &stats) == GPUOS_MEM_ERROR);
@@ -235,6 +256,8 @@ static int forked(void)
         host.device = GPUOS_MEM_HOST;
         if (gpuos_mem_read(mem, object, 0, back, 1) != GPUOS_MEM_FORKED || !says("child") || gpuos_mem_close(mem) != GPUOS_MEM_FORKED)
             exit(1);
+        if (gpuos_mem_save(mem, folder, 0) != GPUOS_MEM_FORKED || gpuos_mem_load(mem, folder, 0) != GPUOS_MEM_FORKED)
+            exit(4);
         if (gpuos_mem_open(&host, &own) != 0 || gpuos_mem_alloc(own, 1, 0, &object) != 0 || gpuos_mem_write(own, object, 0, bytes, 1) != 0)
             exit(2);
         exit(gpuos_mem_close(own) == 0 ? 0 : 3);

@@ -1,4 +1,4 @@
-//! The functions of `include/gpuos.h` about memory. No panic leaves them: it becomes `GPUOS_MEM_ERROR`.
+//! The functions of `include/gpuos.h` about memory, but for those of `saves`. No panic leaves them: it becomes `GPUOS_MEM_ERROR`.
 
 use std::ffi::{OsStr, c_char, c_int, c_long, c_uint, c_void};
 use std::os::unix::ffi::OsStrExt;
@@ -56,6 +56,10 @@ pub struct MemStats {
     filed: u64,
     poisoned: u64,
     direct: u64,
+    saves: u64,
+    saved: u64,
+    saved_hbm: u64,
+    saved_shared: u64,
 }
 
 /// `gpuos_mem_event`.
@@ -68,18 +72,22 @@ pub struct MemEvent {
     bytes: u64,
 }
 
-fn wrong(text: impl Into<String>) -> Failure {
+pub(super) fn wrong(text: impl Into<String>) -> Failure {
     Failure::new(Why::Wrong, text)
 }
 
 /// Runs a call; what it fails with is kept for `gpuos_mem_message`.
-fn run(call: &str, body: impl FnOnce() -> Result<c_int, Failure>) -> c_int {
+pub(super) fn run(call: &str, body: impl FnOnce() -> Result<c_int, Failure>) -> c_int {
     let done = catch_unwind(AssertUnwindSafe(body));
     let done = done.unwrap_or_else(|_| Err(wrong("an error of gpuos; the call did nothing more")));
     done.unwrap_or_else(|failure| opened::failed(call, &failure))
 }
 
-fn on(call: &str, mem: u64, body: impl FnOnce(&Fabric) -> Result<c_int, Failure>) -> c_int {
+pub(super) fn on(
+    call: &str,
+    mem: u64,
+    body: impl FnOnce(&Fabric) -> Result<c_int, Failure>,
+) -> c_int {
     run(call, || {
         let fabric = opened::get(mem)?;
         body(&fabric)
@@ -435,94 +443,14 @@ pub unsafe extern "C" fn gpuos_mem_get_stats(mem: u64, stats: *mut MemStats) -> 
             filed: all.counts.filed,
             poisoned: all.counts.poisoned,
             direct: all.direct.into(),
+            saves: all.saves.times,
+            saved: all.saves.bytes,
+            saved_hbm: all.saves.near,
+            saved_shared: all.saves.shared,
         };
         // SAFETY: as this function's own.
         unsafe { give_sized(stats, told) }?;
         Ok(0)
-    })
-}
-
-/// Registers an object for checkpoints.
-///
-/// # Safety
-/// `name` is NULL or ends with a NUL.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn gpuos_mem_register(mem: u64, object: u64, name: *const c_char) -> c_int {
-    on("gpuos_mem_register", mem, |fabric| {
-        // SAFETY: as this function's own.
-        let name = unsafe { text(name) }.map(|name| name.to_str());
-        let name = name
-            .transpose()
-            .map_err(|_| wrong("a name that is not UTF-8"))?;
-        fabric.register(ObjectId(object), name)?;
-        Ok(0)
-    })
-}
-
-/// A registered object.
-///
-/// # Safety
-/// `object` is NULL or may be written; `name` is NULL or has room for `size` bytes.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn gpuos_mem_registered(
-    mem: u64,
-    index: usize,
-    object: *mut u64,
-    name: *mut c_char,
-    size: usize,
-) -> c_int {
-    on("gpuos_mem_registered", mem, |fabric| {
-        let all = fabric.registered()?;
-        let Some((found, its_name)) = all.get(index) else {
-            return Ok(0);
-        };
-        if !name.is_null() {
-            // SAFETY: as this function's own.
-            unsafe { give_text(name, size, its_name, false) }?;
-        }
-        // SAFETY: as this function's own.
-        unsafe { give(object, found.0) }?;
-        Ok(1)
-    })
-}
-
-/// The time of now.
-///
-/// # Safety
-/// `time` is NULL or may be written.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn gpuos_mem_now(mem: u64, time: *mut u64) -> c_int {
-    on("gpuos_mem_now", mem, |fabric| {
-        let now = fabric.now()?;
-        // SAFETY: as this function's own.
-        unsafe { give(time, now) }?;
-        Ok(0)
-    })
-}
-
-/// The next part that was written.
-///
-/// # Safety
-/// `offset` and `length` are NULL or may be written.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn gpuos_mem_written(
-    mem: u64,
-    object: u64,
-    since: u64,
-    from: u64,
-    offset: *mut u64,
-    length: *mut u64,
-) -> c_int {
-    on("gpuos_mem_written", mem, |fabric| {
-        let Some(span) = fabric.written(ObjectId(object), since, from)? else {
-            return Ok(0);
-        };
-        // SAFETY: as this function's own.
-        unsafe {
-            give(offset, span.offset)?;
-            give(length, span.length)?;
-        }
-        Ok(1)
     })
 }
 

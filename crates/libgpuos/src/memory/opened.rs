@@ -104,6 +104,7 @@ fn code(why: Why) -> c_int {
         Why::Poisoned => -4,
         Why::NoDriver => -5,
         Why::Forked => -6,
+        Why::File => -7,
     }
 }
 
