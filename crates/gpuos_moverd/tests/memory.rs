@@ -191,10 +191,12 @@ fn a_mover_that_is_started_anew_frees_what_was_being_made() {
     let files = job.ask(4);
     user(&files, "head -c 20M /dev/zero >f");
     let again = JobFolder::create(&job.base.path(), &crate::support::job(7), &wanted()).unwrap();
-    let text = text(job.folder.path().join("failed"));
-    assert!(text.starts_with("4 "), "{text}");
     assert!(!job.folder.path().join("4").exists());
     assert_eq!(names(job.memory()), [".ballast", ".gone"]);
+    // What became of it is said when all movers have gathered.
+    assert_eq!(again.left_open(), Some(4));
+    again.close(4, Some("no")).unwrap();
+    assert_eq!(text(job.folder.path().join("failed")), "4 no\n");
     again.ask(5, "asked", &[(0, 1)]).unwrap();
     let files = job.folder.path().join("5/files/rank-0-of-1");
     assert_eq!(device(files), device(job.memory()));

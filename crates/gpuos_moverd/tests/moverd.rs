@@ -12,6 +12,7 @@ mod donor;
 mod folder;
 mod hostile;
 mod launches;
+mod left_open;
 mod limits;
 mod memory;
 mod opening;

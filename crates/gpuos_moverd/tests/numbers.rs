@@ -2,7 +2,6 @@
 //! nodes and of ranks. Programs are played by the test.
 
 use std::fs;
-use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -34,7 +33,7 @@ use rustix::process::{getegid, geteuid};
 use tempfile::TempDir;
 
 use crate::donor::Plain;
-use crate::one::{line, until};
+use crate::one::{asked, line, listens, port, until};
 
 /// A node with its store and its folders of jobs.
 struct Node {
@@ -42,13 +41,13 @@ struct Node {
     jobs: Arc<Jobs>,
 }
 
-struct Site {
+pub struct Site {
     place: TempDir,
     nodes: Vec<Node>,
 }
 
 /// A run of the job on some nodes.
-struct Run {
+pub struct Run {
     folders: Vec<PathBuf>,
     to: Vec<SyncSender<Event>>,
     over: Arc<AtomicBool>,
@@ -61,7 +60,7 @@ fn name(node: usize) -> String {
 }
 
 impl Site {
-    fn new(count: usize) -> Site {
+    pub fn new(count: usize) -> Site {
         Site::with(count, CheckpointConfig::default(), TempDir::new().unwrap())
     }
 
@@ -83,9 +82,7 @@ impl Site {
         let manager = Recorded::new(Table::default());
         for node in 0..count {
             // Networks listen 1000 above the port of the workload manager's daemon.
-            let free = TcpListener::bind("127.0.0.1:0").unwrap();
-            let port = free.local_addr().unwrap().port() - 1000;
-            let address = ("127.0.0.1".to_string(), port);
+            let address = ("127.0.0.1".to_string(), port() - 1000);
             manager.with(|table| table.addresses.insert(name(node), address));
         }
         let nodes = (0..count).map(|node| {
@@ -107,7 +104,7 @@ impl Site {
             let giver = Arc::new(Giver::new(store, Arc::new(manager.clone())));
             let level3 = Level3::new(&config, &name(node), store);
             level3.iter().for_each(|level3| level3.look());
-            let listener = network.listen(&name(node), listed.clone()).unwrap();
+            let listener = listens(&network, &name(node), &listed);
             network
                 .take(listener, listed.clone(), move |link| giver.take(link))
                 .unwrap();
@@ -146,8 +143,13 @@ impl Site {
         self.place.path().join(part)
     }
 
+    /// Where a node keeps its parts of the job's checkpoints.
+    pub fn parts(&self, node: usize) -> PathBuf {
+        self.place.path().join(name(node)).join("store/7")
+    }
+
     /// The job runs for the so many-th time, on these nodes.
-    fn run(&self, run: u32, on: &[usize]) -> Run {
+    pub fn run(&self, run: u32, on: &[usize]) -> Run {
         let uid = geteuid().as_raw();
         let over = Arc::new(AtomicBool::new(false));
         let names: Vec<String> = on.iter().map(|node| name(*node)).collect();
@@ -213,7 +215,7 @@ impl Site {
 
 impl Run {
     /// Ranks join, one after another over the nodes, which say `says` of it; what each is told.
-    fn join(&mut self, size: usize, says: Option<&str>) -> Vec<String> {
+    pub fn join(&mut self, size: usize, says: Option<&str>) -> Vec<String> {
         self.nonce += 100;
         let nonce = self.nonce;
         for rank in 0..size {
@@ -241,14 +243,11 @@ impl Run {
     }
 
     /// All save, and the checkpoint is committed: its number.
-    fn save(&self, size: usize, what: &str) -> u32 {
+    pub fn save(&self, size: usize, what: &str) -> u32 {
         self.to[0].send(Event::Want(Reason::Asked)).unwrap();
         let mut number = 0;
         for rank in 0..size {
-            let asked = self.at(rank).join("request");
-            number = until("a request", || {
-                line(asked.clone())?.split(' ').next()?.parse().ok()
-            });
+            number = until("a request", || asked(self.at(rank)));
             let folder = self.at(rank).join(number.to_string());
             let state = folder.join(format!("files/rank-{rank}-of-{size}/state"));
             fs::write(state, text(what, rank)).unwrap();
@@ -263,7 +262,18 @@ impl Run {
         number
     }
 
-    fn end(self) {
+    /// Their movers end, and leave all as it is: the folders of the programs.
+    pub fn stop(self) -> Vec<PathBuf> {
+        for to in &self.to {
+            let _ = to.send(Event::Stop);
+        }
+        self.threads
+            .into_iter()
+            .for_each(|thread| thread.join().unwrap());
+        self.folders
+    }
+
+    pub fn end(self) {
         self.over.store(true, Ordering::Relaxed);
         for to in &self.to {
             let _ = to.send(Event::End);

@@ -67,6 +67,7 @@ fn joins_and_answers_are_there_again() {
         answered: vec![answered(0, Told::New), answered(1, Told::Restore(12))],
         epoch: 4,
         highest: 12,
+        ..Known::default()
     };
     assert_eq!(folder.known(), known);
     // Nobody is answered twice.
@@ -101,22 +102,72 @@ fn of_two_answers_of_a_rank_the_later_one_counts() {
     assert_eq!(known.answered[0].join, join(0, 1, 6));
 }
 
+/// A checkpoint is committed, and the next one asked for.
+fn asked_for_7(base: &Base) -> JobFolder {
+    let folder = base.folder();
+    folder.ask(6, "asked", &[(0, 1)]).unwrap();
+    folder.close(6, None).unwrap();
+    folder.ask(7, "interval", &[(0, 1)]).unwrap();
+    user(folder.path(), "touch 7/files/rank-0-of-1/f 7/ready.0");
+    folder
+}
+
 #[test]
-fn a_checkpoint_whose_mover_ended_came_to_nothing() {
+fn what_becomes_of_a_checkpoint_is_open_until_it_is_said() {
+    let gathers = |base: &Base| {
+        let folder = base.folder();
+        folder.leave();
+        folder
+    };
+    let ways: [fn(&Base) -> JobFolder; 2] = [again, gathers];
+    for (committed, failed) in [(Some(7), None), (Some(6), Some(7))] {
+        for again in ways {
+            let base = Base::new();
+            let before = asked_for_7(&base);
+            before.leave();
+            assert_eq!(before.left_open(), Some(7), "its mover goes on");
+            drop(before);
+            // However often it is begun anew.
+            drop(again(&base));
+            let folder = again(&base);
+            assert_eq!(names(folder.path()), ["commit", "ranks", "request"]);
+            let known = folder.known();
+            assert_eq!((known.highest, known.open), (7, Some(7)));
+            assert_eq!((known.committed, known.failed), (Some(6), None));
+            assert!(folder.saved(7).unwrap().is_empty());
+            let why = failed.map(|_| "no space");
+            folder.close(7, why).unwrap();
+            folder.leave();
+            let known = folder.known();
+            assert_eq!(
+                (known.open, known.committed, known.failed),
+                (None, committed, failed)
+            );
+            let folder = again(&base);
+            assert!(!names(folder.path()).contains(&"request".to_string()));
+            assert_eq!(folder.left_open(), None);
+        }
+    }
+}
+
+#[test]
+fn one_of_which_ranks_here_have_no_request_yet_is_open_too() {
     let base = Base::new();
     let before = base.folder();
-    before.ask(6, "asked", &[(0, 1)]).unwrap();
-    before.close(6, None).unwrap();
-    before.ask(7, "interval", &[(0, 1)]).unwrap();
-    user(before.path(), "touch 7/files/rank-0-of-1/f 7/ready.0");
+    fs::create_dir_all(before.path().join("9/files/rank-0-of-2")).unwrap();
     drop(before);
     let folder = again(&base);
-    assert_eq!(names(folder.path()), ["commit", "failed", "ranks"]);
-    let failed = text(folder.path().join("failed"));
-    assert!(failed.starts_with("7 gpuos_mover on this node was started anew"));
-    assert_eq!(text(folder.path().join("commit")), "6\n");
-    assert_eq!(folder.known().highest, 7);
-    assert!(folder.saved(7).unwrap().is_empty());
+    assert_eq!(folder.left_open(), Some(9));
+    folder.close(9, Some("no space")).unwrap();
+    assert_eq!(text(folder.path().join("failed")), "9 no space\n");
+}
+
+#[test]
+fn after_one_that_was_left_open_the_next_one_is_made() {
+    let base = Base::new();
+    drop(asked_for_7(&base));
+    let folder = again(&base);
+    folder.close(7, None).unwrap();
     // The next one is made as ever.
     folder.ask(8, "interval", &[(0, 1)]).unwrap();
     user(folder.path(), "touch 8/ready.0");

@@ -21,6 +21,9 @@ const TOOK: usize = 8;
 /// Why one that not all nodes have heard of came to nothing.
 const GATHERED: &str = "not all nodes had heard of it when their movers had to find each other anew; the checkpoint before is as it was";
 
+/// Why one that all have heard of did.
+const INCOMPLETE: &str = "not all nodes had their parts of it when their movers had to find each other anew; the checkpoint before is as it was";
+
 /// So many nodes or ranks are named in a sentence, the rest is counted.
 const NAMED: usize = 8;
 
@@ -30,6 +33,8 @@ struct Peer {
     line: Line<Orders>,
     version: u64,
     report: Report,
+    /// What became of the checkpoint that was open there.
+    settled: Option<(u32, Result<(), String>)>,
 }
 
 /// The checkpoint that is being made.
@@ -82,6 +87,7 @@ impl Leader {
             line: Line::new(settings.retry_ms, settings.retry_most_ms),
             version: 0,
             report: Report::default(),
+            settled: None,
         };
         Leader {
             peers: vec![peer; settings.nodes.into()],
@@ -245,6 +251,13 @@ impl Leader {
         if let Some(number) = heard.filter(|heard| Some(*heard) > all && *heard > newest) {
             self.ended = Some((number, Err(GATHERED.into())));
         }
+        let open = self.peers.iter().map(|peer| peer.report.known.open);
+        let settled: Vec<_> = open
+            .map(|open| Some((open?, self.became(open?, newest))))
+            .collect();
+        for (peer, settled) in self.peers.iter_mut().zip(settled) {
+            peer.settled = settled;
+        }
         let reports = self.peers.iter().map(|peer| &peer.report);
         let reports: Vec<(NodeIndex, &Report)> = (0..).map(NodeIndex).zip(reports).collect();
         let refused = self.ready.iter().flat_map(|ready| &ready.refused);
@@ -260,6 +273,18 @@ impl Leader {
         }
         for (node, join) in unanswered {
             self.join(node, join, now);
+        }
+    }
+
+    /// What became of a checkpoint that some nodes' programs do not know the end of. What those of other nodes were told stays true, for ranks
+    /// decide by it; else it exists if the newest checkpoint that is whole is not older.
+    fn became(&self, number: u32, newest: u32) -> Result<(), String> {
+        let known = || self.peers.iter().map(|peer| &peer.report.known);
+        let exists = known().any(|it| it.committed >= Some(number));
+        let failed = known().any(|it| it.failed == Some(number));
+        match exists || (newest >= number && !failed) {
+            true => Ok(()),
+            false => Err(INCOMPLETE.into()),
         }
     }
 
@@ -519,6 +544,7 @@ impl Leader {
                     .collect(),
                 ask,
                 ended: self.ended.clone(),
+                settled: peer.settled.clone(),
                 refused: self.refused.clone(),
             });
         }

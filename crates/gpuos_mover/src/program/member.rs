@@ -46,6 +46,8 @@ pub(super) struct Member {
     failures: VecDeque<(u32, String)>,
     /// The highest number that programs here were told of.
     told: u32,
+    /// What was open before this conductor began, and was said by it to have ended.
+    settled: Option<u32>,
 }
 
 impl Member {
@@ -178,6 +180,12 @@ impl Member {
         if let Some(open) = self.open.take_if(|open| Some(open.ask.number) != number) {
             self.close(open.ask.number, out);
         }
+        if let Some((number, outcome)) = self.orders.settled.clone()
+            && self.known.open == Some(number)
+            && self.settled.replace(number) != Some(number)
+        {
+            self.end(number, outcome, out);
+        }
         // It came to nothing before this node heard of it: ranks here may wait for it, as ranks elsewhere have.
         if let Some((number, Err(_))) = self.orders.ended
             && number > self.told.max(self.known.highest)
@@ -227,12 +235,16 @@ impl Member {
     }
 
     fn close(&mut self, number: u32, out: &mut Vec<Output>) {
-        self.told = self.told.max(number);
         let ended = self.orders.ended.as_ref().filter(|ended| ended.0 == number);
         let outcome = match ended {
             Some((_, outcome)) => outcome.clone(),
             None => Err("node 0, which leads, went on without it".into()),
         };
+        self.end(number, outcome, out);
+    }
+
+    fn end(&mut self, number: u32, outcome: Result<(), String>, out: &mut Vec<Output>) {
+        self.told = self.told.max(number);
         if let Err(why) = &outcome {
             self.failures.push_back((number, why.clone()));
             let excess = self.failures.len().saturating_sub(FAILURES);

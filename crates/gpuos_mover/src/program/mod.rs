@@ -25,8 +25,8 @@
 //!
 //! **Conductors that begin anew** while programs run, as when a mover was restarted, have from the folders which joins were answered
 //! in which epoch ([`Known`]). The last of these epochs goes on. While the newest checkpoint is the one from which it began, ranks without an
-//! answer belong to it; else they begin another one. Joins that were answered in an earlier epoch count no more. Whatever was
-//! being made is given up.
+//! answer belong to it; else they begin another one. Joins that were answered in an earlier epoch count no more. What was
+//! being made is not gone on with: what became of it the leader says when it knows what all nodes have and were told ([`Known::open`]).
 //!
 //! **A checkpoint that a rank could not load** is refused: all nodes mark it, and everything begins anew with the one before. Ranks that
 //! were given it have to join again. Until all of the program have, none is answered, so that no start of it has ranks of both; if some

@@ -42,6 +42,12 @@ pub struct Known {
     pub epoch: u64,
     /// The highest number of a checkpoint that the programs have heard of.
     pub highest: u32,
+    /// A checkpoint that an earlier conductor has asked for, and of which the programs do not know yet what became of it.
+    pub open: Option<u32>,
+    /// What they knew when that one ended: the newest checkpoint that exists.
+    pub committed: Option<u32>,
+    /// Likewise the newest that came to nothing.
+    pub failed: Option<u32>,
 }
 
 /// A rank could not load the checkpoint that it was told to restore.
@@ -224,7 +230,7 @@ pub enum Output {
         /// Of this checkpoint.
         number: u32,
     },
-    /// A checkpoint that was asked for has ended.
+    /// A checkpoint that was asked for has ended, also one of an earlier conductor ([`Known::open`]).
     Close {
         /// Which.
         number: u32,

@@ -78,6 +78,8 @@ pub(super) struct Orders {
     pub(super) ask: Option<Asked>,
     /// The last one that has ended, and how.
     pub(super) ended: Option<(u32, Result<(), String>)>,
+    /// What became of the one that was open on this node when the leader began ([`Known::open`]).
+    pub(super) settled: Option<(u32, Result<(), String>)>,
     /// A checkpoint that was refused, by a rank of this node. These orders are the last.
     pub(super) refused: Option<(CheckpointId, NodeIndex, Refusal)>,
 }
@@ -155,7 +157,7 @@ fn check(body: &Body) -> Result<(), Refused> {
         }
         Body::Orders { orders, .. } => {
             let answered: usize = orders.answers.iter().map(|(_, joins)| joins.len()).sum();
-            let ended = orders.ended.iter();
+            let ended = orders.ended.iter().chain(&orders.settled);
             let whys = ended.filter_map(|(_, outcome)| outcome.as_ref().err());
             let whys = whys.chain(orders.answers.iter().filter_map(|(start, _)| match start {
                 Start::Failed(why) => Some(why),

@@ -162,6 +162,54 @@ fn a_node_that_never_heard_of_a_checkpoint_is_told_that_it_came_to_nothing() {
     assert_eq!(closed(&bench), []);
 }
 
+/// The last node's mover ended, or its words were lost, when node 0 had committed a checkpoint, or not: ranks decide by what became of it.
+#[test]
+fn what_was_left_open_ends_alike_on_all_nodes() {
+    let left = |open, committed, failed| Known {
+        open,
+        committed,
+        failed,
+        ..Known::default()
+    };
+    let open = left(Some(3), Some(2), None);
+    for (first, newest, exists) in [
+        // Nobody has said anything: it exists if it is whole.
+        (open.clone(), 3, true),
+        (open.clone(), 2, false),
+        // What was said elsewhere holds, whatever is whole.
+        (left(None, Some(3), None), 3, true),
+        (left(None, Some(3), None), 2, true),
+        (left(None, Some(2), Some(3)), 2, false),
+        (left(None, Some(2), Some(3)), 3, false),
+    ] {
+        let mut bench = Bench::new(2);
+        bench.start(2, 1);
+        bench.heard = vec![3, 3];
+        bench.left = vec![first.clone(), open.clone()];
+        bench.anew();
+        bench.out.clear();
+        bench.cut = true;
+        bench.restored(newest, 2);
+        let told = |bench: &Bench| -> Vec<(u16, u32, bool)> {
+            let out = bench.out.iter().filter_map(|(node, output)| match output {
+                Output::Close { number, outcome } => Some((*node, *number, outcome.is_ok())),
+                _ => None,
+            });
+            out.collect()
+        };
+        assert_eq!(told(&bench), [], "not before all nodes are heard");
+        bench.cut = false;
+        bench.wait(10_000);
+        let mut expected = vec![(1, 3, exists)];
+        if first.open.is_some() {
+            expected.push((0, 3, exists));
+        }
+        let mut told = told(&bench);
+        told.sort_by_key(|it| std::cmp::Reverse(it.0));
+        assert_eq!(told, expected, "{first:?}, {newest}");
+    }
+}
+
 #[test]
 fn none_is_asked_for_while_a_node_is_not_reached() {
     let mut bench = Bench::new(2);

@@ -27,6 +27,8 @@ pub struct Bench {
     gone: BTreeSet<Join>,
     /// The highest number that each node has heard of.
     pub heard: Vec<u32>,
+    /// What each node knows of a checkpoint that was being made when the movers began anew.
+    pub left: Vec<Known>,
     /// What is said in the folder of each node of ranks that can begin from any number's files, and whether they need all.
     any: Vec<Vec<(Join, bool)>>,
     pub out: Vec<(u16, Output)>,
@@ -65,6 +67,7 @@ impl Bench {
             slow: false,
             gone: BTreeSet::new(),
             heard: vec![0; nodes.into()],
+            left: vec![Known::default(); nodes.into()],
             any: vec![Vec::new(); nodes.into()],
             out: Vec::new(),
             cut: false,
@@ -136,6 +139,7 @@ impl Bench {
             answered,
             epoch: epoch.unwrap_or(0),
             highest: self.heard[usize::from(node)],
+            ..self.left[usize::from(node)].clone()
         })
     }
 

@@ -1,6 +1,7 @@
 //! Jobs in memory: programs that start, die and start anew, a network that loses, repeats, reorders and breaks, and a node that
 //! commits or fails what was begun. Ranks refuse what they were given, now and then, and some begin from the start without having joined.
 
+mod ends;
 mod trouble;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,6 +16,7 @@ use gpuos_mover::program::{
 
 use crate::random::Random;
 use crate::support::seeds;
+use ends::Ends;
 use trouble::{heal, trouble};
 
 const STEP: u64 = 10;
@@ -76,6 +78,7 @@ struct Job {
     numbers: u32,
     /// The highest number of runs before.
     before: u32,
+    ends: Ends,
     /// The newest committed one, its ranks, and where their files are.
     newest: Option<Newest>,
     /// Those before it.
@@ -136,6 +139,7 @@ impl Job {
             begun: None,
             numbers: if restored { 9 } else { 0 },
             before: if restored { 9 } else { 0 },
+            ends: Ends::new(nodes),
             newest: restored.then(|| (id, ranks, holders.clone())),
             older: Vec::new(),
             refusals: BTreeMap::new(),
@@ -175,37 +179,6 @@ impl Job {
                     .push((at, node, Input::Holds { id, ranks: held }));
             }
         }
-    }
-
-    /// A mover is started anew: all begin again with what lies in the folders. What was being stored may turn out to be complete.
-    fn anew(&mut self) {
-        if let Some((id, rounds, _)) = self.begun.take()
-            && self.random.below(2) == 0
-        {
-            self.commit(id, &rounds);
-        }
-        self.run += 1;
-        let nodes = self.conductors.len() as u16;
-        let highest = self.newest.as_ref().map_or(0, |newest| newest.0.number);
-        let highest = highest.max(self.before);
-        self.conductors = (0..nodes)
-            .map(|node| Conductor::new(settings(node, nodes, self.run), self.now))
-            .collect();
-        self.folders.fill_with(|| None);
-        self.restoring.clear();
-        self.later.clear();
-        for node in 0..nodes {
-            self.look(node);
-        }
-        self.restart(highest);
-    }
-
-    fn commit(&mut self, id: CheckpointId, rounds: &BTreeSet<u32>) {
-        let of = *rounds.first().unwrap();
-        self.last_round = Some(of);
-        let size = self.size_of(of);
-        let places = (0..size).map(|rank| (rank, self.place(rank))).collect();
-        self.older.extend(self.newest.replace((id, size, places)));
     }
 
     /// All that there was is refused.
@@ -329,6 +302,7 @@ impl Job {
             answered: answered.values().copied().collect(),
             epoch: answered.values().map(|it| it.epoch).max().unwrap_or(0),
             highest: *highest,
+            ..self.ends.known(node)
         };
         self.give(node, Input::Known(known));
         let lives = |join: &Join| {
@@ -367,8 +341,9 @@ impl Job {
                 why: "no space".into(),
             },
         };
-        if outcome == Outcome::Committed {
-            self.commit(id, &rounds);
+        match outcome {
+            Outcome::Committed => self.commit(id, &rounds),
+            Outcome::Failed { .. } => self.ends.complete = Some((id, rounds)),
         }
         for node in 1..self.conductors.len() as u16 {
             let at = now + self.random.below(2000);
@@ -420,6 +395,7 @@ impl Job {
             Output::Close { number, outcome } => {
                 match self.folders[usize::from(node)].take() {
                     Some(folder) => assert_eq!(folder.number, number),
+                    None if self.ends.was_open(node, number) => {}
                     // This node never heard of it, and is told that it came to nothing.
                     None => {
                         assert!(outcome.is_err());
@@ -428,11 +404,7 @@ impl Job {
                         *heard = number;
                     }
                 }
-                let committed = self
-                    .newest
-                    .as_ref()
-                    .is_some_and(|newest| newest.0.number == number);
-                assert_eq!(outcome.is_ok(), committed, "{number}: {outcome:?}");
+                self.ends.say(node, number, outcome.is_ok());
             }
             Output::Taken { .. } => {}
             Output::Refuse { id, by, .. } => {

@@ -64,6 +64,10 @@ pub(super) struct State {
     /// The highest epoch of an answer.
     pub(super) epoch: u64,
     pub(super) asked: Option<Asked>,
+    /// A checkpoint that was asked for before the movers gathered, of which the programs do not know yet what became of it.
+    pub(super) open: Option<u32>,
+    /// What they had been told then: the newest one that exists, and the newest that came to nothing.
+    pub(super) told: [Option<u32>; 2],
     /// The highest number that the programs have heard of.
     pub(super) highest: u32,
     /// What could not be moved to the trash, since the user has mounted something on it.
@@ -431,7 +435,8 @@ impl JobFolder {
         self.write(TAKEN, &number.to_string())
     }
 
-    /// Says what became of a checkpoint, and removes the request and the program's files, if it is the one that was asked for last.
+    /// Says what became of a checkpoint, and removes the request and the program's files, if it is the one that was asked for last, also before
+    /// the movers gathered.
     ///
     /// # Errors
     /// The disk fails; the files are removed all the same.
@@ -447,6 +452,11 @@ impl JobFolder {
             let full = |memory: &Memory| asked.in_memory && memory.is_full();
             state.too_small |= failed.is_some() && state.memory.as_ref().is_some_and(full);
             self.discard(&mut state, number.to_string());
+        }
+        // What could not be said is open still.
+        if told.is_ok() && state.open.take_if(|it| *it == number).is_some() {
+            state.told[usize::from(failed.is_some())] = Some(number);
+            gone = gone.and(remove_file(&self.root, REQUEST));
         }
         if failed.is_none() {
             // All ranks have saved something newer, and need no files of others any more.

@@ -15,9 +15,6 @@ use super::kept::{Kept, text};
 use super::names::{number, read_restored, read_start, start_file, told};
 use super::trash::{Trash, is_safe};
 
-/// What programs are told of a checkpoint whose mover has ended.
-const GIVEN_UP: &str = "gpuos_mover on this node was started anew while it was made; the checkpoint before is as it was";
-
 /// The answer to the last join of a rank that has one.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Start {
@@ -66,6 +63,9 @@ impl JobFolder {
             answered: answered.collect(),
             epoch: state.epoch,
             highest: state.highest,
+            open: state.open,
+            committed: state.told[0],
+            failed: state.told[1],
         }
     }
 
@@ -74,16 +74,26 @@ impl JobFolder {
         statat(self.root(), COMMIT, AtFlags::SYMLINK_NOFOLLOW).is_ok()
     }
 
-    /// Gives up the checkpoint that is wanted, if there is one.
-    ///
-    /// # Errors
-    /// The disk fails.
-    pub fn give_up(&self, why: &str) -> io::Result<()> {
-        let asked = self.state().asked.as_ref().map(|asked| asked.number);
-        asked.map_or(Ok(()), |number| self.close(number, Some(why)))
+    /// The movers gather anew: the checkpoint that was wanted stays open, as one that an earlier mover has left, until
+    /// [`JobFolder::close`] says what became of it.
+    pub fn leave(&self) {
+        let mut state = self.state();
+        state.open = state.asked.as_ref().map(|it| it.number).or(state.open);
+        state.told = [COMMIT, FAILED].map(|name| self.number_in(name));
     }
 
-    /// Learns what an earlier mover has left, and puts an end to what it was about.
+    /// The checkpoint that was left open.
+    pub fn left_open(&self) -> Option<u32> {
+        self.state().open
+    }
+
+    /// The number with which a line begins.
+    fn number_in(&self, name: &str) -> Option<u32> {
+        let text = text(self.root(), name).ok()?;
+        number32(text.split_whitespace().next()?)
+    }
+
+    /// Learns what an earlier mover has left. What became of the checkpoint that was made is open, and its files are not waited for any more.
     pub(super) fn resume(&self) -> io::Result<()> {
         let mut names = Vec::new();
         at::each(self.root(), |name, _| {
@@ -93,6 +103,7 @@ impl JobFolder {
         let mut state = self.state();
         let joins = self.sizes()?;
         self.learn_starts(&mut state, &names, &joins)?;
+        let mut made = None;
         for name in &names {
             let restored = read_restored(name);
             let is_whole = |(rank, nonce)| {
@@ -104,24 +115,22 @@ impl JobFolder {
                 remove_file(self.root(), name)?;
             } else if name.starts_with("restore.") && !restored.is_some_and(is_whole) {
                 self.discard(&mut state, name.clone());
-            } else if let Some(made) = number32(name) {
-                state.highest = state.highest.max(made);
+            } else {
+                made = made.max(number32(name));
             }
         }
-        let first = |name| {
-            let text = text(self.root(), name).ok()?;
-            number32(text.split_whitespace().next()?)
-        };
-        let [wanted, commit, failed, taken] = [REQUEST, COMMIT, FAILED, TAKEN].map(first);
-        let heard = [wanted, commit, failed, taken].into_iter().flatten().max();
-        state.highest = state.highest.max(heard.unwrap_or(0));
-        if let Some(wanted) = wanted
-            && commit < Some(wanted)
-            && failed != Some(wanted)
-        {
-            self.write(FAILED, &format!("{wanted} {GIVEN_UP}"))?;
+        let said = [REQUEST, COMMIT, FAILED, TAKEN].map(|name| self.number_in(name));
+        let [wanted, commit, failed, taken] = said;
+        let heard = [wanted, commit, failed, taken, made].into_iter().max();
+        state.highest = state.highest.max(heard.flatten().unwrap_or(0));
+        state.told = [commit, failed];
+        // Ranks may have heard from others of one whose request was not there yet.
+        let last = wanted.max(made);
+        state.open = last.filter(|_| last > commit && last > failed);
+        // The line by which it is found once more if the mover ends again.
+        if state.open.is_none() {
+            remove_file(self.root(), REQUEST)?;
         }
-        remove_file(self.root(), REQUEST)?;
         for name in names.iter().filter(|name| number32(name).is_some()) {
             self.discard(&mut state, name.clone());
         }

@@ -9,7 +9,7 @@ use gpuos_config::options::Restart;
 use gpuos_mover::roster::{Claim, Roster, draw};
 
 use super::elastic::{self, Claims};
-use super::{Phase, Worker, choice, fetching, other};
+use super::{Phase, Worker, choice, fetching, left_open, other};
 use crate::carried::{Body, JobRoster};
 use crate::domains::satisfiable;
 
@@ -210,6 +210,7 @@ fn claim_once(worker: &Worker) -> Option<(Vec<Claim>, Vec<Claim>)> {
 /// Seat 0: draws the roster when all is known that it needs.
 fn draw_up(worker: &mut Worker) {
     let scheme = worker.scheme();
+    let is_committed = left_open::is_committed(worker);
     let (Phase::Gathering(gather), Some(wish)) = (&mut worker.phase, &worker.wish) else {
         return;
     };
@@ -239,11 +240,11 @@ fn draw_up(worker: &mut Worker) {
         Ok(told) => worker.came.extend(told),
         Err(why) => return worker.fail(why),
     }
-    // What was made in this run goes before what was chosen for its begin.
+    // What was made in this run goes before what was chosen for its begin, also if programs have not heard of it yet.
     let has_saved = worker
         .folder
         .as_ref()
-        .is_some_and(|folder| folder.has_committed());
+        .is_some_and(|folder| folder.has_committed() || is_committed);
     let only = match &worker.other {
         Some(other) => other.number,
         None if has_saved => None,

@@ -14,6 +14,7 @@
 //!
 //! - `links`, `gather`: the others; `fetching`, `begin`: when they are found; `ends`: the job's end, as the workload manager has it; `running`: node and conductor; `asking`: checkpoints that programs ask for; `quota`: how much it
 //!   may keep; `restoring`: the files of a rank, also from another node; `unwritten`: what its programs could not be told yet;
+//!   `left_open`: a checkpoint that was being made when they gather;
 //! - `drain`: to the parallel file system, and `back`: from there; `donors`: what nodes hold that the job does not have any more;
 //!   `other`: the begin from another job's checkpoint; `elastic`: with another number of nodes; `choice`: what its user has chosen for the next run;
 //! - `serve`: what the thread does with what comes in; `status`: how it stands, for clients; `tally`: what is counted; `recovery`: how long it took
@@ -31,6 +32,7 @@ mod elastic;
 mod ends;
 mod fetching;
 mod gather;
+mod left_open;
 #[cfg(test)]
 mod level3_tests;
 mod links;

@@ -393,7 +393,10 @@ impl Running {
                 }
                 heed(&self.roster.donors, &mut ready);
                 self.made_again = ready.restore.is_some_and(|id| !self.had.contains(&id));
-                let has_saved = around.folder.has_committed();
+                // One that was left open was made in this run, too.
+                let open = around.folder.left_open();
+                let made = open.is_some() && open == ready.restore.map(|id| id.number);
+                let has_saved = around.folder.has_committed() || made;
                 self.held = match next(&self.roster, self.restart, has_saved, &mut ready) {
                     Next::GoOn => None,
                     Next::Gather(other) => Some(Held::Other(other)),

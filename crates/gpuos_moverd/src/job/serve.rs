@@ -14,10 +14,15 @@ use super::ends::Next;
 use super::gather::{self, Gather};
 use super::running::{Around, Held, Running};
 use super::unwritten::Tell;
-use super::{Phase, Wish, Worker, choice, donors, elastic, fetching, new_session, other, recovery};
+use super::{
+    Phase, Wish, Worker, choice, donors, elastic, fetching, left_open, new_session, other, recovery,
+};
 use crate::carried::{Body, Carried};
 use crate::event::{BackDone, Event};
 use crate::folder::{JobFolder, Kept};
+
+/// What programs are told of a checkpoint of which this node had no part yet when its mover ended.
+const GIVEN_UP: &str = "gpuos_mover on this node was started anew while it was made; the checkpoint before is as it was";
 
 impl Worker {
     /// Something came.
@@ -157,6 +162,7 @@ impl Worker {
             let path = folder.path().to_string_lossy().into_owned();
             *crate::jobs::locked(&self.shown) = Some(path);
             self.folder = Some(Arc::new(folder));
+            left_open::settle(self, GIVEN_UP);
         }
         Ok(())
     }
@@ -245,14 +251,10 @@ impl Worker {
             self.before = Some(running.end());
         }
         let why = "the movers of the job had to find each other anew while it was made; the checkpoint before is as it was";
-        if let Some(folder) = &self.folder
-            && let Err(error) = folder.give_up(why)
-        {
-            self.note(&format!(
-                "cannot write to {}: {error}",
-                folder.path().display()
-            ));
+        if let Some(folder) = &self.folder {
+            folder.leave();
         }
+        left_open::settle(self, why);
     }
 
     /// What this node has of the job, or of another one of the same user, and what it hosts.
