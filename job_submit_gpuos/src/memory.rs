@@ -124,12 +124,16 @@ pub(crate) struct Kind {
     pub(crate) host_mib: u64,
     /// Its GPUs can be shared.
     shards: bool,
+    /// GiB of NVMe that Slurm counts for what is parked.
+    pub(crate) nvme_gib: u64,
 }
 
 /// What there is, and what the site allows.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Inventory {
     pub(crate) config: MemoryConfig,
+    /// The GRES in which Slurm counts NVMe for what is parked.
+    pub(crate) nvme: Option<String>,
     /// The kinds of nodes with GPUs, each with one that is so.
     kinds: Vec<(Kind, String)>,
     /// There may be nodes that no file names.
@@ -146,7 +150,12 @@ impl Inventory {
         let mut kinds: Vec<(Kind, String)> = Vec::new();
         let hosts = site.nodes.memory_mib().into_iter();
         let hosts = hosts.zip(site.nodes.has_shards());
-        for (facts, (host_mib, shards)) in site.nodes.all().into_iter().zip(hosts) {
+        let parking = site.config.parking.as_ref().and_then(|it| it.gres.as_ref());
+        let name = parking.map_or("", |gres| &gres.name);
+        // What gpuosd lends is no more than gpuos.toml says.
+        let most = parking.map_or(0, |gres| gres.gib.into());
+        let hosts = hosts.zip(site.nodes.counts_of(name));
+        for (facts, ((host_mib, shards), count)) in site.nodes.all().into_iter().zip(hosts) {
             let stated = site.config.stated_type(&facts);
             let gpu_mib = stated.map(|node_type| node_type.gpu_memory_mib);
             let kind = Kind {
@@ -155,6 +164,7 @@ impl Inventory {
                 gpu_mib: gpu_mib.filter(|mib| *mib > 0),
                 host_mib,
                 shards,
+                nvme_gib: count.min(most),
             };
             if kind.gpus > 0 && !kinds.iter().any(|(other, _)| *other == kind) {
                 kinds.push((kind, facts.name));
@@ -162,6 +172,7 @@ impl Inventory {
         }
         Inventory {
             config: site.config.memory.clone(),
+            nvme: parking.map(|gres| gres.name.clone()),
             kinds,
             dynamic: site.nodes.dynamic(),
             counted,

@@ -111,6 +111,15 @@ pub mod refused {
         pub fn turns_stay(mib) on "--gpuos-share" =
             "{mib} MiB of the host's memory are a place for what is parked while others have the GPU, and the change would leave less",
             write "--mem with as much and what the program needs, or cancel it and submit it anew";
+        /// `[memory]` of gpuos.toml has no `nvme-gres`.
+        pub fn nvme_is_not_counted() on "--gpuos-share" =
+            "this site gives jobs no NVMe for what is parked",
+            write "no park=, and --mem=SIZE with it: what is parked lies in the host's memory then; an administrator can have it with nvme-gres in \
+                   [memory] of gpuos.toml and that GRES in slurm.conf";
+        /// More than any node with shards has of that GRES.
+        pub fn nvme_misfit(needed, gres, largest) on "--gpuos-share" =
+            "what is parked needs {needed} GiB of NVMe, and no node with shards has more than {largest} in GRES {gres}",
+            write "a smaller mem=, or no park= and --mem=SIZE: what is parked lies in the host's memory then";
         /// `[checkpoint]` of gpuos.toml does not turn checkpoints on.
         pub fn no_checkpoints() on "--gpuos-checkpoint" =
             "this site makes no checkpoints",
@@ -313,6 +322,11 @@ pub mod notes {
         pub fn turns(option, mib, jobs, all, own) =
             "gpuos: {option}: at most {jobs} jobs have a GPU in turns; {mib} MiB of the host's memory are a place for what is parked: --mem is {all} MiB on \
              each node, {own} MiB of it for the program itself",
+            "Nothing is to be done.";
+        /// The same where what is parked goes to NVMe.
+        pub fn turns_on_nvme(option, mib, jobs, gres, gib) =
+            "gpuos: {option}: at most {jobs} jobs have a GPU in turns; {gib} in GRES {gres} are GiB of NVMe on each node for the {mib} MiB that are parked, \
+             and --mem is for the program alone",
             "Nothing is to be done.";
         /// A job with spare nodes.
         pub fn spares(option, nodes, all) =

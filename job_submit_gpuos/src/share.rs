@@ -55,7 +55,7 @@ pub fn choose(
         return Err(why.into());
     }
     let shards = match share {
-        Share::TimeSlice { shards, mib } => {
+        Share::TimeSlice { shards, mib, .. } => {
             let least = mib.map_or(0, |_| of_gpu.div_ceil(turns.into()));
             u64::from(shards).max(least)
         }
@@ -76,6 +76,34 @@ pub fn choose(
             (shards, of_gpu),
         ),
     })
+}
+
+/// Adds NVMe for what is parked, in the GRES in which Slurm counts it, where a job has asked for that.
+///
+/// # Errors
+/// The job names that GRES itself, or the site has none.
+pub fn with_nvme(
+    chosen: Chosen,
+    (share, gres): (Share, Option<&str>),
+    shape: &Shape,
+    release: Release,
+) -> Result<Chosen, Refusal> {
+    let gib = share.nvme_gib();
+    if gib == 0 {
+        return Ok(chosen);
+    }
+    let gres = gres.ok_or_else(|| refused::nvme_is_not_counted(share))?;
+    let named = |text: &str| {
+        let asked = parse_gres("gres", text).unwrap_or_default();
+        asked.iter().any(|it| it.name == gres)
+    };
+    if shape.gres_forms().any(named) {
+        let (beside, undo) = (format!("GRES {gres}"), "leave park=nvme out".to_owned());
+        let why = "for it asks for as much as it needs of that itself";
+        return Err(refused::share_goes_not_with(share, beside, why, undo).into());
+    }
+    let per_node = with_gres(Some(&chosen.per_node), &format!("{gres}:{gib}"), release);
+    Ok(Chosen { per_node, ..chosen })
 }
 
 /// Whether a job asks for shards by their name, where all that share a GPU have to say how much of its memory they need.
@@ -134,6 +162,11 @@ pub fn does_not_go_with(
 /// What was chosen, and what it keeps apart.
 fn sentence(named: &str, share: Share, (shards, of_gpu): (u64, u64)) -> Message {
     let (threads, isolation) = match share {
+        Share::TimeSlice { nvme: true, .. } => (
+            String::new(),
+            "memory: as much of the GPU's as mem= says while it is its turn, address spaces of its own; faults: its own; time: in turns, and what \
+             it has on the GPU is parked on NVMe while others have theirs",
+        ),
         Share::TimeSlice { mib: Some(_), .. } => (
             String::new(),
             "memory: as much of the GPU's as mem= says while it is its turn, address spaces of its own; faults: its own; time: in turns, and what \

@@ -65,6 +65,8 @@ struct Cluster {
     shards: u64,
     /// Jobs that share a GPU in turns with its memory, at most; 0: jobs cannot.
     turns: u32,
+    /// The GRES in which Slurm counts NVMe for what is parked.
+    nvme: Option<String>,
 }
 
 /// Absent when this release cannot be read: everything is accepted then.
@@ -355,14 +357,15 @@ fn chosen(
             return refuse_gres_options(options, why).map(|()| None);
         }
         let said = (options, sources);
-        return share::choose(
+        let chosen = share::choose(
             (cluster.shards, cluster.turns),
             share,
             said,
             shape,
             known.release,
-        )
-        .map(Some);
+        )?;
+        let place = (share, cluster.nvme.as_deref());
+        return share::with_nvme(chosen, place, shape, known.release).map(Some);
     }
     let request = options.mig.as_ref();
     let chosen =
@@ -555,6 +558,12 @@ fn read_site(known: &Known, at: i64) -> Read {
                 mig: site.config.mig.clone(),
                 shards: site.nodes.shards_of_gpu(),
                 turns: site.config.memory.turns,
+                nvme: site
+                    .config
+                    .parking
+                    .as_ref()
+                    .and_then(|it| it.gres.as_ref())
+                    .map(|gres| gres.name.clone()),
             })
         }
         Err(why) => {

@@ -1,5 +1,5 @@
 //! `--gpuos-share=timeslice,mem=SIZE` at submission: what a job has of a GPU needs a place in host memory while it is another's turn, and that is
-//! added to the memory that the job asks of Slurm, so that nothing is promised twice.
+//! added to the memory that the job asks of Slurm, so that nothing is promised twice. With `park=nvme` the place is on NVMe, in a GRES of the site's.
 //!
 //! Which jobs come to stand on one GPU, and how many, Slurm's count of shards decides: see [`crate::share`].
 
@@ -52,6 +52,9 @@ pub fn choose(
         let why = refused::turns_are_too_large(share, least, most);
         return Err(Refusal::impossible(why));
     }
+    if share.nvme_gib() > 0 {
+        return on_nvme(inventory, (share, mib), sources).map(Some);
+    }
     if !inventory.counted {
         return Err(refused::turns_are_not_counted(share).into());
     }
@@ -72,12 +75,36 @@ pub fn choose(
     }))
 }
 
+/// What is parked goes to NVMe, which is counted in a GRES ([`share::with_nvme`]): the job's memory is as it says.
+fn on_nvme(
+    inventory: &Inventory,
+    (share, mib): (Share, u64),
+    sources: &Sources,
+) -> Result<Chosen, Refusal> {
+    let gib = u64::from(share.nvme_gib());
+    let Some(gres) = &inventory.nvme else {
+        return Err(refused::nvme_is_not_counted(share).into());
+    };
+    let candidates = inventory.with_shards();
+    let largest = candidates.iter().map(|(kind, _)| kind.nvme_gib).max();
+    let largest = largest.unwrap_or(0);
+    if gib > largest {
+        let why = refused::nvme_misfit(share, gib, gres, largest);
+        return Err(Refusal::impossible(why));
+    }
+    let named = sources.named("--gpuos-share", &share.to_string());
+    Ok(Chosen {
+        raised: None,
+        sentence: notes::turns_on_nvme(named, mib, inventory.config.turns, gres, gib),
+    })
+}
+
 /// Checks a change of the memory of a job that shares a GPU in turns.
 ///
 /// # Errors
 /// There would be no place for what is parked.
 pub fn check_update(options: &JobOptions, update: &Host) -> Result<(), Refusal> {
-    let Some((share, mib)) = asked(options) else {
+    let Some((share, mib)) = asked(options).filter(|(share, _)| share.nvme_gib() == 0) else {
         return Ok(());
     };
     let enough = match update {

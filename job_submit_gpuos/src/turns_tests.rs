@@ -230,6 +230,88 @@ fn no_more_jobs_stand_on_a_gpu_than_the_site_allows() {
 }
 
 #[test]
+fn nvme_for_what_is_parked_is_counted_and_memory_is_as_it_was() {
+    let slurm = one_kind().replace("shard:32", "shard:32,nvme:400");
+    let gpuos = |keys: &str| GPUOS.replace("turns = 2\n", &format!("turns = 2\n{keys}"));
+    let keys = "nvme = \"/nvme\"\nnvme-gib = 500\nnvme-gres = \"nvme\"\n";
+    let own = inventory_of(&slurm, &gpuos(keys), true);
+    let share = "timeslice,mem=61441M,park=nvme";
+    // Whatever the job says of memory, also where Slurm does not count it.
+    let uncounted = inventory_of(&slurm, &gpuos(keys), false);
+    for (inventory, host) in [
+        (&own, Host::Unsaid),
+        (&own, Host::Node(1)),
+        (&own, Host::Cpu),
+        (&own, Host::Whole),
+        (&uncounted, Host::Unsaid),
+    ] {
+        let chosen = with(inventory, share, &host).unwrap().unwrap();
+        assert_eq!(chosen.raised, None);
+        assert_eq!(
+            String::from(chosen.sentence),
+            "gpuos: --gpuos-share=timeslice,mem=61441M,park=nvme: at most 2 jobs have a GPU in turns; 61 in GRES nvme are GiB of NVMe on each node for \
+             the 61441 MiB that are parked, and --mem is for the program alone"
+        );
+    }
+    let without = inventory_of(&slurm, GPUOS, true);
+    let none = inventory_of(&one_kind(), &gpuos(keys), true);
+    let less = inventory_of(&slurm, &gpuos(&format!("{keys}nvme-gres-gib = 60\n")), true);
+    for (inventory, why) in [
+        (&without, "this site gives jobs no NVMe"),
+        (&none, "no node with shards has more than 0 in GRES nvme"),
+        // gpuosd lends no more than that.
+        (
+            &less,
+            "needs 61 GiB of NVMe, and no node with shards has more than 60",
+        ),
+    ] {
+        let told = with(inventory, share, &Host::Unsaid).unwrap_err();
+        assert!(told.contains(why), "{told}");
+    }
+    let options = said(&[("share", share)]);
+    for host in [Host::Node(1), Host::Cpu, Host::Other] {
+        assert_eq!(check_update(&options, &host), Ok(()));
+    }
+}
+
+#[test]
+fn nvme_is_added_to_the_shards() {
+    let asks = |share: &str, gres: Option<&str>, per_node: Option<&str>, release| {
+        let share = parse_share(share).unwrap();
+        let shape = Shape {
+            per_node: per_node.map(str::to_owned),
+            ..Shape::default()
+        };
+        let none = JobOptions::default();
+        let asked = (&none, &Sources::default());
+        let chosen = share::choose((4, 2), share, asked, &shape, release).unwrap();
+        let told = share::with_nvme(chosen, (share, gres), &shape, release);
+        told.map(|chosen| chosen.per_node)
+            .map_err(|refusal| refusal.sentence)
+    };
+    let (old, new) = (Release::new(22, 5, 8), Release::new(24, 11, 5));
+    let nvme = "timeslice,mem=60G,park=nvme";
+    for (share, per_node, release, wanted) in [
+        (nvme, None, new, "gres/shard:2,gres/disk:60"),
+        (nvme, None, old, "gres:shard:2,gres:disk:60"),
+        (
+            nvme,
+            Some("gres/nic:1"),
+            new,
+            "gres/nic:1,gres/shard:2,gres/disk:60",
+        ),
+        ("timeslice,mem=60G", None, new, "gres/shard:2"),
+    ] {
+        let told = asks(share, Some("disk"), per_node, release);
+        assert_eq!(told.as_deref(), Ok(wanted));
+    }
+    let told = asks(nvme, Some("disk"), Some("gres/disk:1"), new).unwrap_err();
+    assert!(told.contains("it does not go with GRES disk"), "{told}");
+    let told = asks(nvme, None, None, new).unwrap_err();
+    assert!(told.contains("this site gives jobs no NVMe"), "{told}");
+}
+
+#[test]
 fn a_change_leaves_the_place_for_what_is_parked() {
     let options = said(&[("share", "timeslice,mem=60G")]);
     for (host, taken) in [

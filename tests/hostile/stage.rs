@@ -419,6 +419,7 @@ impl Stage {
         let (part, _) = ExtraPart::read(&self.status(node)?.published);
         let gpus = ExtraPart {
             held: Default::default(),
+            short: false,
             ..part
         };
         Ok(gpus.to_string())

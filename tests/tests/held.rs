@@ -23,13 +23,14 @@ const FORMS: [&[&str]; 3] = [
     &["--ntasks-per-node=1", "--exclusive"],
 ];
 
-fn nodes(cluster: &Cluster, job: u32) -> Vec<String> {
+/// The nodes of a job.
+pub fn nodes(cluster: &Cluster, job: u32) -> Vec<String> {
     let show = cluster.show(job);
     expand(field(&show, "NodeList").unwrap_or_default()).expect("Slurm's own")
 }
 
 /// What stands in the `Extra` of nodes; of all others nothing does.
-fn publish(cluster: &Cluster, on: &[&str], extra: &str) {
+pub fn publish(cluster: &Cluster, on: &[&str], extra: &str) {
     for node in cluster.lab.spec().node_names() {
         let text = if on.contains(&&node[..]) { extra } else { "" };
         cluster.update(&[&format!("NodeName={node}"), &format!("Extra={text}")]);

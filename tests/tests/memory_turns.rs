@@ -2,7 +2,7 @@
 //! each other have one GPU in turns, over the simulated driver.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use gpuos_lab::{Cgroup, Suite, field};
@@ -13,19 +13,24 @@ use crate::memory_grants::{Driver, held, library, with_library};
 
 per_suite!(jobs_have_a_gpu_in_turns);
 
-/// Two jobs on a GPU at most, and of 81559 MiB so much for contexts that the host has room for what is parked.
-const GPUOS: &str =
-    "[memory]\nturns = 2\nreserve-mib = 65536\n\n[[nodes]]\nmatch = \"n1\"\ntype = \"dgx-h100\"\n";
+/// Two jobs on a GPU at most, and of 81559 MiB so much for contexts that the host has room for what is parked. Its NVMe is counted, all but 4 GiB.
+const GPUOS: &str = "[memory]\nturns = 2\nreserve-mib = 65536\nnvme = \"FOLDER\"\nnvme-gib = 24\nnvme-gres = \"nvme\"\nnvme-gres-gib = 20\n\n\
+    [[nodes]]\nmatch = \"n1\"\ntype = \"dgx-h100\"\n";
 
 /// What a job asks for that has more than half of the rest, 16023 MiB, in turns.
 const MOST: [&str; 2] = ["--mem=100", "--gpuos-share=timeslice,mem=8100M"];
 
-fn lab(mut setup: Setup) -> Option<Cluster> {
+/// The same with what is parked on NVMe: for Slurm 8 GiB, also with what gpuosd adds for a program that sees less of a GPU than this has.
+const ON_NVME: [&str; 2] = ["--mem=100", "--gpuos-share=timeslice,mem=7900M,park=nvme"];
+
+fn lab(mut setup: Setup, parked: &Path) -> Option<Cluster> {
     setup.spec.nodes = 1.into();
     setup.spec.node_type = "dgx-h100".into();
     setup.spec.job_submit = true;
     setup.spec.shards = 4;
-    setup.spec.gpuos_toml = Some(GPUOS.into());
+    setup.spec.nvme = 20;
+    setup.spec.gpuos_toml = Some(GPUOS.replace("FOLDER", &parked.to_string_lossy()));
+    setup.spec.movers = Some(plugins::daemons().to_path_buf());
     // Which of a user's jobs a process belongs to control groups tell.
     setup.spec.cgroup = Cgroup::Auto;
     // Turns of a second, and moves that are taken to take no time.
@@ -134,6 +139,73 @@ fn requests(cluster: &Cluster) {
     cluster.run("scancel", &[&job.to_string()]);
 }
 
+/// What is parked on NVMe is counted there, and no memory is added.
+fn requests_of_nvme(cluster: &Cluster) {
+    let (mem, said) = held(cluster, &ON_NVME, "MinMemoryNode");
+    assert_eq!(mem, "100M", "{said}");
+    for wanted in [
+        "8 in GRES nvme are GiB of NVMe on each node for the 7900 MiB that are parked, and --mem is for the program alone",
+        "is parked on NVMe while others have theirs",
+    ] {
+        assert!(said.contains(wanted), "{said}");
+    }
+    let share = ON_NVME[1];
+    // Nothing has to be said of the program's own memory.
+    let (job, _) = cluster.submit_held(&[share]).expect("it is taken");
+    let asks = cluster.show(job);
+    let asks = field(&asks, "TresPerNode").expect("GRES").to_owned();
+    assert!(
+        asks.contains("nvme:8") && asks.contains("shard:2"),
+        "{asks}"
+    );
+    let id = format!("JobId={job}");
+    for (change, taken) in [("Gres=shard:2", false), ("MinMemoryNode=50", true)] {
+        let told = cluster.try_run("scontrol", &["update", &id, change]);
+        assert_eq!(told.is_ok(), taken, "{change}: {told:?}");
+    }
+    cluster.run("scancel", &[&job.to_string()]);
+    for (args, why) in [
+        (&[share, "--gres=nvme:1"][..], "does not go with GRES nvme"),
+        (
+            &["--gpuos-share=timeslice,park=nvme"],
+            "park= goes with timeslice,mem=SIZE alone",
+        ),
+        (
+            &["--gpuos-share=timeslice,mem=1G,park=tape"],
+            "park= is nvme or host",
+        ),
+    ] {
+        let said = cluster.submit_held(args).expect_err("it is refused");
+        assert!(said.contains(why), "{args:?}: {said}");
+    }
+}
+
+/// Of three such jobs two have NVMe: Slurm counts it, whatever GPUs there are.
+fn nvme_is_counted(cluster: &Cluster) {
+    let jobs = [(); 3].map(|()| cluster.sbatch(&ON_NVME, "sleep 600"));
+    for job in &jobs[..2] {
+        cluster.wait(*job, &["RUNNING"]);
+    }
+    let shown = cluster.run("scontrol", &["-d", "show", "job", &jobs[0].to_string()]);
+    let record = gpuos_host::slurm::Job::parse_all(&shown).remove(0);
+    let has = |name: &str| {
+        let mut others = record.allocations[0].others.iter();
+        others
+            .find(|(gres, _)| gres == name)
+            .map(|(_, count)| *count)
+    };
+    assert_eq!(has("nvme"), Some(8), "{shown}");
+    cluster.until("the third waits for it", || {
+        let shown = cluster.show(jobs[2]);
+        assert_eq!(field(&shown, "JobState"), Some("PENDING"));
+        (field(&shown, "Reason") == Some("Resources")).then_some(())
+    });
+    for job in jobs {
+        cluster.run("scancel", &[&job.to_string()]);
+    }
+    cluster.drained();
+}
+
 /// What a step's programs find.
 fn variables(cluster: &Cluster) {
     let library = library(cluster);
@@ -223,6 +295,10 @@ struct Turned<'a> {
 impl<'a> Turned<'a> {
     /// One that goes on until it is told to end, over links of that many bytes a second; 0: as fast as the machine.
     fn start(cluster: &'a Cluster, name: &str, link: &str) -> Turned<'a> {
+        Turned::start_with(&MOST, cluster, name, link)
+    }
+
+    fn start_with(args: &[&str], cluster: &'a Cluster, name: &str, link: &str) -> Turned<'a> {
         let stays = cluster.lab.dir().join("work").join(name);
         fs::write(&stays, "").expect("written");
         let test = std::env::current_exe().expect("this program");
@@ -236,7 +312,7 @@ impl<'a> Turned<'a> {
             stays.display(),
             test.display()
         );
-        let id = cluster.sbatch(&MOST, &script);
+        let id = cluster.sbatch(args, &script);
         Turned { cluster, id, stays }
     }
 
@@ -248,8 +324,9 @@ impl<'a> Turned<'a> {
     /// What is told of its process, once that is so.
     fn until(&self, what: &str, holds: impl Fn(&Value) -> bool) -> Value {
         self.cluster.until(what, || {
-            assert!(!self.said().contains("panicked"), "{}", self.said());
-            of_job(&lent(self.cluster), self.id).filter(|one| holds(one))
+            let (said, told) = (self.said(), lent(self.cluster));
+            assert!(!said.contains("panicked"), "{said}{told}");
+            of_job(&told, self.id).filter(|one| holds(one))
         })
     }
 
@@ -285,6 +362,27 @@ fn both_end_well(cluster: &Cluster) {
     cluster.until("nothing is lent any more", || {
         let told = lent(cluster);
         (told["memory"]["host"]["promised"] == 0).then_some(())
+    });
+}
+
+/// The same with NVMe as the place for what is parked: nothing of it is in host memory.
+fn both_park_on_nvme(cluster: &Cluster, parked: &Path) {
+    let jobs = ["third", "fourth"].map(|name| Turned::start_with(&ON_NVME, cluster, name, "0"));
+    for job in &jobs {
+        let one = job.until("it was parked three times", |one| {
+            one["parks"].as_u64() >= Some(3)
+        });
+        assert_eq!(one["leases"][0]["hbm"], one["leases"][0]["refuge"], "{one}");
+    }
+    let told = lent(cluster);
+    let promised = |tier: &str| told["memory"][tier]["promised"].as_u64();
+    assert_eq!(promised("host"), Some(0), "{told}");
+    assert!(promised("nvme") >= Some(192 << 20), "{told}");
+    jobs.iter().for_each(Turned::ends_well);
+    cluster.until("nothing lies there any more", || {
+        let told = lent(cluster);
+        let files = fs::read_dir(parked.join("n1")).map_or(0, Iterator::count);
+        (told["memory"]["nvme"]["promised"] == 0 && files == 0).then_some(())
     });
 }
 
@@ -348,12 +446,18 @@ fn jobs_have_a_gpu_in_turns(suite: &Suite) {
         true => Setup::simulated("turns", suite, 1),
         false => Setup::new("turns", suite),
     };
-    let Some(cluster) = lab(setup) else { return };
+    let parked = tempfile::tempdir().expect("a folder");
+    let Some(cluster) = lab(setup, parked.path()) else {
+        return;
+    };
     requests(&cluster);
+    requests_of_nvme(&cluster);
+    nvme_is_counted(&cluster);
     variables(&cluster);
     places(&cluster);
     if native && cluster.lab.has_cgroup() {
         both_end_well(&cluster);
+        both_park_on_nvme(&cluster, parked.path());
         one_is_killed_while_it_parks(&cluster);
         one_is_suspended(&cluster);
     }

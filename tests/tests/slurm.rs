@@ -35,6 +35,7 @@ mod json;
 mod limits;
 mod memory;
 mod memory_grants;
+mod memory_places;
 mod memory_short;
 mod memory_turns;
 mod mig;

@@ -9,7 +9,7 @@ use gpuos_host::slurm::site::{Asker, JobRequest, Neighbours, Site, feature_match
 use gpuos_host::{Machine, slurm};
 use gpuos_placement::cost::Scoring;
 use gpuos_placement::explain::sentence;
-use gpuos_placement::plan::{GpuShape, NodeState, Planner, Request};
+use gpuos_placement::plan::{Choice, GpuShape, NodeState, Planner, Request};
 use serde_json::json;
 
 use crate::cli::{Gpus, PlanArgs};
@@ -43,9 +43,9 @@ pub fn run(machine: &dyn Machine, config: Option<&Path>, args: &PlanArgs) -> Res
     let host_mib = memory.as_ref().map_or(0, Split::host_mib);
     let of_node = &mut wanted.request.memory_mib_per_node;
     *of_node = of_node.saturating_add(host_mib);
-    let with_memory = |mut reply: Reply| {
+    let with_memory = |mut reply: Reply, on: Option<&Choice>| {
         if let Some(memory) = &memory {
-            memory.add(&mut reply);
+            memory.add(&site, on, &mut reply);
         }
         reply
     };
@@ -107,12 +107,12 @@ pub fn run(machine: &dyn Machine, config: Option<&Path>, args: &PlanArgs) -> Res
             reply.text += &mix.text(&wanted.request);
             reply.json["mix"] = mix.json();
             add_exclusions(&neighbours, &mut reply);
-            return Ok(with_memory(reply));
+            return Ok(with_memory(reply, Some(&choice)));
         }
         Err(_) if args.defrag => {
             let mut reply = crate::defrag::run(machine, &mut planner, &mix, case, args)?;
             add_exclusions(&neighbours, &mut reply);
-            return Ok(with_memory(reply));
+            return Ok(with_memory(reply, None));
         }
         Err(wait) => wait,
     };
@@ -148,7 +148,7 @@ pub fn run(machine: &dyn Machine, config: Option<&Path>, args: &PlanArgs) -> Res
         yes: false,
     };
     add_exclusions(&neighbours, &mut reply);
-    Ok(with_memory(reply))
+    Ok(with_memory(reply, None))
 }
 
 /// Adds what rules keep from the job.
@@ -167,7 +167,7 @@ fn add_exclusions(neighbours: &Neighbours, reply: &mut Reply) {
 fn fits(
     site: &Site,
     wanted: &JobRequest,
-    choice: &gpuos_placement::plan::Choice,
+    choice: &Choice,
     state: &[NodeState],
     (network, worths): (Option<&Network>, Option<&Worths>),
 ) -> Reply {
@@ -339,6 +339,7 @@ fn request(args: &PlanArgs, site: &Site, partition: &str) -> Result<JobRequest> 
         features: args.constraint.clone().unwrap_or_default(),
         excluded: names(&args.exclude),
         missing: Vec::new(),
+        needs_host_memory: args.gpu_mem.is_some_and(|asked| asked.tiers.has_host()),
     })
 }
 

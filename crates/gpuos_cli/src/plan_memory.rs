@@ -7,7 +7,8 @@ use gpuos_memory::policy::named;
 use gpuos_memory::replay::replay;
 use gpuos_memory::trace::Trace;
 use gpuos_model::cluster::NodeType;
-use gpuos_placement::plan::GpuShape;
+use gpuos_model::hostlist::compress;
+use gpuos_placement::plan::{Choice, GpuShape};
 use serde_json::{Value, json};
 
 use crate::mem::trace_named;
@@ -23,6 +24,8 @@ pub struct Split {
     share_mib: u64,
     /// GPUs of a node at most.
     gpus: u64,
+    /// Nodes that it could have and that are short of host memory, by index, where it may need some.
+    short: Vec<u32>,
     /// Why sbatch would refuse it.
     refusal: Option<String>,
     prediction: Option<Prediction>,
@@ -101,6 +104,11 @@ pub fn split(
         GpuShape::Total(gpus) => u64::from(gpus).saturating_sub(u64::from(request.min_nodes) - 1),
         _ => most_gpus,
     };
+    let nodes = (0..).zip(&site.nodes);
+    let short = nodes.filter(|(_, node)| {
+        let could = node.is_up() && wanted.allows(node) && !node.gpus_of_type(kind).is_empty();
+        wanted.needs_host_memory && could && node.is_short()
+    });
     let prediction = trace.map(|name| predict(name, &asked, own_mib, least));
     Ok(Split {
         asked,
@@ -108,6 +116,7 @@ pub fn split(
         own_mib: own_mib.min(asked.mib.into()),
         share_mib,
         gpus: gpus.clamp(1, most_gpus),
+        short: short.map(|(at, _)| at).collect(),
         refusal,
         prediction: prediction.transpose()?,
     })
@@ -170,10 +179,40 @@ impl Split {
         self.share_mib.saturating_mul(self.gpus)
     }
 
-    /// Adds it to an answer.
-    pub fn add(&self, reply: &mut Reply) {
+    /// Adds it to an answer; `on`: where the job would go.
+    pub fn add(&self, site: &Site, on: Option<&Choice>, reply: &mut Reply) {
         reply.text += &self.text();
+        reply.text += &self.short_text(site, on);
         reply.json["memory"] = self.json();
+        let names = self.short.iter().map(|at| &site.nodes[*at as usize].name);
+        reply.json["memory"]["short_nodes"] = json!(names.collect::<Vec<_>>());
+    }
+
+    /// Which nodes are short of host memory, and whether the job would go there all the same.
+    fn short_text(&self, site: &Site, on: Option<&Choice>) -> String {
+        let names = |nodes: &[u32]| {
+            let names = nodes
+                .iter()
+                .map(|at| site.nodes[*at as usize].name.as_str());
+            compress(names)
+        };
+        if self.short.is_empty() {
+            return String::new();
+        }
+        let mut text = format!(
+            "Short of host memory: {}. Such nodes come after others for this job.",
+            names(&self.short)
+        );
+        let chosen = on.iter().flat_map(|choice| &choice.nodes);
+        let chosen = chosen.map(|one| one.node);
+        let there: Vec<u32> = chosen.filter(|node| self.short.contains(node)).collect();
+        if !there.is_empty() {
+            text += &format!(
+                " It would start on {} all the same, as no other place is as good, and may soon have to give some back.",
+                names(&there)
+            );
+        }
+        text + "\n"
     }
 
     fn text(&self) -> String {

@@ -62,6 +62,7 @@ fn node(site: &Site, name: &str) -> Result<Reply> {
         "state": node.state_text(),
         "out": node.gpus_out().iter().collect::<Vec<_>>(),
         "degraded": node.gpus_degraded().iter().collect::<Vec<_>>(),
+        "short_of_memory": node.is_short(),
         "free": free.iter().collect::<Vec<_>>(),
         "type": matrix::json(node_type),
     });
@@ -101,13 +102,16 @@ fn node_type(machine: &dyn Machine, config: Option<&Path>, name: &str) -> Result
     })
 }
 
-/// The state of a node in a word, and which of its GPUs are not as they should be.
+/// The state of a node in a word, which of its GPUs are not as they should be, and whether it is short of host memory.
 fn state(node: &NodeRecord) -> String {
     let mut text = node.state_text();
     for (what, gpus) in [("out", node.gpus_out()), ("degraded", node.gpus_degraded())] {
         if !gpus.is_empty() {
             text += &format!(", GPU {gpus} {what}");
         }
+    }
+    if node.is_short() {
+        text += ", short of host memory";
     }
     text
 }
@@ -314,6 +318,7 @@ fn fabric_json(site: &Site, all: &[usize], total: usize, free_gpus: usize) -> Va
                 "used": node.gpus_used.iter().collect::<Vec<_>>(),
                 "out": node.gpus_out().iter().collect::<Vec<_>>(),
                 "degraded": node.gpus_degraded().iter().collect::<Vec<_>>(),
+                "short_of_memory": node.is_short(),
                 "free": free(site, at).iter().collect::<Vec<_>>(),
                 "up": node.is_up(),
                 "state": node.state_text(),

@@ -50,6 +50,8 @@ struct NodeLine {
     cores_per_socket: u16,
     /// 0: it is not said.
     memory_mib: u64,
+    /// GRES beside those of GPUs, by their names.
+    others: Vec<(String, u64)>,
 }
 
 #[derive(Clone, Default, Debug)]
@@ -99,6 +101,16 @@ impl NodeLines {
     /// Whether nodes have shards (GRES `shard`), in the order of [`NodeLines::all`].
     pub fn has_shards(&self) -> Vec<bool> {
         let of = |node: &NodeLine| std::iter::repeat_n(node.shards > 0, node.names.len());
+        self.nodes.iter().flat_map(of).collect()
+    }
+
+    /// How many of a GRES nodes have, in the order of [`NodeLines::all`].
+    pub fn counts_of(&self, gres: &str) -> Vec<u64> {
+        let of = |node: &NodeLine| {
+            let others = node.others.iter().filter(|(name, _)| name == gres);
+            let count = others.fold(0, |all: u64, (_, count)| all.saturating_add(*count));
+            std::iter::repeat_n(count, node.names.len())
+        };
         self.nodes.iter().flat_map(of).collect()
     }
 
@@ -201,6 +213,9 @@ impl NodeLines {
             .unwrap_or_default();
         let shards = gres.iter().filter(|gres| gres.name == "shard");
         let shards = shards.fold(0, |all: u64, gres| all.saturating_add(gres.count));
+        let is_other = |name: &str| !["gpu", "shard"].contains(&name);
+        let others = gres.iter().filter(|gres| is_other(&gres.name));
+        let others = others.map(|gres| (gres.name.clone(), gres.count)).collect();
         let gpus: Vec<_> = gres.into_iter().filter(|gres| gres.name == "gpu").collect();
         let kind = gpus.first().and_then(|gres| gres.gres_type.clone());
         let same = gpus.iter().all(|gres| gres.gres_type == kind);
@@ -214,6 +229,7 @@ impl NodeLines {
             memory_mib: get("realmemory")
                 .and_then(|value| value.parse().ok())
                 .unwrap_or(0),
+            others,
         });
     }
 

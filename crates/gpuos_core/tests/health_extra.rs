@@ -187,6 +187,47 @@ fn jobs_whose_checkpoints_a_node_holds_stand_beside_its_gpus() {
     );
 }
 
+#[test]
+fn a_node_is_short_of_host_memory_by_one_word_alone() {
+    let short = ExtraPart {
+        short: true,
+        ..part(&[2], &[])
+    };
+    assert_eq!(short.to_string(), "[gpuos:1 out=2 short=host]");
+    assert_eq!(
+        ExtraPart::read("rack 7 [gpuos:1 short=host out=2] fan"),
+        (short.clone(), None)
+    );
+    for (text, says) in [
+        ("short=host [gpuos:1 out=2]", false),
+        ("[gpuos:1 short out=2]", false),
+        ("[gpuos:1 out=2 short=]", false),
+        ("[gpuos:1 out=2 short=nvme]", false),
+        ("[gpuos:1 out=2 short=host,nvme]", false),
+        ("[gpuos:1 out=2 short=HOST xshort=host]", false),
+        ("[gpuos:1 out=2 short=x short=host]", true),
+        ("[gpuos:1 out=2] [gpuos:1 short=host]", true),
+    ] {
+        let (read, wrong) = ExtraPart::read(text);
+        assert_eq!((read.short, wrong), (says, None), "{text}");
+        assert_eq!(read.out, gres(&[2]), "nothing is out for it: {text}");
+        for written in [&short, &part(&[2], &[])] {
+            let now = written.write_into(text);
+            assert_eq!(ExtraPart::read(&now), (written.clone(), None), "{now}");
+        }
+    }
+    assert_eq!(ExtraPart::unknown("[gpuos:1 short=x]"), None);
+    // What was cut off goes, and other text stays.
+    for cut in ["short=host", "short=host ", "short=ho", "short="] {
+        let text = format!("a [gpuos:1 out=2 {cut}");
+        let now = short.write_into(&text);
+        assert!(now.starts_with("a "), "{now}");
+        assert!(now.ends_with("[gpuos:1 out=2 short=host]"), "{now}");
+    }
+    assert_eq!(part(&[], &[]).write_into("a [gpuos:1 short=host"), "a");
+    assert!(short.has_same_gpus(&part(&[2], &[])) && short != part(&[2], &[]));
+}
+
 /// A word of the part, with what it says is out and out of the pool.
 fn word() -> impl Strategy<Value = (String, Vec<u8>, Vec<u8>)> {
     let list = prop::collection::vec(0u8..64, 1..5);
@@ -226,7 +267,7 @@ fn word() -> impl Strategy<Value = (String, Vec<u8>, Vec<u8>)> {
 
 fn is_known(word: &str) -> bool {
     let key = word.split('=').next().unwrap_or_default();
-    ["out", "degraded", "mig-out", "ckpt"].contains(&key)
+    ["out", "degraded", "mig-out", "short", "ckpt"].contains(&key)
 }
 
 fn unknown_of(text: &str) -> Vec<String> {
@@ -249,12 +290,14 @@ proptest! {
         degraded in prop::collection::btree_set(0u8..64, 0..9),
         pool in prop::collection::btree_set(0u8..64, 0..9),
         held in prop::collection::btree_map(1u32.., 1u32.., 0..=16),
+        short in any::<bool>(),
     ) {
         prop_assume!(!text.contains("[gpuos:"));
         let degraded: Vec<u8> = degraded.difference(&out).copied().collect();
         let mut part = part(&out.into_iter().collect::<Vec<_>>(), &degraded);
         part.pool_out = nvml(pool);
         part.held = held;
+        part.short = short;
         let written = part.write_into(&text);
         prop_assert_eq!(ExtraPart::read(&written), (part.clone(), None));
         prop_assert_eq!(part.write_into(&written), written.clone());
@@ -265,16 +308,18 @@ proptest! {
     fn any_text_is_read_and_written(
         pieces in prop::collection::vec(
             prop_oneof![
-                Just("[gpuos:".to_string()), Just("[gpuos:1 out=".to_string()), Just("[gp".to_string()),
+                Just("[gpuos:".to_string()), Just("[gpuos:1 out=".to_string()), Just(" short=host".to_string()), Just("[gp".to_string()),
                 Just("uos:".to_string()), Just("]".to_string()), Just(" ".to_string()), "[0-9,= a-z\\[\\]]{0,6}", "\\PC{0,4}",
             ],
             0..9,
         ),
     ) {
         let text = pieces.concat();
-        if let (_, Some(error)) = ExtraPart::read(&text) {
+        let (read, wrong) = ExtraPart::read(&text);
+        if let Some(error) = wrong {
             prop_assert!(error.to_string().len() < 400);
         }
+        prop_assert!(!read.short || text.contains("short=host"));
         let part = part(&[1], &[2]);
         let written = part.write_into(&text);
         prop_assert_eq!(part.write_into(&written), written.clone());

@@ -16,7 +16,7 @@ fn map(jobs: &[(u32, u32)]) -> BTreeMap<u32, u32> {
 }
 
 /// What was published, without the moments.
-fn parts(world: &World) -> Vec<String> {
+pub fn parts(world: &World) -> Vec<String> {
     world
         .published
         .iter()
@@ -188,7 +188,7 @@ fn a_gpu_that_goes_out_does_not_wait_for_a_word_that_is_under_way() {
     }
 }
 
-/// A site with the word and one without it, whatever happens: the same is done of everything else, at the same moment.
+/// A site with the words and one without them, whatever happens: the same is done of everything else, at the same moment.
 #[test]
 fn with_words_and_without_all_else_is_the_same() {
     for seed in 0..6 {
@@ -201,7 +201,7 @@ fn with_words_and_without_all_else_is_the_same() {
             let jobs: Vec<(u32, u32)> = (0..random.below(4))
                 .map(|_| (1 + random.below(3) as u32, 1 + random.below(9) as u32))
                 .collect();
-            let (kind, gpu) = (random.below(9), random.below(4) as u8);
+            let (kind, gpu) = (random.below(10), random.below(4) as u8);
             let code = random.pick(&[13, 48, 63, 74, 79, 94, 95, 119]);
             let (seconds, up) = (random.below(40), random.below(4) > 0);
             for (nth, world) in worlds.iter_mut().enumerate() {
@@ -216,6 +216,7 @@ fn with_words_and_without_all_else_is_the_same() {
                         world.node = kept(&world.node);
                         world.tell(Event::Started { rebooted: false });
                     }
+                    7 if nth == 0 => world.tell(Event::Short(up)),
                     _ if nth == 0 => world.tell(held(&jobs)),
                     _ => {}
                 }
@@ -232,6 +233,7 @@ fn with_words_and_without_all_else_is_the_same() {
         let gpus = |world: &World| -> Vec<(u64, String)> {
             let bare = |part: &ExtraPart| ExtraPart {
                 held: BTreeMap::new(),
+                short: false,
                 ..part.clone()
             };
             let all = world.published.iter();

@@ -18,6 +18,7 @@ mod health_logged;
 mod health_pool;
 mod health_random;
 mod health_returns;
+mod health_short;
 mod health_sim;
 mod isolation;
 mod mig_carve;

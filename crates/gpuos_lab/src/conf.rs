@@ -109,7 +109,8 @@ pub(crate) fn slurm_conf(record: &Record, install: &Install) -> Result<String, L
 fn gres_types(spec: &LabSpec) -> String {
     let slices = (!spec.mig.is_empty()).then_some("gpuos");
     let shards = (spec.shards > 0).then_some("shard");
-    let all = ["gpu"].into_iter().chain(slices).chain(shards);
+    let nvme = (spec.nvme > 0).then_some("nvme");
+    let all = ["gpu"].into_iter().chain(slices).chain(shards).chain(nvme);
     all.collect::<Vec<_>>().join(",")
 }
 
@@ -188,6 +189,9 @@ fn hardware(spec: &LabSpec, node_type: &NodeType) -> Result<String, LabError> {
     if let shards @ 1.. = shards(spec, node_type) {
         gres.push(format!("shard:{shards}"));
     }
+    if let nvme @ 1.. = spec.nvme {
+        gres.push(format!("nvme:{nvme}"));
+    }
     if !gres.is_empty() {
         text += &format!(" Gres={}", gres.join(","));
     }
@@ -222,6 +226,9 @@ pub(crate) fn gres_conf(record: &Record) -> Result<String, LabError> {
         }
         if let shards @ 1.. = shards(spec, &node_type) {
             text += &format!("NodeName={nodes} Name=shard Count={shards}\n");
+        }
+        if let nvme @ 1.. = spec.nvme {
+            text += &format!("NodeName={nodes} Name=nvme Count={nvme} Flags=CountOnly\n");
         }
         let Some(board) = mig::board(spec, &node_type)? else {
             continue;

@@ -214,6 +214,9 @@ pub struct LabSpec {
     pub mig_switch_seconds: [u32; 2],
     /// Shards of every whole GPU, for jobs that share it (GRES `shard`); 0 = no such GRES.
     pub shards: u32,
+    /// GiB of NVMe of every node for what is parked, in GRES `nvme`, which is only counted; 0 = no such GRES.
+    #[serde(default)]
+    pub nvme: u32,
     /// Seconds for which a job has a GPU at least that it shares in turns with its memory, with moves that are taken to take no time; 0 = as
     /// gpuosd has them itself.
     #[serde(default)]
@@ -255,6 +258,7 @@ impl Default for LabSpec {
             mig_switchable: GpuSet::EMPTY,
             mig_switch_seconds: [2, 2],
             shards: 0,
+            nvme: 0,
             memory_turn: 0,
             spank: false,
             accounting: false,

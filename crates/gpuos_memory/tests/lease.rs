@@ -15,6 +15,7 @@ fn supply(host: u64, nvme: u64) -> Supply {
         gpus: vec![(GPU, 80 * GIB), (GpuId(1), 80 * GIB)],
         host: host * GIB,
         nvme: nvme * GIB,
+        nvme_counted: 0,
     }
 }
 
@@ -30,6 +31,7 @@ fn spec(job: u64, grant: u64, host: u64) -> JobSpec {
         gpus: vec![GPU],
         hbm_per_gpu: 80 * GIB,
         host: host * GIB,
+        nvme: 0,
         bytes_per_gpu: grant * GIB,
         timeslice: false,
         account: None,
@@ -267,6 +269,55 @@ fn host_memory_and_nvme_share_what_is_parked() {
     assert_eq!(parks, Some((Refuge::Host, 34 * GIB)));
 }
 
+#[test]
+fn nvme_that_slurm_counts_is_for_those_to_whom_it_gave_it() {
+    let counted = |all, counted| Supply {
+        nvme_counted: counted * GIB,
+        ..supply(300, all)
+    };
+    let with = |job, nvme| JobSpec {
+        nvme: nvme * GIB,
+        ..in_turns(job, 64, 10)
+    };
+    let mut broker = Broker::new(Config::default());
+    broker.step(0, Input::Supply(counted(200, 140)));
+    for job in 1..4 {
+        broker.step(0, Input::Job(with(job, [64, 0, 70][job as usize - 1])));
+    }
+    // Its own NVMe comes before its host memory.
+    assert_eq!(ask(&mut broker, 1, 1, 64), granted(64, 0, true));
+    let promised = |broker: &Broker| {
+        let view = broker.view();
+        (view.host.promised / GIB, view.nvme.promised / GIB)
+    };
+    assert_eq!(promised(&broker), (0, 64));
+    // Who has none finds what is not counted: 60 GiB, and 10 of host memory.
+    assert_eq!(ask(&mut broker, 2, 2, 64), granted(64, 0, false));
+    assert_eq!(promised(&broker), (10, 118));
+    broker.step(0, Input::Job(with(4, 0)));
+    let lacks = Refused::NoRefuge { lacks: 48 * GIB };
+    assert_eq!(ask(&mut broker, 4, 4, 64), Err(lacks));
+    // What the third has is there all the same, whoever came first.
+    assert_eq!(ask(&mut broker, 3, 3, 64), granted(64, 0, false));
+    assert_eq!(promised(&broker), (10, 182));
+    // After a restart it is so, too.
+    let mut again = Broker::new(Config::default());
+    again.step(0, Input::Supply(counted(200, 140)));
+    again.step(0, Input::Restored(broker.journal()));
+    assert_eq!(promised(&again), (10, 182));
+    again.step(0, Input::Gone(ClientId(3)));
+    assert_eq!(ask(&mut again, 4, 4, 64), Err(lacks));
+    assert_eq!(ask(&mut again, 5, 3, 64), granted(64, 0, false));
+    // Where more is counted than there is nobody is promised what is not there.
+    let mut broker = Broker::new(Config::default());
+    broker.step(0, Input::Supply(counted(100, 200)));
+    broker.step(0, Input::Job(with(1, 64)));
+    broker.step(0, Input::Job(with(2, 64)));
+    assert_eq!(ask(&mut broker, 1, 1, 64), granted(64, 0, true));
+    let lacks = Refused::NoRefuge { lacks: 18 * GIB };
+    assert_eq!(ask(&mut broker, 2, 2, 64), Err(lacks));
+}
+
 /// Two processes in turns of which the first was told to park, a part of it on NVMe. Host memory beyond that is `host` GiB.
 fn parks_on_nvme(host: u64) -> (Broker, u64) {
     let mut broker = broker(host, 100);
@@ -477,18 +528,20 @@ fn record() -> impl Strategy<Value = Record> {
             job: JobId(it[1]),
             place,
             leaving: it[2],
+            own: it[1] % 2 == 0,
             leases,
         })
     });
     let gpus = proptest::collection::vec(any::<u32>(), 0..4);
     let account = proptest::option::of(any::<u64>());
-    let job = (any::<[u64; 6]>(), gpus, any::<bool>(), account).prop_map(
+    let job = (any::<[u64; 7]>(), gpus, any::<bool>(), account).prop_map(
         |(it, gpus, timeslice, account)| {
             Record::Job(JobSpec {
                 job: JobId(it[0]),
                 gpus: gpus.into_iter().map(GpuId).collect(),
                 hbm_per_gpu: it[1],
                 host: it[2],
+                nvme: it[6],
                 bytes_per_gpu: it[3],
                 timeslice,
                 account: account.map(AccountId),

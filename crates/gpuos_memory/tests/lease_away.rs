@@ -19,6 +19,7 @@ fn parking() -> (Broker, u64) {
             gpus: vec![(GpuId(0), 80 * GIB)],
             host: 400 * GIB,
             nvme: 400 * GIB,
+            nvme_counted: 0,
         }),
     );
     for id in [1, 2] {
@@ -29,6 +30,7 @@ fn parking() -> (Broker, u64) {
                 gpus: vec![GpuId(0)],
                 hbm_per_gpu: 80 * GIB,
                 host: 60 * GIB,
+                nvme: 0,
                 bytes_per_gpu: 60 * GIB,
                 timeslice: true,
                 account: None,

@@ -15,6 +15,7 @@ fn supply(gpu: u64, host: u64) -> Input {
         gpus: vec![(GPU, gpu * GIB)],
         host: host * GIB,
         nvme: 0,
+        nvme_counted: 0,
     })
 }
 
@@ -24,6 +25,7 @@ fn spec(job: u64, host: u64, account: Option<u64>) -> JobSpec {
         gpus: vec![GPU],
         hbm_per_gpu: 80 * GIB,
         host: host * GIB,
+        nvme: 0,
         bytes_per_gpu: 200 * GIB,
         timeslice: false,
         account: account.map(AccountId),
@@ -158,6 +160,76 @@ fn what_others_use_of_a_gpu_is_taken_from_the_lowest_and_given_back() {
     let back = until(&mut broker, 30_000, 120_000, Vec::new());
     assert_eq!(back, ["lease 2 20+20", "lease 1 60+0"]);
     assert_eq!(broker.view().clients[0].squeezed, 0);
+}
+
+#[test]
+fn who_asks_again_while_others_use_a_gpu_gets_back_what_is_still_its() {
+    let squeezed = |broker: &Broker| broker.view().clients[0].squeezed / GIB;
+    // The same, less than that, less than lies in the GPU, more, and nothing.
+    for (bytes, now, later, back) in [
+        (60, (30, 30), 30, "lease 1 60+0"),
+        (40, (30, 10), 10, "lease 1 40+0"),
+        (20, (20, 0), 0, ""),
+        (70, (30, 40), 30, "lease 1 60+10"),
+    ] {
+        let mut broker = two();
+        broker.step(1000, supply(50, 400));
+        assert_eq!(squeezed(&broker), 30);
+        assert_eq!(ask(&mut broker, 2000, 1, bytes), Ok(now));
+        assert_eq!(squeezed(&broker), later, "{bytes}");
+        broker.step(3000, supply(80, 400));
+        let words = until(&mut broker, 3000, 120_000, Vec::new());
+        assert_eq!(words.join(""), back, "{bytes}");
+        assert_eq!(squeezed(&broker), 0);
+    }
+    // What is given of the GPU with the answer is not given once more.
+    let mut broker = two();
+    broker.step(1000, supply(50, 400));
+    broker.step(2000, supply(60, 400));
+    assert_eq!(ask(&mut broker, 2000, 1, 70), Ok((40, 30)));
+    assert_eq!(squeezed(&broker), 20);
+    // Nor what was given back before.
+    assert_eq!(ask(&mut broker, 3000, 1, 0), Ok((0, 0)));
+    broker.step(3000, supply(10, 400));
+    assert_eq!(ask(&mut broker, 3000, 1, 20), Ok((0, 20)));
+    broker.step(4000, supply(80, 400));
+    assert_eq!(squeezed(&broker), 0);
+    let words = until(&mut broker, 4000, 120_000, Vec::new());
+    assert_eq!(words, ["lease 2 20+20"]);
+}
+
+#[test]
+fn what_comes_back_is_no_more_than_the_job_may_have_of_a_card() {
+    let mut broker = Broker::new(Config::default());
+    broker.step(0, supply(80, 400));
+    let hbm_per_gpu = 60 * GIB;
+    broker.step(
+        0,
+        Input::Job(JobSpec {
+            hbm_per_gpu,
+            ..spec(1, 64, None)
+        }),
+    );
+    let job = JobId(1);
+    assert_eq!(ask(&mut broker, 0, 1, 50), Ok((50, 0)));
+    let less = broker.step(1000, supply(30, 400));
+    assert_eq!(until(&mut broker, 1000, 2000, less), ["lease 1 30+20"]);
+    broker.step(2000, supply(80, 400));
+    let (client, gpu, bytes) = (ClientId(2), GPU, 40 * GIB);
+    broker.step(
+        3000,
+        Input::Ask {
+            client,
+            job,
+            gpu,
+            bytes,
+        },
+    );
+    assert!(until(&mut broker, 3000, 120_000, Vec::new()).is_empty());
+    assert_eq!(broker.view().gpus[0].hbm.promised, hbm_per_gpu);
+    let gone = broker.step(120_000, Input::Gone(client));
+    let back = until(&mut broker, 120_000, 121_000, gone);
+    assert_eq!(back, ["lease 1 50+0"]);
 }
 
 #[test]

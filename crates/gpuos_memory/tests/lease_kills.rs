@@ -47,6 +47,7 @@ fn job(job: u64, gpus: &[u32], grant: u64, timeslice: bool) -> JobSpec {
         gpus: gpus.iter().map(|gpu| GpuId(*gpu)).collect(),
         hbm_per_gpu: 80 * GIB,
         host: grant * gpus.len() as u64 * GIB,
+        nvme: 0,
         bytes_per_gpu: grant * GIB,
         timeslice,
         account: None,
@@ -61,6 +62,7 @@ fn kill_at(kill: Kill, moment: Moment, count: u64) -> Result<bool, String> {
         gpus: (0..3).map(|gpu| (GpuId(gpu), 80 * GIB)).collect(),
         host: 400 * GIB,
         nvme: 300 * GIB,
+        nvme_counted: 0,
     };
     let mut world = World::new(count, config(), supply);
     world.plan = Some((kill, moment, count));

@@ -13,6 +13,8 @@ const GPUS: u32 = 4;
 const CARD: u64 = 80;
 const HOST: u64 = 500;
 const NVME: u64 = 400;
+/// What of it the workload manager counts.
+const COUNTED: u64 = 250;
 
 /// Times that fit a simulation of minutes.
 fn config() -> Config {
@@ -23,6 +25,7 @@ fn config() -> Config {
         idle_ms: 200,
         switch_ms: 1500,
         rate: 100 * GIB,
+        nvme_rate: 100 * GIB,
         end_ms: 300,
         away_ms: 4000,
         notice_ms: 200,
@@ -38,6 +41,7 @@ struct Slurm {
     /// Jobs of each GPU, and whether they share it.
     gpus: BTreeMap<u32, Vec<(JobId, bool)>>,
     host: BTreeMap<JobId, u64>,
+    nvme: BTreeMap<JobId, u64>,
     limit: BTreeMap<JobId, u64>,
 }
 
@@ -64,6 +68,10 @@ impl Slurm {
             self.gpus.entry(*gpu).or_default().push((id, timeslice));
         }
         self.host.insert(id, host);
+        let wanted = if rng.below(3) == 0 { grant } else { 0 };
+        let given: u64 = self.nvme.values().sum();
+        let nvme = if given + wanted <= COUNTED { wanted } else { 0 };
+        self.nvme.insert(id, nvme);
         self.limit
             .insert(id, world.now + 60_000 + rng.below(60_000));
         Some(JobSpec {
@@ -71,6 +79,7 @@ impl Slurm {
             gpus: gpus.into_iter().map(GpuId).collect(),
             hbm_per_gpu: CARD * GIB,
             host: host * GIB,
+            nvme: nvme * GIB,
             bytes_per_gpu: grant * GIB,
             timeslice,
             account: (rng.below(2) == 0).then(|| AccountId(rng.below(2))),
@@ -83,6 +92,7 @@ impl Slurm {
         let over =
             |job: &JobId| !world.truth.jobs.contains_key(job) && world.of_job(*job).is_empty();
         self.host.retain(|job, _| !over(job));
+        self.nvme.retain(|job, _| !over(job));
         self.limit.retain(|job, _| !over(job));
         for jobs in self.gpus.values_mut() {
             jobs.retain(|(job, _)| !over(job));
@@ -158,6 +168,16 @@ fn disturb(world: &mut World, rng: &mut Rng) {
             let client = gpuos_memory::lease::ClientId(rng.below(40));
             world.input(Input::Demoted { client, bytes: 0 });
         }
+        8.. if world.slow => {
+            let job = world.processes[&client].job;
+            let used = [300, 950][rng.below(2) as usize];
+            world.input(Input::JobPressure {
+                job,
+                free: (1000 - used) * GIB,
+                total: 1000 * GIB,
+                stalled: 0,
+            });
+        }
         _ => {}
     }
 }
@@ -168,11 +188,13 @@ fn history(seed: u64, jobs: u64, mutant: Mutant) -> Result<Seen, String> {
         gpus: (0..GPUS).map(|gpu| (GpuId(gpu), CARD * GIB)).collect(),
         host: HOST * GIB,
         nvme: NVME * GIB,
+        nvme_counted: COUNTED * GIB,
     };
     let mut rng = Rng::new(seed ^ 0x1ea5e);
     let mut world = World::new(seed, config(), supply);
     world.mutant = mutant;
     world.crashes = [0, 0, 1, 4][rng.below(4) as usize];
+    world.slow = rng.below(3) == 0;
     let mut slurm = Slurm::default();
     let mut next = 1;
     while next <= jobs {
@@ -241,6 +263,7 @@ fn two_thousand_random_jobs_leave_nothing_and_get_no_more_than_there_is() {
         ("turns", sum(|it| it.turns)),
         ("stowed", sum(|it| it.stowed)),
         ("demoted", sum(|it| it.demoted)),
+        ("late", sum(|it| it.late)),
         ("requeued", sum(|it| it.requeued)),
         ("crashes", sum(|it| it.crashes)),
     ];

@@ -22,6 +22,7 @@ fn broker(grants: &[u64]) -> Broker {
             gpus: vec![(GPU, 80 * GIB)],
             host: 400 * GIB,
             nvme: 0,
+            nvme_counted: 0,
         }),
     );
     for (id, grant) in (1..).zip(grants) {
@@ -32,6 +33,7 @@ fn broker(grants: &[u64]) -> Broker {
                 gpus: vec![GPU],
                 hbm_per_gpu: 80 * GIB,
                 host: grant * GIB,
+                nvme: 0,
                 bytes_per_gpu: grant * GIB,
                 timeslice: true,
                 account: None,
@@ -225,6 +227,7 @@ fn one_that_is_stopped_over_a_restart_is_not_taken_for_gone() {
         gpus: vec![(GPU, 80 * GIB)],
         host: 400 * GIB,
         nvme: 0,
+        nvme_counted: 0,
     };
     after.step(now, Input::Supply(supply));
     after.step(now, Input::Restored(before.journal()));
@@ -281,6 +284,7 @@ fn a_gpu_that_became_smaller_is_not_kept_for_who_does_not_fit() {
         gpus: vec![(GPU, 40 * GIB)],
         host: 400 * GIB,
         nvme: 0,
+        nvme_counted: 0,
     };
     broker.step(now, Input::Supply(less));
     let mut told = parked(&mut broker, now, 1);

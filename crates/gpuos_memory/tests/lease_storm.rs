@@ -23,6 +23,7 @@ fn broker(config: &Config) -> Broker {
             gpus: vec![(GpuId(0), 80 * GIB)],
             host: 400 * GIB,
             nvme: 0,
+            nvme_counted: 0,
         }),
     );
     for id in 0..=CLIENTS {
@@ -33,6 +34,7 @@ fn broker(config: &Config) -> Broker {
                 gpus: vec![GpuId(0)],
                 hbm_per_gpu: GIB,
                 host: GIB,
+                nvme: 0,
                 bytes_per_gpu: GIB,
                 timeslice: false,
                 account: None,

@@ -12,6 +12,7 @@ fn supply(gpus: u32) -> Supply {
         gpus: (0..gpus).map(|gpu| (GpuId(gpu), 80 * GIB)).collect(),
         host: 400 * GIB,
         nvme: 400 * GIB,
+        nvme_counted: 0,
     }
 }
 
@@ -21,6 +22,7 @@ fn job(job: u64, gpus: &[u32], grant: u64) -> JobSpec {
         gpus: gpus.iter().map(|gpu| GpuId(*gpu)).collect(),
         hbm_per_gpu: 80 * GIB,
         host: grant * gpus.len() as u64 * GIB,
+        nvme: 0,
         bytes_per_gpu: grant * GIB,
         timeslice: true,
         account: None,
@@ -33,12 +35,16 @@ fn job(job: u64, gpus: &[u32], grant: u64) -> JobSpec {
 fn world(jobs: &[(JobSpec, u64)], gpus: u32, config: Config) -> World {
     let mut world = World::new(1, config, supply(gpus));
     (world.ms_per_gib, world.idles, world.patience) = (40, false, u64::MAX);
+    add(&mut world, jobs);
+    world
+}
+
+fn add(world: &mut World, jobs: &[(JobSpec, u64)]) {
     for (spec, work) in jobs {
         world.job(spec.clone());
         let asks = spec.gpus.iter().map(|gpu| (*gpu, spec.bytes_per_gpu));
         world.process(spec.job, asks.collect(), *work);
     }
-    world
 }
 
 /// When all have ended, in ms.
@@ -71,6 +77,25 @@ fn jobs_that_fit_beside_each_other_are_not_parked() {
     let took = makespan(&mut world);
     assert!(took < 51_000, "{took}");
     assert_eq!(world.seen.parks, 0);
+}
+
+/// One comes when the other has parked, not while it does: contexts of both are there.
+#[test]
+fn what_is_kept_for_contexts_is_nobodys() {
+    let mut world = world(&[], 1, Config::default());
+    world.input(Input::Reserve(20 * GIB));
+    add(
+        &mut world,
+        &[(job(1, &[0], 35), 90_000), (job(2, &[0], 35), 90_000)],
+    );
+    while !world.processes.is_empty() {
+        world.run(world.now + 10).expect("laws hold");
+        let lies = world.truth.bytes.values();
+        let lies: u64 = lies.filter_map(|it| it.hbm.get(&GpuId(0))).sum();
+        assert!(lies <= 60 * GIB, "{} GiB at {} ms", lies / GIB, world.now);
+    }
+    assert!(world.seen.parks >= 2, "{} parks", world.seen.parks);
+    assert_eq!((world.seen.finished, world.seen.refused), (2, 0));
 }
 
 #[test]

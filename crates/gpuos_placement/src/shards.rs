@@ -86,6 +86,8 @@ pub struct Candidate {
     pub named: bool,
     /// Slurm's weight of the node.
     pub weight: u64,
+    /// The node lacks what the job has need of beside a GPU: it comes after others of its weight.
+    pub short: bool,
     /// The GPU.
     pub part: Part,
 }
@@ -125,11 +127,12 @@ impl Candidates {
         self.all.push(candidate);
     }
 
-    /// Puts the best first: named ones, then by Slurm's weight, then by the GPU.
+    /// Puts the best first: named ones, then by Slurm's weight, then by the GPU, where one that is degraded comes last, before it those of nodes that are short.
     pub fn rank(&mut self) {
         self.all.sort_unstable_by_key(|one| {
             let Candidate { node, part, .. } = *one;
-            (!one.named, one.weight, part, node)
+            let last = (part.degraded, one.short);
+            (!one.named, one.weight, last, part, node)
         });
     }
 

@@ -31,6 +31,7 @@ mod plan_learn;
 mod plan_rails;
 mod plan_reserve;
 mod plan_scarcity;
+mod plan_short;
 mod plan_waits;
 mod record;
 mod record_runs;

@@ -16,19 +16,23 @@ fn hold(states: &mut [NodeState], nodes: &[usize]) {
     }
 }
 
-fn nodes(choice: &Choice) -> Vec<u32> {
+pub fn nodes(choice: &Choice) -> Vec<u32> {
     choice.nodes.iter().map(|one| one.node).collect()
 }
 
 /// Six nodes in two leaves of three, in one spine.
-fn planner() -> (Planner, Vec<NodeState>) {
+pub fn planner() -> (Planner, Vec<NodeState>) {
     let dgx = node_types::by_name("dgx-h100").unwrap();
     let cluster = tree(dgx.clone(), 6, 3, 2);
     let states = idle(&cluster);
     (Planner::new(cluster), states)
 }
 
-fn planned(planner: &mut Planner, states: &[NodeState], asked: &Request) -> (Vec<u32>, Criterion) {
+pub fn planned(
+    planner: &mut Planner,
+    states: &[NodeState],
+    asked: &Request,
+) -> (Vec<u32>, Criterion) {
     let choice = planner.plan(states, asked, 0).unwrap();
     (nodes(choice), choice.decided)
 }
@@ -118,43 +122,79 @@ fn rules_and_worth_come_before_the_data() {
     assert_eq!(states[4].spares(), 0);
 }
 
+/// A job that asks for a place among random nodes.
+#[derive(Clone, Debug)]
+pub struct Case {
+    places: Vec<(usize, u32)>,
+    levels: usize,
+    /// The nodes, as they are without any hint.
+    pub states: Vec<NodeState>,
+    /// What it asks for.
+    pub request: Request,
+}
+
+/// Any of them.
+pub fn case() -> impl Strategy<Value = Case> {
+    let nodes = prop::collection::vec((0usize..3, 0u32..12, state()), 2..16);
+    let shape = prop_oneof![
+        (1u32..5).prop_map(GpuShape::PerNode),
+        (1u32..12).prop_map(GpuShape::Total),
+    ];
+    let counts = (1u32..5, 0u32..2, any::<bool>());
+    let all = (nodes, 0usize..4, rule(), shape, counts);
+    all.prop_map(|(nodes, levels, rule, shape, (fewest, more, cost_first))| {
+        let mut states: Vec<NodeState> = nodes.iter().map(|(.., state)| *state).collect();
+        states.iter_mut().for_each(|state| state.set_spares(0));
+        Case {
+            places: nodes
+                .iter()
+                .map(|(kind, place, _)| (*kind, *place))
+                .collect(),
+            levels,
+            states,
+            request: Request {
+                placement: rule,
+                cost_first,
+                ..Request::new(fewest, fewest + more, shape)
+            },
+        }
+    })
+}
+
+impl Case {
+    /// What is chosen without hints and with them, where there is a place: then there is one with them, too, for as many nodes, out of as many.
+    pub fn chosen(&self, with: &[NodeState]) -> Option<[Choice; 2]> {
+        let mut planner = Planner::new(build(&self.places, self.levels));
+        let mut plan = |states: &[NodeState]| planner.plan(states, &self.request, 0).cloned();
+        let (bare, told) = (plan(&self.states), plan(with));
+        assert_eq!(bare.is_ok(), told.is_ok());
+        let both = [bare.ok()?, told.ok()?];
+        let [bare, told] = both.each_ref().map(|choice| {
+            let count = choice.nodes.len();
+            (count, choice.feasible_nodes, choice.feasible_domains)
+        });
+        assert_eq!(bare, told);
+        Some(both)
+    }
+
+    /// Whether it has one node: what is shared out over nodes and domains of its own accord is only looked at as far as it is one figure.
+    pub fn is_on_one_node(&self) -> bool {
+        self.request.max_nodes == 1
+    }
+}
+
 proptest! {
     /// Whatever lies where: the same jobs start, as close together, with as much bandwidth and as few rules against them.
     #[test]
     fn with_data_and_without_it_the_same_jobs_start_as_well(
-        nodes in prop::collection::vec((0usize..3, 0u32..12, state()), 2..16),
-        levels in 0usize..4,
-        rule in rule(),
-        shape in prop_oneof![
-            (1u32..5).prop_map(GpuShape::PerNode),
-            (1u32..12).prop_map(GpuShape::Total),
-        ],
-        (fewest, more) in (1u32..5, 0u32..2),
-        held in prop::collection::vec(0u32..9, 16),
-        cost_first in any::<bool>(),
+        case in case(), held in prop::collection::vec(0u32..9, 16),
     ) {
-        let places: Vec<_> = nodes.iter().map(|(kind, place, _)| (*kind, *place)).collect();
-        let mut planner = Planner::new(build(&places, levels));
-        let mut without: Vec<NodeState> = nodes.iter().map(|(.., state)| *state).collect();
-        without.iter_mut().for_each(|state| state.set_spares(0));
-        let mut with = without.clone();
+        let mut with = case.states.clone();
         for (state, gib) in with.iter_mut().zip(&held) {
             state.set_spares(spared(*gib, 9, 100));
         }
-        let mut asked = Request::new(fewest, fewest + more, shape);
-        asked.placement = rule;
-        asked.cost_first = cost_first;
-        let bare = planner.plan(&without, &asked, 0).cloned();
-        let told = planner.plan(&with, &asked, 0).cloned();
-        prop_assert_eq!(bare.is_ok(), told.is_ok());
-        let (Ok(bare), Ok(told)) = (bare, told) else {
-            return Ok(());
-        };
-        prop_assert_eq!(bare.nodes.len(), told.nodes.len());
-        prop_assert_eq!((bare.feasible_nodes, bare.feasible_domains), (told.feasible_nodes, told.feasible_domains));
-        // What is shared out over nodes and domains of its own accord is only looked at as far as it is one figure.
-        if fewest + more == 1 {
-            let against = |choice: &Choice, of: fn(&NodeState) -> u8| of(&without[choice.nodes[0].node as usize]);
+        if let Some([bare, told]) = case.chosen(&with) && case.is_on_one_node() {
+            let against = |choice: &Choice, of: fn(&NodeState) -> u8| of(&case.states[choice.nodes[0].node as usize]);
             prop_assert_eq!(against(&bare, NodeState::rules), against(&told, NodeState::rules));
             prop_assert_eq!(bare.bus_gbps, told.bus_gbps);
         }

@@ -138,7 +138,7 @@ proptest! {
         let mut candidates = Candidates::default();
         for (node, (named, weight, case)) in nodes.iter().enumerate() {
             if let Some(part) = case.best() {
-                candidates.push(Candidate { node, named: *named, weight: *weight, part });
+                candidates.push(Candidate { node, named: *named, weight: *weight, short: false, part });
             }
         }
         candidates.rank();
@@ -171,5 +171,40 @@ proptest! {
         let left: Vec<usize> = all.iter().copied().filter(|node| !nodes[*node].0 && !first.contains(node)).collect();
         let lightest = left.iter().map(|node| nodes[*node].1).min().unwrap_or(u64::MAX);
         prop_assert!(weights(&first) <= lightest);
+    }
+
+    #[test]
+    fn nodes_that_are_short_come_after_others_of_their_weight_and_are_offered_all_the_same(
+        nodes in prop::collection::vec((prop::bool::weighted(0.2), 0u64..3, any::<bool>(), case()), 1..12),
+    ) {
+        let ranked = |with: bool| {
+            let mut candidates = Candidates::default();
+            for (node, (named, weight, short, case)) in nodes.iter().enumerate() {
+                if let Some(part) = case.best() {
+                    candidates.push(Candidate { node, named: *named, weight: *weight, short: with && *short, part });
+                }
+            }
+            candidates.rank();
+            let named = nodes.iter().filter(|(named, _, _, case)| *named && case.best().is_some()).count();
+            let all = nodes.iter().filter(|node| node.3.best().is_some()).count();
+            let attempts = candidates.attempts(Needs { nodes: all, named }, 0);
+            attempts.map(|attempts| candidates.offered(attempts, 0).collect::<Vec<_>>()).unwrap_or_default()
+        };
+        let (bare, told) = (ranked(false), ranked(true));
+        let sorted = |mut all: Vec<(usize, GresGpu)>| { all.sort_unstable(); all };
+        prop_assert_eq!(sorted(bare.clone()), sorted(told.clone()));
+        // What tells two of them apart before it, and it.
+        let first = |node: usize| {
+            let (named, weight, short, case) = &nodes[node];
+            (!named, *weight, case.best().map(|part| part.degraded), *short)
+        };
+        prop_assert!(told.windows(2).all(|two| first(two[0].0) <= first(two[1].0)), "{:?}", told);
+        // Among equals all is as it was.
+        let alike = |list: &[(usize, GresGpu)], of: usize| -> Vec<usize> {
+            list.iter().map(|one| one.0).filter(|node| first(*node) == first(of)).collect()
+        };
+        for (node, _) in &told {
+            prop_assert_eq!(alike(&told, *node), alike(&bare, *node));
+        }
     }
 }

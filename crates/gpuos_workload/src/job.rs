@@ -16,6 +16,8 @@ pub struct Allocation {
     pub shared: GpuSet,
     /// Memory on each of them, in MiB; 0 where the workload manager does not give memory to jobs.
     pub memory_mib: u64,
+    /// What else the workload manager counts, on each of them, by name and count.
+    pub others: Vec<(String, u64)>,
 }
 
 /// What becomes of a job.
@@ -115,6 +117,15 @@ impl Job {
         here.fold(0, |sum, part| sum.saturating_add(part.memory_mib))
     }
 
+    /// How much it has on a node of something that the workload manager only counts.
+    pub fn count_on(&self, node: &str, what: &str) -> u64 {
+        let here = self.allocations.iter();
+        let here = here.filter(|part| part.nodes.iter().any(|name| name == node));
+        let counts = here.flat_map(|part| &part.others);
+        let counts = counts.filter(|(name, _)| name == what);
+        counts.fold(0, |sum, (_, count)| sum.saturating_add(*count))
+    }
+
     /// GPUs that it has on a node, as a whole or in part.
     pub fn gpus_on(&self, node: &str) -> GpuSet {
         self.sum_on(node, |part| GpuSet(part.gpus.0 | part.shared.0))
@@ -140,6 +151,7 @@ mod tests {
             shared: GpuSet(shared),
             slices: GpuSet(slices),
             memory_mib: 10,
+            others: vec![("nvme".into(), 60), ("nic".into(), 1)],
         };
         let job = Job {
             allocations: vec![
@@ -155,6 +167,9 @@ mod tests {
         assert_eq!(job.gpus_on("n3"), GpuSet::EMPTY);
         assert_eq!((job.memory_on("n1"), job.memory_on("n3")), (20, 0));
         assert_eq!(job.whole_on("n1"), GpuSet(3));
+        let count = |node, what| job.count_on(node, what);
+        let counts = [count("n1", "nvme"), count("n2", "nic"), count("n3", "nvme")];
+        assert_eq!(counts, [120, 1, 0]);
     }
 
     #[test]

@@ -511,6 +511,7 @@ mod tests {
                 slices: GpuSet::EMPTY,
                 shared: GpuSet::EMPTY,
                 memory_mib: 0,
+                others: Vec::new(),
             }],
             ..Job::default()
         }

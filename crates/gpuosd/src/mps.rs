@@ -25,8 +25,6 @@ use rustix::fs::{AtFlags, statat};
 use crate::clear;
 use crate::sink::Sink;
 
-/// A step waits 2 s for the whole answer.
-const START: Duration = Duration::from_millis(1500);
 /// How long the daemon may take to end by itself, and again after SIGTERM and after SIGKILL.
 const QUIT: Duration = Duration::from_secs(2);
 /// Between two looks.
@@ -60,6 +58,8 @@ pub struct Runner {
     pub command: String,
     /// The folder that has one of each daemon.
     pub folder: PathBuf,
+    /// A daemon has so long until programs can talk to it: a step waits 2 s for the whole answer.
+    pub patience: Duration,
     /// Processes.
     pub proc: Proc,
     /// To the loop.
@@ -170,7 +170,7 @@ impl Runner {
             made = make(&self.folder, &[&pipe, &log], serving);
         }
         let pipe = made.map_err(|(path, e)| format!("{}: {e}", path.display()))?;
-        let deadline = Instant::now() + START;
+        let deadline = Instant::now() + self.patience;
         let begun = command.spawn().map_err(|e| e.to_string());
         let started = begun.and_then(|mut child| match self.ready(&mut child, &pipe, deadline) {
             Ok(process) => Ok((process, child)),
@@ -201,7 +201,7 @@ impl Runner {
             }
             thread::sleep(PAUSE);
         }
-        let after = START.as_millis();
+        let after = self.patience.as_millis();
         Err(format!("it was not ready within {after} ms"))
     }
 

@@ -88,6 +88,9 @@ pub struct Options {
     /// not: what stands before /system.slice in /proc/PID/cgroup of a job.
     #[arg(long, value_name = "PATH", default_value = "")]
     pub slurm_groups: String,
+    /// Milliseconds after which the report of a step is answered at the latest, for tests on machines that have much else to do: steps wait 2 s.
+    #[arg(long, value_name = "MS", default_value_t = 1500, hide = true)]
+    pub answer_within: u64,
     /// Print the man page instead.
     #[arg(long, hide = true)]
     pub man: bool,

@@ -174,6 +174,7 @@ pub fn run(options: &Options) -> Result<()> {
         mps: Arc::new(Runner {
             command: options.mps_command.clone(),
             folder: options.runtime_dir.join("mps"),
+            patience: Duration::from_millis(options.answer_within),
             proc: Proc::at("/proc"),
             to: Sink::of(&to),
         }),
@@ -204,6 +205,7 @@ pub fn run(options: &Options) -> Result<()> {
     };
     let mut events = EventLoop::new(start, ports);
     events.begin_with(&first);
+    events.answer_within(Duration::from_millis(options.answer_within));
     let sysfs = Sysfs::at(&options.sysfs);
     gpus::start(&library, &numbering, sysfs, interval, &Sink::of(&to))?;
     signals(to)?;
@@ -267,9 +269,12 @@ fn nvme(config: &Config, options: &Options) -> memory::Nvme {
         .parking
         .as_ref()
         .map_or(0, |it| u64::from(it.gib) << 30);
+    let gres = config.parking.as_ref().and_then(|it| it.gres.as_ref());
+    let counted = gres.map(|gres| (gres.name.clone(), u64::from(gres.gib) << 30));
     let mover = options.runtime_dir.join(socket::MOVER);
     memory::Nvme {
         bytes,
+        counted: counted.unwrap_or_default(),
         mover: memory_socket(&mover.to_string_lossy()),
     }
 }

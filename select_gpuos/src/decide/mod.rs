@@ -11,6 +11,7 @@ pub mod offer;
 pub mod policy;
 pub mod refusals;
 pub mod running;
+pub mod short;
 pub mod slices;
 
 use std::ffi::c_int;
@@ -29,6 +30,7 @@ use crate::decide::held::Holders;
 use crate::decide::no_choice::NoChoice;
 use crate::decide::note::{Decision, Pending};
 use crate::decide::refusals::{Candidates, Refusals};
+use crate::decide::short::Short;
 use crate::decide::slices::SlicePlacing;
 use crate::gres::steer::Steering;
 use crate::read::demand::{Demand, Fitting};
@@ -81,6 +83,8 @@ pub struct Placing {
     pub attempt: u32,
     /// Which candidates hold checkpoints of the job that was looked at last.
     pub holders: Holders,
+    /// Which are short of host memory, where it may need some.
+    pub short: Short,
     /// What is to be noted when the job that was decided last starts.
     pub pending: Option<Pending>,
 }
@@ -202,6 +206,8 @@ impl<'a> Decide<'_, 'a> {
         (self.cluster.neighbours).mark_avoided(job.id(), &mut self.cluster.snapshot);
         self.find_holders(options);
         self.placing.holders.mark(&mut self.cluster.snapshot);
+        (self.placing.short).find(frame, &self.cluster.service, options);
+        self.placing.short.mark(&mut self.cluster.snapshot);
         self.fit(gpus, &mut wanted);
         self.answer.left = HandedOn::Elsewhere;
         self.placing.refused.asks(&wanted.request);

@@ -66,6 +66,7 @@ impl Decide<'_, '_> {
             (self.cluster).take_snapshot(source, frame.candidates, gpus.type_name());
             (self.cluster.neighbours).mark_avoided(job.id(), &mut self.cluster.snapshot);
             self.placing.holders.mark(&mut self.cluster.snapshot);
+            self.placing.short.mark(&mut self.cluster.snapshot);
             wanted.nodes = count;
             let request = &mut wanted.request;
             (request.min_nodes, request.max_nodes) = (count, count);

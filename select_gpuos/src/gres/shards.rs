@@ -154,10 +154,17 @@ impl Shards {
         let job = frame.job;
         let count = asked.per_node();
         let other_forms = asked.per_job() | asked.per_task() | asked.per_socket();
-        if count == 0 || other_forms != 0 || (job.has_spank_env() && request::options_of(job).off) {
+        if count == 0 || other_forms != 0 {
             return None;
         }
-        self.find(frame, service, asked, count);
+        let said = job.has_spank_env().then(|| request::options_of(job));
+        if said.as_ref().is_some_and(|said| said.off) {
+            return None;
+        }
+        // What is parked lies in host memory: nodes that are short of it come last.
+        let parks = said.is_some_and(|said| said.needs_host_memory());
+        let short = |index: usize| parks && service.is_short(index);
+        self.find(frame, service, asked, (count, &short));
         let needs = Needs {
             nodes: request::counts(frame.call.counts, job).wanted as usize,
             named: job.required_nodes().map_or(0, |named| named.count()),
@@ -192,7 +199,13 @@ impl Shards {
     }
 
     /// Finds the candidates with a GPU that has so many shards left, the best first.
-    fn find(&mut self, frame: &Frame<'_>, service: &Service, asked: JobGres<'_>, count: u64) {
+    fn find(
+        &mut self,
+        frame: &Frame<'_>,
+        service: &Service,
+        asked: JobGres<'_>,
+        (count, short): (u64, &dyn Fn(usize) -> bool),
+    ) {
         let source = &frame.source;
         let named = frame.job.required_nodes();
         self.candidates.clear();
@@ -211,6 +224,7 @@ impl Shards {
                 node: index,
                 named: named.is_some_and(|named| named.test(index)),
                 weight: node.weight(),
+                short: short(index),
                 part,
             });
         }

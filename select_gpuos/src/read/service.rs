@@ -1,5 +1,5 @@
-//! What a node's `Extra` says: which of its GPUs gpuosd has taken out of service, which it takes for degraded, and of which jobs
-//! checkpoints lie there.
+//! What a node's `Extra` says: which of its GPUs gpuosd has taken out of service, which it takes for degraded, whether the node is short of
+//! host memory, and of which jobs checkpoints lie there.
 
 use std::collections::BTreeMap;
 
@@ -23,6 +23,7 @@ struct Known {
     out: GpuSet,
     degraded: GpuSet,
     pool_out: NvmlSet,
+    short: bool,
     held: BTreeMap<u32, u32>,
 }
 
@@ -33,6 +34,7 @@ impl Known {
         self.out = part.out.into_iter().collect();
         self.degraded = part.degraded.into_iter().collect();
         self.pool_out = part.pool_out.into_iter().collect();
+        self.short = part.short;
         self.held = part.held;
         wrong
     }
@@ -46,6 +48,8 @@ pub struct Service {
     texts: usize,
     /// How many of them name jobs of which checkpoints lie there.
     holding: usize,
+    /// How many of them are short of host memory.
+    short: usize,
     /// Whether a text of Slurm's was no text: then none is read any more.
     refused: bool,
 }
@@ -74,7 +78,7 @@ impl Service {
     /// Forgets everything: the node table is made anew.
     pub fn clear(&mut self) {
         self.known.clear();
-        (self.texts, self.holding) = (0, 0);
+        (self.texts, self.holding, self.short) = (0, 0, 0);
     }
 
     /// Whether any node names jobs of which checkpoints lie there, as far as nodes were read.
@@ -85,6 +89,16 @@ impl Service {
     /// GiB that checkpoints of a job take on a node; `None`: the node does not name the job.
     pub fn held(&self, node: usize, job: u32) -> Option<u32> {
         self.known.get(node)?.held.get(&job).copied()
+    }
+
+    /// Whether any node is short of host memory, as far as nodes were read.
+    pub fn has_short(&self) -> bool {
+        self.short > 0
+    }
+
+    /// Whether a node is.
+    pub fn is_short(&self, node: usize) -> bool {
+        self.known.get(node).is_some_and(|known| known.short)
     }
 
     /// GPUs of a node that are out of service, and those that are to be given last.
@@ -121,6 +135,7 @@ impl Service {
         (known.out, known.degraded) = (GpuSet::EMPTY, GpuSet::EMPTY);
         known.pool_out = NvmlSet::EMPTY;
         self.holding -= usize::from(!std::mem::take(&mut known.held).is_empty());
+        self.short -= usize::from(std::mem::take(&mut known.short));
         let name = node.name();
         match known.text.set(node.extra()) {
             Ok(text) => {
@@ -141,6 +156,7 @@ impl Service {
             log::info(&messages::service_changed(name, now.0, now.1, now.2));
         }
         self.holding += usize::from(!known.held.is_empty());
+        self.short += usize::from(known.short);
         match (had, known.text.is_some()) {
             (false, true) => self.texts += 1,
             (true, false) => self.texts -= 1,
@@ -192,5 +208,23 @@ mod tests {
         }
         assert_eq!(known.parse("[gpuos:1 ckpt=x out=2]"), None);
         assert!(known.held.is_empty() && known.out == set(&[2]));
+    }
+
+    #[test]
+    fn a_node_is_short_only_where_gpuosd_says_so() {
+        let mut known = Known::default();
+        assert_eq!(
+            known.parse("rack 7 [gpuos:1 out=2 short=host ckpt=7:3]"),
+            None
+        );
+        assert!(known.short && known.out == set(&[2]) && known.held.len() == 1);
+        for text in [
+            "short=host",
+            "[gpuos:1 short out=2]",
+            "[gpuos:1 short=hosts]",
+        ] {
+            assert_eq!(known.parse(text), None, "{text}");
+            assert!(!known.short, "{text}");
+        }
     }
 }

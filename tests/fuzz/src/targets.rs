@@ -149,6 +149,7 @@ pub fn extra(text: &str) {
             out: [3, 7].into_iter().filter_map(GresGpu::new).collect(),
             degraded: GresGpu::new(1).into_iter().collect(),
             pool_out: NvmlIndex::new(4).into_iter().collect(),
+            short: true,
             held: [(12, 3), (1200, 40)].into(),
         };
     }

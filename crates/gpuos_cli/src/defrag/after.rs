@@ -79,6 +79,7 @@ fn jobs(case: Case<'_>, done: &Done<'_>) -> Vec<Job> {
                     shared: GpuSet::EMPTY,
                     cpus,
                     memory_mib,
+                    others: Vec::new(),
                 }
             });
             let allocations: Vec<Allocation> = allocations.collect();

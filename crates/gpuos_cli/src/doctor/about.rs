@@ -108,6 +108,8 @@ table! {
     SLICES = "slices";
     /// The same of shards, and whether this Slurm shares GPUs well.
     SHARDS = "shards";
+    /// Whether Slurm counts no more NVMe for what is parked than gpuos.toml lends.
+    NVME = "nvme";
     /// Whether this node's GPUs are those that the files say.
     HARDWARE = "hardware";
     /// Whether gpuosd runs, is of this release, and has no trouble.

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::about::{self, About};
 use super::findings::{Findings, others};
-use super::{Context, hardware, shards, slices};
+use super::{Context, hardware, nvme, shards, slices};
 
 const NAME: About = about::GPUOS_TOML;
 
@@ -85,6 +85,7 @@ pub fn check(look: &Context, findings: &mut Findings) {
     states(&site, findings);
     slices::check(machine, &site, running, findings);
     shards::check(&site, running, findings);
+    nvme::check(&site, findings);
     hardware::check(machine, &site, &look.args.hardware, findings);
 }
 

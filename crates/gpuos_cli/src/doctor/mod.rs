@@ -18,6 +18,7 @@ mod here;
 mod host_faults;
 mod log;
 mod mover;
+mod nvme;
 mod plugins;
 mod plugstack;
 mod settings;

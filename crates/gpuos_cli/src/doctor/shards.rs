@@ -79,7 +79,7 @@ pub fn check(site: &Site, running: &Running, findings: &mut Findings) {
 }
 
 /// How many of a GRES a node has.
-fn count(node: &NodeRecord, gres: &str) -> u64 {
+pub fn count(node: &NodeRecord, gres: &str) -> u64 {
     let all = parse_gres("Gres", &node.gres).unwrap_or_default();
     let own = all.iter().filter(|one| one.name == gres);
     own.fold(0, |all, one| all.saturating_add(one.count))

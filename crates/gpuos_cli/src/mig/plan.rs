@@ -109,6 +109,7 @@ fn filter(request: Request) -> JobRequest {
         features: String::new(),
         excluded: Vec::new(),
         missing: Vec::new(),
+        needs_host_memory: false,
     }
 }
 

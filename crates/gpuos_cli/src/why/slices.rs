@@ -175,6 +175,7 @@ fn filter(site: &Site, job: &Job, reserved_away: Vec<String>) -> JobRequest {
         features: job.features.clone(),
         excluded: [&job.excluded_nodes[..], &reserved_away].concat(),
         missing,
+        needs_host_memory: false,
     }
 }
 

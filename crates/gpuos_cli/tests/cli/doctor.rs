@@ -247,6 +247,39 @@ fn nodes_that_slurmctld_does_not_show_are_no_strangers() {
 
 /// GPUs that jobs share need a count that Slurm cannot give twice.
 #[test]
+fn doctor_looks_at_nvme_for_what_is_parked() {
+    let site = Site::new("24.11.5");
+    let told = |site: &Site| {
+        let json = site.run(&["doctor", "--json"]).json();
+        let list = json["checks"].as_array().unwrap().iter();
+        let own = list.filter(|check| check["name"] == "nvme");
+        let text = |check: &serde_json::Value, key: &str| check[key].as_str().unwrap().to_owned();
+        let told =
+            own.map(|check| format!("{}: {}", text(check, "status"), text(check, "message")));
+        told.collect::<Vec<String>>()
+    };
+    assert_eq!(told(&site), [""; 0], "it is not counted");
+    let toml =
+        "[memory]\nnvme = \"/nvme\"\nnvme-gib = 500\nnvme-gres = \"nvme\"\nnvme-gres-gib = 400\n";
+    site.file("gpuos.toml", toml);
+    let none = told(&site);
+    assert!(
+        none[0].starts_with("warn: no node has GRES nvme"),
+        "{none:?}"
+    );
+    let nodes = fs::read_to_string(site.path("nodes.txt")).unwrap();
+    let with = |gres: &str| nodes.replacen("(S:0-1)\n", gres, 1);
+    site.file("nodes.txt", &with("(S:0-1),nvme:400\n"));
+    assert_eq!(told(&site), ["ok: 400 GiB (n1)"]);
+    site.file("nodes.txt", &with("(S:0-1),nvme:401\n"));
+    let many = told(&site);
+    assert!(
+        many[0].starts_with("warn: n1: 401 of GRES nvme, and gpuosd lends 400 GiB of it"),
+        "{many:?}"
+    );
+}
+
+#[test]
 fn doctor_looks_at_shards() {
     for (release, remembers) in [("22.05.8", false), ("24.11.5", true)] {
         let site = Site::new(release);

@@ -256,6 +256,69 @@ fn plan_keeps_to_the_rules_of_the_site() {
     );
 }
 
+/// A node that is short of host memory comes last for a job that may need some, and is as good as ever for others.
+#[test]
+fn plan_goes_around_nodes_that_are_short_of_host_memory() {
+    let site = crate::worth::site();
+    let short = |node: &str| {
+        let line = format!("NodeName={node} Arch=x86_64 CoresPerSocket=8 \n");
+        site.edit(
+            "nodes.txt",
+            &line,
+            &format!("{line}   Extra=[gpuos:1 short=host]\n"),
+        );
+    };
+    let on = |more: &[&str]| {
+        let args = [&["plan", "--gres=gpu:1"], more].concat();
+        let json = site.run(&[&args[..], &["--json"]].concat()).json();
+        (site.run(&args).out, json)
+    };
+    let node = |json: &serde_json::Value| json["place"]["nodes"][0]["node"].clone();
+    let fits = ["--gpuos-mem=79G"];
+    let (text, json) = on(&fits);
+    assert_eq!(node(&json), "n2");
+    assert!(!text.contains("Short of"), "{text}");
+    assert_eq!(json["memory"]["short_nodes"], serde_json::json!([]));
+    short("n2");
+    let said = "Short of host memory: n2. Such nodes come after others for this job.\n";
+    let (text, json) = on(&fits);
+    assert_eq!(node(&json), "n4");
+    assert!(text.contains(said), "{text}");
+    assert_eq!(json["memory"]["short_nodes"], serde_json::json!(["n2"]));
+    // Others do not care.
+    for more in [&[][..], &["--gpuos-mem=79G,tiers=hbm"]] {
+        let (text, json) = on(more);
+        assert_eq!(node(&json), "n2");
+        assert!(!text.contains("Short of"), "{text}");
+    }
+    // Where there is no other it is none that is forbidden.
+    let (text, json) = on(&["--gpuos-mem=79G", "--exclude=n4"]);
+    assert_eq!(node(&json), "n2");
+    let there = "It would start on n2 all the same, as no other place is as good, and may soon have to give some back.";
+    assert!(text.contains(there), "{text}");
+    short("n1");
+    assert!(
+        site.run(&["topo", "n2"])
+            .out
+            .contains(", short of host memory\n")
+    );
+    let (text, json) = on(&["--gpuos-mem=79G", "--nodelist=n1"]);
+    assert_eq!(json["fits"], false);
+    assert!(text.contains("Short of host memory: n[1-2]."), "{text}");
+    assert_eq!(
+        site.run(&["topo", "--json"]).json()["nodes"][3]["short_of_memory"],
+        false
+    );
+    // A job in the queue as well, by its script.
+    let place = || {
+        let json = site.run(&["why", "12", "--json"]).json();
+        node(&json["jobs"][0])
+    };
+    assert_eq!(place(), "n2");
+    site.file("script", "#!/bin/sh\n#SBATCH --gpuos-mem=79G\n");
+    assert_eq!(place(), "n4");
+}
+
 /// GPUs that the node's Extra has out of service are planned for nobody, degraded ones last.
 #[test]
 fn plan_topo_and_why_heed_gpus_out_of_service() {

@@ -41,7 +41,7 @@ pub use metrics::{MetricsConfig, http_url};
 pub use mig::{MigBoard, MigConfig, MigPool, STEERED_SLICES};
 pub use mig_layout::{Difference, MigLayout, Pinned, Wanted};
 pub use mig_serve::Served;
-pub use parking::ParkingConfig;
+pub use parking::{ParkingConfig, ParkingGres};
 pub use policy::{Policy, PolicyRule};
 
 use fabric::FabricConfig;

@@ -110,6 +110,8 @@ pub(crate) struct RawMemory {
     pub nvme: Option<Spanned<String>>,
     pub nvme_gib: Option<Spanned<i64>>,
     pub nvme_rate_mib: Option<Spanned<i64>>,
+    pub nvme_gres: Option<Spanned<String>>,
+    pub nvme_gres_gib: Option<Spanned<i64>>,
     pub pressure_begins: Option<Spanned<i64>>,
     pub pressure_ends: Option<Spanned<i64>>,
     pub stalled_begins: Option<Spanned<i64>>,

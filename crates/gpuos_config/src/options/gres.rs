@@ -167,7 +167,7 @@ fn count(text: &str) -> Result<Option<u64>, String> {
     }
 }
 
-fn check_name(name: &str) -> Result<(), String> {
+pub(crate) fn check_name(name: &str) -> Result<(), String> {
     let clean = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-' | b'+');
     let starts = name
         .bytes()

@@ -8,8 +8,8 @@ use super::{OptionError, size};
 const POWER_FORM: &str = "watts such as 300W, or a share of the GPU's usual limit such as 80%";
 const CLOCKS_FORM: &str = "MHz such as 1200, or a range such as 1200-1500";
 const MPS_FORM: &str = "on, or the share of a GPU's threads for each process, such as 50%";
-const SHARE_FORM: &str = "timeslice, timeslice:N with N of a GPU's shards, either with its memory such as timeslice,mem=60G, or mps:SHARE with \
-                          a share of its threads such as mps:25%";
+const SHARE_FORM: &str = "timeslice, timeslice:N with N of a GPU's shards, either with its memory such as timeslice,mem=60G or \
+                          timeslice,mem=60G,park=nvme, or mps:SHARE with a share of its threads such as mps:25%";
 const WATCH_FORM: &str = "on, or minutes from 1 to 10080";
 
 /// No board takes more watts.
@@ -75,29 +75,48 @@ pub fn parse_share(value: &str) -> Result<Share, OptionError> {
     let lower = value.to_ascii_lowercase();
     let mut words = lower.split(',');
     let word = words.next().unwrap_or_default();
-    if word.starts_with("mem=") {
+    if word.starts_with("mem=") || word.starts_with("park=") {
         return Err(error("the way of sharing comes first"));
     }
-    let mut mib = None;
+    let (mut mib, mut park) = (None, None);
     for word in words {
-        let Some(("mem", text)) = word.split_once('=') else {
-            return Err(error(&not_understood(word)));
+        let twice = match word.split_once('=') {
+            Some(("mem", text)) => {
+                let size = size::of_gpu(text).map_err(|reason| error(&reason))?;
+                mib.replace(size).is_some()
+            }
+            Some(("park", text)) => {
+                let nvme = parse_park(text).map_err(|reason| error(&reason))?;
+                park.replace(nvme).is_some()
+            }
+            _ => return Err(error(&not_understood(word))),
         };
-        if mib.is_some() {
-            return Err(error("mem= stands there twice"));
+        if twice {
+            let (name, _) = word.split_once('=').unwrap_or_default();
+            return Err(error(&format!("{name}= stands there twice")));
         }
-        mib = Some(size::of_gpu(text).map_err(|reason| error(&reason))?);
     }
+    if park.is_some() && mib.is_none() {
+        return Err(error(
+            "park= goes with timeslice,mem=SIZE alone: nothing else is parked",
+        ));
+    }
+    let nvme = park.unwrap_or(false);
     let (way, much) = match word.split_once(':') {
         Some((way, much)) => (way, Some(much)),
         None => (word, None),
     };
     match (way, much) {
-        ("timeslice", None) => Ok(Share::TimeSlice { shards: 1, mib }),
+        ("timeslice", None) => Ok(Share::TimeSlice {
+            shards: 1,
+            mib,
+            nvme,
+        }),
         ("timeslice", Some(much)) => match whole(much) {
             Some(shards @ 1..=MOST_SHARDS) => Ok(Share::TimeSlice {
                 shards: shards as u16,
                 mib,
+                nvme,
             }),
             _ => Err(error(&format!(
                 "'{}' is no number of shards from 1 to {MOST_SHARDS}",
@@ -116,6 +135,15 @@ pub fn parse_share(value: &str) -> Result<Share, OptionError> {
         },
         ("mps", None) => Err(error("the share of the GPU is missing")),
         _ => Err(error(&not_understood(way))),
+    }
+}
+
+/// Whether what is parked goes to NVMe, and not to host memory.
+fn parse_park(place: &str) -> Result<bool, String> {
+    match place {
+        "nvme" => Ok(true),
+        "host" => Ok(false),
+        _ => Err(format!("{}; park= is nvme or host", not_understood(place))),
     }
 }
 

@@ -21,6 +21,13 @@ pub enum MemoryTiers {
     Hbm,
 }
 
+impl MemoryTiers {
+    /// Whether memory of the host is one of them.
+    pub fn has_host(self) -> bool {
+        self == MemoryTiers::HbmAndDram
+    }
+}
+
 /// What decides which memory leaves the GPU's own.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum MemoryPolicy {
@@ -170,7 +177,28 @@ impl fmt::Display for MemoryOption {
 mod tests {
     use proptest::prelude::*;
 
+    use super::super::JobOptions;
     use super::*;
+
+    #[test]
+    fn host_memory_is_needed_for_tiers_and_for_turns_that_park_there() {
+        let needs = |name: &str, value: &str| {
+            let mut options = JobOptions::default();
+            options.set(name, value).unwrap();
+            options.needs_host_memory()
+        };
+        for (name, value, wanted) in [
+            ("gpuos-mem", "120G", true),
+            ("gpuos-mem", "120G,tiers=hbm", false),
+            ("gpuos-share", "timeslice,mem=60G", true),
+            ("gpuos-share", "timeslice:2", false),
+            ("gpuos-share", "mps:25%", false),
+            ("gpuos-checkpoint", "10m,l0=16G", false),
+        ] {
+            assert_eq!(needs(name, value), wanted, "{name}={value}");
+        }
+        assert!(!JobOptions::default().needs_host_memory());
+    }
 
     #[test]
     fn a_size_for_each_gpu_with_tiers_and_a_policy() {

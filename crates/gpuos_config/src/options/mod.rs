@@ -27,6 +27,7 @@ mod spares;
 pub use checkpoint::{
     CheckpointOption, Drain, Every, MOST_EVERY, MOST_LOST, Restart, parse_checkpoint, parse_restart,
 };
+pub(crate) use gres::check_name as check_gres_name;
 pub use gres::{GresRequest, parse_gpus, parse_gres};
 pub use limits::{parse_clocks, parse_mps, parse_power, parse_share, parse_watch};
 pub use memory::{MemoryOption, MemoryPolicy, MemoryTiers, parse_memory};
@@ -213,10 +214,11 @@ pub const OPTIONS: &[OptionHelp] = &[
         name: "gpuos-share",
         argument: "WAY",
         environment: "GPUOS_SHARE",
-        summary: "a part of one GPU on each node: timeslice[:N][,mem=SIZE], mps:25%",
+        summary: "a part of one GPU on each node: timeslice[:N][,mem=SIZE[,park=nvme]], mps:25%",
         details: "timeslice: the GPU's jobs take turns, N (1) is how many of its shards the job counts as. \
                   With mem=SIZE, where the site allows it, they take turns with its memory too: each job has SIZE of it while it is its turn, \
                   and as much of the host's, which sbatch adds to --mem, while it is another's; programs are not changed. \
+                  With park=nvme it is on NVMe meanwhile, which Slurm counts where the site has it, and nothing is added to --mem. \
                   mps:SHARE: under an MPS daemon with the user's other jobs on that GPU, with that \
                   share of its threads, counted in shards too. Without mem= nothing limits what others take of \
                   the GPU's memory; sbatch says what is kept apart and what is not. Where that is \
@@ -544,6 +546,13 @@ impl JobOptions {
             }
         }
         Ok(options)
+    }
+
+    /// Whether programs of the job may come to have memory of the host in place of a GPU's: in tiers, or while it is another job's turn.
+    pub fn needs_host_memory(&self) -> bool {
+        let tiers = self.memory.is_some_and(|memory| memory.tiers.has_host());
+        let parks = |share: Share| share.in_turns_mib().is_some() && share.nvme_gib() == 0;
+        tiers || self.share.is_some_and(parks)
     }
 
     /// Whether the job says nothing at all.

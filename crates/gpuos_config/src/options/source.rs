@@ -199,11 +199,15 @@ impl Inherited {
     }
 
     /// Whether a step may share its GPU so, as `--gpuos-share` has it: beside other jobs in turns with no more of its memory than is said here,
-    /// and in turns with its memory only if that is said here at all.
+    /// and in turns with its memory only if that is said here at all. Where it is parked is said of jobs: a step says the same, or nothing.
     pub fn bounds_share(&self, value: &str) -> bool {
+        let (most, asked) = (self.options().share, parse_share(value).ok());
+        let on_nvme = |share: Option<Share>| share.is_some_and(|share| share.nvme_gib() > 0);
+        if on_nvme(asked) && !on_nvme(most) {
+            return false;
+        }
         let in_turns = |share: Option<Share>| share.and_then(Share::in_turns_mib);
-        let asked = in_turns(parse_share(value).ok());
-        match (in_turns(self.options().share), asked) {
+        match (in_turns(most), in_turns(asked)) {
             (Some(most), Some(asked)) => asked <= most,
             (most, asked) => most == asked,
         }

@@ -301,25 +301,49 @@ fn sources_are_words_and_no_more() {
 
 #[test]
 fn shares_of_a_gpu() {
-    let slices = |shards, mib| Ok(Share::TimeSlice { shards, mib });
-    assert_eq!(parse_share("timeslice"), slices(1, None));
-    assert_eq!(parse_share("TimeSlice:4"), slices(4, None));
-    for (text, shards, mib, written) in [
-        ("timeslice,mem=60G", 1, 60 << 10, "timeslice,mem=60G"),
-        ("Timeslice:2,MEM=512m", 2, 512, "timeslice:2,mem=512M"),
-        ("timeslice:1,mem=1024M", 1, 1 << 10, "timeslice,mem=1G"),
-        ("timeslice,mem=2M", 1, 2, "timeslice,mem=2M"),
-        ("timeslice,mem=16T", 1, 16 << 20, "timeslice,mem=16T"),
+    let slices = |shards, mib, nvme| Ok(Share::TimeSlice { shards, mib, nvme });
+    assert_eq!(parse_share("timeslice"), slices(1, None, false));
+    assert_eq!(parse_share("TimeSlice:4"), slices(4, None, false));
+    for (text, shards, mib, gib, written) in [
+        ("timeslice,mem=60G", 1, 60 << 10, 0, "timeslice,mem=60G"),
+        ("Timeslice:2,MEM=512m", 2, 512, 0, "timeslice:2,mem=512M"),
+        ("timeslice:1,mem=1024M", 1, 1 << 10, 0, "timeslice,mem=1G"),
+        ("timeslice,mem=2M", 1, 2, 0, "timeslice,mem=2M"),
+        ("timeslice,mem=16T", 1, 16 << 20, 0, "timeslice,mem=16T"),
+        (
+            "timeslice,mem=60G,park=host",
+            1,
+            60 << 10,
+            0,
+            "timeslice,mem=60G",
+        ),
+        (
+            "Timeslice:2,Park=NVMe,mem=60G",
+            2,
+            60 << 10,
+            60,
+            "timeslice:2,mem=60G,park=nvme",
+        ),
+        (
+            "timeslice,mem=1025M,park=nvme",
+            1,
+            1025,
+            2,
+            "timeslice,mem=1025M,park=nvme",
+        ),
     ] {
         let share = parse_share(text);
-        assert_eq!(share, slices(shards, Some(mib)), "{text}");
-        assert_eq!(share.unwrap().to_string(), written);
+        assert_eq!(share, slices(shards, Some(mib), gib > 0), "{text}");
+        let share = share.unwrap();
+        assert_eq!(share.to_string(), written);
+        assert_eq!(share.nvme_gib(), gib);
     }
     assert_eq!(parse_share("mps:25%"), Ok(Share::Mps { percent: 25 }));
     assert_eq!(
         parse_share("mps").unwrap_err().to_string(),
         "--gpuos-share=mps: the share of the GPU is missing; write timeslice, timeslice:N with N of a GPU's \
-         shards, either with its memory such as timeslice,mem=60G, or mps:SHARE with a share of its threads such as mps:25%"
+         shards, either with its memory such as timeslice,mem=60G or timeslice,mem=60G,park=nvme, or mps:SHARE with a share of its \
+         threads such as mps:25%"
     );
     for (value, reason) in [
         ("timeslice,", "a value is missing"),
@@ -339,6 +363,24 @@ fn shares_of_a_gpu() {
         ("mem=60G", "the way of sharing comes first"),
         ("mem=60G,timeslice", "the way of sharing comes first"),
         ("mps:25%,mem=60G", "mem= goes with timeslice alone"),
+        (
+            "timeslice,park=nvme",
+            "park= goes with timeslice,mem=SIZE alone",
+        ),
+        (
+            "mps:25%,park=nvme",
+            "park= goes with timeslice,mem=SIZE alone",
+        ),
+        ("timeslice,mem=1G,park=", "a value is missing"),
+        (
+            "timeslice,mem=1G,park=tape",
+            "'tape' is not understood; park= is nvme or host",
+        ),
+        (
+            "timeslice,park=nvme,mem=1G,park=host",
+            "park= stands there twice",
+        ),
+        ("park=nvme,timeslice", "the way of sharing comes first"),
     ] {
         let said = parse_share(value).unwrap_err().to_string();
         assert!(
@@ -361,8 +403,8 @@ proptest! {
     fn a_share_is_read_as_it_is_written(
         shards in 1u16..=1024, mib in 2u32..=16 << 20, percent in 1u8..=100, text in ".{0,40}",
     ) {
-        let slices = |mib| Share::TimeSlice { shards, mib };
-        for share in [slices(None), slices(Some(mib)), Share::Mps { percent }] {
+        let slices = |mib, nvme| Share::TimeSlice { shards, mib, nvme };
+        for share in [slices(None, false), slices(Some(mib), false), slices(Some(mib), true), Share::Mps { percent }] {
             prop_assert_eq!(parse_share(&share.to_string()), Ok(share));
         }
         let forms = [format!("timeslice:{text}"), format!("timeslice,mem={text}"), format!("mps:{text}%")];

@@ -119,6 +119,8 @@ pub enum Event {
     },
     /// Checkpoints of these jobs lie on the node, by Slurm's number, with the GiB that they take, rounded up. Tell it as often as it is known.
     Held(BTreeMap<u32, u32>),
+    /// Whether the node is short of host memory, measured with two marks. Tell it as often as it is known.
+    Short(bool),
     /// Something of the host, not of a GPU.
     Host(HostFault),
     /// Time went by. At least one each second.

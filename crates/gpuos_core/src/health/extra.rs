@@ -1,4 +1,4 @@
-//! The marked part of a Slurm node's `Extra`: `[gpuos:1 out=2,5 degraded=3 mig-out=6 ckpt=12:3]`. All other text is the
+//! The marked part of a Slurm node's `Extra`: `[gpuos:1 out=2,5 degraded=3 mig-out=6 short=host ckpt=12:3]`. All other text is the
 //! administrator's and is kept as it is. So are words in the part that this release does not know: another release of
 //! gpuos wrote them, and the known ones beside them mean what they mean. A word has neither spaces nor brackets.
 use std::collections::BTreeMap;
@@ -15,12 +15,16 @@ const OPEN: &str = "[gpuos:";
 const CLOSE: char = ']';
 /// Version of the form.
 pub(super) const VERSION: &str = "1";
-/// The words that are known, in their order. Each has a list of GPUs, but for the last one, which has no say in what is out.
-const WORDS: [&str; 4] = ["out", "degraded", "mig-out", held::KEY];
-/// Where in it the word stands that names jobs.
-const HELD: usize = 3;
+/// The words that are known, in their order. Each has a list of GPUs, but for the last two, which have no say in what is out.
+const WORDS: [&str; 5] = ["out", "degraded", "mig-out", "short", held::KEY];
+/// Where in it the word stands that says what the node is short of, ...
+const SHORT: usize = 3;
+/// ... and the one that names jobs.
+const HELD: usize = 4;
+/// What a node can be short of: memory of the host.
+const HOST: &str = "host";
 
-/// GPUs that are not as they should be, ascending, and whose checkpoints the node holds.
+/// GPUs that are not as they should be, ascending, whether the node is short of host memory, and whose checkpoints it holds.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct ExtraPart {
     /// GPUs that get no jobs, by GRES index.
@@ -30,6 +34,9 @@ pub struct ExtraPart {
     /// GPUs of the node's pool whose slices are not given, by NVML's index.
     #[serde(default)]
     pub pool_out: Vec<NvmlIndex>,
+    /// The node is short of host memory, as its gpuosd measures it: jobs whose programs need some of it had better go elsewhere.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub short: bool,
     /// Jobs of which checkpoints lie on the node, by Slurm's number, with their GiB there, rounded up: a hint, see [`held`].
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub held: BTreeMap<u32, u32>,
@@ -180,6 +187,11 @@ impl ExtraPart {
             let (_, list) = word.split_once('=').unwrap_or_default();
             let damaged = match WORDS[nth] {
                 held::KEY => continue,
+                // Another release may know more that a node can be short of.
+                "short" => {
+                    self.short |= list == HOST;
+                    continue;
+                }
                 "degraded" => {
                     if take(&mut self.degraded, list, GresGpu::new) && wrong.is_ok() {
                         wrong = Err(ExtraError::Degraded(shorten(word)));
@@ -204,6 +216,7 @@ impl ExtraPart {
             word(0, listed(&self.out)),
             word(1, listed(&self.degraded)),
             word(2, listed(&self.pool_out)),
+            self.short.then(|| format!("{}={HOST}", WORDS[SHORT])),
             word_of(&self.held),
         ]
     }
@@ -344,6 +357,8 @@ fn ours_skipped(text: &str) -> &str {
             let value = rest.strip_prefix(key)?.strip_prefix('=')?;
             Some(match *key {
                 held::KEY => value.trim_start_matches(|c| ours(c) || c == ':').len(),
+                "short" if HOST.starts_with(value) => 0,
+                "short" => value.strip_prefix(HOST).unwrap_or(value).len(),
                 _ => value.len(),
             })
         })

@@ -1,5 +1,5 @@
-//! Which jobs' checkpoints the node holds, as slurmctld is told: seldom, on many nodes not at once, and never instead of what is
-//! to be said of GPUs or before it.
+//! What slurmctld is told beside GPUs, as a hint where jobs had better go: which jobs' checkpoints the node holds, and whether it is short
+//! of host memory. That is told seldom, on many nodes not at once, and never instead of what is to be said of GPUs or before it.
 //!
 //! What is written here alone takes none of the limits that publications of GPUs have, gives way to one, and that it failed says
 //! nothing about what slurmctld knows of GPUs: the words about them are written with it as they stand.
@@ -13,7 +13,7 @@ use super::extra::ExtraPart;
 use super::state::NodeHealth;
 use super::step::Ctx;
 
-/// Between two publications for this word alone, in ms.
+/// Between two publications for these words alone, in ms.
 const EVERY_MS: u64 = 60_000;
 /// The same of a node that is emptied: its jobs are requeued as soon as slurmctld knows where their checkpoints are.
 const EMPTIED_MS: u64 = 10_000;
@@ -29,6 +29,12 @@ pub(super) struct Holding {
     wanted: Option<BTreeMap<u32, u32>>,
     /// What stands there; `None`: not known.
     confirmed: Option<BTreeMap<u32, u32>>,
+    /// Whether the node is short of host memory; `None`: nobody has said.
+    #[serde(default)]
+    short: Option<bool>,
+    /// Whether that stands there, where `confirmed` is known.
+    #[serde(default)]
+    stands_short: bool,
     /// The publication under way is for this alone.
     alone: bool,
     /// When a change is told that was seen.
@@ -44,6 +50,17 @@ impl Holding {
         known.cloned().unwrap_or_default()
     }
 
+    /// Whether the node is short of host memory, as it is to stand there.
+    pub fn is_short(&self) -> bool {
+        self.short.unwrap_or(self.stands_short)
+    }
+
+    /// Whether slurmctld has all of it, or nobody knows what it has.
+    fn is_told(&self, part: &ExtraPart) -> bool {
+        let stands = self.confirmed.as_ref();
+        stands.is_none_or(|stands| *stands == part.held && self.stands_short == part.short)
+    }
+
     /// Whether this alone is under way.
     pub fn is_alone(&self) -> bool {
         self.alone
@@ -56,9 +73,10 @@ impl Holding {
     }
 
     /// A publication has ended; `None`: nobody knows what stands there now.
-    pub fn ended(&mut self, stands: Option<BTreeMap<u32, u32>>) {
+    pub fn ended(&mut self, stands: Option<&ExtraPart>) {
         self.alone = false;
-        self.confirmed = stands;
+        self.confirmed = stands.map(|part| part.held.clone());
+        self.stands_short = stands.map_or(self.stands_short, |part| part.short);
     }
 }
 
@@ -71,6 +89,11 @@ pub(super) fn told(node: &mut NodeHealth, jobs: &BTreeMap<u32, u32>) {
     }
 }
 
+/// [`super::Event::Short`].
+pub(super) fn short(node: &mut NodeHealth, short: bool) {
+    node.holding.short = Some(short);
+}
+
 /// Whether the jobs are the same, and about as large.
 fn is_alike(known: &BTreeMap<u32, u32>, jobs: &BTreeMap<u32, u32>) -> bool {
     let within = |a: u32, b: u32| a.max(1) <= b.max(1).saturating_mul(FACTOR);
@@ -79,10 +102,12 @@ fn is_alike(known: &BTreeMap<u32, u32>, jobs: &BTreeMap<u32, u32>) -> bool {
 }
 
 /// [`super::Event::Shown`], while nothing is under way. A gpuosd without a state of its own takes over what stands there.
-pub(super) fn shown(node: &mut NodeHealth, stands: &BTreeMap<u32, u32>) {
+pub(super) fn shown(node: &mut NodeHealth, stands: &ExtraPart) {
     let holding = &mut node.holding;
-    holding.wanted.get_or_insert_with(|| stands.clone());
-    holding.confirmed = Some(stands.clone());
+    holding.wanted.get_or_insert_with(|| stands.held.clone());
+    holding.short.get_or_insert(stands.short);
+    holding.confirmed = Some(stands.held.clone());
+    holding.stands_short = stands.short;
 }
 
 /// After a start nobody knows what stands there.
@@ -98,8 +123,7 @@ pub(super) fn started(node: &mut NodeHealth) {
 /// Tells slurmctld where nothing else is to be told, `part` being all that it is to know.
 pub(super) fn advance(node: &mut NodeHealth, ctx: &mut Ctx<'_>, part: ExtraPart) {
     let clock = node.clock;
-    let stands = node.holding.confirmed.as_ref();
-    if stands.is_none_or(|stands| *stands == part.held) {
+    if node.holding.is_told(&part) {
         node.holding.due = None;
         return;
     }

@@ -27,7 +27,7 @@ pub(super) fn done(node: &mut NodeHealth, ctx: &mut Ctx<'_>, revision: u64, ok: 
         return;
     };
     let alone = node.holding.is_alone();
-    node.holding.ended(ok.then(|| part.held.clone()));
+    node.holding.ended(ok.then_some(&part));
     if ok {
         publishing.confirmed = Some(part);
         publishing.damaged = false;
@@ -58,7 +58,7 @@ fn failed(node: &mut NodeHealth, ctx: &mut Ctx<'_>, clock: u64) {
 pub(super) fn shown(node: &mut NodeHealth, part: ExtraPart, damaged: bool) {
     // What was read may be older than what is being written.
     if node.publishing.under_way.is_none() {
-        holding::shown(node, &part.held);
+        holding::shown(node, &part);
         node.publishing.confirmed = Some(part);
         node.publishing.damaged = damaged;
     }

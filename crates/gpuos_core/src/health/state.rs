@@ -328,6 +328,7 @@ impl NodeHealth {
             out: gres().filter(|gpu| out((*gpu).into())).collect(),
             degraded: gres().filter(|gpu| degraded((*gpu).into())).collect(),
             pool_out: pool.filter_map(|gpu| gpu.pool()).collect(),
+            short: self.holding.is_short(),
             held: self.holding.part(),
         }
     }

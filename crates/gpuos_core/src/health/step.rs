@@ -99,6 +99,7 @@ pub fn step(node: &mut NodeHealth, rules: &Rules, event: Event, now_ms: u64) -> 
         Event::Instances { gpu, count } => service::instances(node, gpu, count),
         Event::Host(fault) => node::host(node, ctx, fault),
         Event::Held(jobs) => holding::told(node, &jobs),
+        Event::Short(short) => holding::short(node, short),
         Event::Tick => {}
     }
     faults::gauges(node, ctx, &figures);

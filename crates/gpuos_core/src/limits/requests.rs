@@ -88,6 +88,8 @@ pub enum Share {
         /// GPU memory in MiB that it has while it is its turn, and a place in host memory for as much while it is another's; `None`: the
         /// driver takes turns with the processors of the GPU alone, and its memory is whose that comes first.
         mib: Option<u32>,
+        /// The place is on NVMe, in a GRES that Slurm counts, and not in host memory.
+        nvme: bool,
     },
     /// Under an MPS daemon with its user's other jobs on the GPU.
     Mps {
@@ -97,6 +99,18 @@ pub enum Share {
 }
 
 impl Share {
+    /// GiB of NVMe on each of its nodes that the job has as a place for what is parked; 0: none, the place is in host memory.
+    pub fn nvme_gib(self) -> u32 {
+        match self {
+            Share::TimeSlice {
+                mib: Some(mib),
+                nvme: true,
+                ..
+            } => mib.div_ceil(1 << 10),
+            _ => 0,
+        }
+    }
+
     /// MiB of the GPU's memory that the job has in turns; `None`: it shares the GPU in another way.
     pub fn in_turns_mib(self) -> Option<u32> {
         match self {
@@ -109,15 +123,15 @@ impl Share {
 impl fmt::Display for Share {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Share::TimeSlice { shards, mib } => {
+            Share::TimeSlice { shards, mib, nvme } => {
                 f.write_str("timeslice")?;
                 if *shards != 1 {
                     write!(f, ":{shards}")?;
                 }
-                match mib {
-                    Some(mib) => write!(f, ",mem={}", mib_text(*mib)),
-                    None => Ok(()),
+                if let Some(mib) = mib {
+                    write!(f, ",mem={}", mib_text(*mib))?;
                 }
+                f.write_str(if *nvme { ",park=nvme" } else { "" })
             }
             Share::Mps { percent } => write!(f, "mps:{percent}%"),
         }

@@ -25,6 +25,8 @@ pub struct Allocation {
     pub cpus: u32,
     /// Memory on each of them, in MiB.
     pub memory_mib: u64,
+    /// Other GRES on each of them, by name and count.
+    pub others: Vec<(String, u64)>,
 }
 
 /// One job as slurmctld has it.
@@ -356,6 +358,7 @@ fn allocations(record: &Record) -> Vec<Allocation> {
             "GRES" => {
                 let (mut gpus, mut gpu_count) = (GpuSet::EMPTY, 0);
                 let (mut slices, mut shared) = (GpuSet::EMPTY, GpuSet::EMPTY);
+                let mut others = Vec::new();
                 for entry in split_entries(value) {
                     if entry.starts_with("gpuos:") {
                         slices = GpuSet(slices.0 | indices(entry).unwrap_or(GpuSet::EMPTY).0);
@@ -364,6 +367,7 @@ fn allocations(record: &Record) -> Vec<Allocation> {
                         shared = GpuSet(shared.0 | node::shared(entry).unwrap_or(GpuSet::EMPTY).0);
                     }
                     if !entry.starts_with("gpu:") {
+                        others.extend(counted(entry));
                         continue;
                     }
                     let head = entry.split('(').next().unwrap_or("");
@@ -379,12 +383,37 @@ fn allocations(record: &Record) -> Vec<Allocation> {
                     shared,
                     cpus,
                     memory_mib,
+                    others,
                 });
             }
             _ => {}
         }
     }
     found
+}
+
+/// Name and count of a GRES that has no devices: `nvme:60`, `nvme:samsung:60(CNT:60)`, `nvme(CNT:60)`.
+fn counted(entry: &str) -> Option<(String, u64)> {
+    let (head, tail) = entry.split_once('(').unwrap_or((entry, ""));
+    let name = head.split(':').next().unwrap_or_default();
+    if ["gpuos", "shard", "mps"].contains(&name) {
+        return None;
+    }
+    let counted = tail
+        .strip_prefix("CNT:")
+        .map(|rest| rest.trim_end_matches(')'));
+    let count = counted.or(head.rsplit_once(':').map(|(_, last)| last));
+    let (number, unit) =
+        count.map(|count| count.split_at(count.trim_end_matches(['K', 'M', 'G', 'T']).len()))?;
+    let shift = match unit {
+        "" => 0,
+        "K" => 10,
+        "M" => 20,
+        "G" => 30,
+        _ => 40,
+    };
+    let number: u64 = number.parse().ok()?;
+    Some((name.to_owned(), number.checked_mul(1 << shift)?))
 }
 
 /// Whether a `GRES=` line gives it parts of GPUs without naming them.
@@ -436,6 +465,16 @@ mod tests {
         let both = Job::parse_all(&text("gpu:1(IDX:5),shard:1(1/4,0/4)")).remove(0);
         assert_eq!(both.gpus_on("n1"), GpuSet(0b10_0001));
         assert_eq!(both.gpus_on("n2"), GpuSet::EMPTY);
+    }
+
+    #[test]
+    fn gres_without_devices_are_read_by_their_counts() {
+        let text = "JobId=7 JobName=a\n   JobState=RUNNING\n   NodeList=n1\n     Nodes=n1 CPU_IDs=0 Mem=10 \
+                    GRES=shard:2(IDX:0),nvme:60(CNT:60),disk(CNT:2K),nic:fast:3,odd:many,odd(CNT:x)\n";
+        let job = Job::parse_all(text).remove(0);
+        let others = [("nvme", 60), ("disk", 2048), ("nic", 3)];
+        let others = others.map(|(name, count)| (name.to_owned(), count));
+        assert_eq!(job.allocations[0].others, others);
     }
 
     #[test]

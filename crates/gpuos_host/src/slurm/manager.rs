@@ -193,6 +193,7 @@ fn job(record: super::Job, now: u64) -> Job {
         slices: part.slices,
         shared: part.shared,
         memory_mib: part.memory_mib,
+        others: part.others,
     };
     Job {
         id: record.id.into(),

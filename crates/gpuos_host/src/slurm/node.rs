@@ -163,6 +163,11 @@ impl NodeRecord {
         degraded.and(GpuSet::first(self.gpu_count()))
     }
 
+    /// Whether the node is short of host memory, as its gpuosd says.
+    pub fn is_short(&self) -> bool {
+        self.part().short
+    }
+
     /// The GPUs of a type that jobs can have, now or when others have ended.
     pub fn gpus_in_service(&self, gres_type: Option<&str>) -> GpuSet {
         self.gpus_of_type(gres_type).minus(self.gpus_out())

@@ -55,10 +55,14 @@ impl Ledger {
             let new = || Client::new(job, place);
             let client = self.clients.entry(client).or_insert_with(new);
             client.leases.insert(gpu, lease);
-            // What it asks for is divided by what there is now.
-            if granted.is_ok() {
-                client.squeezed.remove(&gpu);
-            }
+        }
+        if let (Ok(lease), Some(client)) = (&granted, self.clients.get_mut(&client))
+            && let Some(bytes) = client.squeezed.get_mut(&gpu)
+        {
+            // What it is given of the GPU with this answer has come back. The rest does when the others are gone, as far as it is its still.
+            let came = lease.hbm.saturating_sub(before.map_or(0, |it| it.hbm));
+            *bytes = bytes.saturating_sub(came).min(lease.host);
+            client.squeezed.retain(|_, bytes| *bytes > 0);
         }
         granted.map(|_| ())
     }
@@ -126,9 +130,12 @@ impl Ledger {
                 ..Lease::default()
             });
         }
-        let refuge_host = hbm.min(left.min(quota).min(node) - host);
+        // Who has NVMe of its own has asked for that.
+        let own = spec.nvme.saturating_sub(self.charge(job).nvme);
+        let nvme = self.nvme_room(job);
+        let to_host = hbm.saturating_sub(own.min(nvme));
+        let refuge_host = to_host.min(left.min(quota).min(node) - host);
         let refuge_nvme = hbm - refuge_host;
-        let nvme = self.nvme_room();
         if refuge_nvme > nvme {
             return Err(Refused::NoRefuge {
                 lacks: refuge_nvme - nvme,

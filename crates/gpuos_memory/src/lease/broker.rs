@@ -158,6 +158,7 @@ impl Broker {
                     && let Place::Returning(_) = it.place
                 {
                     it.place = Place::Resident;
+                    it.arrived();
                     it.back_ms = turns::measured_ms(&self.config, now, it, it.back_ms, took_ms);
                 }
             }
@@ -264,6 +265,7 @@ impl Broker {
             && let Place::Parking(to) = it.place
         {
             it.place = Place::Parked(to);
+            it.arrived();
             if to == Refuge::Host {
                 it.park_ms = turns::measured_ms(config, now, it, it.park_ms, took_ms);
             }
@@ -277,6 +279,9 @@ impl Broker {
             return;
         };
         let job = it.job;
+        if let Place::Parking(_) = it.place {
+            it.arrived();
+        }
         match it.place {
             Place::Parking(Refuge::Nvme) => {
                 it.place = Place::Resident;
@@ -365,8 +370,9 @@ impl Broker {
                         client.asked = Some(Asked {
                             what: Demote::Dirty,
                             until: 0,
-                            own: false,
+                            own: it.own,
                             again: false,
+                            late: false,
                         });
                     }
                     self.ledger.clients.insert(it.client, client);

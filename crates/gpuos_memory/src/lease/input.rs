@@ -14,6 +14,8 @@ pub struct Supply {
     pub host: u64,
     /// NVMe for what is parked.
     pub nvme: u64,
+    /// Of it, what the workload manager counts and gives to jobs ([`JobSpec::nvme`]): nobody else gets anything of that.
+    pub nvme_counted: u64,
 }
 
 /// What somebody gets whatever others do, and at most, of host memory on this node.
@@ -46,6 +48,9 @@ pub struct JobSpec {
     pub hbm_per_gpu: u64,
     /// Host memory that the record gives it on this node: extents that the GPU reads in place and what is parked are of it.
     pub host: u64,
+    /// NVMe that the record gives it on this node, for what is parked. Jobs have it together from what is counted, and it is used before
+    /// host memory is.
+    pub nvme: u64,
     /// What was checked at submission for each GPU, in all tiers together.
     pub bytes_per_gpu: u64,
     /// It shares its GPUs in turns.

@@ -167,7 +167,7 @@ fn pending(config: &Config, ledger: &Ledger, now: u64) -> bool {
     let asked = clients.any(|it| {
         let stows = it.place == Place::Parking(Refuge::Nvme);
         // Who hears nothing is not waited for.
-        it.ending.is_none() && it.stopped.is_none() && (it.asked.is_some() || stows)
+        it.ending.is_none() && it.stopped.is_none() && (it.is_waited_for() || stows)
     });
     let mut jobs = ledger.jobs.values();
     let requeued = jobs.any(|job| {
@@ -177,16 +177,24 @@ fn pending(config: &Config, ledger: &Ledger, now: u64) -> bool {
     asked || requeued
 }
 
-/// Who lies past his deadline: he is parked, or ended. Who kept what is elsewhere, too, while his own job was short, has done that to nobody
-/// but himself.
+/// Who lies past his deadline: he is parked, or ended. Whose own job alone was short has done that to nobody but himself, and is left. What he
+/// was to bring to NVMe counts on both sides until he says where it is, or is back on his GPU.
 pub(super) fn deaf(config: &Config, ledger: &mut Ledger, now: u64, out: &mut Vec<Effect>) {
-    let late = |it: &Client| it.hears() && it.asked.is_some_and(|asked| now >= asked.until);
+    let over = |asked: Asked| now >= asked.until && !asked.late;
+    let late = |it: &Client| it.hears() && it.asked.is_some_and(over);
     let clients = ledger.clients.iter().filter(|(_, it)| late(it));
     let clients: Vec<(ClientId, JobId)> = clients.map(|(id, it)| (*id, it.job)).collect();
     for (id, job) in clients {
         let client = ledger.clients.get_mut(&id);
-        let asked = client.and_then(|client| client.asked.take());
-        if asked.is_some_and(|asked| asked.own && asked.what == Demote::Clean) {
+        if let Some(client) = client
+            && let Some(asked) = client.asked.take()
+            && asked.own
+        {
+            let late = Asked {
+                late: true,
+                ..asked
+            };
+            client.asked = (asked.what == Demote::Dirty).then_some(late);
             continue;
         }
         let resident = ledger.clients[&id].place == Place::Resident;
@@ -224,6 +232,7 @@ pub(super) fn ask(
         until: deadline_ms,
         own,
         again: false,
+        late: false,
     });
     out.push(Effect::Demote {
         client: id,
@@ -250,8 +259,8 @@ fn lowest(ledger: &Ledger) -> Vec<JobId> {
 
 /// One process that is parked in host memory goes to NVMe.
 fn dirty(config: &Config, ledger: &mut Ledger, now: u64, out: &mut Vec<Effect>) -> bool {
-    let room = ledger.nvme_room();
     for job in lowest(ledger) {
+        let room = ledger.nvme_room(job);
         let found = ledger.of_job(job).find(|(_, it)| {
             let has = it.leases.values().filter(|it| !it.fresh);
             let has: u64 = has.map(|it| it.refuge_host).sum();
@@ -278,8 +287,14 @@ fn dirty(config: &Config, ledger: &mut Ledger, now: u64, out: &mut Vec<Effect>) 
 
 /// What a process freed by demoting.
 pub(super) fn demoted(client: &mut Client, bytes: u64) {
-    let asked = client.asked.take();
-    if asked.is_none_or(|asked| asked.what != Demote::Dirty) {
+    let dirty = client.asked.is_some_and(|it| it.what == Demote::Dirty);
+    if let (Place::Parking(_), true) = (client.place, dirty) {
+        // It was late, and was told since to come back and to park: what then goes where it knows. Until it has, so much is on NVMe.
+        client.leaving = bytes.min(client.leaving);
+        return;
+    }
+    client.asked = None;
+    if !dirty {
         return;
     }
     let mut moved = bytes.min(client.leaving);
@@ -303,7 +318,7 @@ fn stowable(ledger: &Ledger, job: JobId) -> bool {
     let takes = ledger.of_job(job).filter(|(_, it)| works(it));
     let takes: u64 = takes.map(|(_, it)| it.whole()).sum();
     takes > 0
-        && takes <= ledger.nvme_room()
+        && takes <= ledger.nvme_room(job)
         && ledger.of_job(job).all(|(_, it)| it.hears() && still(it))
 }
 

@@ -105,6 +105,8 @@ pub(super) struct Asked {
     pub own: bool,
     /// It was away since, and has had more time for that.
     pub again: bool,
+    /// The time is over, and nobody waits for it: that is so where its own job alone is short.
+    pub late: bool,
 }
 
 /// What counts on each tier.
@@ -146,13 +148,31 @@ impl Client {
     }
 
     pub fn record(&self, client: ClientId) -> ClientRecord {
+        let dirty = self.asked.filter(|asked| asked.what == Demote::Dirty);
         ClientRecord {
             client,
             job: self.job,
             place: self.place,
             leaving: self.leaving,
+            own: dirty.is_some_and(|asked| asked.own),
             leases: self.leases.iter().map(|it| (*it.0, *it.1)).collect(),
         }
+    }
+
+    /// It was asked for something that others wait for.
+    pub fn is_waited_for(&self) -> bool {
+        self.asked.is_some_and(|asked| !asked.late)
+    }
+
+    /// It brings something to NVMe, and others wait until it has said so.
+    pub fn is_leaving(&self) -> bool {
+        self.leaving > 0 && self.is_waited_for()
+    }
+
+    /// It has gone where it was told to, so that nothing is on its way any more.
+    pub fn arrived(&mut self) {
+        self.leaving = 0;
+        self.asked.take_if(|asked| asked.what == Demote::Dirty);
     }
 
     /// Something can be said to it.
@@ -293,9 +313,14 @@ impl Ledger {
     }
 
     pub fn promised_hbm(&self, gpu: GpuId) -> u64 {
+        self.fixed(gpu) + self.in_turns_now(gpu)
+    }
+
+    /// What jobs in turns have of a GPU now.
+    pub fn in_turns_now(&self, gpu: GpuId) -> u64 {
         let clients = self.clients.values();
         let turns = clients.filter(|client| self.in_turns(client.job));
-        self.fixed(gpu) + turns.map(|client| client.resident(gpu)).sum::<u64>()
+        turns.map(|client| client.resident(gpu)).sum()
     }
 
     /// What each job in turns needs of a GPU while it has it. `stowed`: also those that are on NVMe.
@@ -321,7 +346,7 @@ impl Ledger {
     pub fn kept_for_turns(&self, gpu: GpuId) -> u64 {
         let all: u64 = self.needs(gpu, false).values().sum();
         let largest = self.needs(gpu, true).into_values().max().unwrap_or(0);
-        let there = self.promised_hbm(gpu) - self.fixed(gpu);
+        let there = self.in_turns_now(gpu);
         match all > self.for_turns(gpu) {
             true => largest.max(there),
             false => all.max(largest).max(there),
@@ -419,8 +444,16 @@ impl Ledger {
         share.share.at_most.saturating_sub(has)
     }
 
-    pub fn nvme_room(&self) -> u64 {
-        self.supply.nvme.saturating_sub(self.promised().nvme)
+    /// NVMe that a job could be promised beyond what it has: what is left of its own, and what is not counted.
+    pub fn nvme_room(&self, job: JobId) -> u64 {
+        let own = |job: JobId| self.jobs.get(&job).map_or(0, |job| job.spec.nvme);
+        let beyond = |job: &JobId| self.charge(*job).nvme.saturating_sub(own(*job));
+        let others: u64 = self.jobs.keys().map(beyond).sum();
+        let free = self.supply.nvme.saturating_sub(self.supply.nvme_counted);
+        let left = own(job).saturating_sub(self.charge(job).nvme);
+        let room = left.saturating_add(free.saturating_sub(others));
+        // More may be counted than there is, and jobs be told of before their disk is.
+        room.min(self.supply.nvme.saturating_sub(self.promised().nvme))
     }
 
     /// Takes nothing away that is guaranteed to the job or its account.

@@ -58,7 +58,7 @@ impl Own {
         self.0.retain(|job, _| ledger.jobs.contains_key(job));
         for (job, (done, due)) in &mut self.0 {
             let mut own = ledger.clients.iter().filter(|(_, it)| it.job == *job);
-            let waits = |it: &Client| it.asked.is_some() && it.stopped.is_none();
+            let waits = |it: &Client| it.is_waited_for() && it.stopped.is_none();
             if now < *due || own.clone().any(|(_, it)| waits(it)) {
                 continue;
             }
@@ -74,10 +74,11 @@ impl Own {
                     (Done::Clean, now + config.cool_ms)
                 }
                 Done::Clean => {
-                    let room = ledger.nvme_room();
+                    let room = ledger.nvme_room(*job);
                     let parked = own.find(|(_, it)| {
                         let parked = it.place == Place::Parked(Refuge::Host);
-                        parked && it.hears() && (1..=room).contains(&it.refuge_host())
+                        let free = it.hears() && it.asked.is_none();
+                        parked && free && (1..=room).contains(&it.refuge_host())
                     });
                     let parked: Vec<ClientId> = parked.map(|(id, _)| *id).into_iter().collect();
                     demote(config, ledger, now, &parked, Demote::Dirty, out);

@@ -47,6 +47,8 @@ pub struct ClientRecord {
     pub place: Place,
     /// Host memory that is on its way to NVMe, and counts on both.
     pub leaving: u64,
+    /// Since its own job is short of memory, and not the node.
+    pub own: bool,
     /// What it has.
     pub leases: Vec<(GpuId, Lease)>,
 }
@@ -76,6 +78,9 @@ impl fmt::Display for NoRecord {
 
 impl std::error::Error for NoRecord {}
 
+/// What stands behind bytes that are on their way for the process's own job.
+const OWN: &str = "-own";
+
 const PLACES: [(&str, Place); 7] = [
     ("resident", Place::Resident),
     ("parking", Place::Parking(Refuge::Host)),
@@ -93,10 +98,11 @@ impl fmt::Display for Record {
             Record::Job(spec) => {
                 write!(
                     f,
-                    "job {} {} {} {} {} {} {}",
+                    "job {} {} {} {} {} {} {} {}",
                     spec.job.0,
                     spec.hbm_per_gpu,
                     spec.host,
+                    spec.nvme,
                     spec.bytes_per_gpu,
                     u8::from(spec.timeslice),
                     spec.rank,
@@ -114,8 +120,11 @@ impl fmt::Display for Record {
                 let place = place.map_or("resident", |(word, _)| word);
                 write!(
                     f,
-                    "client {} {} {place} {}",
-                    it.client.0, it.job.0, it.leaving
+                    "client {} {} {place} {}{}",
+                    it.client.0,
+                    it.job.0,
+                    it.leaving,
+                    if it.own { OWN } else { "" }
                 )?;
                 it.leases.iter().try_for_each(|(gpu, lease)| {
                     write!(
@@ -160,6 +169,23 @@ fn lease(word: &str) -> Result<(GpuId, Lease), NoRecord> {
     parts.next().map_or(Ok((gpu, lease)), |_| Err(NoRecord))
 }
 
+fn client<'a>(mut words: impl Iterator<Item = &'a str>) -> Result<ClientRecord, NoRecord> {
+    let client = ClientId(number(words.next())?);
+    let job = JobId(number(words.next())?);
+    let word = words.next().ok_or(NoRecord)?;
+    let place = PLACES.iter().find(|(known, _)| *known == word);
+    let leaving = words.next().ok_or(NoRecord)?;
+    let own = leaving.strip_suffix(OWN);
+    Ok(ClientRecord {
+        client,
+        job,
+        place: place.ok_or(NoRecord)?.1,
+        leaving: number(own.or(Some(leaving)))?,
+        own: own.is_some(),
+        leases: words.map(lease).collect::<Result<_, _>>()?,
+    })
+}
+
 impl FromStr for Record {
     type Err = NoRecord;
 
@@ -170,6 +196,7 @@ impl FromStr for Record {
                 job: JobId(number(words.next())?),
                 hbm_per_gpu: number(words.next())?,
                 host: number(words.next())?,
+                nvme: number(words.next())?,
                 bytes_per_gpu: number(words.next())?,
                 timeslice: truth(words.next())?,
                 rank: number(words.next())?,
@@ -184,17 +211,7 @@ impl FromStr for Record {
                     .collect::<Result<_, _>>()?,
             }),
             Some("over") => Record::JobOver(JobId(number(words.next())?)),
-            Some("client") => Record::Client(ClientRecord {
-                client: ClientId(number(words.next())?),
-                job: JobId(number(words.next())?),
-                place: {
-                    let word = words.next().ok_or(NoRecord)?;
-                    let place = PLACES.iter().find(|(known, _)| *known == word);
-                    place.ok_or(NoRecord)?.1
-                },
-                leaving: number(words.next())?,
-                leases: words.by_ref().map(lease).collect::<Result<_, _>>()?,
-            }),
+            Some("client") => Record::Client(client(words.by_ref())?),
             Some("gone") => Record::Gone(ClientId(number(words.next())?)),
             _ => return Err(NoRecord),
         };

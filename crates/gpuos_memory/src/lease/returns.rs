@@ -124,7 +124,7 @@ pub(super) fn say_again(
     let until = ladder::demote_until(config, now, it);
     if let Some(asked) = &mut it.asked {
         if !std::mem::replace(&mut asked.again, true) {
-            asked.until = until;
+            (asked.until, asked.late) = (until, false);
         }
         out.push(Effect::Demote {
             client,

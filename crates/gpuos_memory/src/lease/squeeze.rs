@@ -81,7 +81,12 @@ fn squeeze(
 fn give_back(ledger: &mut Ledger, now: u64, gpu: GpuId, mut spare: u64, out: &mut Vec<Effect>) {
     for id in holders(ledger, gpu).into_iter().rev() {
         let had = ledger.clients[&id].squeezed.get(&gpu).copied();
-        let back = had.unwrap_or(0).min(spare);
+        // Others of its job may have been given meanwhile what the job may have of a card.
+        let job = ledger.clients[&id].job;
+        let own = ledger.of_job(job).filter_map(|(_, it)| it.leases.get(&gpu));
+        let own: u64 = own.map(|it| it.hbm).sum();
+        let own = ledger.jobs[&job].spec.hbm_per_gpu.saturating_sub(own);
+        let back = had.unwrap_or(0).min(spare).min(own);
         // All of it, or enough to be worth the move.
         if back >= LEAST || (back > 0 && Some(back) == had) {
             spare -= shift(ledger, id, gpu, back, false, now, out);

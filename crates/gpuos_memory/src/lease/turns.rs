@@ -81,7 +81,9 @@ pub(super) fn park_until(config: &Config, now: u64, client: &Client, to: Refuge)
 /// When a process has to have come back.
 pub(super) fn back_until(config: &Config, now: u64, client: &Client, from: Refuge) -> u64 {
     let until = deadline(config, now, client.back_ms, client.hbm());
-    until + nvme_ms(config, client.on_nvme(from))
+    // What it is late with may have to come back from there, too.
+    let bytes = client.on_nvme(from).saturating_add(client.leaving);
+    until + nvme_ms(config, bytes)
 }
 
 /// What moving so many bytes to or from NVMe takes at most.
@@ -410,7 +412,11 @@ fn cannot_come(ledger: &Ledger, id: JobId, gpus: &BTreeSet<GpuId>) -> bool {
         let stay =
             others.filter(|it| it.job != id && it.stopped.is_some() && ledger.in_turns(it.job));
         let stay: u64 = stay.map(|it| it.resident(*gpu)).sum();
-        needs + stay > ledger.free_of(*gpu)
+        let most = match stay {
+            0 => ledger.free_of(*gpu),
+            _ => ledger.for_turns(*gpu),
+        };
+        needs + stay > most
     })
 }
 
@@ -461,7 +467,9 @@ fn move_all(
         // Who has nothing yet and asks just now is told with the answer.
         let new = asking == Some(id) && client.leases.values().all(|it| it.fresh);
         match (client.place, to) {
-            (Place::Resident, Some(Refuge::Nvme)) if ledger.nvme_room() < client.whole() => {
+            (Place::Resident, Some(Refuge::Nvme))
+                if ledger.nvme_room(client.job) < client.whole() =>
+            {
                 let job = client.job;
                 if let Some(job) = ledger.jobs.get_mut(&job) {
                     job.stowed = false;
@@ -483,7 +491,7 @@ fn move_all(
                     (false, _) => park(config, ledger, now, id, Refuge::Host, out),
                 }
             }
-            (Place::Parked(from), None) if client.leaving == 0 && room(ledger, id) => match new {
+            (Place::Parked(from), None) if !client.is_leaving() && room(ledger, id) => match new {
                 true => settle(ledger, id, Place::Resident),
                 false => turn(config, ledger, now, id, from, out),
             },
@@ -500,9 +508,20 @@ fn room(ledger: &Ledger, id: ClientId) -> bool {
     fixed
         || client.leases.iter().all(|(gpu, lease)| {
             let lacks = lease.hbm - client.resident(*gpu);
-            let fits = ledger.promised_hbm(*gpu) + lacks <= ledger.present(*gpu);
+            // Alone it also has what contexts of others take: it may have been promised that before so much was kept.
+            let most = match others_there(ledger, client.job, *gpu) {
+                true => ledger.for_turns(*gpu),
+                false => ledger.free_of(*gpu),
+            };
+            let fits = ledger.in_turns_now(*gpu) + lacks <= most;
             fits && !(ledger.sliced(*gpu) && others_work(ledger, client.job, *gpu))
         })
+}
+
+/// A process of another job in turns has something there.
+fn others_there(ledger: &Ledger, job: JobId, gpu: GpuId) -> bool {
+    let mut others = ledger.clients.values().filter(|it| it.job != job);
+    others.any(|it| ledger.in_turns(it.job) && it.resident(gpu) > 0)
 }
 
 /// A process of another job works there, or comes back, and has not been told to park.

@@ -120,11 +120,14 @@ impl World {
                 // What lies in host memory beyond what always does.
                 let moved = bytes.host.saturating_sub(process.host());
                 bytes.nvme += moved;
-                process.unsaid = Some(moved);
+                process.demoting = moved;
                 moved
             }
         };
-        let took = 1 + moved * self.ms_per_gib / GIB + self.rng.below(5);
+        let mut took = 1 + moved * self.ms_per_gib / GIB + self.rng.below(5);
+        if moved > 0 && self.slow && matches!(doing, Doing::Demote(_)) {
+            took += 2000 + self.rng.below(4000);
+        }
         let moment = match &doing {
             Doing::Park(..) => Some(Moment::Parking),
             Doing::Back => Some(Moment::Returning),
@@ -184,19 +187,22 @@ impl World {
             }
             Doing::Back => {
                 process.at = At::Gpu;
-                process.on_nvme = 0;
+                (process.on_nvme, process.demoted) = (0, 0);
                 bytes.nvme = 0;
                 bytes.host = process.host();
                 Input::Back { client, took_ms }
             }
             Doing::Demote(Demote::Clean) => Input::Demoted { client, bytes: 0 },
             Doing::Demote(Demote::Dirty) => {
-                let moved = process.unsaid.take().unwrap_or(0);
+                let moved = std::mem::take(&mut process.demoting);
                 bytes.host -= moved;
                 process.on_nvme += moved;
+                process.demoted += moved;
+                self.seen.late += u64::from(self.now > process.due);
+                // The broker may not have heard what was said before it died.
                 Input::Demoted {
                     client,
-                    bytes: moved,
+                    bytes: process.demoted,
                 }
             }
         };

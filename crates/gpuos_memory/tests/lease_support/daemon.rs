@@ -148,8 +148,15 @@ impl World {
                 client,
                 deadline_ms,
             } => self.turn(client, deadline_ms),
-            Effect::Demote { client, what, .. } => {
+            Effect::Demote {
+                client,
+                what,
+                deadline_ms,
+            } => {
                 self.seen.demoted += 1;
+                if let Some(process) = self.processes.get_mut(&client) {
+                    process.due = deadline_ms;
+                }
                 self.hear(client, Said::Demote(what));
                 if what == Demote::Dirty {
                     self.moment(client, Moment::ToldDemote);

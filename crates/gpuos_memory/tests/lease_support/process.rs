@@ -48,8 +48,11 @@ pub struct Process {
     pub since: Option<u64>,
     /// Counts phases, so that an end that was planned for one that is over means nothing.
     pub phase: u64,
-    /// Bytes that it demoted and has not said.
-    pub unsaid: Option<u64>,
+    /// Bytes that it demotes just now, and those that it has demoted since it parked.
+    pub demoting: u64,
+    pub demoted: u64,
+    /// Until when it was told to.
+    pub due: u64,
     /// The last that it was said and said, for the order.
     pub heard_at: u64,
     pub said_at: u64,
@@ -73,7 +76,9 @@ impl Process {
             left,
             since: None,
             phase: 0,
-            unsaid: None,
+            demoting: 0,
+            demoted: 0,
+            due: 0,
             heard_at: 0,
             said_at: 0,
         }

@@ -55,6 +55,22 @@ impl Truth {
         self.away.remove(&client);
     }
 
+    /// Nobody has of what the workload manager counts more than it gave him.
+    fn counted(&self) -> Result<(), String> {
+        let mut beyond = 0;
+        let jobs: BTreeSet<JobId> = self.of.values().copied().collect();
+        for job in jobs {
+            let own = self.bytes.iter();
+            let own = own.filter(|(it, _)| self.of.get(it) == Some(&job));
+            let own: u64 = own.map(|it| it.1.nvme).sum();
+            // Of one that is over nothing is given to others before its processes are dead.
+            let given = self.jobs.get(&job).map_or(own, |spec| spec.nvme);
+            beyond += own.saturating_sub(given);
+        }
+        let free = self.supply.nvme.saturating_sub(self.supply.nvme_counted);
+        bound("NVMe that is not counted", beyond, free)
+    }
+
     /// All laws.
     pub fn check(&self, now: u64, slack: u64) -> Result<(), String> {
         for (gpu, present) in &self.supply.gpus {
@@ -71,6 +87,7 @@ impl Truth {
         let sum = |what: fn(&Bytes) -> u64| self.bytes.values().map(what).sum::<u64>();
         bound("host memory", sum(|it| it.host), self.supply.host)?;
         bound("NVMe", sum(|it| it.nvme), self.supply.nvme)?;
+        self.counted()?;
         for (job, spec) in &self.jobs {
             let own = self
                 .bytes
@@ -96,7 +113,7 @@ impl Truth {
             }
         }
         for (client, until) in &self.until {
-            if now > until + slack {
+            if now > until.saturating_add(slack) {
                 return Err(format!(
                     "process {} lives although it is deaf since {until}, now {now}",
                     client.0

@@ -83,6 +83,7 @@ pub struct Seen {
     pub stowed: u64,
     pub turns: u64,
     pub demoted: u64,
+    pub late: u64,
     pub ended: BTreeMap<String, u64>,
     pub requeued: u64,
     pub crashes: u64,
@@ -110,6 +111,8 @@ pub struct World {
     pub traces: Option<u64>,
     /// Nobody who has work waits for longer, in ms.
     pub patience: u64,
+    /// NVMe is slow for what is demoted, and jobs are short of their own memory.
+    pub slow: bool,
     /// Processes have no work now and then.
     pub idles: bool,
     /// Processes of jobs that are over, as the workload manager has it.
@@ -148,6 +151,7 @@ impl World {
                 .ok()
                 .and_then(|it| it.parse().ok()),
             patience: 100_000,
+            slow: false,
             idles: true,
             over: BTreeSet::new(),
             journal: Vec::new(),

@@ -208,6 +208,11 @@ impl NodeState {
         self.penalty = self.penalty & 0xf0ff | u16::from(rules.min(MOST_RULES)) << 8;
     }
 
+    /// One more rule is held against the node; the other parts of the penalty stay.
+    pub fn add_rule(&mut self) {
+        self.set_rules(self.rules() + 1);
+    }
+
     /// Sets the cost model's part of the penalty; the others stay.
     pub fn set_cost(&mut self, cost: u8) {
         self.penalty = self.penalty & 0xff00 | u16::from(cost);

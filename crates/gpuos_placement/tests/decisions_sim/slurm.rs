@@ -403,6 +403,7 @@ impl Slurm {
                     node,
                     named: false,
                     weight: node as u64 % 2,
+                    short: false,
                     part,
                 });
             }

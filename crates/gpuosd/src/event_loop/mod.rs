@@ -244,6 +244,11 @@ impl EventLoop {
         self.memory(|memory, on, fx| memory.configured(&config.memory, on, fx));
     }
 
+    /// Reports of steps wait so long for what slurmctld has to say.
+    pub fn answer_within(&mut self, patience: Duration) {
+        self.node.reports.wait_for(patience);
+    }
+
     /// Takes a message. Returns whether the daemon goes on.
     pub fn handle(&mut self, message: Message) -> bool {
         let now = self.now();
@@ -326,6 +331,9 @@ impl EventLoop {
         self.release_overdue();
         if let Some(held) = self.telemetry.held() {
             self.rules(Event::Held(held));
+        }
+        if let Some(short) = self.memory.is_short() {
+            self.rules(Event::Short(short));
         }
         self.rules(Event::Tick);
         self.settings(|settings, on, fx| settings.tick(on, fx));

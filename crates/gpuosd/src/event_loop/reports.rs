@@ -20,7 +20,7 @@ use super::grants;
 use crate::jobs::{JobOnNode, Table};
 use crate::queue::Task;
 
-/// slurmctld is waited for so long: a step waits a little longer than that for its answer.
+/// slurmctld is waited for so long, where nothing else is said: a step waits a little longer than that for its answer.
 const PATIENCE: Duration = Duration::from_millis(1500);
 /// Reports that wait; those beyond are let go as if slurmctld had not answered.
 const MOST: usize = 256;
@@ -57,6 +57,7 @@ pub struct Reports {
     /// What is forbidden, as of gpuos.toml.
     rules: Forbidden,
     waiting: Vec<Report>,
+    patience: Duration,
     /// Jobs of which was said that their records cannot be read.
     unread: BTreeSet<JobId>,
 }
@@ -69,8 +70,14 @@ impl Reports {
             table,
             rules: Forbidden::default(),
             waiting: Vec::new(),
+            patience: PATIENCE,
             unread: BTreeSet::new(),
         }
+    }
+
+    /// slurmctld is waited for so long.
+    pub fn wait_for(&mut self, patience: Duration) {
+        self.patience = patience;
     }
 
     /// Which jobs have which GPUs.
@@ -193,13 +200,14 @@ impl Reports {
     /// When the first of those that wait has waited long enough.
     pub fn held_until(&self) -> Option<Instant> {
         let since = self.waiting.iter().map(|report| report.since);
-        since.min().map(|since| since + PATIENCE)
+        since.min().map(|since| since + self.patience)
     }
 
     /// Those who have waited long enough go on without what slurmctld would have had to say.
     pub fn late(&mut self, now: Now) -> Effects {
         let mut fx = Effects::default();
-        let late = |report: &mut Report| now.at.saturating_duration_since(report.since) >= PATIENCE;
+        let late =
+            |report: &mut Report| now.at.saturating_duration_since(report.since) >= self.patience;
         let reports: Vec<Report> = self.waiting.extract_if(.., late).collect();
         for report in reports {
             self.let_go(report, None, &mut fx);

@@ -57,6 +57,8 @@ pub enum Notice {
 pub struct Nvme {
     /// Bytes that may be lent; 0: none.
     pub bytes: u64,
+    /// The GRES in which the workload manager counts some of it in GiB, and how many bytes that is; empty: it counts none.
+    pub counted: (String, u64),
     /// The socket on which gpuos_mover takes what is parked.
     pub mover: String,
 }

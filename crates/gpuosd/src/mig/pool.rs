@@ -420,6 +420,7 @@ mod tests {
                 slices: GpuSet(bits),
                 shared: GpuSet::EMPTY,
                 memory_mib: 0,
+                others: Vec::new(),
             }],
             ..Job::default()
         }

@@ -182,7 +182,7 @@ impl<'a> Judge<'a> {
         for (at, verdict) in self.book.judge(&new, &in_service).iter().enumerate() {
             match verdict {
                 Verdict::Allowed => {}
-                Verdict::Avoided => states[at].set_rules(1),
+                Verdict::Avoided => states[at].add_rule(),
                 Verdict::LastResort => last_resort.push(at),
                 Verdict::Forbidden => states[at].candidate = false,
             }

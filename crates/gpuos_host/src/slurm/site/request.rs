@@ -25,6 +25,8 @@ pub struct JobRequest {
     pub excluded: Vec<String>,
     /// Nodes that it must use and that this cluster does not have.
     pub missing: Vec<String>,
+    /// Whether its programs may need memory of the host: nodes that are short of it come last then.
+    pub needs_host_memory: bool,
 }
 
 impl JobRequest {
@@ -88,6 +90,7 @@ impl JobRequest {
             features: job.features.clone(),
             excluded: job.excluded_nodes.clone(),
             missing,
+            needs_host_memory: options.needs_host_memory(),
         })
     }
 
@@ -123,7 +126,7 @@ impl JobRequest {
         let present = GpuSet::first(node.gpu_count()).minus(out);
         let whole = node.cpus_allocated == 0 && out.is_empty();
         let idle_enough = !self.request.whole_nodes || whole;
-        NodeState {
+        let mut state = NodeState {
             candidate: node.is_up() && idle_enough && self.allows(node),
             present,
             free: node.gpus_free(self.gres_type.as_deref()),
@@ -136,7 +139,12 @@ impl JobRequest {
             affinity: 0,
             penalty: 0,
             until: 0,
+        };
+        // As in slurmctld.
+        if self.needs_host_memory && node.is_short() {
+            state.add_rule();
         }
+        state
     }
 
     /// Whether the job could use the node if it were idle and up.

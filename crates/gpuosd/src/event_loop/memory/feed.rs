@@ -32,9 +32,11 @@ pub struct Machine {
     order: Order,
     /// What was seen last.
     pub seen: Seen,
+    /// Somebody has looked.
+    looked: bool,
     /// Host memory that may be lent, as far as what others use is known.
     pub lendable: Option<u64>,
-    /// Of each GPU, what others use who ask nobody.
+    /// Of each GPU, what others use who have no lease there.
     pub others: BTreeMap<GpuId, u64>,
     /// What programs were told that they may move over a link for which nobody waits, in bytes a second.
     budgets: BTreeMap<(ClientId, GpuId), u64>,
@@ -104,6 +106,7 @@ impl Memory {
             gpus: gpus.collect(),
             host,
             nvme,
+            nvme_counted: self.nvme.counted.1,
         };
         if now.gpus.is_empty() || now == self.supply {
             return;
@@ -171,7 +174,16 @@ impl Memory {
             self.step(told, on, fx);
         }
         self.machine.seen = seen;
+        self.machine.looked = true;
         self.supply(on, fx);
+    }
+
+    /// Whether slurmctld is to know that the node is short of host memory: where the site has no jobs for which that matters it never is.
+    /// `None`: nobody has looked since the start.
+    pub fn is_short(&self) -> Option<bool> {
+        let config = &self.machine.config;
+        let matters = config.oversubscribe || config.turns > 0;
+        (self.machine.looked).then(|| matters && self.broker.view().pressure)
     }
 
     /// Host memory that programs with leases use, as far as it is known: of a job not more than its control group has, nor than was promised.
@@ -193,16 +205,15 @@ impl Memory {
         parts.sum()
     }
 
-    /// Processes were seen on GPUs: what those use who are no programs of jobs with memory in tiers is not promised to anybody.
+    /// Processes were seen on GPUs: what those use who have no lease there is not promised to anybody. A program that was refused has the
+    /// driver's own memory. Who has a lease may be beyond it for a moment, while it moves, and always is by its context.
     pub fn on_gpus(&mut self, seen: &[Process], on: &Facts<'_>, fx: &mut Effects) {
         let mut others: BTreeMap<GpuId, u64> = BTreeMap::new();
-        let view = self.broker.view();
+        let leases = self.leases();
         for process in seen {
             let client = programs::client(process.pid, process.started);
-            let known = self.holders.contains_key(&client)
-                || view.clients.iter().any(|one| one.client == client);
-            if let (Some(mib), false) = (process.memory_mib, known) {
-                let gpu = GpuId(process.gpu.index() as u32);
+            let gpu = GpuId(process.gpu.index() as u32);
+            if let (Some(mib), false) = (process.memory_mib, leases.contains(&(client, gpu))) {
                 *others.entry(gpu).or_default() += mib << 20;
             }
         }
@@ -213,6 +224,20 @@ impl Memory {
             self.machine.others = others;
             self.supply(on, fx);
         }
+    }
+
+    /// Who has a lease of which GPU, also by a journal of before that the broker has not been given yet.
+    fn leases(&self) -> BTreeSet<(ClientId, GpuId)> {
+        let mut leases = BTreeSet::new();
+        for record in self.restored.iter().flatten() {
+            if let Record::Client(it) = record {
+                leases.extend(it.leases.iter().map(|(gpu, _)| (it.client, *gpu)));
+            }
+        }
+        for it in self.broker.view().clients {
+            leases.extend(it.leases.iter().map(|(gpu, _)| (it.client, *gpu)));
+        }
+        leases
     }
 
     /// Has looked at whom there is now.

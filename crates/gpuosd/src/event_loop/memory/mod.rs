@@ -222,11 +222,14 @@ impl Memory {
             return;
         };
         let share = self.machine.share_of(record);
+        // GRES without a name there is none.
+        let nvme = record.count_on(on.node, &self.nvme.counted.0);
         let spec = JobSpec {
             job: Number(number),
             gpus: gpus.into_iter().map(|(gpu, _)| gpu).collect(),
             hbm_per_gpu: hbm,
             host: record.memory_on(on.node) << 20,
+            nvme: nvme.min(1 << 30) << 30,
             bytes_per_gpu: bytes.unwrap_or(0).saturating_add(SLACK),
             timeslice,
             account: share.map(feed::account),

@@ -188,6 +188,7 @@ fn record(bits: u64, requeue: bool) -> Record {
             slices: GpuSet(bits),
             shared: GpuSet::EMPTY,
             memory_mib: 0,
+            others: Vec::new(),
         }],
         ..Record::default()
     }

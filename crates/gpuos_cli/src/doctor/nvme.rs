@@ -1,0 +1,54 @@
+//! Whether NVMe for what is parked is counted so that no job is started for which there is none.
+
+use std::collections::BTreeMap;
+
+use gpuos_host::slurm::site::Site;
+use gpuos_model::hostlist::compress;
+
+use super::Findings;
+use super::about::{self, About};
+use super::shards::count;
+
+const NAME: About = about::NVME;
+
+/// Says nothing where gpuos.toml names no GRES for it.
+pub fn check(site: &Site, findings: &mut Findings) {
+    let parking = site.config.parking.as_ref();
+    let Some(gres) = parking.and_then(|parking| parking.gres.as_ref()) else {
+        return;
+    };
+    let most = u64::from(gres.gib);
+    let mut right: BTreeMap<u64, Vec<&str>> = BTreeMap::new();
+    let mut wrong = right.clone();
+    for node in &site.nodes {
+        let gib = count(node, &gres.name);
+        let of = if gib > most { &mut wrong } else { &mut right };
+        of.entry(gib).or_default().push(&node.name);
+    }
+    right.remove(&0);
+    if right.is_empty() && wrong.is_empty() {
+        let what = format!(
+            "no node has GRES {}, which nvme-gres in [memory] of gpuos.toml names: jobs with park=nvme are refused",
+            gres.name
+        );
+        let fix = "write it into GresTypes and Gres= of slurm.conf and, with Flags=CountOnly, into gres.conf, or leave nvme-gres out";
+        findings.warn(NAME, what, fix);
+        return;
+    }
+    for (gib, nodes) in &wrong {
+        let what = format!(
+            "{}: {gib} of GRES {}, and gpuosd lends {most} GiB of it: jobs would start for which there is none",
+            compress(nodes.iter().copied()),
+            gres.name
+        );
+        let fix = "lower the count in slurm.conf and gres.conf, or raise nvme-gres-gib and nvme-gib in [memory] of gpuos.toml";
+        findings.warn(NAME, what, fix);
+    }
+    if wrong.is_empty() {
+        let all = right.into_iter();
+        let all: Vec<String> = all
+            .map(|(gib, nodes)| format!("{gib} GiB ({})", compress(nodes)))
+            .collect();
+        findings.ok(NAME, all.join(", "));
+    }
+}
