@@ -178,9 +178,11 @@ fn suspected(cluster: &Cluster) {
     });
     assert_eq!(number, 1, "for nothing else than the suspicion");
     assert!(is(cluster, job, "RUNNING").is_some());
-    let text = health(cluster, &node, &["--audit=50"]);
     let told = format!("job {job} is asked to save: GPU {gpu} is degraded");
-    assert!(text.contains(&told), "{text}");
+    until(cluster, "the audit log", || {
+        let text = health(cluster, &node, &["--audit=50"]);
+        text.contains(&told).then_some(())
+    });
     cluster.cancel(&[job]);
 }
 

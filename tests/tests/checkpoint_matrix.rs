@@ -31,8 +31,8 @@ pub(crate) use victims::{end_all_of, kill, programs as programs_of, slurmstepd};
 
 per_suite!(each_program_survives_each_victim);
 
-/// A job with fewer steps before it may end before it makes another checkpoint: 8 s of steps.
-const ENOUGH: u64 = 160;
+/// A job with fewer steps before it may end before it makes another checkpoint: 12 s of steps, or two fifths of all.
+const ENOUGH: u64 = 240;
 /// Between two looks at jobs.
 const PAUSE: Duration = Duration::from_millis(150);
 const NODES: [&str; 4] = ["n1", "n2", "n3", "n4"];
@@ -256,7 +256,8 @@ impl Matrix {
     /// Whether the last strike is behind a job, it has made a checkpoint since, and will make more.
     fn is_ready(&self, job: &Job, victim: Victim) -> bool {
         let starts = self.starts(job.id);
-        if judge::reached(&starts) + ENOUGH > victim.limit() {
+        let limit = victim.limit();
+        if judge::reached(&starts) + ENOUGH.min(limit * 2 / 5) > limit {
             return false;
         }
         let Some(last) = job.moments.last() else {

@@ -63,8 +63,11 @@ fn jobs_wait_for_the_driver(suite: &Suite) {
         why.contains("held by node n1") && why.contains("it starts when NVIDIA's driver answers"),
         "{why}"
     );
-    let log = fs::read_to_string(cluster.lab.gpuosd_state_dir("n1").join("audit.jsonl"));
-    assert!(log.is_ok_and(|log| log.contains("is requeued and held")));
+    let log = cluster.lab.gpuosd_state_dir("n1").join("audit.jsonl");
+    cluster.until("the audit log", || {
+        let log = fs::read_to_string(&log).unwrap_or_default();
+        log.contains("is requeued and held").then_some(())
+    });
     // Whom an administrator holds stays held.
     let taken = format!("JobId={kept}");
     cluster.update(&[&taken, "AdminComment=ask ann"]);

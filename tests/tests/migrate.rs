@@ -2,7 +2,6 @@
 //! installed but not selected; stepmgr; and an upgrade of Slurm under gpuos.
 
 use std::fs;
-use std::time::Duration;
 
 use gpuos_lab::{Lab, LabError, Select, Suite};
 use gpuos_tests::cluster::LIMIT;
@@ -154,10 +153,7 @@ fn step_manager(suite: &Suite) {
     let options = ["-N2", "--gres=gpu:2", "--ntasks-per-node=1", "--stepmgr"];
     let job = cluster.sbatch(&options, script);
     cluster.wait(job, &["RUNNING"]);
-    let text = cluster
-        .lab
-        .wait_output(job, "end=", Duration::from_secs(20))
-        .expect("writes");
+    let text = cluster.lab.wait_output(job, "end=", LIMIT).expect("writes");
     assert!(
         text.contains("end=0") && text.contains("step=1 gpus=0,1"),
         "{text}"

@@ -6,6 +6,7 @@ use std::process::Command;
 
 use gpuos_config::access::Forbidden;
 use gpuos_config::gpuos_toml::CheckpointConfig;
+use gpuos_core::wire::CheckpointRequest;
 use tempfile::TempDir;
 
 use crate::one::*;
@@ -70,15 +71,34 @@ fn uid() -> u32 {
     owner().0
 }
 
-/// A job with a checkpoint.
+/// A job with a checkpoint, and one wanted each second.
 fn begun(mover: &Mover, job: u32, nonce: u64) -> (Rank, u32) {
-    mover.runs(record(job, uid()));
-    let folder = mover.step(job, uid(), "1s").unwrap();
-    let (rank, told) = Rank::join(&folder, uid(), nonce);
-    assert_eq!(told, "new");
+    let rank = joined(mover, job, nonce, "1s");
     let (number, outcome) = rank.checkpoint(b"good");
     assert_eq!(outcome, Ok(()));
     (rank, number)
+}
+
+fn joined(mover: &Mover, job: u32, nonce: u64, asked: &str) -> Rank {
+    mover.runs(record(job, uid()));
+    let folder = mover.step(job, uid(), asked).unwrap();
+    let (rank, told) = Rank::join(&folder, uid(), nonce);
+    assert_eq!(told, "new");
+    rank
+}
+
+/// Somebody asks for a checkpoint of job 1.
+fn now(mover: &Mover) {
+    mover.ask(root(), CheckpointRequest::Now { job: 1.into() });
+}
+
+/// Saves what is asked for. What the program was told by is removed then, and leaves no more room on the disk later.
+fn saved(rank: &Rank, bytes: &[u8]) -> u32 {
+    let (number, outcome) = rank.checkpoint(bytes);
+    assert_eq!(outcome, Ok(()));
+    let there = || ["request", &number.to_string()].map(|name| rank.folder.join(name).exists());
+    until("it is removed", || (there() == [false; 2]).then_some(()));
+    number
 }
 
 /// What the next start of the program begins from.
@@ -112,10 +132,8 @@ fn a_store_that_is_full() {
         let (failed, outcome) = rank.checkpoint(&[7; 4096]);
         let why = outcome.unwrap_err();
         assert!(failed > number && why.contains("free"), "{why}");
-        let shown = until("the failure is shown", || {
-            let shown = mover.shown(1);
-            let told = shown.failures.iter().any(|text| text.contains(&why[..30]));
-            told.then_some(shown)
+        let shown = mover.until_shown(1, "the failure is shown", |shown| {
+            shown.failures.iter().any(|text| text.contains(&why[..30]))
         });
         assert!(
             shown
@@ -136,7 +154,10 @@ fn a_store_that_becomes_read_only() {
     let Some(disks) = Disks::new(40) else { return };
     let mover = disks.mover();
     let (rank, number) = begun(&mover, 1, 1);
-    assert!(disks.mount("store", &["-o", "remount,ro"]));
+    // While somebody writes there, the kernel refuses it.
+    until("the store is read-only", || {
+        disks.mount("store", &["-o", "remount,ro"]).then_some(())
+    });
     let (_, outcome) = rank.checkpoint(b"bad");
     let why = outcome.unwrap_err();
     assert!(why.to_lowercase().contains("read-only"), "{why}");
@@ -172,8 +193,11 @@ fn a_store_that_is_unmounted_is_still_the_one_that_was_opened() {
 fn a_disk_of_the_jobs_folders_that_is_full() {
     let Some(disks) = Disks::new(40) else { return };
     let mover = disks.mover();
-    let (rank, number) = begun(&mover, 1, 1);
+    let rank = joined(&mover, 1, 1, "1h");
+    now(&mover);
+    let number = saved(&rank, b"good");
     let filling = fill(&disks.at("jobs"), 0);
+    now(&mover);
     // It is wanted, and the program cannot be told.
     let wanted = || {
         mover
@@ -191,8 +215,7 @@ fn a_disk_of_the_jobs_folders_that_is_full() {
             .any(|kept| kept.number == number && kept.committed)
     );
     fs::remove_file(filling).unwrap();
-    assert_eq!(rank.asked(), making.number);
-    assert_eq!(rank.checkpoint(b"better").1, Ok(()));
+    assert_eq!(saved(&rank, b"better"), making.number);
     // Nor could the next start of the program get its files back.
     let filling = fill(&disks.at("jobs"), 0);
     let (_, told) = Rank::join_where_full(&rank, 2, &filling);

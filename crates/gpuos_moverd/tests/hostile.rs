@@ -3,12 +3,14 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, chown};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::thread;
 use std::time::Duration;
 
 use rustix::fs::{CWD, FileType, Mode, mknodat};
+use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::support::*;
 
@@ -128,19 +130,21 @@ fn more_names_than_ranks_can_be() {
     assert_eq!(base.left().len(), 0);
 }
 
-/// A process of the user's that goes on until it is dropped.
+/// A process of the user's that goes on until it is dropped, with what it starts.
 struct Busy(Child);
 
 impl Busy {
     fn start(at: &Path, script: &str) -> Busy {
         let mut command = shell(at, script);
-        Busy(command.stderr(Stdio::null()).spawn().unwrap())
+        command.process_group(0).stderr(Stdio::null());
+        Busy(command.spawn().unwrap())
     }
 }
 
 impl Drop for Busy {
     fn drop(&mut self) {
-        let _ = self.0.kill();
+        let group = Pid::from_child(&self.0);
+        let _ = kill_process_group(group, Signal::KILL);
         let _ = self.0.wait();
     }
 }

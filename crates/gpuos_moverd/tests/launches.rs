@@ -88,8 +88,9 @@ fn a_later_step_goes_on_from_the_checkpoint_of_an_earlier_one() {
     base.has(3, &[NODE]);
     let folder = base.launch(3, 2).unwrap();
     let (rank, told) = Rank::join(&folder, uid(), 2);
-    let shown = base.mover.shown(7);
-    assert_eq!((shown.start, shown.phase), (2, CheckpointPhase::Running));
+    base.mover.until_shown(7, "the second start runs", |shown| {
+        (shown.start, shown.phase) == (2, CheckpointPhase::Running)
+    });
     let newest = told.strip_prefix("restore ").expect(&told);
     assert!(newest.parse::<u32>().unwrap() >= number, "{told}");
     assert_eq!(fs::read(rank.restored().join("state")).unwrap(), b"state");

@@ -155,11 +155,9 @@ fn what_is_over_the_quota_is_refused_and_the_last_good_one_stays() {
     ] {
         assert!(why.contains(&part), "{part}: {why}");
     }
-    let shown = mover.shown(1);
-    assert!(
-        shown.failures.iter().any(|text| text.contains("1.0 GiB")),
-        "{shown:?}"
-    );
+    let shown = mover.until_shown(1, "the failure is shown", |shown| {
+        shown.failures.iter().any(|text| text.contains("1.0 GiB"))
+    });
     assert_eq!(shown.phase, CheckpointPhase::Running);
     let kept = shown.checkpoints.iter().map(|kept| kept.number).max();
     assert_eq!(kept, Some(same));

@@ -2,8 +2,10 @@
 //! memory, and a program that is played by the test.
 
 use std::fs;
+use std::net::TcpListener;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -14,6 +16,7 @@ use gpuos_core::step::StepId;
 use gpuos_core::wire::{CheckpointJob, CheckpointRequest, Peer, Reply, Request};
 use gpuos_host::munge::{self, Credentials, Opened};
 use gpuos_host::socket::RequestHandler;
+use gpuos_link::tcp::Listener;
 use gpuos_moverd::domains::FailureDomains;
 use gpuos_moverd::folder::Trash;
 use gpuos_moverd::handler::Handler;
@@ -158,6 +161,16 @@ impl Mover {
         }
     }
 
+    /// Waits until a job stands so: its thread shows that after what it has done.
+    pub fn until_shown(
+        &self,
+        job: u32,
+        what: &str,
+        so: impl Fn(&CheckpointJob) -> bool,
+    ) -> CheckpointJob {
+        until(what, || Some(self.shown(job)).filter(&so))
+    }
+
     /// How a job stands, for root.
     pub fn shown(&self, job: u32) -> CheckpointJob {
         let job = Some(job.into());
@@ -186,9 +199,39 @@ pub fn until<T>(what: &str, mut done: impl FnMut() -> Option<T>) -> T {
     }
 }
 
+/// A port on which nobody listens, below those that the kernel gives to who names none, and no two tests of this program the same.
+pub fn port() -> u16 {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let first = (std::process::id() % 1000) as u16 * 10;
+    until("a free port", || {
+        let nth = first + NEXT.fetch_add(1, Ordering::Relaxed);
+        let port = 21_000 + nth % 10_000;
+        TcpListener::bind(("127.0.0.1", port)).ok().map(|_| port)
+    })
+}
+
+/// The mover of a node takes connections. A child that another test starts just now has the port as well, until it runs its program.
+pub fn listens(network: &Network, node: &str, jobs: &Arc<Jobs>) -> Listener {
+    until("the port of the mover", || {
+        network.listen(node, jobs.clone()).ok()
+    })
+}
+
 pub fn line(path: PathBuf) -> Option<String> {
     let text = fs::read_to_string(path).ok()?;
     text.lines().next().map(str::to_string)
+}
+
+/// The number of what is asked for in the folder of a job.
+pub fn asked(folder: &Path) -> Option<u32> {
+    let number = |name: &str| -> Option<u32> {
+        let text = line(folder.join(name))?;
+        text.split(' ').next()?.parse().ok()
+    };
+    // A request can still be there when what it asked for has ended: it is read first.
+    let asked = number("request");
+    let ended = number("failed").max(number("commit"));
+    asked.filter(|_| asked > ended)
 }
 
 /// A program of one rank.
@@ -215,8 +258,10 @@ impl Rank {
     /// The same where the disk is full, until the answer is due: it is told when there is room again.
     pub fn join_where_full(earlier: &Rank, nonce: u64, filling: &Path) -> (Rank, String) {
         let waits = filling.to_path_buf();
+        // The answer is begun, and cannot be written.
+        let begun = earlier.folder.join(format!(".start.0.{nonce}"));
         let free = std::thread::spawn(move || {
-            std::thread::sleep(Duration::from_secs(3));
+            until("the answer is begun", || begun.exists().then_some(()));
             fs::remove_file(waits).unwrap();
         });
         let joined = Rank::join(&earlier.folder, earlier.uid, nonce);
@@ -245,15 +290,7 @@ impl Rank {
 
     /// Waits for a request; its number.
     pub fn asked(&self) -> u32 {
-        until("a request", || {
-            let number = |name: &str| -> Option<u32> {
-                let text = line(self.folder.join(name))?;
-                text.split(' ').next()?.parse().ok()
-            };
-            // A request can still be there when what it asked for has ended.
-            let ended = number("failed").max(number("commit"));
-            number("request").filter(|asked| Some(*asked) > ended)
-        })
+        until("a request", || asked(&self.folder))
     }
 
     /// Saves for it.

@@ -49,17 +49,26 @@ fn marks(shown: &CheckpointJob) -> Vec<(u32, String)> {
     text.collect()
 }
 
-/// All files below a folder, by their paths.
-fn tree(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+/// All files below a folder, by their paths; `None`: one went meanwhile.
+fn seen(folder: &Path) -> Option<BTreeMap<PathBuf, Vec<u8>>> {
     let mut all = BTreeMap::new();
     let mut open = vec![folder.to_path_buf()];
     while let Some(path) = open.pop() {
         match fs::read_dir(&path) {
-            Ok(entries) => open.extend(entries.map(|entry| entry.unwrap().path())),
-            Err(_) => drop(all.insert(path.clone(), fs::read(&path).unwrap())),
+            Ok(entries) => open.extend(entries.flatten().map(|entry| entry.path())),
+            Err(_) => drop(all.insert(path.clone(), fs::read(&path).ok()?)),
         }
     }
-    all
+    Some(all)
+}
+
+/// The same once nobody works there any more.
+fn tree(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    until("nothing changes there", || {
+        let before = seen(folder)?;
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        (seen(folder)? == before).then_some(before)
+    })
 }
 
 /// Makes a checkpoint of a program in which nothing changes while it is asked for.
@@ -119,16 +128,15 @@ fn what_a_rank_refuses_is_marked_and_the_one_before_is_taken_and_at_last_none() 
     let (rank, told) = Rank::join(&folder, uid(), 3);
     assert_eq!(told, format!("restore {first}"));
     assert_eq!(fs::read(rank.restored().join("state")).unwrap(), b"one");
-    let shown = mover.shown(1);
+    let shown = mover.until_shown(1, "it is told from which one it went on", |shown| {
+        shown.restored == Some(first)
+    });
     assert_eq!(
         marks(&shown),
         [(second, "0 n1 no layer 7 [31m".to_string())]
     );
     let passed = format!("checkpoint {second}: rank 0 on n1 could not load it and has refused it");
     assert_eq!(shown.passed_over, [passed]);
-    until("it is told from which one it went on", || {
-        (mover.shown(1).restored == Some(first)).then_some(())
-    });
     assert!(!folder.join("ranks/refused.0.2").exists(), "it is removed");
     // The mark survives the run and the mover.
     drop(rank);

@@ -4,6 +4,8 @@ use std::fs;
 use std::os::unix::fs::{chown, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{
     CWD, FileType, IFlags, Mode, OFlags, ioctl_setflags, mkdirat, mknodat, open, openat,
@@ -158,7 +160,14 @@ impl Mounted {
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        let _ = Command::new("umount").arg(&self.0).status();
+        // A child that another test starts just now may have something there open, until it runs its program.
+        let begun = Instant::now();
+        let unmounted = || Command::new("umount").arg(&self.0).status();
+        while unmounted().is_ok_and(|status| !status.success())
+            && begun.elapsed() < Duration::from_secs(20)
+        {
+            sleep(Duration::from_millis(20));
+        }
     }
 }
 

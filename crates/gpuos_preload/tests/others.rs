@@ -94,7 +94,9 @@ fn a_setuid_program_runs_without_it() {
     let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     std::fs::set_permissions(folder.path(), open).unwrap();
     let program = folder.path().join("cat");
-    std::fs::copy("/bin/cat", &program).unwrap();
+    // Another process writes it: what a thread beside this one starts meanwhile would have it open, and it could not be run.
+    let copied = Command::new("cp").arg("/bin/cat").arg(&program).status();
+    assert!(copied.unwrap().success());
     let maps = |mode: u32| {
         std::os::unix::fs::chown(&program, Some(65534), None).unwrap();
         let mode = std::os::unix::fs::PermissionsExt::from_mode(mode);

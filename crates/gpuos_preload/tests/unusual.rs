@@ -150,7 +150,7 @@ fn a_child_of_fork_has_no_driver_and_its_parent_goes_on() {
                 if child == 0 {
                     // One that waits for a lock or the gate waits for ever.
                     // SAFETY: the signal ends the child.
-                    unsafe { libc::alarm(10) };
+                    unsafe { libc::alarm(30) };
                     let codes = [
                         call(calls[0], &[0]),
                         call(calls[1], &[first, 4 * MIB]),

@@ -87,10 +87,10 @@ with checkpoint.session(broadcast=lambda value: ({told} or value[0], 2)) as ckpt
     assert_eq!(count(&mover, 1), Some(0));
 }
 
-/// The training loop of the examples, with so many ranks, each up to its end or until the caller ends it.
+/// The training loop of the examples, with so many ranks, each up to its end or until the caller ends it: then it is one with a pause in each step.
 fn train(
     command: impl Fn() -> Command,
-    ranks: u16,
+    (ranks, pause): (u16, &str),
     mover: Option<&Mover>,
     meet: &Path,
 ) -> Vec<Child> {
@@ -98,7 +98,7 @@ fn train(
         let mut command = command();
         command
             .arg(root().join("examples/checkpoint/train.py"))
-            .args(["100", "0.02"])
+            .args(["300", pause])
             .env("INIT_METHOD", format!("file://{}", meet.display()))
             .env("RANK", rank.to_string())
             .env("WORLD_SIZE", ranks.to_string())
@@ -134,16 +134,18 @@ fn ends_with_the_same_parameters(command: impl Fn() -> Command, ranks: u16) {
         out.iter().map(of).collect()
     };
     let meet = |name: &str| folder.path().join(name);
-    let undisturbed = ended(train(&command, ranks, None, &meet("undisturbed")));
+    let undisturbed = train(&command, (ranks, "0"), None, &meet("undisturbed"));
+    let undisturbed = ended(undisturbed);
     let mover = Mover::start();
-    let mut programs = train(&command, ranks, Some(&mover), &meet("first"));
+    // It goes on for as long as any machine needs to ask for a checkpoint.
+    let mut programs = train(&command, (ranks, "0.2"), Some(&mover), &meet("first"));
     mover.ended(mover.ask("interval")).expect("committed");
     for program in &mut programs {
         program.kill().expect("it ran");
         program.wait().expect("ends");
     }
     mover.restart();
-    let again = ended(train(&command, ranks, Some(&mover), &meet("again")));
+    let again = ended(train(&command, (ranks, "0"), Some(&mover), &meet("again")));
     for out in &again {
         assert!(out.starts_with("restored checkpoint 1 at "), "{out}");
     }

@@ -199,6 +199,7 @@ fn ports(
         mps: Arc::new(Runner {
             command: String::new(),
             folder: folder.join("mps"),
+            patience: Duration::default(),
             proc: Proc::at("/proc"),
             to: Sink::of(&sync_channel::<Message>(1).0),
         }),

@@ -12,8 +12,6 @@ use crate::isolation::{audited, findings, of_job, record};
 use crate::site::{Daemon, Site};
 
 const BATCH: u32 = StepId::BATCH;
-/// The last of a step's 2 s of patience is for the way back.
-const PATIENCE: Duration = Duration::from_millis(1900);
 
 /// A job that runs here without GPUs.
 fn job_without(site: &Site, id: u32) {
@@ -120,17 +118,24 @@ fn nothing_is_done_to_gpus_that_slurm_has_not_given() {
     site.until("the audit log", told);
 }
 
+/// So many lines one user may cause at most since then: sixty at once, and one every other second.
+pub fn most_lines(since: Instant) -> usize {
+    61 + since.elapsed().as_secs() as usize / 2
+}
+
 #[test]
 fn lines_about_claims_of_one_user_do_not_fill_the_audit_log() {
     let site = Site::new();
     job_without(&site, 8);
     let daemon = site.start();
     daemon.ready();
+    let begun = Instant::now();
     for step in 0..100 {
         start(&daemon, 8, step, &[3], cap(200));
     }
-    let lines = audited(&site, "the environment names GPU 3");
-    assert!((1..=90).contains(&lines), "{lines}");
+    let count = || audited(&site, "the environment names GPU 3");
+    let lines = site.until("a line", || Some(count()).filter(|lines| *lines > 0));
+    assert!(lines <= most_lines(begun), "{lines}");
 }
 
 #[test]
@@ -164,19 +169,20 @@ fn while_slurmctld_is_away_nothing_is_done_and_what_is_its_jobs_comes_later() {
 fn a_slurmctld_that_answers_late_is_not_waited_for() {
     let site = Site::new();
     site.job(7, "2");
-    let daemon = site.start();
+    let daemon = site.start_with(&["--answer-within", "1500"]);
     daemon.ready();
     site.until("a look", || daemon.status().jobs.first().map(|_| ()));
     job_without(&site, 8);
     site.job(9, "5");
-    // A second for each of its commands.
-    site.set_slurm("slow", "");
+    // Seconds for each of its commands.
+    site.set_slurm("slow", "12");
     for job in [8, 9] {
         let asked = Instant::now();
         let told = start(&daemon, job, 0, &[5], cap(300));
-        assert!(asked.elapsed() < PATIENCE, "{:?}", asked.elapsed());
+        assert!(asked.elapsed().as_secs() < 11, "{:?}", asked.elapsed());
         assert!(told[0].contains("does not say which GPUs"), "{told:?}");
     }
+    fs::remove_file(site.path("slurm/slow")).unwrap();
     site.until("its cap", || (set(&site)[5].0 == 300).then_some(()));
     assert_eq!(daemon.status().gpus[5].jobs, [9.into()]);
 }

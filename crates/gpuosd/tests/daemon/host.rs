@@ -107,7 +107,7 @@ fn uncorrected_errors_of_memory_drain_the_node() {
         "{}",
         site.slurm("reason")
     );
-    assert!(daemon.status().node_drained.is_some());
+    site.until("it is told", || daemon.status().node_drained);
 }
 
 /// Writes records into the kernel's log.
@@ -224,13 +224,10 @@ fn while_the_library_is_silent_the_log_counts() {
     site.until("the requeue", || {
         site.slurm("log").contains("scontrol requeue").then_some(())
     });
-    assert!(site.slurm("reason").contains("fallen off the bus"));
-    assert!(
-        audited(
-            &site,
-            "from the kernel's log: NVIDIA's library does not answer"
-        ) > 0
-    );
+    let reason = || site.slurm("reason").contains("fallen off the bus");
+    site.until("the reason", || reason().then_some(()));
+    let told = "from the kernel's log: NVIDIA's library does not answer";
+    site.until("the audit log", || (audited(&site, told) > 0).then_some(()));
 }
 
 #[test]

@@ -238,10 +238,8 @@ fn a_watched_job_that_does_not_compute_is_requeued_and_others_are_left() {
             .contains("scontrol requeue incomplete 7")
             .then_some(())
     });
-    assert!(audited(
-        &daemon,
-        "a job that asked to be watched does not compute"
-    ));
+    let why = "a job that asked to be watched does not compute";
+    site.until("the audit log", || audited(&daemon, why).then_some(()));
     // Job 8 has been idle on one GPU for as long by now, and job 9 altogether.
     let log = site.slurm("log");
     assert!(

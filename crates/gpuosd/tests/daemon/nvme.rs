@@ -30,13 +30,17 @@ fn parks_for_a_test() {
         rate_mib: 0,
     };
     let run = folder.join("run");
-    let socket = memory_socket(&run.join(MOVER).to_string_lossy());
     let leases = Box::new(Gpuosd::at(run.join(NAME)));
     let processes = Box::new(Proc::at(folder.join("proc")));
-    parked::start(&place, Path::new(&socket), leases, processes).unwrap();
+    parked::start(&place, &socket(&run), leases, processes).unwrap();
     loop {
         std::thread::park();
     }
+}
+
+/// Where programs find it.
+fn socket(run: &Path) -> PathBuf {
+    memory_socket(&run.join(MOVER).to_string_lossy()).into()
 }
 
 struct Mover(Child);
@@ -45,7 +49,10 @@ impl Mover {
     fn start(site: &Site) -> Mover {
         let mut mover = Command::new(std::env::current_exe().unwrap());
         mover.args(["--exact", "nvme::parks_for_a_test", "--nocapture"]);
-        Mover(mover.env(FOLDER, site.path("")).spawn().unwrap())
+        let mover = Mover(mover.env(FOLDER, site.path("")).spawn().unwrap());
+        let socket = socket(&site.path("run"));
+        site.until("its socket", || socket.exists().then_some(()));
+        mover
     }
 }
 
@@ -95,10 +102,15 @@ fn two_programs_take_turns_although_host_memory_has_no_room_for_either() {
     let a = Program::start(&site, &daemon, 7);
     let b = Program::start(&site, &daemon, 8);
     let mut seen = 0;
-    site.until("turns of both", || {
-        seen = seen.max(on_nvme(&site).len());
-        (parks(&a, &daemon) >= 2 && parks(&b, &daemon) >= 2).then_some(())
-    });
+    // Each is waited for by itself: on a machine with much else to do a turn takes long.
+    for turns in [1, 2] {
+        for program in [&a, &b] {
+            site.until("turns of both", || {
+                seen = seen.max(on_nvme(&site).len());
+                (parks(program, &daemon) >= turns).then_some(())
+            });
+        }
+    }
     let memory = status(&daemon);
     assert_eq!(memory.nvme.present, 200 * GIB);
     // What they asked for, with room for moves, less the host memory of their jobs.
@@ -177,11 +189,8 @@ fn without_a_mover_a_program_is_told_why_it_is_ended() {
     let ended = site.until("the one that cannot be parked is ended", || {
         (0..2).find(|at| !programs[*at].lives())
     });
-    assert!(
-        site.log().contains("could not be written to NVMe"),
-        "{}",
-        site.log()
-    );
+    let told = || site.log().contains("could not be written to NVMe");
+    site.until("why", || told().then_some(()));
     programs[ended].forget();
     let [a, b] = programs;
     let other = if ended == 0 { b } else { a };

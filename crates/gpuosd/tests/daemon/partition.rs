@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use gpuos_core::peers::HOLD_MS;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-use crate::program::JOBS;
+use crate::program::{JOBS, program};
 use crate::site::{Daemon, Site};
 
 const NODES: [&str; 4] = ["n1", "n2", "n3", "n4"];
@@ -270,7 +270,7 @@ fn of_a_network_that_is_cut_one_half_at_most_asks_slurmctld_and_all_is_well_afte
                 .replace("OWN", node)
                 .replace("CTL", slurmctld.0.to_str().unwrap());
             for name in ["scontrol", "squeue"] {
-                fs::write(site.path(name), &script).unwrap();
+                program(&site.path(name), &script);
             }
             let mut command = Command::new("ip");
             command.args([

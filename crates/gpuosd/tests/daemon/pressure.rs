@@ -7,8 +7,8 @@ use gpuos_core::wire::MemoryPressureStatus;
 use gpuos_memory::protocol::{Figures, FromProgram, Short, ToProgram};
 
 use crate::isolation::audited;
-use crate::memory_program::{Program, job, start, status, step};
-use crate::site::{Daemon, Site};
+use crate::memory_program::{CARD, Program, job, start, status, step};
+use crate::site::{Daemon, Site, put};
 use crate::turns;
 
 const GIB: u64 = 1 << 30;
@@ -21,17 +21,17 @@ fn host(site: &Site, available: u64, stalled: &str) {
         KIB / 100 * available
     );
     fs::create_dir_all(site.path("proc/pressure")).unwrap();
-    fs::write(site.path("proc/meminfo"), meminfo).unwrap();
     let psi = format!("full avg10={stalled} avg60=0.00 avg300=0.00 total=1\n");
-    fs::write(site.path("proc/pressure/memory"), psi).unwrap();
+    put(&site.path("proc/pressure/memory"), &psi);
+    put(&site.path("proc/meminfo"), &meminfo);
 }
 
 /// What the control group of a job says: its limit and what it uses, in GiB.
 fn group(site: &Site, job: u32, limit: u64, used: u64) {
     let folder = site.path(&format!("cgroup/system.slice/slurmstepd.scope/job_{job}"));
     fs::create_dir_all(&folder).unwrap();
-    fs::write(folder.join("memory.max"), format!("{}\n", limit * GIB)).unwrap();
-    fs::write(folder.join("memory.current"), format!("{}\n", used * GIB)).unwrap();
+    put(&folder.join("memory.max"), &format!("{}\n", limit * GIB));
+    put(&folder.join("memory.current"), &format!("{}\n", used * GIB));
 }
 
 /// The job is in this account, and may be requeued or not.
@@ -84,21 +84,55 @@ fn a_node_that_is_short_has_programs_told_and_the_lowest_job_requeued() {
         log.contains("scontrol requeue incomplete 8").then_some(())
     });
     assert!(!site.slurm("log").contains("scontrol requeue incomplete 7"));
-    assert_eq!(
-        audited(&site, "requeued: the node ran out of host memory"),
-        1
-    );
     // Slurm ends its processes.
     low.kill();
     host(&site, 50, "0.00");
     assert_eq!(high.told(), Some(ToProgram::Pressure(Short::Calm)));
     assert_eq!(pressure(&daemon).step, "calm");
+    let why = "requeued: the node ran out of host memory";
+    site.until("the audit log", || (audited(&site, why) == 1).then_some(()));
     // Time that is lost counts as well.
     host(&site, 50, "12.00");
     assert_eq!(high.told(), Some(ToProgram::Pressure(Short::Node)));
     let now = pressure(&daemon);
     assert_eq!(now.stalled, Some(120));
     assert!(now.available.is_some_and(|bytes| bytes > 200 * GIB));
+}
+
+/// slurmctld is told when it begins by the higher mark and when it ends by the lower one, and of nothing between them.
+#[test]
+fn slurmctld_is_told_that_a_node_is_short_where_jobs_could_need_its_memory() {
+    let site = Site::new();
+    let marks = "[memory]\npressure-begins = 90\npressure-ends = 80\n";
+    fs::write(site.path("gpuos.toml"), marks).unwrap();
+    let daemon = start(&site);
+    host(&site, 5, "0.00");
+    site.until("it is short", || {
+        (pressure(&daemon).step != "calm").then_some(())
+    });
+    assert_eq!(
+        site.slurm("extra"),
+        "rack=7",
+        "no job can have memory there"
+    );
+    let on = format!("{marks}oversubscribe = true\n");
+    fs::write(site.path("gpuos.toml"), on).unwrap();
+    daemon.ask(&gpuos_core::wire::Request::Reload).unwrap();
+    let short = "rack=7 [gpuos:1 short=host]";
+    site.until("the word", || (site.slurm("extra") == short).then_some(()));
+    // Between the marks it stays.
+    let available = || pressure(&daemon).available.unwrap() / GIB;
+    host(&site, 15, "0.00");
+    site.until("the look", || (available() == 76).then_some(()));
+    assert_ne!(pressure(&daemon).step, "calm");
+    assert_eq!(site.slurm("extra"), short);
+    host(&site, 30, "0.00");
+    site.until("its end", || {
+        (site.slurm("extra") == "rack=7").then_some(())
+    });
+    assert_eq!(pressure(&daemon).step, "calm");
+    let told = site.slurm("log").matches(" Extra=").count();
+    assert_eq!(told, 2);
 }
 
 #[test]
@@ -232,6 +266,52 @@ fn works_and_listens_for_a_test() {
     });
 }
 
+/// A process has so many MiB of a GPU by what NVIDIA's library shows.
+fn uses(site: &Site, gpu: usize, pid: u32, mib: u64) {
+    site.change(gpu, |gpu| {
+        let at = |pid| gpu.processes.iter().rposition(|one| one.pid == pid);
+        // Its own place, or a free one.
+        let place = at(pid).or(at(0)).unwrap();
+        let one = &mut gpu.processes[place];
+        (one.pid, one.memory_mib) = (pid, mib);
+        one.gpu_instance = nvidia_ml::state::NO_INSTANCE;
+        one.compute_instance = nvidia_ml::state::NO_INSTANCE;
+    });
+}
+
+#[test]
+fn what_a_refused_program_has_of_the_driver_is_promised_to_nobody() {
+    let site = Site::new();
+    job(&site, 7, "2-3", "30G");
+    let daemon = start(&site);
+    step(&daemon, 7, &[2, 3], 120 * GIB, false);
+    // One that is given a part of one GPU and nothing of another, as its job's memory has no room for so much.
+    let mut refused = Program::start(&site, &daemon, 7);
+    let (part, ..) = refused.ask(3, 20 * GIB).unwrap();
+    assert_eq!(part, 20 * GIB);
+    assert!(refused.ask_again(2, 120 * GIB).is_err());
+    for gpu in [2, 3] {
+        uses(&site, gpu, refused.child.id(), 40 << 10);
+    }
+    let others = |bytes: u64| {
+        site.until("what others use", || {
+            (status(&daemon).gpus[2].others == bytes).then_some(())
+        });
+        // There it has a lease.
+        assert_eq!(status(&daemon).gpus[3].others, 0);
+    };
+    others(40 * GIB);
+    let mut program = Program::start(&site, &daemon, 7);
+    let (hbm, host, ..) = program.ask(2, 60 * GIB).unwrap();
+    assert_eq!(hbm, CARD - 40 * GIB);
+    assert!(host >= 60 * GIB - hbm);
+    // Its own is beyond its lease by a context, and while it moves.
+    uses(&site, 2, program.child.id(), 45 << 10);
+    uses(&site, 2, refused.child.id(), 41 << 10);
+    others(41 * GIB);
+    assert_eq!(status(&daemon).gpus[2].hbm.present, CARD - 41 * GIB);
+}
+
 #[test]
 fn a_real_program_gives_what_others_take_is_told_and_is_requeued() {
     let site = Site::new();
@@ -244,13 +324,7 @@ fn a_real_program_gives_what_others_take_is_told_and_is_requeued() {
     let here = |what: &str, done: &dyn Fn() -> bool| site.until(what, || done().then_some(()));
     here("rounds", &|| program.rounds() > 1);
     // A process that asks nobody fills the card: what the program has there goes to host memory, and it works on.
-    site.change(2, |gpu| {
-        let free = gpu.processes.iter_mut().rev().find(|one| one.pid == 0);
-        let one = free.unwrap();
-        (one.pid, one.memory_mib) = (4_000_000, 81_559);
-        one.gpu_instance = nvidia_ml::state::NO_INSTANCE;
-        one.compute_instance = nvidia_ml::state::NO_INSTANCE;
-    });
+    uses(&site, 2, 4_000_000, 81_559);
     crate::isolation::record(&site, 4_000_000, 0, "other", "/system.slice/other.service");
     let bytes = turns::PARTS * turns::PART;
     here("what has left the GPU", &|| {

@@ -182,6 +182,7 @@ fn shown(id: u32, job: &Running) -> Job {
             slices: GpuSet::EMPTY,
             shared: GpuSet::EMPTY,
             memory_mib: 0,
+            others: Vec::new(),
         }],
         ..Job::default()
     }
@@ -290,6 +291,7 @@ impl World {
             mps: Arc::new(Runner {
                 command: String::new(),
                 folder: self.folder.path().join("mps"),
+                patience: Duration::default(),
                 proc: Proc::at("/proc"),
                 to: Sink::of(&sync_channel::<Message>(1).0),
             }),
