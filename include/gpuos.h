@@ -289,7 +289,7 @@ int gpuos_mem_written(gpuos_mem *mem, gpuos_object object, uint64_t since, uint6
  * brought into GPU memory: bytes are read where they are, after the work that was given before they were released, and what was never written is a hole. Where the
  * file system can have files share bytes (XFS, Btrfs), what nobody has written since the last save is shared with its files, which stay open for that; it takes
  * their room as long. What is held for writing meanwhile is saved as it is at some moment, and is written again by the next save. Of objects of mapped
- * files the size alone is saved. After an error the files that were made are gone, and nothing counts as saved by this call. `flags`: 0. 0 or an error. */
+ * files the size alone is saved. An object that is freed meanwhile is an error. After an error the files that were made are gone, and nothing counts as saved by this call. `flags`: 0. 0 or an error. */
 int gpuos_mem_save(gpuos_mem *mem, const char *folder, unsigned flags);
 
 /* Loads all registered objects from a folder into which gpuos_mem_save has saved them, by way of GPU memory, as gpuos_mem_write does. What was saved and what is

@@ -118,7 +118,7 @@ pub mod refused {
                    [memory] of gpuos.toml and that GRES in slurm.conf";
         /// More than any node with shards has of that GRES.
         pub fn nvme_misfit(needed, gres, largest) on "--gpuos-share" =
-            "what is parked needs {needed} GiB of NVMe, and no node with shards has more than {largest} in GRES {gres}",
+            "what is parked needs {needed} GiB of NVMe, and of GRES {gres} no node with shards has more than {largest} of which gpuosd lends them",
             write "a smaller mem=, or no park= and --mem=SIZE: what is parked lies in the host's memory then";
         /// `[checkpoint]` of gpuos.toml does not turn checkpoints on.
         pub fn no_checkpoints() on "--gpuos-checkpoint" =

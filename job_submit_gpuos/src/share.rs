@@ -89,18 +89,22 @@ pub fn with_nvme(
     release: Release,
 ) -> Result<Chosen, Refusal> {
     let gib = share.nvme_gib();
-    if gib == 0 {
-        return Ok(chosen);
-    }
-    let gres = gres.ok_or_else(|| refused::nvme_is_not_counted(share))?;
+    let gres = match (gres, gib) {
+        (Some(gres), _) if share.in_turns_mib().is_some() => gres,
+        (_, 0) => return Ok(chosen),
+        _ => return Err(refused::nvme_is_not_counted(share).into()),
+    };
     let named = |text: &str| {
         let asked = parse_gres("gres", text).unwrap_or_default();
         asked.iter().any(|it| it.name == gres)
     };
     if shape.gres_forms().any(named) {
-        let (beside, undo) = (format!("GRES {gres}"), "leave park=nvme out".to_owned());
-        let why = "for it asks for as much as it needs of that itself";
+        let (beside, undo) = (format!("GRES {gres}"), "park=nvme asks for it".to_owned());
+        let why = "which is for what is parked";
         return Err(refused::share_goes_not_with(share, beside, why, undo).into());
+    }
+    if gib == 0 {
+        return Ok(chosen);
     }
     let per_node = with_gres(Some(&chosen.per_node), &format!("{gres}:{gib}"), release);
     Ok(Chosen { per_node, ..chosen })

@@ -258,11 +258,11 @@ fn nvme_for_what_is_parked_is_counted_and_memory_is_as_it_was() {
     let less = inventory_of(&slurm, &gpuos(&format!("{keys}nvme-gres-gib = 60\n")), true);
     for (inventory, why) in [
         (&without, "this site gives jobs no NVMe"),
-        (&none, "no node with shards has more than 0 in GRES nvme"),
+        (&none, "of GRES nvme no node with shards has more than 0"),
         // gpuosd lends no more than that.
         (
             &less,
-            "needs 61 GiB of NVMe, and no node with shards has more than 60",
+            "needs 61 GiB of NVMe, and of GRES nvme no node with shards has more than 60",
         ),
     ] {
         let told = with(inventory, share, &Host::Unsaid).unwrap_err();
@@ -305,8 +305,11 @@ fn nvme_is_added_to_the_shards() {
         let told = asks(share, Some("disk"), per_node, release);
         assert_eq!(told.as_deref(), Ok(wanted));
     }
-    let told = asks(nvme, Some("disk"), Some("gres/disk:1"), new).unwrap_err();
-    assert!(told.contains("it does not go with GRES disk"), "{told}");
+    // Else it would park there without having asked for that.
+    for share in [nvme, "timeslice,mem=60G"] {
+        let told = asks(share, Some("disk"), Some("gres/disk:1"), new).unwrap_err();
+        assert!(told.contains("it does not go with GRES disk"), "{told}");
+    }
     let told = asks(nvme, None, None, new).unwrap_err();
     assert!(told.contains("this site gives jobs no NVMe"), "{told}");
 }

@@ -410,7 +410,7 @@ class Session:
         Where that raises an exception on any rank, the checkpoint is refused, all ranks join again, and what is read is the one before, until
         one can be loaded or none is left (CheckpointError). All ranks call it. With a `broadcast` alone ranks cannot know of each other: the
         exception is raised then, and the program goes on from the one before when it is started again. `refuse=False`: exceptions are the program's
-        own, and nothing is refused. MemoryError and what is no Exception always are.
+        own, and nothing is refused. MemoryError, errors of `gpuos.memory` but SaveError, and what is no Exception always are.
 
         `reshape`: in a session with `any_ranks`, what another number of ranks has saved is read by it: it is given the folders of all of them, by rank, and
         reads what this rank needs."""
@@ -424,6 +424,9 @@ class Session:
             except MemoryError:
                 raise
             except Exception as raised:
+                # What a GPU or its driver did says nothing of the checkpoint.
+                if not getattr(raised, "refuses", True):
+                    raise
                 error = raised
             if self._ranks.all(error is None):
                 return value
@@ -522,8 +525,8 @@ class Session:
             try:
                 self._write(folder, state, write)
             except OSError:
-                # The folder goes when a checkpoint is given up.
-                if self._client.outcome(number).state == "pending":
+                # The folder goes when a checkpoint is given up, which may be said later.
+                if self._client.outcome(number).state == "pending" and folder.is_dir():
                     raise
             self._client.ready(number)
         except (GivenUp, _TimedOut) as error:

@@ -36,6 +36,8 @@ _NO_STREAM = c_void_p(-1)
 class TierError(Exception):
     """A call of libgpuos failed; the text has the call and the reason."""
 
+    refuses = False  # Whether a session takes a checkpoint for unreadable, as its load raised this.
+
 
 class Full(TierError, MemoryError):
     """There is no room."""
@@ -59,6 +61,8 @@ class Forked(TierError):
 
 class SaveError(TierError, OSError):
     """A folder or file of a save cannot be written or read, or is no save of what is registered."""
+
+    refuses = True
 
 
 _ERRORS = {-2: Full, -3: TimedOut, -4: Poisoned, -5: NoDriver, -6: Forked, -7: SaveError}
@@ -270,7 +274,7 @@ class Object:
 
     def register(self, name: Optional[str]) -> None:
         """Registers it for checkpoints under a name of its own; None: not any more."""
-        _call("register", self._mem._handle, self.number, None if name is None else _text(name))
+        _call("register", self._mem._handle, self.number, None if name is None else _name(name))
 
     def written(self, since: int = 0) -> "Iterator[tuple[int, int]]":
         """Offsets and lengths of what was written after a time of `Memory.now`, or may be being written; whole extents."""
@@ -296,6 +300,12 @@ def _text(text: "Union[str, os.PathLike[str]]") -> bytes:
     if b"\0" in given:
         raise TierError(f"{text!r} has a NUL")
     return given
+
+
+def _name(name: str) -> bytes:
+    if "\0" in name:
+        raise TierError(f"{name!r} has a NUL")
+    return name.encode()
 
 
 class Memory:
@@ -403,8 +413,10 @@ def saved(folder: "Union[str, os.PathLike[str]]") -> "dict[str, int]":
     """Names and bytes of the objects that are saved in a folder, to allocate and register them before `Memory.load`."""
     found: "dict[str, int]" = {}
     size, name = c_uint64(), ctypes.create_string_buffer(4096)
-    while _call("saved", _text(folder), len(found), name, len(name), byref(size)):
+    index = 0
+    while _call("saved", _text(folder), index, name, len(name), byref(size)):
         found[name.value.decode()] = size.value
+        index += 1
     return found
 
 

@@ -381,8 +381,11 @@ impl Matrix {
             let why = format!("the job was {} before anything ended: {whole:?}", job.state);
             eprintln!("{victim:?}, {}, job {}: {why}", job.program.name, job.id);
             self.show(job.id, &starts);
-            self.table
-                .add(job.program.name, victim.name(), 0, Some(why));
+            // One that ended well, as others kept it waiting for its first moment, has none.
+            if whole.is_err() {
+                self.table
+                    .add(job.program.name, victim.name(), 0, Some(why));
+            }
         }
         // All that lie there are looked through in each look.
         if all_held {

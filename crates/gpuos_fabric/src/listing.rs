@@ -10,6 +10,7 @@
 //! The list is written last, so a save that came to an early end has none. A name is a file's name too, with `%XX` for all but letters, digits, `_`, `-` and dots behind its
 //! beginning: it is the same in all saves, by which gpuos_mover finds what did not change, and never a path.
 
+use std::collections::HashSet;
 use std::fmt::Write;
 
 /// The file of the list. No other file of a save ends so.
@@ -114,7 +115,8 @@ pub(crate) fn entries(text: &[u8]) -> Result<Vec<Entry>, String> {
             false => damaged(),
         });
     };
-    let mut found = Vec::new();
+    let mut found: Vec<Entry> = Vec::new();
+    let mut names = HashSet::new();
     let mut lines = body.split_inclusive('\n');
     for line in lines.by_ref() {
         let words = line.strip_suffix('\n').ok_or_else(damaged)?;
@@ -126,7 +128,11 @@ pub(crate) fn entries(text: &[u8]) -> Result<Vec<Entry>, String> {
                 false => Err(damaged()),
             };
         }
-        found.push(entry(words).ok_or_else(damaged)?);
+        let entry = entry(words).ok_or_else(damaged)?;
+        if !names.insert(entry.name.clone()) {
+            return Err(damaged());
+        }
+        found.push(entry);
     }
     Err(format!("{LIST} has no end"))
 }
@@ -139,8 +145,13 @@ fn entry(words: &str) -> Option<Entry> {
         "mapped" => true,
         _ => return None,
     };
+    let name = decoded(name)?;
+    // What no object can be registered under was not written here.
+    if name.contains('\0') || file_name(&name).is_err() {
+        return None;
+    }
     Some(Entry {
-        name: decoded(name)?,
+        name,
         bytes: bytes.parse().ok()?,
         mapped,
     })
@@ -213,6 +224,14 @@ mod tests {
                 damaged[at] ^= 1 << bit;
                 assert!(entries(&damaged).is_err(), "byte {at}, bit {bit}");
             }
+        }
+        for odd in [
+            vec![entry("a", 1, false), entry("a", 2, false)],
+            vec![entry("", 1, false)],
+            vec![entry("a\0b", 1, false)],
+            vec![entry(&"n".repeat(241), 1, false)],
+        ] {
+            assert!(entries(text(&odd).as_bytes()).is_err(), "{odd:?}");
         }
         let longer = [&whole[..], b"\n"].concat();
         assert!(entries(&longer).is_err());

@@ -114,7 +114,7 @@ fn job(shared: &Shared, state: &mut State, task: &Task) -> Option<Job> {
     })
 }
 
-type Done = Result<(), (Outcome, Trouble)>;
+pub(crate) type Done = Result<(), (Outcome, Trouble)>;
 
 fn no_target<T>(done: Result<T, impl ToString>) -> Result<T, (Outcome, Trouble)> {
     done.map_err(|trouble| (Outcome::NoTarget, trouble.to_string()))
@@ -229,22 +229,23 @@ impl Shared {
         index: u64,
         skip: usize,
         to: &mut [u8],
-    ) -> Result<(), Trouble> {
+    ) -> Done {
         let end = skip + to.len();
         if let Spot::Host(frame) = from {
             let pages = self.frame(frame);
-            let pages = pages.ok_or("a frame of host memory is not there")?;
+            let pages = lost(pages.ok_or("a frame of host memory is not there"))?;
             to.copy_from_slice(&pages.bytes()[skip..end]);
             self.put(frame, pages);
             return Ok(());
         }
-        let mut pages = self.staging().map_err(|error| error.to_string())?;
+        // Without memory for it nothing was read, and nothing is lost.
+        let mut pages = no_target(self.staging())?;
         let read = self.load(from, home, index * self.extent, &mut pages);
         if read.is_ok() {
             to.copy_from_slice(&pages.bytes()[skip..end]);
         }
         self.stage(pages);
-        read
+        lost(read)
     }
 
     /// Memory for an extent on its way; who reads into it reads all of it.

@@ -1,6 +1,6 @@
 //! What a program reads and writes by calls, and what it has to save.
 
-use gpuos_memory::objects::{ObjectId, Span, Spot};
+use gpuos_memory::objects::{ObjectId, Outcome, Span, Spot};
 
 use crate::fabric::{Fabric, wrong};
 use crate::failure::{Failure, Why};
@@ -55,7 +55,8 @@ impl Fabric {
                 for (_, mark) in &marks {
                     self.shared.near.wait(mark.mark);
                 }
-                self.shared.near.download(at + skip as u64, to)
+                let done = self.shared.near.download(at + skip as u64, to);
+                done.map_err(|trouble| (Outcome::Lost, trouble))
             }
             Spot::Zero => {
                 to.fill(0);
@@ -65,15 +66,20 @@ impl Fabric {
         };
         let mut state = self.lock()?;
         match &done {
-            Ok(()) => state.objects.read(extent),
-            Err(trouble) => {
+            Ok(()) | Err((Outcome::NoTarget, _)) => state.objects.read(extent),
+            Err((_, trouble)) => {
                 state.trouble = Some(trouble.clone());
                 state.objects.lost(extent);
             }
         }
         self.told(state);
         done.map(|()| spot)
-            .map_err(|text| Failure::new(Why::Poisoned, text))
+            .map_err(|(outcome, text)| match outcome {
+                Outcome::NoTarget => {
+                    Failure::new(Why::Full, format!("memory for an extent: {text}"))
+                }
+                _ => Failure::new(Why::Poisoned, text),
+            })
     }
 
     /// Writes bytes, extent by extent.

@@ -117,8 +117,8 @@ impl Fabric {
         match done {
             Ok((files, counts)) => {
                 *kept = files;
-                let mut state = self.lock()?;
-                state.saves.add(counts);
+                // It is saved, also if nothing moves any more from now on.
+                self.shared.lock().saves.add(counts);
                 Ok(())
             }
             Err(mut failure) => {

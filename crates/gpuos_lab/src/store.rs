@@ -19,6 +19,9 @@ const MAX_DIR: usize = 80;
 /// First port that labs use; the last is below the kernel's own range.
 const FIRST_PORT: u16 = 10_240;
 
+/// So far above the port of a node's slurmd its gpuos_mover listens, as gpuos_mover has it where no port is set.
+const MOVER_ABOVE: u16 = 1000;
+
 /// A process and when it started.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Owner {
@@ -201,7 +204,7 @@ pub(crate) fn claim(spec: &LabSpec) -> Result<Record, LabError> {
     let id = random_id()?;
     let record = Record {
         format: 1,
-        port: free_ports(&id, ports(spec))?,
+        port: free_ports(&id, spec)?,
         id,
         dir: dir.clone(),
         owner: this_process(),
@@ -241,32 +244,43 @@ fn ports(spec: &LabSpec) -> u16 {
     1 + spec.node_names().len() as u16 + u16::from(spec.accounting)
 }
 
-/// A run of `count` ports that no lab has and nobody listens on. They lie below the range from
+/// The runs of ports of a lab, from the first and to behind the last: those of Slurm, and those of movers.
+fn runs(port: u16, spec: &LabSpec) -> Vec<(u16, u16)> {
+    let count = ports(spec);
+    let above = spec.movers.is_some().then_some(MOVER_ABOVE);
+    let all = [Some(0), above].into_iter().flatten();
+    all.map(|above| (port + above, port + above + count))
+        .collect()
+}
+
+/// The first of a run of ports that no lab has and nobody listens on. They lie below the range from
 /// which the kernel serves outgoing connections, so nobody gets one by chance.
-fn free_ports(id: &str, count: u16) -> Result<u16, LabError> {
+fn free_ports(id: &str, spec: &LabSpec) -> Result<u16, LabError> {
+    let count = ports(spec);
+    let above = runs(0, spec).last().map_or(0, |(first, _)| *first);
     let range = fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default();
     let low: u16 = range
         .split_ascii_whitespace()
         .next()
         .and_then(|word| word.parse().ok())
         .unwrap_or(32_768);
-    let end = if low > FIRST_PORT + 2 * count {
-        low
+    let end = if low > FIRST_PORT + 2 * count + above {
+        low - above
     } else {
-        u16::MAX
+        u16::MAX - above
     };
-    let taken: Vec<(u16, u16)> = records()
-        .iter()
-        .map(|r| (r.port, r.port + ports(&r.spec)))
-        .collect();
+    let records = records();
+    let taken: Vec<(u16, u16)> = records.iter().flat_map(|r| runs(r.port, &r.spec)).collect();
     let room = end - FIRST_PORT - count;
     let seed = u64::from_str_radix(id, 16).unwrap_or(0);
     let mut at = FIRST_PORT + (seed % u64::from(room)) as u16;
     for _ in 0..2000 {
         let last = at + count;
-        let free = taken.iter().all(|(a, b)| last <= *a || at >= *b)
-            && (at..last).all(|port| TcpListener::bind(("127.0.0.1", port)).is_ok());
-        if free {
+        let is_free = |(first, last): &(u16, u16)| {
+            taken.iter().all(|(a, b)| last <= a || first >= b)
+                && (*first..*last).all(|port| TcpListener::bind(("127.0.0.1", port)).is_ok())
+        };
+        if runs(at, spec).iter().all(is_free) {
             return Ok(at);
         }
         at = if last + count >= end {

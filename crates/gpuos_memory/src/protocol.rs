@@ -157,6 +157,7 @@ pub enum ToProgram {
         /// Bytes of host memory that the GPU reads in place.
         host: u64,
         /// Bytes of host memory beside these, for what is in the GPU's memory while it is another job's turn; 0: the GPU is not shared in turns.
+        /// A byte, where all of it goes to NVMe.
         refuge: u64,
         /// It begins as one that is parked, until it is told [`ToProgram::Turn`].
         wait: bool,

@@ -314,8 +314,39 @@ fn nvme_that_slurm_counts_is_for_those_to_whom_it_gave_it() {
     broker.step(0, Input::Job(with(1, 64)));
     broker.step(0, Input::Job(with(2, 64)));
     assert_eq!(ask(&mut broker, 1, 1, 64), granted(64, 0, true));
-    let lacks = Refused::NoRefuge { lacks: 18 * GIB };
+    let lacks = Refused::NoRefuge { lacks: 28 * GIB };
     assert_eq!(ask(&mut broker, 2, 2, 64), Err(lacks));
+}
+
+/// Its memory is for its programs, however much of it there is.
+#[test]
+fn who_has_nvme_of_its_own_and_cannot_go_there_is_ended() {
+    let mut broker = Broker::new(Config::default());
+    let all = Supply {
+        nvme_counted: 100 * GIB,
+        ..supply(300, 200)
+    };
+    broker.step(0, Input::Supply(all));
+    let own = JobSpec {
+        nvme: 64 * GIB,
+        ..in_turns(1, 64, 100)
+    };
+    broker.step(0, Input::Job(own));
+    broker.step(0, Input::Job(in_turns(2, 64, 64)));
+    assert_eq!(ask(&mut broker, 1, 1, 64), granted(64, 0, true));
+    assert_eq!(ask(&mut broker, 2, 2, 64), granted(64, 0, false));
+    let parks = |it: &Effect| matches!(it, Effect::Park { client: ClientId(1), nvme, .. } if *nvme == 64 * GIB);
+    let told = |tick: &u64| {
+        let effects = broker.step(tick * 100, Input::Tick);
+        effects.iter().any(parks)
+    };
+    let now = (1..2000).find(told).expect("its turn ends") * 100;
+    let effects = broker.step(now + 1, Input::NotParked(ClientId(1)));
+    let ends = Effect::End {
+        client: ClientId(1),
+        why: Ended::NoNvme,
+    };
+    assert!(effects.contains(&ends), "{effects:?}");
 }
 
 /// Two processes in turns of which the first was told to park, a part of it on NVMe. Host memory beyond that is `host` GiB.

@@ -65,7 +65,14 @@ pub enum Body {
     /// It is taken.
     RosterTaken,
     /// Of no use: there are no checkpoints in this run, for a reason that the job's user is told.
-    NoRoster(String),
+    NoRoster {
+        /// The reason.
+        why: String,
+        /// Movers that were missed may come, and then there are.
+        late: bool,
+    },
+    /// To seat 0: this node cannot go on, for this reason, and no checkpoint can be made without it.
+    NoPart(String),
     /// To seat 0: that node could not give what the roster had it give.
     NotGiven(String),
     /// For a node that this one hosts, of one that the sender hosts.

@@ -111,7 +111,11 @@ fn carried() -> Vec<Vec<u8>> {
         Body::Choose(3),
         Body::ChoiceNoted(3),
         Body::Roster(Box::new(roster)),
-        Body::NoRoster("no".into()),
+        Body::NoRoster {
+            why: "no".into(),
+            late: true,
+        },
+        Body::NoPart("no".into()),
         Body::Word(Bytes(vec![1; 20])),
         Body::ManifestAsk {
             ticket,

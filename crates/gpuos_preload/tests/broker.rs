@@ -476,7 +476,14 @@ fn a_program_says_when_it_has_no_work_and_when_it_has() {
     plays(test, &[], |listener, progress| {
         let mut talk = Talk::accept(&listener);
         let gpu = talk.begin(None)?;
-        talk.lease(gpu, [128, 0, 128], false);
+        // As where all that is parked goes to NVMe.
+        talk.say(&ToProgram::Lease {
+            gpu,
+            hbm: 128 * MIB,
+            host: 0,
+            refuge: 1,
+            wait: false,
+        });
         let idle = talk.next_of_work()?;
         std::fs::write(progress.0.with_file_name("again"), "").expect("a file");
         let busy = talk.next_of_work()?;

@@ -19,16 +19,20 @@ pub fn check(site: &Site, findings: &mut Findings) {
     };
     let most = u64::from(gres.gib);
     let mut right: BTreeMap<u64, Vec<&str>> = BTreeMap::new();
-    let mut wrong = right.clone();
+    let (mut wrong, mut less) = (right.clone(), right.clone());
     for node in &site.nodes {
         let gib = count(node, &gres.name);
-        let of = if gib > most { &mut wrong } else { &mut right };
+        let of = match gib {
+            _ if gib > most => &mut wrong,
+            _ if gib < most && (gib > 0 || count(node, "shard") > 0) => &mut less,
+            _ => &mut right,
+        };
         of.entry(gib).or_default().push(&node.name);
     }
     right.remove(&0);
-    if right.is_empty() && wrong.is_empty() {
+    if right.is_empty() && wrong.is_empty() && less.keys().all(|gib| *gib == 0) {
         let what = format!(
-            "no node has GRES {}, which nvme-gres in [memory] of gpuos.toml names: jobs with park=nvme are refused",
+            "no node has GRES {}, which nvme-gres in [memory] of gpuos.toml names: jobs with park=nvme are refused, and nobody else gets what is kept for them",
             gres.name
         );
         let fix = "write it into GresTypes and Gres= of slurm.conf and, with Flags=CountOnly, into gres.conf, or leave nvme-gres out";
@@ -44,7 +48,16 @@ pub fn check(site: &Site, findings: &mut Findings) {
         let fix = "lower the count in slurm.conf and gres.conf, or raise nvme-gres-gib and nvme-gib in [memory] of gpuos.toml";
         findings.warn(NAME, what, fix);
     }
-    if wrong.is_empty() {
+    for (gib, nodes) in &less {
+        let what = format!(
+            "{}: {gib} of GRES {}, and gpuosd keeps {most} GiB for it: nobody gets the rest, also where a node is short of host memory",
+            compress(nodes.iter().copied()),
+            gres.name
+        );
+        let fix = "raise the count in slurm.conf and gres.conf, or lower nvme-gres-gib in [memory] of gpuos.toml";
+        findings.warn(NAME, what, fix);
+    }
+    if wrong.is_empty() && less.is_empty() {
         let all = right.into_iter();
         let all: Vec<String> = all
             .map(|(gib, nodes)| format!("{gib} GiB ({})", compress(nodes)))

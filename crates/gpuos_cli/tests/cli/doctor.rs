@@ -277,6 +277,12 @@ fn doctor_looks_at_nvme_for_what_is_parked() {
         many[0].starts_with("warn: n1: 401 of GRES nvme, and gpuosd lends 400 GiB of it"),
         "{many:?}"
     );
+    site.file("nodes.txt", &with("(S:0-1),nvme:100\n"));
+    let few = told(&site);
+    assert!(
+        few[0].starts_with("warn: n1: 100 of GRES nvme, and gpuosd keeps 400 GiB for it"),
+        "{few:?}"
+    );
 }
 
 #[test]

@@ -199,7 +199,7 @@ impl Inherited {
     }
 
     /// Whether a step may share its GPU so, as `--gpuos-share` has it: beside other jobs in turns with no more of its memory than is said here,
-    /// and in turns with its memory only if that is said here at all. Where it is parked is said of jobs: a step says the same, or nothing.
+    /// and in turns with its memory only if that is said here at all. Where it is parked is said of jobs: a step cannot have it on NVMe where its job has not.
     pub fn bounds_share(&self, value: &str) -> bool {
         let (most, asked) = (self.options().share, parse_share(value).ok());
         let on_nvme = |share: Option<Share>| share.is_some_and(|share| share.nvme_gib() > 0);

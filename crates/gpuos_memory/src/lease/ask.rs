@@ -130,12 +130,13 @@ impl Ledger {
                 ..Lease::default()
             });
         }
-        // Who has NVMe of its own has asked for that.
-        let own = spec.nvme.saturating_sub(self.charge(job).nvme);
-        let nvme = self.nvme_room(job);
-        let to_host = hbm.saturating_sub(own.min(nvme));
-        let refuge_host = to_host.min(left.min(quota).min(node) - host);
+        // Who has NVMe of its own has asked for that, and its memory is for its programs.
+        let refuge_host = match spec.nvme {
+            0 => hbm.min(left.min(quota).min(node) - host),
+            _ => 0,
+        };
         let refuge_nvme = hbm - refuge_host;
+        let nvme = self.nvme_room(job);
         if refuge_nvme > nvme {
             return Err(Refused::NoRefuge {
                 lacks: refuge_nvme - nvme,

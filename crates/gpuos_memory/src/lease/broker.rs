@@ -291,7 +291,10 @@ impl Broker {
             }
             Place::Parking(Refuge::Host) => {
                 let lacks = it.on_nvme(Refuge::Host);
-                let left = self.ledger.jobs.get(&job).map_or(0, |it| it.spec.host);
+                // The memory of a job with NVMe of its own is for its programs.
+                let spec = self.ledger.jobs.get(&job).map(|it| &it.spec);
+                let spec = spec.filter(|spec| spec.nvme == 0);
+                let left = spec.map_or(0, |spec| spec.host);
                 let left = left.saturating_sub(self.ledger.charge(job).host);
                 let room = left.min(self.ledger.quota_room(job));
                 let room = room.min(self.ledger.host_room(job));
@@ -372,7 +375,7 @@ impl Broker {
                             until: 0,
                             own: it.own,
                             again: false,
-                            late: false,
+                            late: it.own,
                         });
                     }
                     self.ledger.clients.insert(it.client, client);

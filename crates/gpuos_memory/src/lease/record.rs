@@ -98,11 +98,10 @@ impl fmt::Display for Record {
             Record::Job(spec) => {
                 write!(
                     f,
-                    "job {} {} {} {} {} {} {} {}",
+                    "job {} {} {} {} {} {} {}",
                     spec.job.0,
                     spec.hbm_per_gpu,
-                    spec.host,
-                    spec.nvme,
+                    with_nvme(spec.host, spec.nvme),
                     spec.bytes_per_gpu,
                     u8::from(spec.timeslice),
                     spec.rank,
@@ -186,30 +185,50 @@ fn client<'a>(mut words: impl Iterator<Item = &'a str>) -> Result<ClientRecord, 
     })
 }
 
+/// Host memory of a job and, where it has some, NVMe: `HOST+NVME`. Lines without NVMe are as those of releases that know none.
+fn with_nvme(host: u64, nvme: u64) -> String {
+    match nvme {
+        0 => host.to_string(),
+        _ => format!("{host}+{nvme}"),
+    }
+}
+
+fn host_and_nvme(word: Option<&str>) -> Result<(u64, u64), NoRecord> {
+    match word.and_then(|word| word.split_once('+')) {
+        None => Ok((number(word)?, 0)),
+        Some((host, nvme)) => Ok((number(Some(host))?, number(Some(nvme))?)),
+    }
+}
+
+fn job<'a>(mut words: impl Iterator<Item = &'a str>) -> Result<JobSpec, NoRecord> {
+    let (job, hbm_per_gpu) = (JobId(number(words.next())?), number(words.next())?);
+    let (host, nvme) = host_and_nvme(words.next())?;
+    Ok(JobSpec {
+        job,
+        hbm_per_gpu,
+        host,
+        nvme,
+        bytes_per_gpu: number(words.next())?,
+        timeslice: truth(words.next())?,
+        rank: number(words.next())?,
+        guaranteed: number(words.next())?,
+        account: match words.next() {
+            Some("-") => None,
+            word => Some(AccountId(number(word)?)),
+        },
+        gpus: words
+            .map(|word| number(Some(word)).map(GpuId))
+            .collect::<Result<_, _>>()?,
+    })
+}
+
 impl FromStr for Record {
     type Err = NoRecord;
 
     fn from_str(line: &str) -> Result<Record, NoRecord> {
         let mut words = line.split(' ');
         let record = match words.next() {
-            Some("job") => Record::Job(JobSpec {
-                job: JobId(number(words.next())?),
-                hbm_per_gpu: number(words.next())?,
-                host: number(words.next())?,
-                nvme: number(words.next())?,
-                bytes_per_gpu: number(words.next())?,
-                timeslice: truth(words.next())?,
-                rank: number(words.next())?,
-                guaranteed: number(words.next())?,
-                account: match words.next() {
-                    Some("-") => None,
-                    word => Some(AccountId(number(word)?)),
-                },
-                gpus: words
-                    .by_ref()
-                    .map(|word| number(Some(word)).map(GpuId))
-                    .collect::<Result<_, _>>()?,
-            }),
+            Some("job") => Record::Job(job(words.by_ref())?),
             Some("over") => Record::JobOver(JobId(number(words.next())?)),
             Some("client") => Record::Client(client(words.by_ref())?),
             Some("gone") => Record::Gone(ClientId(number(words.next())?)),

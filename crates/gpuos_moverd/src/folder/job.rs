@@ -448,15 +448,22 @@ impl JobFolder {
         };
         let mut gone = Ok(());
         if let Some(asked) = state.asked.take_if(|it| it.number == number) {
-            gone = remove_file(&self.root, REQUEST);
+            // By its line it is found again if the mover ends before it was said.
+            match told.is_ok() {
+                true => gone = remove_file(&self.root, REQUEST),
+                false => state.open = state.open.max(Some(number)),
+            }
             let full = |memory: &Memory| asked.in_memory && memory.is_full();
             state.too_small |= failed.is_some() && state.memory.as_ref().is_some_and(full);
             self.discard(&mut state, number.to_string());
         }
         // What could not be said is open still.
-        if told.is_ok() && state.open.take_if(|it| *it == number).is_some() {
+        if told.is_ok() && state.open.take_if(|it| *it <= number).is_some() {
             state.told[usize::from(failed.is_some())] = Some(number);
-            gone = gone.and(remove_file(&self.root, REQUEST));
+            // The line may be that of the next one by now.
+            if state.asked.is_none() {
+                gone = gone.and(remove_file(&self.root, REQUEST));
+            }
         }
         if failed.is_none() {
             // All ranks have saved something newer, and need no files of others any more.

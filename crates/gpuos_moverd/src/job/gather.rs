@@ -210,7 +210,9 @@ fn claim_once(worker: &Worker) -> Option<(Vec<Claim>, Vec<Claim>)> {
 /// Seat 0: draws the roster when all is known that it needs.
 fn draw_up(worker: &mut Worker) {
     let scheme = worker.scheme();
-    let is_committed = left_open::is_committed(worker);
+    // The store is looked at once all have said what they have.
+    let is_full = matches!(&worker.phase, Phase::Gathering(gather) if gather.is_full(worker.start.place.nodes.into()));
+    let is_committed = is_full && left_open::is_committed(worker);
     let (Phase::Gathering(gather), Some(wish)) = (&mut worker.phase, &worker.wish) else {
         return;
     };

@@ -5,6 +5,8 @@
 
 use std::sync::Arc;
 
+use gpuos_store::inventory::{Held, Part};
+
 use super::Worker;
 use crate::folder::JobFolder;
 
@@ -14,6 +16,20 @@ pub(super) fn settle(worker: &Worker, why: &str) {
         && recorded(worker, number) == Some(None)
         && let Err(error) = folder.close(number, Some(why))
     {
+        worker.note(&format!(
+            "cannot write to {}: {error}",
+            folder.path().display()
+        ));
+    }
+}
+
+/// There are no checkpoints in this run any more, so nothing else will say what became of it: it exists if this node has recorded that.
+pub(super) fn give_up(worker: &Worker, why: &str) {
+    let Some((folder, number)) = open(worker) else {
+        return;
+    };
+    let exists = recorded(worker, number) == Some(Some(true));
+    if let Err(error) = folder.close(number, (!exists).then_some(why)) {
         worker.note(&format!(
             "cannot write to {}: {error}",
             folder.path().display()
@@ -34,10 +50,14 @@ fn open(worker: &Worker) -> Option<(&Arc<JobFolder>, u32)> {
 /// Whether this node's part of a checkpoint is recorded as committed, if it has one; `None`: that cannot be known now.
 fn recorded(worker: &Worker, number: u32) -> Option<Option<bool>> {
     let parts = worker.shared.store.job(&worker.start.job, worker.start.uid);
-    match parts.and_then(|parts| parts.kept()) {
-        Ok(kept) => {
-            let own = kept.iter().filter(|part| part.id.number == number);
-            Some(own.map(|part| part.committed).max())
+    match parts.and_then(|parts| parts.list()) {
+        Ok(held) => {
+            let all = || held.iter().filter(|held| held.id.number == number);
+            if all().any(|held| held.part == Part::Damaged && !held.committed) {
+                return None;
+            }
+            let own = |held: &&Held| held.committed || matches!(held.part, Part::Prepared(_));
+            Some(all().filter(own).map(|held| held.committed).max())
         }
         Err(error) => {
             worker.note(&error.to_string());

@@ -235,7 +235,15 @@ impl Worker {
             Body::NotGiven(node) if self.is_first() => self.donors.failed(node),
             Body::Hosted { from, to, bytes } => elastic::came(self, seat, (from, to), &bytes.0),
             Body::Whole(ready) if self.is_first() => elastic::whole(self, seat, *ready),
-            Body::NoRoster(why) if seat == 0 => self.fail(why),
+            Body::NoRoster { why, late } if seat == 0 => {
+                self.stop(why.clone(), late);
+                if !late {
+                    left_open::give_up(self, &why);
+                }
+            }
+            Body::NoPart(why) if self.is_first() && !matches!(self.phase, Phase::Failed(_)) => {
+                self.fail(format!("node {seat} of the job cannot go on: {why}"));
+            }
             body => self.with(|running, around| running.came(around, seat, body)),
         }
     }
@@ -446,13 +454,23 @@ impl Worker {
         }
     }
 
-    /// There are no checkpoints in this run.
+    /// There are no checkpoints in this run, for something here. Those on other nodes would wait for ever.
     pub(super) fn fail(&mut self, why: String) {
+        if !self.is_first() {
+            self.say(0, Body::NoPart(why.clone()));
+        }
+        self.stop(why.clone(), false);
+        left_open::give_up(self, &why);
+    }
+
+    /// There are none; `late`: unless movers that are missed come.
+    fn stop(&mut self, why: String, late: bool) {
         tracing::error!(job = %self.start.job, "job {}: {why}", self.start.job);
         if self.is_first() {
             recovery::failed(self, &why);
             for seat in 1..self.start.place.nodes {
-                self.say(seat, Body::NoRoster(why.clone()));
+                let why = why.clone();
+                self.say(seat, Body::NoRoster { why, late });
             }
         }
         self.phase = Phase::Failed(why);
@@ -460,7 +478,7 @@ impl Worker {
 
     /// The movers did not find each other in time.
     pub(super) fn be_late(&mut self, why: &str) {
-        self.fail(format!("no checkpoints in this run: {why}"));
+        self.stop(format!("no checkpoints in this run: {why}"), true);
         self.late = true;
     }
 

@@ -235,7 +235,11 @@ impl Memory {
             return (0, false);
         };
         let mut leases = own.leases.iter().filter(|(of, _)| *of == gpu);
-        let refuge = leases.next().map_or(0, |(_, lease)| lease.refuge_host);
+        // A byte of it says to all releases of the library that the GPU is shared in turns, also where all that is parked goes to NVMe.
+        let refuge = leases.next().map_or(0, |(_, lease)| {
+            let least = u64::from(lease.refuge_nvme > 0);
+            lease.refuge_host.max(least)
+        });
         let waits = matches!(own.place, Place::Parked(_) | Place::Parking(_));
         (refuge, waits)
     }
