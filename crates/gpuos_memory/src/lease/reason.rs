@@ -161,7 +161,7 @@ impl fmt::Display for Ended {
                 "the process was ended: it did not give its GPU to the next job in time; kernels that wait for the host for long do that"
             }
             Ended::NoNvme => {
-                "the process was ended: what has to leave its GPU could not be written to NVMe, and its job's memory has no room for it; submit it with a larger --mem"
+                "the process was ended: what has to leave its GPU could not be written to NVMe, and its job's memory has no room for it, or is for its programs alone (park=nvme); submit it with a larger --mem, and without park=nvme"
             }
             Ended::NotBack => "the process was ended: it did not take its turn on the GPU in time",
             Ended::DeafUnderPressure => {
