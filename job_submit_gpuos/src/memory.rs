@@ -150,7 +150,7 @@ impl Inventory {
         let mut kinds: Vec<(Kind, String)> = Vec::new();
         let hosts = site.nodes.memory_mib().into_iter();
         let hosts = hosts.zip(site.nodes.has_shards());
-        let parking = site.config.parking.as_ref().and_then(|it| it.gres.as_ref());
+        let parking = site.config.parking_gres();
         let name = parking.map_or("", |gres| &gres.name);
         // What gpuosd lends is no more than gpuos.toml says.
         let most = parking.map_or(0, |gres| gres.gib.into());

@@ -489,8 +489,7 @@ pub fn is_let_go(description: *mut c_void, record: *mut c_void) -> bool {
     let Some(Some(known)) = KNOWN.get() else {
         return false;
     };
-    let now = SystemTime::now().duration_since(UNIX_EPOCH);
-    let now = now.map_or(0, |now| now.as_secs() as i64);
+    let now = now().unwrap_or(0);
     let meant = |it: &LetGo| it.is_meant(description, record, now);
     let env = || known.offsets.record_env(record);
     known.let_go.as_ref().is_some_and(meant) && env().is_some_and(|env| has_options(&env))
@@ -531,9 +530,14 @@ fn configured_at() -> i64 {
         .unwrap_or(0)
 }
 
+/// Seconds since 1970, as slurmctld tells times.
+fn now() -> Option<i64> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).ok()?;
+    i64::try_from(now.as_secs()).ok()
+}
+
 fn read_site(known: &Known, at: i64) -> Read {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH);
-    let settled = now.is_ok_and(|now| i64::try_from(now.as_secs()) != Ok(at));
+    let settled = now().is_some_and(|now| now != at);
     let mut forbidden = Forbidden::default();
     let mut checkpoint = None;
     let mut memory = None;
@@ -558,12 +562,7 @@ fn read_site(known: &Known, at: i64) -> Read {
                 mig: site.config.mig.clone(),
                 shards: site.nodes.shards_of_gpu(),
                 turns: site.config.memory.turns,
-                nvme: site
-                    .config
-                    .parking
-                    .as_ref()
-                    .and_then(|it| it.gres.as_ref())
-                    .map(|gres| gres.name.clone()),
+                nvme: site.config.parking_gres().map(|gres| gres.name.clone()),
             })
         }
         Err(why) => {

@@ -112,16 +112,13 @@ impl Job {
 
     /// Memory that it has on a node, in MiB; 0: nobody says.
     pub fn memory_on(&self, node: &str) -> u64 {
-        let here = self.allocations.iter();
-        let here = here.filter(|part| part.nodes.iter().any(|name| name == node));
-        here.fold(0, |sum, part| sum.saturating_add(part.memory_mib))
+        self.parts_on(node)
+            .fold(0, |sum, part| sum.saturating_add(part.memory_mib))
     }
 
     /// How much it has on a node of something that the workload manager only counts.
     pub fn count_on(&self, node: &str, what: &str) -> u64 {
-        let here = self.allocations.iter();
-        let here = here.filter(|part| part.nodes.iter().any(|name| name == node));
-        let counts = here.flat_map(|part| &part.others);
+        let counts = self.parts_on(node).flat_map(|part| &part.others);
         let counts = counts.filter(|(name, _)| name == what);
         counts.fold(0, |sum, (_, count)| sum.saturating_add(*count))
     }
@@ -133,9 +130,13 @@ impl Job {
 
     /// What the parts of the job on a node have together.
     fn sum_on(&self, node: &str, of: impl Fn(&Allocation) -> GpuSet) -> GpuSet {
+        self.parts_on(node)
+            .fold(GpuSet::EMPTY, |set, part| GpuSet(set.0 | of(part).0))
+    }
+
+    fn parts_on(&self, node: &str) -> impl Iterator<Item = &Allocation> {
         let here = self.allocations.iter();
-        let here = here.filter(|part| part.nodes.iter().any(|name| name == node));
-        here.fold(GpuSet::EMPTY, |set, part| GpuSet(set.0 | of(part).0))
+        here.filter(move |part| part.nodes.iter().any(|name| name == node))
     }
 }
 

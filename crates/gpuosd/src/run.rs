@@ -269,8 +269,9 @@ fn nvme(config: &Config, options: &Options) -> memory::Nvme {
         .parking
         .as_ref()
         .map_or(0, |it| u64::from(it.gib) << 30);
-    let gres = config.parking.as_ref().and_then(|it| it.gres.as_ref());
-    let counted = gres.map(|gres| (gres.name.clone(), u64::from(gres.gib) << 30));
+    let counted = config
+        .parking_gres()
+        .map(|gres| (gres.name.clone(), u64::from(gres.gib) << 30));
     let mover = options.runtime_dir.join(socket::MOVER);
     memory::Nvme {
         bytes,

@@ -13,8 +13,7 @@ const NAME: About = about::NVME;
 
 /// Says nothing where gpuos.toml names no GRES for it.
 pub fn check(site: &Site, findings: &mut Findings) {
-    let parking = site.config.parking.as_ref();
-    let Some(gres) = parking.and_then(|parking| parking.gres.as_ref()) else {
+    let Some(gres) = site.config.parking_gres() else {
         return;
     };
     let most = u64::from(gres.gib);
@@ -39,23 +38,25 @@ pub fn check(site: &Site, findings: &mut Findings) {
         findings.warn(NAME, what, fix);
         return;
     }
-    for (gib, nodes) in &wrong {
-        let what = format!(
-            "{}: {gib} of GRES {}, and gpuosd lends {most} GiB of it: jobs would start for which there is none",
-            compress(nodes.iter().copied()),
-            gres.name
-        );
-        let fix = "lower the count in slurm.conf and gres.conf, or raise nvme-gres-gib and nvme-gib in [memory] of gpuos.toml";
-        findings.warn(NAME, what, fix);
-    }
-    for (gib, nodes) in &less {
-        let what = format!(
-            "{}: {gib} of GRES {}, and gpuosd keeps {most} GiB for it: nobody gets the rest, also where a node is short of host memory",
-            compress(nodes.iter().copied()),
-            gres.name
-        );
-        let fix = "raise the count in slurm.conf and gres.conf, or lower nvme-gres-gib in [memory] of gpuos.toml";
-        findings.warn(NAME, what, fix);
+    for (counts, so, fix) in [
+        (
+            &wrong,
+            format!("gpuosd lends {most} GiB of it: jobs would start for which there is none"),
+            "lower the count in slurm.conf and gres.conf, or raise nvme-gres-gib and nvme-gib in [memory] of gpuos.toml",
+        ),
+        (
+            &less,
+            format!(
+                "gpuosd keeps {most} GiB for it: nobody gets the rest, also where a node is short of host memory"
+            ),
+            "raise the count in slurm.conf and gres.conf, or lower nvme-gres-gib in [memory] of gpuos.toml",
+        ),
+    ] {
+        for (gib, nodes) in counts {
+            let nodes = compress(nodes.iter().copied());
+            let what = format!("{nodes}: {gib} of GRES {}, and {so}", gres.name);
+            findings.warn(NAME, what, fix);
+        }
     }
     if wrong.is_empty() && less.is_empty() {
         let all = right.into_iter();

@@ -424,6 +424,11 @@ impl Config {
 }
 
 impl Config {
+    /// The GRES in which Slurm counts NVMe for what is parked, where it does.
+    pub fn parking_gres(&self) -> Option<&ParkingGres> {
+        self.parking.as_ref()?.gres.as_ref()
+    }
+
     /// Who may run beside whom.
     pub fn rules(&self) -> &gpuos_placement::rules::Rules {
         &self.apart.rules

@@ -144,6 +144,11 @@ fn type_and_count(rest: &str) -> Result<(Option<String>, u64), String> {
     }
 }
 
+/// A count as Slurm writes one, with its suffixes; `None`: it is none, or above any that a node has.
+pub fn parse_count(text: &str) -> Option<u64> {
+    count(text).ok().flatten()
+}
+
 /// A count with Slurm's suffixes (K, M, G, T, P in steps of 1024); `None` when it is a word.
 fn count(text: &str) -> Result<Option<u64>, String> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());

@@ -28,7 +28,7 @@ pub use checkpoint::{
     CheckpointOption, Drain, Every, MOST_EVERY, MOST_LOST, Restart, parse_checkpoint, parse_restart,
 };
 pub(crate) use gres::check_name as check_gres_name;
-pub use gres::{GresRequest, parse_gpus, parse_gres};
+pub use gres::{GresRequest, parse_count, parse_gpus, parse_gres};
 pub use limits::{parse_clocks, parse_mps, parse_power, parse_share, parse_watch};
 pub use memory::{MemoryOption, MemoryPolicy, MemoryTiers, parse_memory};
 pub use mig::{MAX_KINDS, parse_mig};

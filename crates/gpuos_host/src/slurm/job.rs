@@ -1,5 +1,6 @@
 //! `scontrol -d show job`.
 
+use gpuos_config::options::parse_count;
 use gpuos_model::gpuset::GpuSet;
 use gpuos_model::hostlist::expand;
 
@@ -403,17 +404,7 @@ fn counted(entry: &str) -> Option<(String, u64)> {
         .strip_prefix("CNT:")
         .map(|rest| rest.trim_end_matches(')'));
     let count = counted.or(head.rsplit_once(':').map(|(_, last)| last));
-    let (number, unit) =
-        count.map(|count| count.split_at(count.trim_end_matches(['K', 'M', 'G', 'T']).len()))?;
-    let shift = match unit {
-        "" => 0,
-        "K" => 10,
-        "M" => 20,
-        "G" => 30,
-        _ => 40,
-    };
-    let number: u64 = number.parse().ok()?;
-    Some((name.to_owned(), number.checked_mul(1 << shift)?))
+    Some((name.to_owned(), parse_count(count?)?))
 }
 
 /// Whether a `GRES=` line gives it parts of GPUs without naming them.

@@ -408,9 +408,7 @@ fn cannot_come(ledger: &Ledger, id: JobId, gpus: &BTreeSet<GpuId>) -> bool {
             .filter_map(|(_, it)| it.leases.get(gpu))
             .map(|it| it.hbm)
             .sum();
-        let others = ledger.clients.values();
-        let stay =
-            others.filter(|it| it.job != id && it.stopped.is_some() && ledger.in_turns(it.job));
+        let stay = others(ledger, id, *gpu).filter(|it| it.stopped.is_some());
         let stay: u64 = stay.map(|it| it.resident(*gpu)).sum();
         let most = match stay {
             0 => ledger.free_of(*gpu),
@@ -509,27 +507,26 @@ fn room(ledger: &Ledger, id: ClientId) -> bool {
         || client.leases.iter().all(|(gpu, lease)| {
             let lacks = lease.hbm - client.resident(*gpu);
             // Alone it also has what contexts of others take: it may have been promised that before so much was kept.
-            let most = match others_there(ledger, client.job, *gpu) {
-                true => ledger.for_turns(*gpu),
-                false => ledger.free_of(*gpu),
+            let most = match others(ledger, client.job, *gpu).next() {
+                Some(_) => ledger.for_turns(*gpu),
+                None => ledger.free_of(*gpu),
             };
             let fits = ledger.in_turns_now(*gpu) + lacks <= most;
             fits && !(ledger.sliced(*gpu) && others_work(ledger, client.job, *gpu))
         })
 }
 
-/// A process of another job in turns has something there.
-fn others_there(ledger: &Ledger, job: JobId, gpu: GpuId) -> bool {
-    let mut others = ledger.clients.values().filter(|it| it.job != job);
-    others.any(|it| ledger.in_turns(it.job) && it.resident(gpu) > 0)
+/// Processes of other jobs in turns that have something there.
+fn others(ledger: &Ledger, job: JobId, gpu: GpuId) -> impl Iterator<Item = &Client> {
+    let others = ledger.clients.values().filter(move |it| it.job != job);
+    others.filter(move |it| ledger.in_turns(it.job) && it.resident(gpu) > 0)
 }
 
 /// A process of another job works there, or comes back, and has not been told to park.
 fn others_work(ledger: &Ledger, job: JobId, gpu: GpuId) -> bool {
-    let mut others = ledger.clients.values().filter(|it| it.job != job);
-    others.any(|it| {
+    others(ledger, job, gpu).any(|it| {
         let works = matches!(it.place, Place::Resident | Place::Returning(_));
-        works && it.hears() && ledger.in_turns(it.job) && it.resident(gpu) > 0
+        works && it.hears()
     })
 }
 

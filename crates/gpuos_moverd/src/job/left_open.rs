@@ -14,22 +14,21 @@ use crate::folder::JobFolder;
 pub(super) fn settle(worker: &Worker, why: &str) {
     if let Some((folder, number)) = open(worker)
         && recorded(worker, number) == Some(None)
-        && let Err(error) = folder.close(number, Some(why))
     {
-        worker.note(&format!(
-            "cannot write to {}: {error}",
-            folder.path().display()
-        ));
+        close(worker, (folder, number), Some(why));
     }
 }
 
 /// There are no checkpoints in this run any more, so nothing else will say what became of it: it exists if this node has recorded that.
 pub(super) fn give_up(worker: &Worker, why: &str) {
-    let Some((folder, number)) = open(worker) else {
-        return;
-    };
-    let exists = recorded(worker, number) == Some(Some(true));
-    if let Err(error) = folder.close(number, (!exists).then_some(why)) {
+    if let Some((folder, number)) = open(worker) {
+        let exists = recorded(worker, number) == Some(Some(true));
+        close(worker, (folder, number), (!exists).then_some(why));
+    }
+}
+
+fn close(worker: &Worker, (folder, number): (&JobFolder, u32), failed: Option<&str>) {
+    if let Err(error) = folder.close(number, failed) {
         worker.note(&format!(
             "cannot write to {}: {error}",
             folder.path().display()
