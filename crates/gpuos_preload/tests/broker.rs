@@ -332,9 +332,16 @@ fn a_program_gives_its_gpu_and_has_it_again() {
 #[test]
 fn found_a_program_that_parks_nothing_or_works_on() {
     if cfg!(debug_assertions) {
-        for (mutant, what) in [("park-nothing", "Parked"), ("park-open", "although")] {
+        // A gate left open is seen in rounds of a program that is parked, by the driver, whose memory goes beneath a kernel, or by
+        // the program, which reads bytes that are on their way.
+        let open = [
+            "the program works although",
+            "work that is not done",
+            "assertion",
+        ];
+        for (mutant, signs) in [("park-nothing", &["Parked"][..]), ("park-open", &open)] {
             let found = turns(Some(mutant)).expect_err("nobody found it");
-            assert!(found.contains(what), "{found}");
+            assert!(signs.iter().any(|sign| found.contains(sign)), "{found}");
         }
     }
 }
