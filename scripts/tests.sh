@@ -5,7 +5,8 @@
 # Usage: scripts/tests.sh quick      the daily round: nothing that needs a Slurm or root, nor gpuosd on simulated GPUs
 #        scripts/tests.sh all        everything; `RUNNER` is put in front of each program, as in RUNNER='sudo -E'
 # Ends with 1 where a test failed; what its program printed is shown, and the first lines of each failure once more in the
-# file $GPUOS_FAILURES, for who has the end of a long output alone.
+# file $GPUOS_FAILURES, for who has the end of a long output alone. A failure that does not come back in three runs of the
+# test alone is shown there too, and does not fail a run of all that has two of them at most: docs/decisions/0056.
 set -eu
 cd "$(dirname "$0")/.."
 cargo=${CARGO:-cargo}
@@ -40,6 +41,30 @@ failures() {
     awk '/^---- .* stdout ----$/ { print; left = 12; next } /^failures:$/ { left = 0 } left && NF { print "  " substr($0, 1, 300); left-- }' "$1"
 }
 
+# The tests of a program that failed, by the list at the end of its output; 1 where it has none, as it died.
+failed() {
+    grep '^test result: ' "$1" | tail -n 1 | grep -q FAILED || return 1
+    awk '/^failures:$/ { list = ""; next } /^    [^ ]+$/ { list = list $1 "\n" } END { printf "%s", list }' "$1"
+}
+
+# Whether all that failed was two tests at most, each of which passes three times when it has the machine to itself.
+does_not_come_back() {
+    while read -r _ folder program; do
+        log=$logs/$(basename "$program").log
+        [ -e "$log.failed" ] || continue
+        failed "$log" >"$logs/names" || return 1
+        sed "s@^@$folder $program @" "$logs/names" >>"$logs/failing"
+    done <"$logs/programs"
+    if [ ! -s "$logs/failing" ] || [ "$(wc -l <"$logs/failing")" -gt 2 ]; then return 1; fi
+    while read -r folder program test; do
+        for turn in 1 2 3; do
+            echo "$test failed; alone, $turn of 3:"
+            (cd "$folder" && CARGO_MANIFEST_DIR=$folder $RUNNER "$program" --exact "$test" 2>&1 </dev/null) || return 1
+        done
+        echo "$test: FAILED ONCE, and not in three runs alone: it loses a race, and is to be mended" >>"$logs/once"
+    done <"$logs/failing"
+}
+
 without_slurm() {
     begun=$(date +%s)
     # shellcheck disable=SC2016 # The inner shell reads them.
@@ -47,7 +72,7 @@ without_slurm() {
         cd "$1" && log=$logs/$(basename "$2").log
         begun=$(date +%s) less=
         [ "$0" = "$first" ] || less="nice -n 10"
-        if CARGO_MANIFEST_DIR=$1 $less $RUNNER "$2" >"$log" 2>&1; then verdict=ok; else verdict=FAILED; touch "$logs/failed"; cat "$log"; fi
+        if CARGO_MANIFEST_DIR=$1 $less $RUNNER "$2" >"$log" 2>&1; then verdict=ok; else verdict=FAILED; touch "$log.failed"; cat "$log"; fi
         tests=$(sed -n "s/^test result: .* \([0-9]*\) passed.*/\1/p" "$log")
         printf "%-20s %6s tests %4s s  %s\n" "$0" "${tests:-?}" "$(($(date +%s) - begun))" "$verdict"
     ' <"$logs/side_by_side"
@@ -61,12 +86,20 @@ if [ "$1" = quick ]; then
 else
     begun=$(date +%s)
     named "$on_slurm" | while read -r _ folder program; do
-        { (cd "$folder" && CARGO_MANIFEST_DIR=$folder $RUNNER "$program" 2>&1) || touch "$logs/failed"; } | tee "$logs/$(basename "$program").log"
+        log=$logs/$(basename "$program").log
+        { (cd "$folder" && CARGO_MANIFEST_DIR=$folder $RUNNER "$program" 2>&1) || touch "$log.failed"; } | tee "$log"
     done
     [ -z "${GPUOS_COSTS:-}" ] || printf 'step tests on real Slurms\t%s\n' "$(($(date +%s) - begun))" >>"$GPUOS_COSTS"
     # What the compiler runs of examples in docstrings.
     $cargo test --workspace --locked --doc || touch "$logs/failed"
 fi
-[ -e "$logs/failed" ] || exit 0
-[ -z "${GPUOS_FAILURES:-}" ] || for log in "$logs"/*.log; do failures "$log"; done >"$GPUOS_FAILURES"
-exit 1
+if ls "$logs"/*.failed >/dev/null 2>&1; then
+    [ -z "${GPUOS_FAILURES:-}" ] || for log in "$logs"/*.log; do failures "$log"; done >"$GPUOS_FAILURES"
+    if [ "$1" = all ] && does_not_come_back; then
+        cat "$logs/once"
+        [ -z "${GPUOS_FAILURES:-}" ] || cat "$logs/once" >>"$GPUOS_FAILURES"
+    else
+        touch "$logs/failed"
+    fi
+fi
+[ ! -e "$logs/failed" ]
