@@ -560,6 +560,7 @@ fn record() -> impl Strategy<Value = Record> {
             place,
             leaving: it[2],
             own: it[1] % 2 == 0,
+            by_driver: it[0].is_multiple_of(3).then_some(it[1]),
             leases,
         })
     });

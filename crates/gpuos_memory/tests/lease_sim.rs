@@ -31,6 +31,7 @@ fn config() -> Config {
         notice_ms: 200,
         demote_ms: 1500,
         cool_ms: 300,
+        checkpoints: true,
         ..Config::default()
     }
 }
@@ -182,8 +183,8 @@ fn disturb(world: &mut World, rng: &mut Rng) {
     }
 }
 
-/// So many jobs, and then none.
-fn history(seed: u64, jobs: u64, mutant: Mutant) -> Result<Seen, String> {
+/// So many jobs, and then none. Of 1000 processes so many cannot be moved by themselves.
+fn history(seed: u64, jobs: u64, pins: u64, mutant: Mutant) -> Result<Seen, String> {
     let supply = Supply {
         gpus: (0..GPUS).map(|gpu| (GpuId(gpu), CARD * GIB)).collect(),
         host: HOST * GIB,
@@ -192,7 +193,7 @@ fn history(seed: u64, jobs: u64, mutant: Mutant) -> Result<Seen, String> {
     };
     let mut rng = Rng::new(seed ^ 0x1ea5e);
     let mut world = World::new(seed, config(), supply);
-    world.mutant = mutant;
+    (world.mutant, world.pins) = (mutant, pins);
     world.crashes = [0, 0, 1, 4][rng.below(4) as usize];
     world.slow = rng.below(3) == 0;
     let mut slurm = Slurm::default();
@@ -249,7 +250,7 @@ fn seeds() -> std::ops::Range<u64> {
 fn two_thousand_random_jobs_leave_nothing_and_get_no_more_than_there_is() {
     let mut all = Vec::new();
     for seed in seeds() {
-        match history(seed, 40, Mutant::None) {
+        match history(seed, 40, 0, Mutant::None) {
             Ok(seen) => all.push(seen),
             Err(why) => panic!("seed {seed}: {why}"),
         }
@@ -287,6 +288,32 @@ fn two_thousand_random_jobs_leave_nothing_and_get_no_more_than_there_is() {
     }
 }
 
+/// Some processes the driver parks, which now and then it does not.
+#[test]
+fn random_jobs_of_which_the_driver_parks_some_leave_nothing_either() {
+    let mut all = Vec::new();
+    for seed in seeds() {
+        match history(seed, 40, 400, Mutant::None) {
+            Ok(seen) => all.push(seen),
+            Err(why) => panic!("seed {seed}: {why}"),
+        }
+    }
+    let sum = |what: fn(&Seen) -> u64| all.iter().map(what).sum::<u64>();
+    let ended = |why: &str| -> u64 { all.iter().filter_map(|it| it.ended.get(why)).sum() };
+    let counts = [
+        ("checkpoints", sum(|it| it.checkpoints)),
+        ("restores", sum(|it| it.restores)),
+        ("crashes", sum(|it| it.crashes)),
+        ("finished", sum(|it| it.finished)),
+    ];
+    eprintln!("{counts:?}");
+    assert_eq!(ended("Elsewhere"), 0);
+    if all.len() > 1 {
+        assert!(counts.iter().all(|it| it.1 > 20), "{counts:?}");
+        assert!(ended("NotCheckpointed") > 0);
+    }
+}
+
 #[test]
 fn planted_errors_are_found() {
     for (mutant, says) in [
@@ -300,9 +327,13 @@ fn planted_errors_are_found() {
         (Mutant::HostTwice, "of job"),
         (Mutant::ParksInHost, "host memory"),
         (Mutant::TakenForDead, ""),
+        (Mutant::NotTakenOut, "HBM"),
+        (Mutant::BeyondUntold, "of job"),
     ] {
+        let by_driver = matches!(mutant, Mutant::NotTakenOut | Mutant::BeyondUntold);
+        let pins = if by_driver { 500 } else { 0 };
         let found = (0..400).find_map(|seed| {
-            let why = history(seed, 25, mutant).err()?;
+            let why = history(seed, 25, pins, mutant).err()?;
             why.contains(says).then_some((seed, why))
         });
         let (seed, why) = found.unwrap_or_else(|| panic!("{mutant:?} is not found"));

@@ -7,7 +7,7 @@ use gpuos_memory::lease::{
 use crate::lease_support::GIB;
 use crate::lease_support::world::{Kill, Moment, World};
 
-fn supply(gpus: u32) -> Supply {
+pub fn supply(gpus: u32) -> Supply {
     Supply {
         gpus: (0..gpus).map(|gpu| (GpuId(gpu), 80 * GIB)).collect(),
         host: 400 * GIB,
@@ -16,7 +16,7 @@ fn supply(gpus: u32) -> Supply {
     }
 }
 
-fn job(job: u64, gpus: &[u32], grant: u64) -> JobSpec {
+pub fn job(job: u64, gpus: &[u32], grant: u64) -> JobSpec {
     JobSpec {
         job: JobId(job),
         gpus: gpus.iter().map(|gpu| GpuId(*gpu)).collect(),
@@ -147,7 +147,7 @@ fn who_is_killed_in_the_middle_of_its_swap_gives_way_within_a_second() {
 }
 
 /// Two processes of two jobs, answered at 0 ms; the first has the GPU.
-fn two(config: Config) -> Broker {
+pub fn two(config: Config) -> Broker {
     let mut broker = Broker::new(config);
     broker.step(0, Input::Supply(supply(1)));
     for id in [1, 2] {

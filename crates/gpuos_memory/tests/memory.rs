@@ -3,6 +3,7 @@
 mod bound;
 mod lease;
 mod lease_away;
+mod lease_checkpointed;
 mod lease_feed;
 mod lease_kills;
 mod lease_pressure;

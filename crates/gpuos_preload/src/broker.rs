@@ -133,6 +133,8 @@ pub extern "C" fn gpuos_mem_connect() -> i32 {
 struct Gpu {
     device: i32,
     uuid: Uuid,
+    /// Bytes of its memory, as the driver shows them.
+    total: u64,
 }
 
 /// The connection, and how the process stands.
@@ -156,6 +158,8 @@ struct Broker {
     idle: bool,
     quiet: Instant,
     pinned: bool,
+    /// It was to park and cannot. The driver may hold the whole process from outside: nothing of the driver's is called until its turn.
+    held: bool,
     moved: ((u64, u64), Instant),
     figures: (Figures, Instant),
     lost: Instant,
@@ -179,6 +183,7 @@ fn serve(path: PathBuf, tell: &Sender<Result<Asked, String>>) {
         idle: false,
         quiet: now,
         pinned: false,
+        held: false,
         moved: ((0, 0), now),
         figures: (Figures::default(), now),
         lost: now,
@@ -198,7 +203,12 @@ fn gpus() -> Vec<Gpu> {
     let devices = (0..vmm::count().unwrap_or(0)).filter_map(|number| vmm::nth(number).ok());
     let one = |device| {
         let uuid = Uuid(vmm::uuid(device).ok()?);
-        Some(Gpu { device, uuid })
+        let total = vmm::total(device).unwrap_or(0);
+        Some(Gpu {
+            device,
+            uuid,
+            total,
+        })
     };
     devices.filter_map(one).collect()
 }
@@ -315,8 +325,11 @@ impl Broker {
             None => {}
         }
         for at in 0..self.gpus.len() {
-            let Gpu { device, uuid: gpu } = self.gpus[at];
-            let hbm = vmm::total(device).unwrap_or(0);
+            let Gpu {
+                uuid: gpu,
+                total: hbm,
+                ..
+            } = self.gpus[at];
             self.say(FromProgram::Ask { gpu, bytes, hbm });
         }
         Ok(())
@@ -438,6 +451,8 @@ impl Broker {
             }
             // Of a gpuosd that did not know the process any more.
             ToProgram::Lease { wait: true, .. } if self.parked.is_none() => self.park(None),
+            // It has its turn, and `turn` was said on a connection that is lost.
+            ToProgram::Lease { .. } if std::mem::take(&mut self.held) => {}
             ToProgram::Lease {
                 gpu,
                 hbm,
@@ -451,8 +466,8 @@ impl Broker {
             ToProgram::Pressure(what) => short::tell(what),
             ToProgram::Trim { .. } => {
                 let bytes = match self.parked {
-                    Some(_) => 0,
-                    None => resize::trim(),
+                    None if !self.held => resize::trim(),
+                    _ => 0,
                 };
                 self.say(FromProgram::Demoted { bytes });
             }
@@ -468,8 +483,8 @@ impl Broker {
         let start = Instant::now();
         let (mut moved, mut left) = (0, 0);
         if self.parked.is_none() {
-            if !park::close() {
-                return self.say_pinned();
+            if self.held || !park::close() {
+                return self.hold();
             }
             if let Some((bytes, all, mover)) = nvme {
                 match self.put(mover, &park::first(bytes, all)) {
@@ -498,7 +513,16 @@ impl Broker {
         });
     }
 
+    /// It cannot park, which is said each time: gpuosd may have the driver do it, which stops all calls.
+    fn hold(&mut self) {
+        if process::is_pinned() {
+            (self.pinned, self.held) = (true, true);
+            self.say(FromProgram::Pinned);
+        }
+    }
+
     fn back(&mut self) {
+        self.held = false;
         let start = Instant::now();
         let mut moved = self.fetch(None);
         let parked = self.parked.take();
@@ -556,8 +580,20 @@ impl Broker {
         }
     }
 
+    /// Who had no work when he was held may have some now, and waits in the driver with it.
+    fn look_while_held(&mut self) {
+        if self.in_turns && self.idle && gate::take_touched() {
+            self.idle = false;
+            self.say(FromProgram::Busy);
+        }
+    }
+
     /// What the program does, as far as gpuosd has to know it.
     fn look(&mut self) {
+        if self.held {
+            self.look_while_held();
+            return;
+        }
         self.say_pinned();
         let moved = mover::moved();
         if moved != self.moved.0 && self.moved.1.elapsed() >= TELL {

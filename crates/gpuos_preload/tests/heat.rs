@@ -48,11 +48,18 @@ fn is_near(cuda: &Cuda, at: u64) -> bool {
     prop[2] == 1
 }
 
-/// Launches a graph that touches `hot`, which lies in host memory, and nothing else that does.
+/// Launches a graph that touches `hot`, which lies in host memory, and nothing else that does. On a machine with much else to do it takes
+/// longer until that comes in, and another one is launched more often.
 fn graph(cuda: &Cuda, change: impl Fn(&Cuda, u64, u64, u64)) {
     cuda.context(0);
-    let (fill, stream) = (cuda.kernel("fill"), cuda.stream());
     let near = cuda.alloc(16 * MIB);
+    let comes_in = (0..4).any(|attempt| launched(cuda, near, 200 << (2 * attempt), &change));
+    assert!(comes_in, "what the graph touches is the GPU's");
+}
+
+/// Whether what a graph touches is in the GPU's memory once it was launched so often.
+fn launched(cuda: &Cuda, near: u64, times: u32, change: impl Fn(&Cuda, u64, u64, u64)) -> bool {
+    let (fill, stream) = (cuda.kernel("fill"), cuda.stream());
     let hot = cuda.alloc(8 * MIB);
     let graph = cuda.get("cuGraphCreate", &[0]);
     let node = Node::new(fill, &[near, 1, 1024]);
@@ -61,13 +68,13 @@ fn graph(cuda: &Cuda, change: impl Fn(&Cuda, u64, u64, u64)) {
     let node = cuda.get("cuGraphAddKernelNode_v2", &added);
     let exec = cuda.get("cuGraphInstantiateWithFlags", &[graph, 0]);
     change(cuda, exec, node, hot);
-    for _ in 0..200 {
+    for _ in 0..times {
         cuda.ok("cuGraphLaunch", &[exec, stream]);
         cuda.ok("cuStreamSynchronize", &[stream]);
         std::thread::sleep(std::time::Duration::from_millis(1));
     }
     cuda.ok("cuGraphExecDestroy", &[exec]);
-    assert!(is_near(cuda, hot), "what the graph touches is the GPU's");
+    is_near(cuda, hot)
 }
 
 fn comes_in(test: &str, change: impl Fn(&Cuda, u64, u64, u64)) {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::common::{Cuda, INVALID, OUT_OF_MEMORY};
-use crate::shim::{MIB, moved, planted, preloaded};
+use crate::shim::{MIB, finds, moves, preloaded};
 
 /// Attributes of pools.
 const THRESHOLD: u64 = 4;
@@ -54,8 +54,8 @@ fn memory_is_freed_in_the_order_of_streams() {
 fn found_another_streams_memory() {
     if cfg!(debug_assertions) {
         let test = "pools::memory_is_freed_in_the_order_of_streams";
-        let out = planted(test, "pool-order", "memory=64M", &[]);
-        assert!(!out.status.success(), "nobody found it");
+        let found = finds(test, "pool-order", "memory=64M", &[]);
+        assert!(found, "nobody found it");
     }
 }
 
@@ -146,8 +146,8 @@ fn found_what_does_not_count() {
     if cfg!(debug_assertions) {
         let test = "pools::pools_tell_what_they_have_and_it_counts";
         let more = [("GPUOS_MEM_GRANT", "67108864")];
-        let out = planted(test, "pool-count", "memory=32M", &more);
-        assert!(!out.status.success(), "nobody found it");
+        let found = finds(test, "pool-count", "memory=32M", &more);
+        assert!(found, "nobody found it");
     }
 }
 
@@ -182,7 +182,7 @@ fn memory_of_pools_moves() {
     let test = "memory_of_pools_moves";
     let settings = "memory=64M,hbm=8G,link=8G";
     let more = [("GPUOS_PRELOAD_SHAKE", "21")];
-    let said = preloaded(test, [256, 16], settings, &more, |cuda| {
+    let body = |cuda: &Cuda| {
         cuda.context(0);
         let (fill, stream, other) = (cuda.kernel("fill"), cuda.stream(), cuda.stream());
         for round in 1..80_u64 {
@@ -208,8 +208,6 @@ fn memory_of_pools_moves() {
         }
         cuda.ok("cuStreamSynchronize", &[stream]);
         assert_eq!(cuda.info(), (256 * MIB, 256 * MIB));
-    });
-    if let Some(said) = said {
-        assert!(moved(&said) >= 10, "{said}");
-    }
+    };
+    moves(10, || preloaded(test, [256, 16], settings, &more, body));
 }

@@ -11,7 +11,7 @@ use crate::common::Cuda;
 use crate::shim::MIB;
 
 /// A busy machine is no fault.
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(180);
 
 /// What of the library's a program calls without arguments.
 fn call(name: &str) -> i32 {

@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::common::{Cuda, Flag};
-use crate::shim::{MIB, moved, planted, preloaded};
+use crate::shim::{MIB, finds, moves, preloaded};
 
 /// SplitMix64.
 struct Random(u64);
@@ -449,18 +449,12 @@ const SLOW: &str = "memory=64M,hbm=8G,link=8G";
 
 fn shaken(test: &str, devices: u64, seed: &str) {
     let settings = format!("devices={devices},{SLOW}");
-    let said = preloaded(
-        test,
-        [2048, 16],
-        &settings,
-        &[("GPUOS_PRELOAD_SHAKE", seed)],
-        |cuda| programs(cuda, devices),
-    );
-    if let Some(said) = said {
-        let moved = moved(&said);
-        println!("{moved} extents moved");
-        assert!(moved >= 50, "only {moved} extents moved");
-    }
+    let more = [("GPUOS_PRELOAD_SHAKE", seed)];
+    moves(50, || {
+        preloaded(test, [2048, 16], &settings, &more, |cuda| {
+            programs(cuda, devices);
+        })
+    });
 }
 
 #[test]
@@ -545,13 +539,8 @@ fn found(mutant: &str) {
         _ => "programs::bytes_are_those_of_the_reference_while_extents_move",
     };
     let more = [("GPUOS_PRELOAD_SHAKE", "3"), ("GPUOS_PRELOAD_SEEDS", "60")];
-    let out = planted(test, mutant, &format!("devices=1,{SLOW}"), &more);
-    let text = String::from_utf8_lossy(&out.stdout);
-    assert!(text.contains("running 1 test"), "{text}");
-    assert!(
-        !out.status.success(),
-        "nobody found the planted error '{mutant}'"
-    );
+    let found = finds(test, mutant, &format!("devices=1,{SLOW}"), &more);
+    assert!(found, "nobody found the planted error '{mutant}'");
 }
 
 macro_rules! planted {

@@ -64,6 +64,23 @@ pub fn preloaded(
     with(test, &all, body)
 }
 
+/// Runs a test that moves extents until it has moved so many: where the machine has much else to do, those that move get little of it.
+/// `None` of `run`: this is the process of the test.
+pub fn moves(least: u64, run: impl Fn() -> Option<String>) {
+    let mut most = 0;
+    for _ in 0..RUNS {
+        let Some(said) = run() else { return };
+        most = most.max(moved(&said));
+        if most >= least {
+            return;
+        }
+    }
+    panic!("only {most} extents moved");
+}
+
+/// So often is something tried that depends on when threads run.
+const RUNS: usize = 6;
+
 /// How many extents a process said that it moved.
 pub fn moved(said: &str) -> u64 {
     let line = said
@@ -76,7 +93,7 @@ pub fn moved(said: &str) -> u64 {
 }
 
 /// Runs a test of this program with the library and a planted error. It may fail in any way.
-pub fn planted(test: &str, mutant: &str, settings: &str, more: &[(&str, &str)]) -> Output {
+fn planted(test: &str, mutant: &str, settings: &str, more: &[(&str, &str)]) -> Output {
     let folder = folder();
     let mut again = Command::new("timeout");
     again
@@ -92,6 +109,16 @@ pub fn planted(test: &str, mutant: &str, settings: &str, more: &[(&str, &str)]) 
         .env_remove("CUDA_VISIBLE_DEVICES");
     again.envs(more.iter().copied());
     again.output().expect("timeout of coreutils")
+}
+
+/// Whether a test fails with a planted error, in one of some runs: how much is moved, and when, is another thing each time.
+pub fn finds(test: &str, mutant: &str, settings: &str, more: &[(&str, &str)]) -> bool {
+    (0..RUNS).any(|_| {
+        let out = planted(test, mutant, settings, more);
+        let text = String::from_utf8_lossy(&out.stdout);
+        assert!(text.contains("running 1 test"), "{text}");
+        !out.status.success()
+    })
 }
 
 /// CUmemAllocationProp: pinned, with a type of handle, on a device, for RDMA.

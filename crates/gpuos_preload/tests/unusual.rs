@@ -1,7 +1,7 @@
 //! What is never moved, children of `fork`, grants that are none, and what else is unusual.
 
 use crate::common::{call, with};
-use crate::shim::{MIB, folder, moved, planted, preload, preloaded, variables};
+use crate::shim::{MIB, finds, folder, moved, preload, preloaded, variables};
 
 /// Moves at random while bytes are written by one mapping and read by another: what a program holds a handle of stays where it is.
 #[test]
@@ -39,13 +39,9 @@ fn what_a_program_has_a_handle_of_stays() {
 fn found_what_is_pinned_moves() {
     if cfg!(debug_assertions) {
         let test = "unusual::what_a_program_has_a_handle_of_stays";
-        let out = planted(
-            test,
-            "pinned",
-            "memory=64M",
-            &[("GPUOS_PRELOAD_SHAKE", "5")],
-        );
-        assert!(!out.status.success(), "nobody found it");
+        let more = [("GPUOS_PRELOAD_SHAKE", "5")];
+        let found = finds(test, "pinned", "memory=64M", &more);
+        assert!(found, "nobody found it");
     }
 }
 
@@ -54,8 +50,8 @@ fn found_more_than_was_granted() {
     if cfg!(debug_assertions) {
         let test = "calls::a_program_gets_more_than_its_gpu_has";
         let more = [("GPUOS_MEM_GRANT", "67108864")];
-        let out = planted(test, "grant", "memory=32M", &more);
-        assert!(!out.status.success(), "nobody found it");
+        let found = finds(test, "grant", "memory=32M", &more);
+        assert!(found, "nobody found it");
     }
 }
 
@@ -178,8 +174,8 @@ fn a_child_of_fork_has_no_driver_and_its_parent_goes_on() {
 fn found_a_child_that_takes_itself_for_its_parent() {
     if cfg!(debug_assertions) {
         let test = "unusual::a_child_of_fork_has_no_driver_and_its_parent_goes_on";
-        let out = planted(test, "fork", "memory=64M", &[("GPUOS_PRELOAD_SHAKE", "7")]);
-        assert!(!out.status.success(), "nobody found it");
+        let found = finds(test, "fork", "memory=64M", &[("GPUOS_PRELOAD_SHAKE", "7")]);
+        assert!(found, "nobody found it");
     }
 }
 
@@ -221,7 +217,6 @@ fn what_is_used_comes_in() {
             cuda.context(0);
             let fill = cuda.kernel("fill");
             let cold = cuda.alloc(16 * MIB);
-            let hot = cuda.alloc(8 * MIB);
             let place = |at: u64| {
                 let mut place = 0_u64;
                 // The driver says where the memory is to which the host has no address.
@@ -234,22 +229,24 @@ fn what_is_used_comes_in() {
                 cuda.ok("cuMemRelease", &[place]);
                 prop[2]
             };
-            let start = std::time::Instant::now();
-            for round in 0..200_u64 {
-                assert_eq!(cuda.launch(fill, 0, &[hot, round, 1024]), 0);
-                cuda.ok("cuCtxSynchronize", &[]);
-                std::thread::sleep(std::time::Duration::from_millis(1));
-                if start.elapsed().as_secs() > 20 {
-                    break;
+            // Where it is looked at it stays: on a machine with much else to do another one is used for longer.
+            let comes_in = |attempt: u64| {
+                let hot = cuda.alloc(8 * MIB);
+                for round in 0..200 << (2 * attempt) {
+                    assert_eq!(cuda.launch(fill, 0, &[hot, round, 1024]), 0);
+                    cuda.ok("cuCtxSynchronize", &[]);
+                    std::thread::sleep(std::time::Duration::from_millis(1));
                 }
-            }
+                place(hot) == 1
+            };
+            let is_near = (0..4).any(comes_in);
             let ended = cuda.alloc(2 * MIB);
             assert_eq!(
                 place(ended),
                 3,
                 "new memory is the host's, the GPU's is full"
             );
-            assert_eq!(place(hot), 1, "hot memory is the GPU's");
+            assert!(is_near, "hot memory is the GPU's");
             assert!(cold != 0);
         },
     );

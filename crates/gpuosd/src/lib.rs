@@ -20,7 +20,8 @@
 //! - [`traces`]: tells an OpenTelemetry collector, in builds that have it.
 //!
 //! Between them: [`numbering`] (which GPUs Slurm counts, and how), [`jobs`] (which of them hold which GPUs), [`known`] (whose jobs they are, for [`socket_handler`]), [`status`] (the state as
-//! clients see it), [`queue`] (what slurmctld is asked and told, one at a time) and [`clear`] (empties folders of users with their rights).
+//! clients see it), [`queue`] (what slurmctld is asked and told, one at a time), [`clear`] (empties folders of users with their rights) and [`driver_checkpoint`] (calls the driver
+//! for processes of users, with their rights).
 //! [`options`] and [`run`] start it all. Sockets, the log, and whether a folder is nobody else's are `gpuos_daemon`'s.
 
 #![forbid(unsafe_code)]
@@ -29,6 +30,7 @@ pub mod audit;
 pub mod blocking;
 pub mod clear;
 pub mod disk;
+pub mod driver_checkpoint;
 pub mod event_loop;
 pub mod gpus;
 pub mod host;

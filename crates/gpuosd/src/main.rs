@@ -5,8 +5,8 @@ use std::process::ExitCode;
 
 use gpuos_daemon::start;
 use gpuos_host::steps::device_groups::ask;
-use gpuosd::clear;
 use gpuosd::options::Options;
+use gpuosd::{clear, driver_checkpoint};
 
 fn main() -> ExitCode {
     let words: Vec<OsString> = std::env::args_os().skip(1).collect();
@@ -20,6 +20,11 @@ fn main() -> ExitCode {
         && flag == clear::FLAG
     {
         return clear::run(words);
+    }
+    if let Some((flag, words)) = words.split_first()
+        && flag == driver_checkpoint::FLAG
+    {
+        return driver_checkpoint::run(words);
     }
     let options: Options = match start::flags() {
         Ok(options) => options,

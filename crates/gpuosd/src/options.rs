@@ -51,6 +51,9 @@ pub struct Options {
     /// GB a second that are taken for moving memory between GPU and host until it was measured: turns last many times as long as moves.
     #[arg(long, value_name = "GB", default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..=10_000))]
     pub memory_rate: u64,
+    /// The driver's library, for programs whose memory only the driver can take out of a GPU; gpuosd itself does not open it.
+    #[arg(long, value_name = "PATH", default_value = "libcuda.so.1")]
+    pub cuda: String,
     /// Where slice files are written, which File= of GRES gpuos in gres.conf names.
     #[arg(long, value_name = "DIR", default_value = "/var/lib/gpuos/slices")]
     pub slices: PathBuf,

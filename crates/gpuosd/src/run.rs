@@ -239,6 +239,7 @@ fn look_after_programs(
     };
     Ok(memory::Ports {
         pressure: memory::pressure::start(places, Sink::of(to))?,
+        caller: memory::caller::start(caller(options), Sink::of(to))?,
         watch: memory::watch::start(Box::new(processes(options)), Sink::of(to))?,
         members,
         host: memory::host_memory(&meminfo),
@@ -250,6 +251,16 @@ fn look_after_programs(
         },
         nvme: nvme(config, options),
     })
+}
+
+/// With what the driver is called.
+fn caller(options: &Options) -> memory::caller::Caller {
+    memory::caller::Caller {
+        // Also where another release was installed meanwhile.
+        program: "/proc/self/exe".into(),
+        library: options.cuda.clone(),
+        proc: options.proc.clone(),
+    }
 }
 
 /// What a disk writes at least, in bytes a second, so that nobody is ended because it is slow: half of what gpuos_mover may take of it, where that is

@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
@@ -17,6 +17,8 @@ use nvidia_ml::state::{Options, Shared, node};
 
 #[path = "metrics/mover.rs"]
 mod mover;
+#[path = "../../../tests/src/port.rs"]
+mod port;
 #[path = "../../../tests/src/program.rs"]
 mod program;
 
@@ -279,10 +281,7 @@ impl Prometheus {
             ),
         )
         .unwrap();
-        let port = TcpListener::bind("127.0.0.1:0")
-            .unwrap()
-            .local_addr()
-            .unwrap();
+        let port = SocketAddr::from(([127, 0, 0, 1], port::port()));
         let process = Command::new("prometheus")
             .arg(format!("--config.file={}", config.display()))
             .arg(format!(

@@ -53,6 +53,16 @@ impl Ledger {
         }
     }
 
+    /// Shows that the process has nothing on the device for now. [`Ledger::take`] of no bytes shows it again, if it fits.
+    pub(crate) fn hide(&self, device: usize) {
+        let own = self.own.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(shared) = &self.shared
+            && own[device] > 0
+        {
+            shared.update(|node| self.note(node, device, 0));
+        }
+    }
+
     /// Shows that the process has a context on the device, or that it has none any more.
     pub(crate) fn present(&self, device: usize, is: bool) {
         let own = self.own.lock().unwrap_or_else(PoisonError::into_inner);

@@ -93,6 +93,37 @@ impl Memory {
         self.capacity.saturating_sub(self.ledger.used(self.number))
     }
 
+    /// Bytes from the first that were ever used.
+    fn touched(&self) -> usize {
+        let free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        u64::from(free.next) as usize * BLOCK as usize
+    }
+
+    /// What it has, for as long as the process has nothing on the device. In its place lies something else. No work runs.
+    pub(crate) fn take_out(&self) -> Vec<u8> {
+        let length = self.touched();
+        let mut kept = vec![0_u8; length];
+        // SAFETY: so much of the mapping is there as long as the process is, and `kept` has as much room.
+        unsafe {
+            std::ptr::copy_nonoverlapping(self.base as *const u8, kept.as_mut_ptr(), length);
+            std::ptr::write_bytes(self.base as *mut u8, 0xa5, length);
+        }
+        self.ledger.hide(self.number);
+        kept
+    }
+
+    /// The same back; false where others have the device's memory by now. No work runs.
+    pub(crate) fn bring_back(&self, kept: &[u8]) -> bool {
+        let back = self.ledger.take(self.number, 0, self.capacity);
+        if back {
+            // SAFETY: so much of the mapping was there when it was taken out, and is as long as the process.
+            unsafe {
+                std::ptr::copy_nonoverlapping(kept.as_ptr(), self.base as *mut u8, kept.len());
+            }
+        }
+        back
+    }
+
     /// Takes memory: `length` is a multiple of the block size.
     pub(crate) fn take(self: &Arc<Memory>, length: u64) -> Answer<Physical> {
         let count = length / BLOCK;

@@ -3,11 +3,21 @@
 
 use std::path::PathBuf;
 use std::sync::OnceLock;
+use std::time::Duration;
 
 /// The variable with the settings.
 pub const VARIABLE: &str = "GPUOS_CUDA";
 /// The variable with the state file of the simulated NVML.
 pub const STATE: &str = "GPUOS_NVML_STATE";
+
+/// How the process is checkpointed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Checkpoint {
+    /// Taking it out of its devices takes so long, and bringing it back as well.
+    Takes(Duration),
+    /// It can be locked, and cannot be taken out.
+    Refused,
+}
 
 /// The settings of `GPUOS_CUDA`, and where the devices come from.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -26,6 +36,8 @@ pub struct Setup {
     pub hbm: u64,
     /// `link=RATE`: bytes per second and direction between a device and the host; 0 as above.
     pub link: u64,
+    /// `checkpoint=MS` or `checkpoint=refused`: other processes can checkpoint this one, or only lock it. Without, they find no process.
+    pub checkpoint: Option<Checkpoint>,
     /// State file of the simulated NVML.
     pub state: Option<PathBuf>,
     /// `CUDA_VISIBLE_DEVICES`.
@@ -41,6 +53,7 @@ impl Default for Setup {
             version: 13_000,
             hbm: 0,
             link: 0,
+            checkpoint: None,
             state: None,
             visible: None,
         }
@@ -70,9 +83,14 @@ impl Setup {
                 }
                 "hbm" => setup.hbm = bytes()?,
                 "link" => setup.link = bytes()?,
+                "checkpoint" if value == "refused" => setup.checkpoint = Some(Checkpoint::Refused),
+                "checkpoint" => {
+                    let ms = value.parse().map_err(|_| wrong("give ms, or refused"))?;
+                    setup.checkpoint = Some(Checkpoint::Takes(Duration::from_millis(ms)));
+                }
                 _ => {
                     return Err(wrong(
-                        "the keys are devices, memory, host, version, hbm and link",
+                        "the keys are devices, memory, host, version, hbm, link and checkpoint",
                     ));
                 }
             }
@@ -138,6 +156,7 @@ mod tests {
             ("memory=64X", "bytes"),
             ("devices=17", "1 to 16"),
             ("version=11.8", "12.0"),
+            ("checkpoint=soon", "refused"),
             ("colour=red", "the keys are"),
         ] {
             let sentence = Setup::parse(wrong).unwrap_err();

@@ -7,9 +7,11 @@ use std::process::{Child, Command, Stdio};
 use nvidia_ml::model::kind_named;
 use nvidia_ml::state::{Options, Shared, node};
 
-use crate::common::{Cuda, OUT_OF_MEMORY, on, with};
+use crate::common::{Cuda, INVALID, OUT_OF_MEMORY, on, with};
 
 const MIB: u64 = 1 << 20;
+/// CUDA_ERROR_ILLEGAL_STATE.
+const ILLEGAL_STATE: u32 = 401;
 /// Tells a process that it is the second one of its test.
 const SECOND: &str = "GPUOS_CUDA_TEST_SECOND";
 
@@ -104,6 +106,82 @@ fn processes_share_a_device_and_nvml_shows_them() {
         assert_eq!(used(&shared, 2), [(me, 54)]);
         cuda.ok("cuCtxDestroy_v2", &[context]);
         assert_eq!(used(&shared, 2), []);
+    });
+}
+
+/// The second process's part: what it has is the same when it goes on, whatever was done with it meanwhile.
+fn keep(cuda: &Cuda) {
+    let (length, word) = (40 * MIB, 0x5eed_u32);
+    cuda.context(0);
+    let at = cuda.alloc(length);
+    let fill = cuda.kernel("fill");
+    assert_eq!(cuda.launch(fill, 0, &[at, word.into(), length / 4]), 0);
+    println!("allocated");
+    let mut line = String::new();
+    let _ = std::io::stdin().read_line(&mut line);
+    let bytes = cuda.download(at, length as usize);
+    assert!(bytes.chunks(4).all(|four| four == word.to_le_bytes()));
+    // Nobody reads any more what the frame of the test would print.
+    std::process::exit(0);
+}
+
+#[test]
+fn a_process_is_checkpointed_by_another_and_goes_on() {
+    let test = "a_process_is_checkpointed_by_another_and_goes_on";
+    let folder = tempfile::tempdir().unwrap();
+    let state = state(folder.path());
+    let variables = [
+        ("GPUOS_NVML_STATE", state.as_str()),
+        ("CUDA_VISIBLE_DEVICES", "2"),
+        ("GPUOS_CUDA", "memory=64M,checkpoint=1"),
+    ];
+    with(test, &variables, |cuda| {
+        if std::env::var_os(SECOND).is_some() {
+            return keep(cuda);
+        }
+        let shared =
+            Shared::open(Path::new(&std::env::var_os("GPUOS_NVML_STATE").unwrap())).unwrap();
+        let mut other = second(test);
+        let pid = u64::from(other.id());
+        let asked = |pid: u64| {
+            let mut state = 0_u32;
+            let told = [pid, &raw mut state as u64];
+            (cuda.code("cuCheckpointProcessGetState", &told), state)
+        };
+        let ask = |what: &str| cuda.code(&format!("cuCheckpointProcess{what}"), &[pid, 0]);
+        assert_eq!(asked(pid), (0, 0));
+        // One that has no driver, or is none.
+        assert_eq!(asked(1).0, INVALID);
+        // Each has its order.
+        for (what, code) in [
+            ("Checkpoint", ILLEGAL_STATE),
+            ("Restore", ILLEGAL_STATE),
+            ("Unlock", ILLEGAL_STATE),
+            ("Lock", 0),
+            ("Lock", ILLEGAL_STATE),
+            ("Restore", ILLEGAL_STATE),
+        ] {
+            assert_eq!(ask(what), code, "{what}");
+        }
+        assert_eq!(
+            (asked(pid), used(&shared, 2)),
+            ((0, 1), vec![(other.id(), 40)])
+        );
+        assert_eq!(ask("Checkpoint"), 0);
+        assert_eq!(
+            (asked(pid), used(&shared, 2)),
+            ((0, 2), vec![(other.id(), 0)])
+        );
+        // It does not come back while others have the memory.
+        cuda.context(0);
+        let all = cuda.alloc(60 * MIB);
+        assert_eq!((ask("Restore"), asked(pid)), (OUT_OF_MEMORY, (0, 2)));
+        cuda.ok("cuMemFree_v2", &[all]);
+        assert_eq!((ask("Restore"), asked(pid)), (0, (0, 1)));
+        assert_eq!((ask("Unlock"), asked(pid)), (0, (0, 0)));
+        drop(other.stdin.take());
+        assert!(other.wait().unwrap().success());
+        assert_eq!(ask("Lock"), INVALID);
     });
 }
 

@@ -289,6 +289,7 @@ fn programs(programs: &[MemoryProgramStatus]) -> String {
         }
         place += match (one.connected, one.pinned) {
             _ if one.stopped => ", stopped",
+            _ if one.by_driver => ", by the driver",
             (false, _) => ", not connected",
             (true, true) => ", pinned",
             (true, false) => "",

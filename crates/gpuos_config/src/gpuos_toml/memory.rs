@@ -17,6 +17,8 @@ pub struct MemoryConfig {
     pub reserve_mib: u32,
     /// Jobs that share a GPU in turns with its memory, at most; 0: jobs cannot.
     pub turns: u32,
+    /// Whether a program in turns that cannot be moved while it runs is parked by the driver's own checkpoint calls.
+    pub driver_checkpoint: bool,
     /// A node is short of host memory when so much of it is used, in percent, ...
     pub pressure_begins: u32,
     /// ... and until no more than this is.
@@ -36,6 +38,7 @@ impl Default for MemoryConfig {
             most_percent: 400,
             reserve_mib: 1024,
             turns: 0,
+            driver_checkpoint: false,
             pressure_begins: 92,
             pressure_ends: 85,
             stalled_begins: 10,
@@ -103,6 +106,7 @@ pub(super) fn read(
             usual.reserve_mib,
         )?,
         turns: int("turns", &raw.turns, 0..=16, usual.turns)?,
+        driver_checkpoint: raw.driver_checkpoint.unwrap_or(usual.driver_checkpoint),
         pressure_begins: percent(
             "pressure-begins",
             &raw.pressure_begins,
@@ -147,6 +151,8 @@ mod tests {
         assert_eq!(MemoryConfig::default().turns, 0);
         let own = read("turns = 3\nreserve-mib = 100").unwrap();
         assert_eq!((own.turns, own.most_in_turns_mib(1000)), (3, 900));
+        assert!(!own.driver_checkpoint);
+        assert!(read("driver-checkpoint = true").unwrap().driver_checkpoint);
     }
 
     #[test]
@@ -175,6 +181,7 @@ mod tests {
             ("turns = 17", "from 0 to 16"),
             ("turns = -1", "from 0 to 16"),
             ("turns = true", "turns"),
+            ("driver-checkpoint = 1", "true or false"),
             ("enabled = true", "there is no key"),
             ("pressure-begins = 101", "from 1 to 100"),
             ("pressure-begins = 80", "begins at 80 %"),

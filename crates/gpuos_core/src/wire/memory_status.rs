@@ -112,6 +112,9 @@ pub struct MemoryProgramStatus {
     /// A signal has stopped it, or it is suspended with its job.
     #[serde(default)]
     pub stopped: bool,
+    /// The driver parks it, or has: nothing of it can be moved while it runs.
+    #[serde(default)]
+    pub by_driver: bool,
     /// What it has of each GPU.
     pub leases: Vec<MemoryLeaseStatus>,
     /// Bytes that it has moved to host memory, by its own word.

@@ -164,6 +164,7 @@ fn memory() -> MemoryStatus {
         connected: true,
         pinned: false,
         stopped: false,
+        by_driver: false,
         leases: vec![MemoryLeaseStatus {
             gpu: nth(3),
             hbm: 60 << 30,

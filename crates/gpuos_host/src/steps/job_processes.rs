@@ -205,6 +205,14 @@ impl Proc {
         numbers.filter(own).collect()
     }
 
+    /// The real group of a process, which nobody gives himself by a program with another one's rights.
+    pub fn real_group(&self, pid: u32) -> Option<u32> {
+        let status = self.file(pid, "status").ok()??;
+        let mut lines = status.lines();
+        let groups = lines.find_map(|line| line.strip_prefix("Gid:"))?;
+        groups.split_ascii_whitespace().next()?.parse().ok()
+    }
+
     /// The unit of systemd that a process belongs to, as far as its control group says: `jupyter.service`.
     pub fn unit(&self, pid: u32) -> Option<String> {
         let groups = self.file(pid, "cgroup").ok()??;

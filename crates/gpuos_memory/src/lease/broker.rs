@@ -12,7 +12,7 @@ use super::own::Own;
 use super::reason::{Ended, Refused};
 use super::record::{ClientRecord, Place, Record};
 use super::view::{ClientView, GpuView, Tier, View};
-use super::{returns, squeeze, stopped, turns};
+use super::{checkpointed, returns, squeeze, stopped, turns};
 use crate::link::Wish;
 
 /// The broker of a node.
@@ -153,9 +153,22 @@ impl Broker {
             Input::Busy(client) => self.busy(client),
             Input::Parked { client, took_ms } => self.parked(client, took_ms),
             Input::NotParked(client) => self.not_parked(client, out),
+            Input::Pinned { client, bytes } => {
+                checkpointed::pinned(&self.config, &mut self.ledger, now, client, bytes, out);
+            }
+            Input::Checkpointed { client, took_ms } => {
+                checkpointed::done(&self.config, &mut self.ledger, now, client, took_ms);
+            }
+            Input::NotCheckpointed(client) => {
+                checkpointed::failed(&self.config, &mut self.ledger, now, client, out);
+            }
+            Input::BroughtBack { client, took_ms } => {
+                checkpointed::back(&self.config, &mut self.ledger, now, client, took_ms);
+            }
+            Input::Checkpoints(are) => self.config.checkpoints = are,
             Input::Back { client, took_ms } => {
                 if let Some(it) = self.ledger.clients.get_mut(&client)
-                    && let Place::Returning(_) = it.place
+                    && let (Place::Returning(_), None) = (it.place, it.by_driver)
                 {
                     it.place = Place::Resident;
                     it.arrived();
@@ -262,7 +275,7 @@ impl Broker {
     fn parked(&mut self, client: ClientId, took_ms: u64) {
         let (config, now) = (&self.config, self.now);
         if let Some(it) = self.ledger.clients.get_mut(&client)
-            && let Place::Parking(to) = it.place
+            && let (Place::Parking(to), None) = (it.place, it.by_driver)
         {
             it.place = Place::Parked(to);
             it.arrived();
@@ -275,7 +288,8 @@ impl Broker {
     /// NVMe did not take what was to go there. Who gives way under pressure works on, and another way is looked for; whose turn is over
     /// parks in host memory, or is ended where there is no room: others wait for the GPU.
     fn not_parked(&mut self, client: ClientId, out: &mut Vec<Effect>) {
-        let Some(it) = self.ledger.clients.get_mut(&client) else {
+        let it = self.ledger.clients.get_mut(&client);
+        let Some(it) = it.filter(|it| it.by_driver.is_none()) else {
             return;
         };
         let job = it.job;
@@ -326,7 +340,9 @@ impl Broker {
             long.into_iter().map(|id| (id, Ended::Stopped)).collect();
         for (id, it) in &mut self.ledger.clients {
             let late = now >= it.until;
-            match (it.ending, it.away, it.place) {
+            // Of whom the driver has in hand the connection may be lost: he cannot come for a new one before the driver lets him.
+            let away = it.away.filter(|_| it.by_driver.is_none());
+            match (it.ending, away, it.place) {
                 (Some((why, again)), ..) if now >= again => {
                     it.ending = Some((why, now + self.config.end_ms));
                     out.push(Effect::End { client: *id, why });
@@ -337,7 +353,8 @@ impl Broker {
                 (None, Some(until), _) if now >= until => end.push((*id, Ended::Away)),
                 (None, Some(_), _) => {}
                 (None, None, place) if late => {
-                    end.extend(returns::missed(place).map(|why| (*id, why)));
+                    let by_driver = it.by_driver.is_some();
+                    end.extend(returns::missed(place, by_driver).map(|why| (*id, why)));
                 }
                 _ => {}
             }
@@ -368,6 +385,7 @@ impl Broker {
                     let mut client = Client::new(it.job, it.place);
                     client.leases = it.leases.into_iter().collect();
                     client.leaving = it.leaving;
+                    client.by_driver = it.by_driver;
                     client.away = away;
                     if client.leaving > 0 {
                         client.asked = Some(Asked {
@@ -392,6 +410,7 @@ impl Broker {
         self.ledger
             .clients
             .retain(|_, it| jobs.contains_key(&it.job));
+        checkpointed::say_again(&self.config, &mut self.ledger, self.now, out);
         self.supply(self.ledger.supply.clone(), out);
     }
 
@@ -496,6 +515,7 @@ impl Broker {
             busy: it.idle.is_none(),
             ending: it.ending.is_some(),
             stopped: it.stopped.is_some(),
+            by_driver: it.by_driver.is_some(),
             gpu_ms: ledger.jobs.get(&it.job).map_or(0, |job| job.gpu_ms),
             squeezed: it.squeezed.values().sum(),
         });

@@ -41,6 +41,8 @@ pub struct Config {
     pub demote_ms: u64,
     /// Between one step that has ended and the next.
     pub cool_ms: u64,
+    /// Processes whose memory they cannot move themselves are parked by the driver's own checkpoint calls. By default they are not.
+    pub checkpoints: bool,
     /// What each GPU's link to the host takes.
     pub gpu_link: Bounds,
     /// What NVMe takes.
@@ -68,6 +70,7 @@ impl Default for Config {
             notice_ms: 1000,
             demote_ms: 10_000,
             cool_ms: 5000,
+            checkpoints: false,
             gpu_link: Bounds {
                 ahead_rate: 8_000_000_000,
                 at_once: 2,

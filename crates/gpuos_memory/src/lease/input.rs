@@ -110,6 +110,31 @@ pub enum Input {
         /// How long that took it, in ms.
         took_ms: u64,
     },
+    /// Nothing of a process can be moved by itself. Said of one that was told to park, it leaves the driver alone until its turn.
+    Pinned {
+        /// The process.
+        client: ClientId,
+        /// What it has of GPUs in all, contexts too, as it was measured; 0: that is not known.
+        bytes: u64,
+    },
+    /// The driver did what [`Effect::Checkpoint`] said.
+    Checkpointed {
+        /// The process.
+        client: ClientId,
+        /// How long that took, in ms.
+        took_ms: u64,
+    },
+    /// The driver did not, and the process is as it was before.
+    NotCheckpointed(ClientId),
+    /// The driver did what [`Effect::Restore`] said.
+    BroughtBack {
+        /// The process.
+        client: ClientId,
+        /// How long that took, in ms.
+        took_ms: u64,
+    },
+    /// Whether processes are parked by the driver's checkpoint calls, as [`super::Config`] has it.
+    Checkpoints(bool),
     /// Something that it was to park on NVMe could not go there: its memory is where it was, and it works.
     NotParked(ClientId),
     /// It works again, after [`Effect::Turn`].
@@ -234,6 +259,21 @@ pub enum Effect {
     },
     /// The process may work on its GPUs, up to its lease; [`Input::Back`] says that it does.
     Turn {
+        /// The process.
+        client: ClientId,
+        /// On the clock of [`super::Broker::step`].
+        deadline_ms: u64,
+    },
+    /// The driver takes all of the process's memory out of its GPUs, and stops it there, by its checkpoint calls: [`Input::Checkpointed`] or
+    /// [`Input::NotCheckpointed`] says what came of it. Said again after a restart: the driver knows how far it is.
+    Checkpoint {
+        /// The process.
+        client: ClientId,
+        /// On the clock of [`super::Broker::step`].
+        deadline_ms: u64,
+    },
+    /// The driver brings it back, and lets it go on: [`Input::BroughtBack`] says that it did.
+    Restore {
         /// The process.
         client: ClientId,
         /// On the clock of [`super::Broker::step`].

@@ -267,6 +267,7 @@ fn dirty(config: &Config, ledger: &mut Ledger, now: u64, out: &mut Vec<Effect>) 
             let parked = it.place == Place::Parked(Refuge::Host);
             parked
                 && it.hears()
+                && it.by_driver.is_none()
                 && !it.tried
                 && it.asked.is_none()
                 && has > 0

@@ -83,6 +83,8 @@ pub(super) struct Client {
     pub stopped: Option<Stopped>,
     /// Where it had to get before it was away, and until when it has to all the same.
     pub owed: Option<(Place, u64)>,
+    /// The driver takes its memory out of GPUs, has, or brings it back: bytes of host memory that this takes beyond its refuge.
+    pub by_driver: Option<u64>,
     /// What it has to demote.
     pub asked: Option<Asked>,
     /// It was asked since pressure began.
@@ -138,6 +140,7 @@ impl Client {
             signalled: false,
             stopped: None,
             owed: None,
+            by_driver: None,
             asked: None,
             tried: false,
             leaving: 0,
@@ -155,6 +158,7 @@ impl Client {
             place: self.place,
             leaving: self.leaving,
             own: dirty.is_some_and(|asked| asked.own),
+            by_driver: self.by_driver,
             leases: self.leases.iter().map(|it| (*it.0, *it.1)).collect(),
         }
     }
@@ -175,9 +179,10 @@ impl Client {
         self.asked.take_if(|asked| asked.what == Demote::Dirty);
     }
 
-    /// Something can be said to it.
+    /// Something can be said to it, or to the driver about it, who needs no connection.
     pub fn hears(&self) -> bool {
-        self.ending.is_none() && self.away.is_none() && self.stopped.is_none()
+        let there = self.away.is_none() || self.by_driver.is_some();
+        self.ending.is_none() && there && self.stopped.is_none()
     }
 
     /// When it has to have got somewhere, which may be what it owes since before it was away.
@@ -198,10 +203,9 @@ impl Client {
 
     /// Bytes of host memory, for extents and as a refuge.
     pub fn in_host(&self) -> u64 {
-        self.leases
-            .values()
-            .map(|it| it.host + it.refuge_host)
-            .sum()
+        let leases = self.leases.values();
+        let kept: u64 = leases.map(|it| it.host + it.refuge_host).sum();
+        kept + self.by_driver.unwrap_or(0)
     }
 
     /// Bytes of host memory in which something of GPU memory is or will be parked.
@@ -220,11 +224,33 @@ impl Client {
 
     /// Has it park, as it has been told until when.
     pub fn to_park(&self, client: ClientId, to: Refuge) -> Effect {
+        if self.by_driver.is_some() {
+            let deadline_ms = self.until;
+            return Effect::Checkpoint {
+                client,
+                deadline_ms,
+            };
+        }
         Effect::Park {
             client,
             to,
             nvme: self.on_nvme(to),
             deadline_ms: self.until,
+        }
+    }
+
+    /// Has it come back, as it has been told until when.
+    pub fn to_come_back(&self, client: ClientId) -> Effect {
+        let deadline_ms = self.until;
+        match self.by_driver {
+            Some(_) => Effect::Restore {
+                client,
+                deadline_ms,
+            },
+            None => Effect::Turn {
+                client,
+                deadline_ms,
+            },
         }
     }
 

@@ -5,6 +5,7 @@
 
 mod ask;
 mod broker;
+mod checkpointed;
 mod config;
 mod ids;
 mod input;

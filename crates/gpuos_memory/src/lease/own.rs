@@ -77,7 +77,7 @@ impl Own {
                     let room = ledger.nvme_room(*job);
                     let parked = own.find(|(_, it)| {
                         let parked = it.place == Place::Parked(Refuge::Host);
-                        let free = it.hears() && it.asked.is_none();
+                        let free = it.hears() && it.asked.is_none() && it.by_driver.is_none();
                         parked && free && (1..=room).contains(&it.refuge_host())
                     });
                     let parked: Vec<ClientId> = parked.map(|(id, _)| *id).into_iter().collect();

@@ -136,6 +136,8 @@ impl fmt::Display for Refused {
 pub enum Ended {
     /// It did not park in time.
     Deaf,
+    /// Its memory cannot be moved, and the driver did not take it out of its GPU either.
+    NotCheckpointed,
     /// It did not take its turn in time.
     NotBack,
     /// NVMe did not take what had to leave its GPU, and host memory has no room for it.
@@ -159,6 +161,9 @@ impl fmt::Display for Ended {
         f.write_str(match self {
             Ended::Deaf => {
                 "the process was ended: it did not give its GPU to the next job in time; kernels that wait for the host for long do that"
+            }
+            Ended::NotCheckpointed => {
+                "the process was ended: its memory cannot be moved while it runs, and the driver's checkpoint did not take it out of the GPU for the next job; jobs of such programs have a GPU to themselves with --gpus=1"
             }
             Ended::NoNvme => {
                 "the process was ended: what has to leave its GPU could not be written to NVMe, and its job's memory has no room for it, or is for its programs alone (park=nvme); submit it with a larger --mem, and without park=nvme"

@@ -49,6 +49,8 @@ pub struct ClientRecord {
     pub leaving: u64,
     /// Since its own job is short of memory, and not the node.
     pub own: bool,
+    /// The driver takes its memory out of GPUs, has, or brings it back: bytes of host memory that this takes beyond what is kept for parking.
+    pub by_driver: Option<u64>,
     /// What it has.
     pub leases: Vec<(GpuId, Lease)>,
 }
@@ -80,6 +82,8 @@ impl std::error::Error for NoRecord {}
 
 /// What stands behind bytes that are on their way for the process's own job.
 const OWN: &str = "-own";
+/// What stands between the place of a process that the driver parks, and the bytes that this takes beyond what is kept for it.
+const BY_DRIVER: char = '/';
 
 const PLACES: [(&str, Place); 7] = [
     ("resident", Place::Resident),
@@ -117,14 +121,11 @@ impl fmt::Display for Record {
             Record::Client(it) => {
                 let place = PLACES.iter().find(|(_, place)| *place == it.place);
                 let place = place.map_or("resident", |(word, _)| word);
-                write!(
-                    f,
-                    "client {} {} {place} {}{}",
-                    it.client.0,
-                    it.job.0,
-                    it.leaving,
-                    if it.own { OWN } else { "" }
-                )?;
+                write!(f, "client {} {} {place}", it.client.0, it.job.0)?;
+                if let Some(beyond) = it.by_driver {
+                    write!(f, "{BY_DRIVER}{beyond}")?;
+                }
+                write!(f, " {}{}", it.leaving, if it.own { OWN } else { "" })?;
                 it.leases.iter().try_for_each(|(gpu, lease)| {
                     write!(
                         f,
@@ -172,6 +173,10 @@ fn client<'a>(mut words: impl Iterator<Item = &'a str>) -> Result<ClientRecord, 
     let client = ClientId(number(words.next())?);
     let job = JobId(number(words.next())?);
     let word = words.next().ok_or(NoRecord)?;
+    let (word, by_driver) = match word.split_once(BY_DRIVER) {
+        Some((word, beyond)) => (word, Some(number(Some(beyond))?)),
+        None => (word, None),
+    };
     let place = PLACES.iter().find(|(known, _)| *known == word);
     let leaving = words.next().ok_or(NoRecord)?;
     let own = leaving.strip_suffix(OWN);
@@ -181,6 +186,7 @@ fn client<'a>(mut words: impl Iterator<Item = &'a str>) -> Result<ClientRecord, 
         place: place.ok_or(NoRecord)?.1,
         leaving: number(own.or(Some(leaving)))?,
         own: own.is_some(),
+        by_driver,
         leases: words.map(lease).collect::<Result<_, _>>()?,
     })
 }

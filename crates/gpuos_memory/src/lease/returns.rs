@@ -25,6 +25,10 @@ pub(super) fn returned(
     let Some(it) = was_away(ledger, client) else {
         return;
     };
+    // Where it is the driver knows, and what is to be done with it the driver was told.
+    if it.by_driver.is_some() {
+        return;
+    }
     // What it owes, or else why it has to end.
     let (place, why) = match (it.place, at) {
         (Place::Parking(_), At::Gpu) => (Place::Resident, owes(config, now, it)),
@@ -60,6 +64,9 @@ pub(super) fn is_there(
     let Some(it) = was_away(ledger, client) else {
         return;
     };
+    if it.by_driver.is_some() {
+        return;
+    }
     match owes(config, now, it) {
         Some(why) => ledger.end(config, now, client, why, out),
         None => say_again(config, now, client, it, out),
@@ -75,7 +82,7 @@ fn was_away(ledger: &mut Ledger, client: ClientId) -> Option<&mut Client> {
 /// Remembers until when it has to get where it was told to, from the first time that it is there again. Why it is to end, if that time is
 /// over.
 fn owes(config: &Config, now: u64, it: &mut Client) -> Option<Ended> {
-    let why = missed(it.place)?;
+    let why = missed(it.place, false)?;
     let until = match it.place {
         Place::Parking(to) => turns::park_until(config, now, it, to),
         Place::Returning(from) => turns::back_until(config, now, it, from),
@@ -87,8 +94,9 @@ fn owes(config: &Config, now: u64, it: &mut Client) -> Option<Ended> {
 }
 
 /// Why a process is ended that does not get to where it is on its way.
-pub(super) fn missed(place: Place) -> Option<Ended> {
+pub(super) fn missed(place: Place, by_driver: bool) -> Option<Ended> {
     match place {
+        Place::Parking(Refuge::Host) if by_driver => Some(Ended::NotCheckpointed),
         Place::Parking(Refuge::Host) => Some(Ended::Deaf),
         // Nobody is sent there but under pressure.
         Place::Parking(Refuge::Nvme) => Some(Ended::DeafUnderPressure),
@@ -114,10 +122,7 @@ pub(super) fn say_again(
         Place::Returning(from) => {
             it.told = now;
             it.until = it.until(it.place, turns::back_until(config, now, it, from));
-            out.push(Effect::Turn {
-                client,
-                deadline_ms: it.until,
-            });
+            out.push(it.to_come_back(client));
         }
         _ => {}
     }

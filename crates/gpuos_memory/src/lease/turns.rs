@@ -477,7 +477,8 @@ fn move_all(
                 place(ledger, id, Place::Parked(Refuge::Host));
             }
             // Who comes back is told at once, too, and parks when it has. From NVMe it comes first: what it has counts on both.
-            (Place::Returning(Refuge::Host), Some(Refuge::Host)) => {
+            // What the driver does it does to its end.
+            (Place::Returning(Refuge::Host), Some(Refuge::Host)) if client.by_driver.is_none() => {
                 park(config, ledger, now, id, Refuge::Host, out);
             }
             (Place::Resident, Some(to)) => park(config, ledger, now, id, to, out),
@@ -558,10 +559,7 @@ fn turn(
     };
     client.told = now;
     client.until = client.until(client.place, back_until(config, now, client, from));
-    out.push(Effect::Turn {
-        client: id,
-        deadline_ms: client.until,
-    });
+    out.push(client.to_come_back(id));
 }
 
 fn park(

@@ -48,6 +48,8 @@ pub struct ClientView {
     pub ending: bool,
     /// It is stopped, by a signal or with its job.
     pub stopped: bool,
+    /// The driver parks it, or has.
+    pub by_driver: bool,
     /// GPU time of its job in turns, in ms.
     pub gpu_ms: u64,
     /// Bytes that lie in host memory because others use a GPU who ask nobody.

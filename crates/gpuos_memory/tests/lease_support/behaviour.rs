@@ -51,6 +51,9 @@ impl World {
             };
             match said {
                 Said::Answer(gpu, answer) => self.answered(client, gpu, answer),
+                Said::Park(to, _) if process.pinned.is_some() && process.at == At::Gpu => {
+                    self.cannot(client, to);
+                }
                 Said::Park(to, nvme) => self.begin(client, Doing::Park(to, nvme)),
                 Said::Turn => self.begin(client, Doing::Back),
                 Said::Demote(what) => self.begin(client, Doing::Demote(what)),
@@ -218,7 +221,8 @@ impl World {
         let Some(process) = self.processes.get_mut(&client) else {
             return;
         };
-        let may = process.at == At::Gpu && process.doing.is_none() && process.asks.is_empty();
+        let free = process.doing.is_none() && process.driven.is_none();
+        let may = process.at == At::Gpu && free && process.asks.is_empty();
         if !(may && process.busy && process.since.is_none()) {
             return;
         }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use gpuos_memory::lease::{
-    Broker, ClientId, Demote, Effect, Ended, Input, JobId, JobSpec, Place, Record, Refuge,
+    At, Broker, ClientId, Demote, Effect, Ended, Input, JobId, JobSpec, Place, Record, Refuge,
 };
 
 use super::process::Said;
@@ -38,8 +38,16 @@ impl World {
     /// Tells the broker something, and does what it answers.
     pub fn input(&mut self, input: Input) {
         match &input {
-            Input::Parked { client, .. } => drop(self.truth.until.remove(client)),
+            Input::Parked { client, .. } | Input::Checkpointed { client, .. } => {
+                self.truth.until.remove(client);
+            }
             // It may have been told to park since.
+            // Before that the driver keeps it from working.
+            Input::BroughtBack { client, .. } if self.processes.contains_key(client) => {
+                self.truth.until.remove(client);
+                self.truth.stowed.remove(client);
+                self.truth.works.insert(*client, true);
+            }
             Input::Back { client, .. } if self.truth.works.get(client) == Some(&true) => {
                 self.truth.until.remove(client);
                 self.truth.stowed.remove(client);
@@ -148,6 +156,25 @@ impl World {
                 client,
                 deadline_ms,
             } => self.turn(client, deadline_ms),
+            Effect::Checkpoint {
+                client,
+                deadline_ms,
+            } => {
+                self.seen.checkpoints += 1;
+                if self.processes.contains_key(&client) {
+                    self.truth.works.insert(client, false);
+                    self.truth.until.insert(client, deadline_ms);
+                }
+                self.drive(client, true);
+            }
+            Effect::Restore {
+                client,
+                deadline_ms,
+            } => {
+                self.seen.restores += 1;
+                self.may_have(client, deadline_ms);
+                self.drive(client, false);
+            }
             Effect::Demote {
                 client,
                 what,
@@ -191,15 +218,21 @@ impl World {
 
     pub fn turn(&mut self, client: ClientId, deadline_ms: u64) {
         self.seen.turns += 1;
+        self.may_have(client, deadline_ms);
+        if self.processes.contains_key(&client) {
+            self.truth.works.insert(client, true);
+        }
+        self.hear(client, Said::Turn);
+        self.moment(client, Moment::ToldTurn);
+    }
+
+    fn may_have(&mut self, client: ClientId, deadline_ms: u64) {
         if self.processes.contains_key(&client) {
             let has = self.truth.has.iter().filter(|it| it.0.0 == client);
             let told: Vec<_> = has.map(|(key, it)| (*key, it.0)).collect();
             self.truth.told.extend(told);
-            self.truth.works.insert(client, true);
             self.truth.until.insert(client, deadline_ms);
         }
-        self.hear(client, Said::Turn);
-        self.moment(client, Moment::ToldTurn);
     }
 
     pub fn write(&mut self, record: &Record) {
@@ -297,7 +330,9 @@ impl World {
             return;
         }
         process.connected = true;
-        let (at, knows, busy) = (process.at, !process.has.is_empty(), process.busy);
+        // Nothing of who was told to park and cannot was moved by himself.
+        let at = if process.held { At::Gpu } else { process.at };
+        let (knows, busy) = (!process.has.is_empty(), process.busy);
         if knows {
             self.say(client, Input::Return(client, at));
             let idle = Input::Idle(client);

@@ -2,6 +2,7 @@
 
 mod behaviour;
 mod daemon;
+mod driver;
 pub mod process;
 pub mod truth;
 pub mod world;

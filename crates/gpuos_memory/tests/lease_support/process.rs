@@ -40,6 +40,14 @@ pub struct Process {
     pub connected: bool,
     /// It never comes back after it lost it.
     pub lost: bool,
+    /// Nothing of it can be moved by itself: bytes that it has of GPUs beyond its lease.
+    pub pinned: Option<u64>,
+    /// It was told to park, cannot, and leaves the driver alone.
+    pub held: bool,
+    /// The driver parks it, or else brings it back, since then.
+    pub driven: Option<(bool, u64)>,
+    /// Counts what the driver began.
+    pub drives: u64,
     /// It has work.
     pub busy: bool,
     /// What is left, in ms.
@@ -72,6 +80,10 @@ impl Process {
             deaf: false,
             connected: true,
             lost: false,
+            pinned: None,
+            held: false,
+            driven: None,
+            drives: 0,
             busy: true,
             left,
             since: None,

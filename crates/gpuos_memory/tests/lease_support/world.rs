@@ -34,6 +34,10 @@ pub enum Mutant {
     ParksInHost,
     /// After a restart processes that are alive are taken for dead.
     TakenForDead,
+    /// The driver says that it has taken a process out of its GPU, and has not.
+    NotTakenOut,
+    /// What the driver brings to host memory beyond a lease is not told.
+    BeyondUntold,
 }
 
 /// Moments of a process.
@@ -47,6 +51,8 @@ pub enum Moment {
     Returning,
     ToldDemote,
     Demoting,
+    Checkpointing,
+    Restoring,
 }
 
 /// What is killed.
@@ -54,6 +60,8 @@ pub enum Moment {
 pub enum Kill {
     Client,
     Mover,
+    /// Whoever calls the driver for the daemon.
+    Caller,
     Broker,
     Step,
     Node,
@@ -67,6 +75,8 @@ pub enum Event {
     Deliver(u64, Input),
     Hear(ClientId, Said),
     Finished(ClientId, u64),
+    /// What the driver began for the daemon of this generation is done.
+    Driven(ClientId, u64, u64),
     Phase(ClientId, u64),
     Die(ClientId),
     BrokerUp,
@@ -82,6 +92,8 @@ pub struct Seen {
     pub parks: u64,
     pub stowed: u64,
     pub turns: u64,
+    pub checkpoints: u64,
+    pub restores: u64,
     pub demoted: u64,
     pub late: u64,
     pub ended: BTreeMap<String, u64>,
@@ -115,6 +127,8 @@ pub struct World {
     pub slow: bool,
     /// Processes have no work now and then.
     pub idles: bool,
+    /// Of 1000 processes so many cannot be moved by themselves, and the driver fails with some of them, unless it is all.
+    pub pins: u64,
     /// Processes of jobs that are over, as the workload manager has it.
     pub over: BTreeSet<JobId>,
     pub journal: Vec<String>,
@@ -153,6 +167,7 @@ impl World {
             patience: 100_000,
             slow: false,
             idles: true,
+            pins: 0,
             over: BTreeSet::new(),
             journal: Vec::new(),
             generation: 0,
@@ -192,7 +207,11 @@ impl World {
         let client = ClientId(self.next_client);
         self.next_client += 1;
         self.truth.of.insert(client, job);
-        self.processes.insert(client, Process::new(job, asks, left));
+        let mut process = Process::new(job, asks, left);
+        if self.pins > 0 && self.rng.below(1000) < self.pins {
+            process.pinned = Some(self.rng.below(3) << 29);
+        }
+        self.processes.insert(client, process);
         if self.broker.is_none() {
             self.disconnect(client);
         } else {
@@ -300,6 +319,13 @@ impl World {
                 self.crash();
                 jobs.into_iter().for_each(|job| self.kill_job(job));
             }
+            // Another one is begun, which finds how far the driver is.
+            Kill::Caller => {
+                let driven = self.processes.get(&client).and_then(|it| it.driven);
+                if let Some((parks, _)) = driven {
+                    self.drive(client, parks);
+                }
+            }
             // What it was doing is begun anew when there is a mover again.
             Kill::Mover => {
                 let movers: Vec<ClientId> = self.processes.keys().copied().collect();
@@ -350,6 +376,7 @@ impl World {
             Event::Deliver(..) => {}
             Event::Hear(client, said) => self.heard(client, said),
             Event::Finished(client, phase) => self.finished(client, phase),
+            Event::Driven(client, drive, generation) => self.driven(client, drive, generation),
             Event::Phase(client, phase) => self.phase(client, phase),
             Event::Die(client) => match self.processes.contains_key(&client) {
                 true => self.die(client),
@@ -382,7 +409,7 @@ impl World {
     /// Who has work and can be heard gets a turn some time.
     pub fn nobody_waits_for_ever(&mut self) -> Result<(), String> {
         for (id, process) in &self.processes {
-            let waits = process.connected
+            let waits = (process.connected || process.held)
                 && process.busy
                 && !process.deaf
                 && process.at != At::Gpu

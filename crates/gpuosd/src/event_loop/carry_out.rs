@@ -44,6 +44,9 @@ impl EventLoop {
             Effect::Programs(order) => {
                 log_if_ended(self.ports.memory.watch.send(order), "programs");
             }
+            Effect::CallDriver(order) => {
+                log_if_ended(self.ports.memory.caller.send(order), "drivers");
+            }
             Effect::LookAtMemory(order) => {
                 log_if_ended(self.ports.memory.pressure.send(order), "pressure");
             }

@@ -15,7 +15,7 @@ use super::client::Client;
 use super::limits::Prepare;
 use crate::blocking::Device;
 use crate::isolation::Order;
-use crate::memory::{pressure, watch};
+use crate::memory::{caller, pressure, watch};
 use crate::queue::{Release, Task};
 use crate::{limits, mig, mps};
 
@@ -110,6 +110,8 @@ pub enum Effect {
     Isolation(Order),
     /// Processes with memory in tiers.
     Programs(watch::Order),
+    /// Have the driver called for a process with memory in tiers.
+    CallDriver(caller::Order),
     /// Whose memory is looked at.
     LookAtMemory(pressure::Order),
     /// Read gres.conf again.

@@ -1,12 +1,14 @@
 //! Programs with memory in tiers: the socket on which they ask for it, and what has to be looked after of their processes. What they
 //! get, `gpuos_memory::lease` decides, in the loop.
 //!
+//! - [`caller`]: has the driver called, by processes of their own, for programs whose memory only the driver can take out of a GPU,
 //! - [`programs`]: which process may ask, by the kernel's word and by what the loop knows of jobs,
 //! - [`line`](mod@line): a connection, as the loop sees it,
 //! - [`door`]: the socket; nobody who may not ask takes a place of one who may,
 //! - [`pressure`]: a thread that looks at host memory, of the machine and of jobs,
 //! - [`watch`]: a thread that sees processes end, and ends those that it is told to.
 
+pub mod caller;
 pub mod door;
 pub mod line;
 pub mod pressure;
@@ -21,6 +23,7 @@ use gpuos_memory::lease::{ClientId, Config};
 use gpuos_memory::protocol::FromProgram;
 use serde::{Deserialize, Serialize};
 
+use crate::driver_checkpoint::Way;
 use line::Line;
 use programs::{Members, Program};
 
@@ -48,6 +51,8 @@ pub enum Notice {
     Stopped(ClientId, bool),
     /// Its process is dead, and what it had is free.
     Gone(ClientId),
+    /// The driver was called for it.
+    Called(ClientId, Way, caller::Outcome),
     /// How host memory is doing.
     Pressure(Box<pressure::Seen>),
 }
@@ -68,6 +73,8 @@ pub struct Nvme {
 pub struct Ports {
     /// Processes to be looked after.
     pub watch: Sender<watch::Order>,
+    /// Programs for which the driver is called.
+    pub caller: Sender<caller::Order>,
     /// Jobs whose memory is looked at.
     pub pressure: Sender<pressure::Order>,
     /// Who may ask.

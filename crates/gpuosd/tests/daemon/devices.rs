@@ -127,10 +127,18 @@ fn holds(below: Below) {
     let pid = tree.run(&first);
     tree.run(&third);
     let minors: Vec<u32> = (0..8).collect();
-    let allowed = |folder: &Path| {
+    let tried = |folder: &Path| {
         let steps = groups.steps().unwrap();
         let group = steps.into_iter().find(|step| step.folder == folder);
         groups.allowed(&group.unwrap(), &minors)
+    };
+    // On a machine with much else to do it may take longer than gpuosd waits, which asks again then.
+    let allowed = |folder: &Path| {
+        let interrupted =
+            |e: &io::Error| e.kind() == ErrorKind::Interrupted && !e.to_string().contains("frozen");
+        let mut answers = (0..60).map(|_| tried(folder));
+        let answer = answers.find(|answer| !answer.as_ref().is_err_and(interrupted));
+        answer.expect("it is never asked in time")
     };
     let began = Instant::now();
     assert_eq!(allowed(&step).unwrap(), BTreeSet::from([4, 5, 6, 7]));
@@ -152,7 +160,7 @@ fn holds(below: Below) {
     // A suspended job is left alone.
     let freeze = |on: &str| fs::write(job.join("cgroup.freeze"), on).unwrap();
     freeze("1");
-    assert_eq!(allowed(&step).unwrap_err().kind(), ErrorKind::Interrupted);
+    assert_eq!(tried(&step).unwrap_err().kind(), ErrorKind::Interrupted);
     assert_eq!(processes(&first), [pid]);
     freeze("0");
     assert!(allowed(&step).is_ok());

@@ -187,6 +187,10 @@ fn a_full_disk_is_said_and_nothing_is_lost_once_there_is_room() {
         let daemon = site.start();
         daemon.ready();
         daemon.admin(Verb::Drain, 1);
+        // What is written until then would leave room again.
+        site.until("Extra", || {
+            site.slurm("extra").contains("out=1").then_some(())
+        });
         let mut ballast = fs::File::create(folder.join("ballast")).unwrap();
         while ballast.write_all(&[0; 4096]).is_ok() {}
         let said = daemon.admin(Verb::Drain, 4);
@@ -324,7 +328,8 @@ fn a_daemon_that_is_killed_again_and_again_under_a_storm_of_faults() {
     daemon.ready();
     site.until("jobs", || (daemon.status().jobs.len() == 8).then_some(()));
     daemon.admin(Verb::Drain, 6);
-    site.set_slurm("slow", "1");
+    // Slow enough that none of the jobs has left before all of the faults are there.
+    site.set_slurm("slow", "10");
     for gpu in [0, 1, 2, 3, 4, 5, 7] {
         site.fault(Some(gpu), "xid 48");
     }
@@ -337,6 +342,7 @@ fn a_daemon_that_is_killed_again_and_again_under_a_storm_of_faults() {
             .then_some(())
     });
     daemon.kill();
+    site.set_slurm("slow", "1");
     for round in 0..12u64 {
         let daemon = site.start_with(&flags);
         daemon.ready();

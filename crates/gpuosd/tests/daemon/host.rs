@@ -76,11 +76,12 @@ fn a_link_that_goes_down_degrades_the_gpu_beside_it_until_it_is_back() {
         (audited(&site, "adapter mlx5_0 is down") > 0).then_some(())
     });
     fs::write(&state, "1: DOWN\n").unwrap();
-    site.until("GPU 0 is degraded", || {
-        (daemon.state(0) == "degraded").then_some(())
+    let (faults, other) = site.until("GPU 0 is degraded", || {
+        let gpus = daemon.status().gpus;
+        let faults = gpus[0].faults.clone();
+        (gpus[0].state == "degraded").then(|| (faults, gpus[1].state.clone()))
     });
-    assert_eq!(daemon.state(1), "available");
-    let faults = daemon.status().gpus[0].faults.clone();
+    assert_eq!(other, "available");
     assert!(faults[0].message.contains("mlx5_0"), "{faults:?}");
     fs::write(&state, "4: ACTIVE\n").unwrap();
     site.until("GPU 0 is well", || {
@@ -110,10 +111,12 @@ fn uncorrected_errors_of_memory_drain_the_node() {
     site.until("it is told", || daemon.status().node_drained);
 }
 
-/// Writes records into the kernel's log.
+/// Writes records into the kernel's log, whole.
 fn log(site: &Site, records: &str) {
     let file = fs::File::options().append(true).open(site.path("kmsg"));
-    writeln!(file.unwrap(), "{records}").unwrap();
+    file.unwrap()
+        .write_all(format!("{records}\n").as_bytes())
+        .unwrap();
 }
 
 /// A record of the driver's.
@@ -238,6 +241,7 @@ fn a_flood_of_lines_does_not_fill_the_audit_log() {
     daemon.ready();
     let slot = slot_of(&pci);
     let all: Vec<String> = (0..2000).map(|code| xid(&slot, code % 1000)).collect();
+    let begun = Instant::now();
     log(&site, &all.join("\n"));
     site.until("some", || {
         (audited(&site, "the kernel's log") > 0).then_some(())
@@ -247,7 +251,9 @@ fn a_flood_of_lines_does_not_fill_the_audit_log() {
         std::thread::sleep(Duration::from_secs(1));
     }
     // Twenty in a minute.
-    assert!(audited(&site, "the kernel's log") <= 40);
+    let told = audited(&site, "the kernel's log");
+    let minutes = begun.elapsed().as_secs() as usize / 60;
+    assert!(told <= 20 * (minutes + 2), "{told}");
     assert_eq!(daemon.state(0), "available");
     only_asked(&site);
 }

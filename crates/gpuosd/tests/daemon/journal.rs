@@ -65,10 +65,13 @@ fn start<'a>(site: &'a Site, sockets: &str, files: &Path) -> Daemon<'a> {
     site.start_under(command, &[])
 }
 
-/// What happens in both tests: an administrator's word, and a fault that requeues a job.
-fn happen(site: &Site, daemon: &Daemon<'_>) {
+/// What happens in both tests: an administrator's word, and a fault that requeues a job. `told`: whether such a message has come.
+fn happen(site: &Site, daemon: &Daemon<'_>, mut told: impl FnMut(&str) -> bool) {
     daemon.ready();
     site.until("job 7", || (daemon.status().jobs.len() == 1).then_some(()));
+    site.until("gpuosd hears of faults", || {
+        told("NVML's events are heard").then_some(())
+    });
     daemon.admin(Verb::Drain, 2);
     site.fault(Some(3), "xid 48");
 }
@@ -109,19 +112,20 @@ fn journald_is_told_node_gpu_job_rule_and_priority_as_fields() {
         .set_read_timeout(Some(Duration::from_millis(50)))
         .unwrap();
     let daemon = start(&site, sockets.to_str().unwrap(), Path::new("-"));
-    happen(&site, &daemon);
     let mut told = Vec::new();
     let mut buffer = vec![0; 1 << 16];
-    site.until("the requeue in the journal", || {
+    let mut has_come = |message: &str| {
         while let Ok(size) = socket.recv(&mut buffer) {
             told.push(fields(&buffer[..size]));
         }
-        let requeued = |event: &BTreeMap<String, String>| {
-            event
-                .get("MESSAGE")
-                .is_some_and(|text| text == "job 7 is requeued")
+        let is_it = |event: &BTreeMap<String, String>| {
+            event.get("MESSAGE").is_some_and(|text| text == message)
         };
-        told.iter().any(requeued).then_some(())
+        told.iter().any(is_it)
+    };
+    happen(&site, &daemon, &mut has_come);
+    site.until("the requeue in the journal", || {
+        has_come("job 7 is requeued").then_some(())
     });
     // journald's clients try the socket with an empty message.
     told.retain(|event| !event.is_empty());
@@ -159,13 +163,16 @@ fn systemds_journald_finds_events_by_gpu_and_job() {
     let files = site.path("journal");
     fs::create_dir(&files).unwrap();
     let daemon = start(&site, "real", &files);
-    happen(&site, &daemon);
+    let shown = |how: &[&str]| {
+        let mut journalctl = Command::new("journalctl");
+        journalctl.args(["-q", "--no-pager", "-o"]).args(how);
+        let output = journalctl.arg("--directory").arg(&files).output();
+        String::from_utf8(output.unwrap().stdout).unwrap()
+    };
+    happen(&site, &daemon, |message| shown(&["cat"]).contains(message));
     let find = |field: &str| {
         site.until(field, || {
-            let mut journalctl = Command::new("journalctl");
-            journalctl.args(["-q", "-o", "json", "--no-pager", field, "--directory"]);
-            let output = journalctl.arg(&files).output().unwrap();
-            let text = String::from_utf8(output.stdout).unwrap();
+            let text = shown(&["json", field]);
             let last = text.lines().last()?;
             Some(serde_json::from_str::<Value>(last).unwrap())
         })

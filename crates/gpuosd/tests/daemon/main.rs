@@ -1,6 +1,7 @@
 //! A real gpuosd on a simulated NVIDIA library, with Slurm's commands as a script that remembers.
 
 mod bpf;
+mod checkpointed;
 mod claims;
 mod clear;
 #[path = "../../../../tests/cuda/tests/common/mod.rs"]
@@ -24,6 +25,8 @@ mod mps;
 mod nvme;
 mod partition;
 mod pooled;
+#[path = "../../../../tests/src/port.rs"]
+mod port;
 mod pressure;
 #[path = "../../../../tests/src/program.rs"]
 mod program;
@@ -104,8 +107,11 @@ fn a_client_outside_of_gpuosds_pid_namespace_is_served() {
         env!("CARGO_BIN_EXE_gpuosd"),
     ]);
     let mut daemon = site.start_under(command, &[]);
-    std::thread::sleep(std::time::Duration::from_millis(300));
-    if !daemon.lives() {
+    let lives = site.until("gpuosd, or none", || {
+        let socket = daemon.socket().exists();
+        (socket || !daemon.lives()).then_some(socket)
+    });
+    if !lives {
         return eprintln!("skipped: no PID namespace can be made here: {}", site.log());
     }
     daemon.ready();

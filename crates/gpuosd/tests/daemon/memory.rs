@@ -65,17 +65,29 @@ fn a_program_that_is_started_again_has_what_it_had() {
     job(&site, 7, "2", "60G");
     let daemon = start(&site);
     step(&daemon, 7, &[2], 120 * GIB, false);
-    let mut first = Program::start(&site, &daemon, 7);
-    let had = first.ask(2, 120 * GIB).unwrap();
-    let mut second = Program::start(&site, &daemon, 7);
-    second.say(FromProgram::Hello { version: 2 });
-    let (gpu, bytes, hbm) = (uuid(&site, 2), 120 * GIB, CARD);
-    second.say(FromProgram::Ask { gpu, bytes, hbm });
-    first.kill();
-    match second.told() {
-        Some(ToProgram::Lease { hbm, host, .. }) => assert_eq!((hbm, host), (had.0, had.1)),
-        other => panic!("{other:?}"),
+    // gpuosd waits some seconds for the end of the first one. Where a busy machine lets the test kill it later, that is tried again.
+    for _ in 0..10 {
+        let mut first = Program::start(&site, &daemon, 7);
+        let had = first.ask(2, 120 * GIB).unwrap();
+        let mut second = Program::start(&site, &daemon, 7);
+        second.say(FromProgram::Hello { version: 2 });
+        let (gpu, bytes, hbm) = (uuid(&site, 2), 120 * GIB, CARD);
+        let asked = Instant::now();
+        second.say(FromProgram::Ask { gpu, bytes, hbm });
+        first.kill();
+        let is_late = asked.elapsed() > Duration::from_secs(1);
+        match second.told() {
+            Some(ToProgram::Lease { hbm, host, .. }) => {
+                return assert_eq!((hbm, host), (had.0, had.1));
+            }
+            other => assert!(is_late, "{other:?}"),
+        }
+        drop(second);
+        site.until("both are forgotten", || {
+            status(&daemon).programs.is_empty().then_some(())
+        });
     }
+    panic!("the first one is never killed in time");
 }
 
 #[test]

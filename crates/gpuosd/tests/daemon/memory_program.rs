@@ -76,6 +76,11 @@ pub fn status(daemon: &Daemon) -> MemoryStatus {
 
 /// gpuosd with a recorded folder of processes.
 pub fn start(site: &Site) -> Daemon<'_> {
+    start_with(site, &[])
+}
+
+/// The same with more flags.
+pub fn start_with<'a>(site: &'a Site, more: &[&str]) -> Daemon<'a> {
     fs::create_dir_all(site.path("proc")).unwrap();
     fs::write(site.path("proc/meminfo"), "MemTotal: 536870912 kB\n").unwrap();
     let proc = site.path("proc");
@@ -89,7 +94,7 @@ pub fn start(site: &Site) -> Daemon<'_> {
         "--memory-rate",
         "10000",
     ];
-    let daemon = site.start_with(&flags);
+    let daemon = site.start_with(&[&flags, more].concat());
     daemon.ready();
     site.until("memory of GPUs", || {
         (status(&daemon).gpus.len() == 8).then_some(())

@@ -211,7 +211,10 @@ fn a_job_keeps_its_instances_where_another_gpu_leaves_the_list() {
     // Slurm is asked anew for a batch script that is told again.
     step(&daemon, 7, BATCH, ("7g.80gb", &all)).unwrap();
     assert_eq!(instances(&site, 4), made);
-    let audit = fs::read_to_string(site.path("state/audit.jsonl")).unwrap();
+    let audit = site.until("the audit log", || {
+        let audit = fs::read_to_string(site.path("state/audit.jsonl")).ok();
+        audit.filter(|audit| audit.contains("job 7"))
+    });
     assert!(!audit.contains("no longer"), "{audit}");
 }
 
@@ -325,7 +328,8 @@ fn a_gpu_that_moves_fails_under_its_number_in_gres_gpu_with_the_jobs_on_its_slic
     step_slices(&daemon, 7).unwrap();
     site.until("who has slices of it", || {
         let gpus = daemon.status().gpus;
-        (gpus[usize::from(SWITCHABLE)].jobs == [7.into()]).then_some(())
+        let gpu = gpus.get(usize::from(SWITCHABLE));
+        gpu.is_some_and(|gpu| gpu.jobs == [7.into()]).then_some(())
     });
     assert!(
         daemon

@@ -418,7 +418,7 @@ fn a_program_that_is_missing_or_hangs_is_told_and_leaves_nothing() {
         if missing {
             control += "-not-here";
         }
-        let flags = ["--mps-command", &control, "--answer-within", "5000"];
+        let flags = ["--mps-command", &control, "--answer-within", "15000"];
         let daemon = site.start_with(&flags);
         daemon.ready();
         site.job(7, "0");

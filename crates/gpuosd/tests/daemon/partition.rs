@@ -15,7 +15,7 @@ use gpuos_core::peers::HOLD_MS;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use crate::program::{JOBS, program};
-use crate::site::{Daemon, Site};
+use crate::site::{Daemon, Site, put};
 
 const NODES: [&str; 4] = ["n1", "n2", "n3", "n4"];
 
@@ -32,7 +32,8 @@ case "$(basename "$0") $*" in
     echo "OWN $*" >>log
     printf '%s' "${4#Reason=}" >reason."${2#NodeName=}"
     echo DOWN >state."${2#NodeName=}"
-    cp pending job ;;
+    cp pending new.$$
+    mv new.$$ job ;;
 "scontrol update NodeName="*" State=RESUME")
     echo "OWN $*" >>log
     : >reason."${2#NodeName=}"
@@ -192,7 +193,12 @@ struct Slurmctld(PathBuf);
 
 impl Slurmctld {
     fn write(&self, name: &str, text: &str) {
-        fs::write(self.0.join(name), text).unwrap();
+        put(&self.0.join(name), text);
+    }
+
+    /// It starts the job again.
+    fn run(&self) {
+        self.write("job", &job("RUNNING", "n[1-4]"));
     }
 
     fn read(&self, name: &str) -> String {
@@ -217,9 +223,13 @@ impl Slurmctld {
     }
 }
 
-fn all_hear(site: &Site, daemons: &[Daemon<'_>]) {
+fn all_hear(site: &Site, daemons: &[Daemon<'_>], slurmctld: &Slurmctld) {
     for daemon in daemons {
         site.until("all hear each other", || {
+            // Somebody may have set a node down last of all.
+            if !slurmctld.read("job").contains("RUNNING") {
+                slurmctld.run();
+            }
             let peers = daemon.status().peers;
             let alive = peers
                 .iter()
@@ -246,8 +256,7 @@ fn of_a_network_that_is_cut_one_half_at_most_asks_slurmctld_and_all_is_well_afte
     let slurmctld = Slurmctld(folder.path().join("slurmctld"));
     fs::create_dir(&slurmctld.0).unwrap();
     slurmctld.write("pending", &job("PENDING", "(null)"));
-    let run = || slurmctld.write("job", &job("RUNNING", "n[1-4]"));
-    run();
+    slurmctld.run();
     let mut conf = format!(
         "AuthInfo=socket={}\n",
         folder.path().join("socket").display()
@@ -284,32 +293,6 @@ fn of_a_network_that_is_cut_one_half_at_most_asks_slurmctld_and_all_is_well_afte
         })
         .collect();
     let site = &sites[0];
-    all_hear(site, &daemons);
-    wait_for_a_say();
-
-    // A moment is no matter.
-    network.cut(true);
-    sleep(Duration::from_secs(1));
-    network.cut(false);
-    sleep(Duration::from_secs(3));
-    all_hear(site, &daemons);
-    assert_eq!(slurmctld.downs(), []);
-
-    // Two and two: the half with the job's first node. The other half reaches slurmctld as well, and asks nothing.
-    network.cut(true);
-    let began = Instant::now();
-    site.until("slurmctld is asked", || {
-        (!slurmctld.downs().is_empty()).then_some(())
-    });
-    eprintln!("asked after {:.1} s", began.elapsed().as_secs_f64());
-    sleep(Duration::from_secs(10));
-    eprintln!("while it is cut:\n{}", slurmctld.read("log"));
-    let downs = slurmctld.downs();
-    for (own, other) in &downs {
-        assert!(["n1", "n2"].contains(&&own[..]), "{downs:?}");
-        assert!(["n3", "n4"].contains(&&other[..]), "{downs:?}");
-    }
-    network.cut(false);
     let well = || {
         for node in NODES {
             site.until("the node is back", || {
@@ -317,8 +300,45 @@ fn of_a_network_that_is_cut_one_half_at_most_asks_slurmctld_and_all_is_well_afte
             });
         }
     };
-    run();
-    all_hear(site, &daemons);
+    all_hear(site, &daemons, &slurmctld);
+    wait_for_a_say();
+
+    // A moment is no matter. Where a busy machine has made more of it, nothing is known by it: once more.
+    for _ in 0..3 {
+        let before = slurmctld.downs().len();
+        let begun = Instant::now();
+        network.cut(true);
+        sleep(Duration::from_secs(1));
+        network.cut(false);
+        let took = begun.elapsed();
+        sleep(Duration::from_secs(3));
+        all_hear(site, &daemons, &slurmctld);
+        if took < Duration::from_millis(1900) {
+            let downs = slurmctld.downs();
+            assert!(downs[before..].is_empty(), "{downs:?}");
+            break;
+        }
+        well();
+        wait_for_a_say();
+    }
+
+    // Two and two: the half with the job's first node. The other half reaches slurmctld as well, and asks nothing.
+    let before = slurmctld.downs().len();
+    network.cut(true);
+    let began = Instant::now();
+    site.until("slurmctld is asked", || {
+        (slurmctld.downs().len() > before).then_some(())
+    });
+    eprintln!("asked after {:.1} s", began.elapsed().as_secs_f64());
+    sleep(Duration::from_secs(10));
+    eprintln!("while it is cut:\n{}", slurmctld.read("log"));
+    let downs = slurmctld.downs();
+    for (own, other) in &downs[before..] {
+        assert!(["n1", "n2"].contains(&&own[..]), "{downs:?}");
+        assert!(["n3", "n4"].contains(&&other[..]), "{downs:?}");
+    }
+    network.cut(false);
+    all_hear(site, &daemons, &slurmctld);
     well();
     // A node has resumed itself, and no other.
     let log = slurmctld.read("log");
@@ -330,7 +350,7 @@ fn of_a_network_that_is_cut_one_half_at_most_asks_slurmctld_and_all_is_well_afte
     // The first node alone, and only that reaches slurmctld: nobody is set down. Then the others reach it too.
     network.first_has(&["n1"]);
     wait_for_a_say();
-    all_hear(site, &daemons);
+    all_hear(site, &daemons, &slurmctld);
     let before = slurmctld.downs().len();
     for node in &NODES[1..] {
         slurmctld.write(&format!("away.{node}"), "");
@@ -349,8 +369,7 @@ fn of_a_network_that_is_cut_one_half_at_most_asks_slurmctld_and_all_is_well_afte
         assert!(own != "n1" && other == "n1", "{:?}", slurmctld.downs());
     }
     network.cut(false);
-    run();
-    all_hear(site, &daemons);
+    all_hear(site, &daemons, &slurmctld);
     well();
     assert!(slurmctld.read("job").contains("RUNNING"));
     let log = slurmctld.read("log");

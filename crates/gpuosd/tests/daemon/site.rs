@@ -21,9 +21,10 @@ use nvidia_ml::state::{Gpu, NO_INSTANCE, Options, Process, Shared, node};
 use crate::program::{JOBS, program};
 
 /// Longest wait for anything: a busy machine is no fault.
-pub const LIMIT: Duration = Duration::from_secs(120);
+pub const LIMIT: Duration = Duration::from_secs(240);
 
-/// slurmctld as far as gpuosd sees it: node n1 with an Extra, a state and a reason in files.
+/// slurmctld as far as gpuosd sees it: node n1 with an Extra, a state and a reason in files. What the test reads meanwhile is written
+/// beside it first.
 const SLURM: &str = r#"#!/bin/sh
 cd "$(dirname "$0")/slurm"
 echo "$(basename "$0") $*" >>log
@@ -37,9 +38,9 @@ case "$(basename "$0") $*" in
 "scontrol show node n1")
     printf 'NodeName=n1 Arch=x86_64\n   Gres=gpu:h100:8(S:0-1)\n   State=%s ThreadsPerCore=1\n' "$(cat state)"
     printf '   Extra=%s\n   Reason=%s [root@2026-11-20T21:40:00]\n' "$(cat extra)" "$(cat reason)" ;;
-"scontrol update NodeName=n1 Extra="*) shift 2; printf '%s' "${1#Extra=}" >extra ;;
+"scontrol update NodeName=n1 Extra="*) shift 2; printf '%s' "${1#Extra=}" >new.$$; mv new.$$ extra ;;
 "scontrol update NodeName=n1 State=DRAIN Reason="*)
-    shift 3; printf '%s' "${1#Reason=}" >reason; echo IDLE+DRAIN >state ;;
+    shift 3; printf '%s' "${1#Reason=}" >new.$$; mv new.$$ reason; echo IDLE+DRAIN >state ;;
 "scontrol update NodeName=n1 State=RESUME") : >reason; echo IDLE >state ;;
 "squeue -a -w "*) cat /dev/null jobs/* 2>/dev/null | awk -v rows="$SQUEUE_FORMAT2" -f ../jobs.awk ;;
 "squeue "*)
@@ -66,9 +67,9 @@ case "$(basename "$0") $*" in
 "scontrol release "*) sed -i 's/ Priority=0 / Priority=7 /' "jobs/$2" ;;
 "scontrol update JobId="*" AdminComment="*)
     id=${2#JobId=}
-    grep -v '^   AdminComment=' "jobs/$id" >job.new
-    printf '   %s\n' "$3" >>job.new
-    mv job.new "jobs/$id" ;;
+    grep -v '^   AdminComment=' "jobs/$id" >new.$$
+    printf '   %s\n' "$3" >>new.$$
+    mv new.$$ "jobs/$id" ;;
 "scontrol update JobId="*) ;;
 "scancel "*) rm -f "jobs/${1%%.*}" ;;
 *) echo "unexpected: $*" >&2; exit 1 ;;

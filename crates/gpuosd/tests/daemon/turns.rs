@@ -87,6 +87,17 @@ impl<'a> Program<'a> {
 
     /// The same, which does what a test of this file does that is none.
     pub fn start_as(site: &'a Site, daemon: &Daemon, of: u32, does: &str) -> Program<'a> {
+        Program::start_on(site, daemon, of, does, "memory=32M,link=400M")
+    }
+
+    /// The same on a device with these settings.
+    pub fn start_on(
+        site: &'a Site,
+        daemon: &Daemon,
+        of: u32,
+        does: &str,
+        device: &str,
+    ) -> Program<'a> {
         let folder = site.path(&format!("program-{of}"));
         let _ = fs::remove_dir_all(&folder);
         fs::create_dir_all(&folder).unwrap();
@@ -99,7 +110,7 @@ impl<'a> Program<'a> {
             .env(FOLDER, &folder)
             .env("LD_PRELOAD", test.with_file_name("libgpuos_preload.so"))
             .env("LD_LIBRARY_PATH", &folder)
-            .env("GPUOS_CUDA", "memory=32M,link=400M")
+            .env("GPUOS_CUDA", device)
             .env("GPUOS_NVML_STATE", site.path("gpus"))
             .env("CUDA_VISIBLE_DEVICES", "2")
             .env("CUDA_MPS_PIPE_DIRECTORY", "/nonexistent")
@@ -125,6 +136,11 @@ impl<'a> Program<'a> {
     pub fn status(&self, daemon: &Daemon) -> Option<MemoryProgramStatus> {
         let mut programs = status(daemon).programs.into_iter();
         programs.find(|one| one.pid == self.child.id())
+    }
+
+    /// Its number.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
     }
 
     /// Whether it has not ended.
@@ -198,6 +214,8 @@ fn two_programs_of_four_fifths_of_a_gpu_have_it_in_turns() {
     site.until("the other goes on", || {
         (b.rounds() > before + 2).then_some(())
     });
-    assert_eq!(status(&daemon).programs.len(), 1);
+    site.until("the killed one is forgotten", || {
+        (status(&daemon).programs.len() == 1).then_some(())
+    });
     b.end();
 }

@@ -16,6 +16,7 @@ use rustix::process::{Uid, geteuid};
 use rustix::thread::set_thread_res_uid;
 
 use crate::isolation::{of_job, record};
+use crate::port::port;
 use crate::site::{Daemon, LIMIT, Site};
 
 /// A site whose socket users can reach; `None` where the test is not root, and can be no other user.
@@ -504,15 +505,10 @@ fn with_port<'a>(site: &'a Site, port: u16) -> Daemon<'a> {
     site.start_under(command, &[])
 }
 
-fn free_port() -> u16 {
-    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-    socket.local_addr().unwrap().port()
-}
-
 #[test]
 fn the_port_of_the_heartbeat_is_no_users_to_have() {
     let Some(site) = site() else { return };
-    let port = free_port();
+    let port = port();
     let daemon = with_port(&site, port);
     daemon.ready();
     // No job of several nodes is there, and the port is kept all the same.
@@ -529,7 +525,7 @@ fn the_port_of_the_heartbeat_is_no_users_to_have() {
 #[test]
 fn a_user_who_has_the_port_first_is_named_until_he_lets_it_go() {
     let Some(site) = site() else { return };
-    let port = free_port();
+    let port = port();
     let held = as_user(1001, || UdpSocket::bind(("0.0.0.0", port)).unwrap());
     let daemon = with_port(&site, port);
     let why = format!("UDP port {port} is taken by a program of uid 1001");

@@ -299,6 +299,7 @@ impl World {
             to: sync_channel(1).0,
             isolation: channel().0,
             memory: memory::Ports {
+                caller: channel().0,
                 watch: channel().0,
                 pressure: channel().0,
                 members: Default::default(),

@@ -2,6 +2,8 @@
 //! OpenTelemetry's own definition.
 
 mod follow;
+#[path = "../../../../tests/src/port.rs"]
+mod port;
 #[path = "../../../../tests/src/program.rs"]
 mod program;
 #[path = "../daemon/site.rs"]
@@ -160,10 +162,7 @@ fn a_recovery_is_one_trace_from_the_fault_until_the_job_runs_again() {
 
 #[test]
 fn a_collector_that_is_away_costs_a_line_and_gets_the_spans_later() {
-    let away = TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap();
+    let away = SocketAddr::from(([127, 0, 0, 1], port::port()));
     let site = site(away);
     let daemon = site.start();
     daemon.ready();

@@ -137,6 +137,13 @@ impl Context {
         self.outcome()
     }
 
+    /// Whether all work is done.
+    pub(crate) fn is_idle(&self) -> bool {
+        let idle = |stream: &Arc<Stream>| stream.is_done(stream.given());
+        let streams = self.streams().iter().all(idle);
+        streams && self.leaving().is_empty() && idle(&self.null)
+    }
+
     /// Notes an error of its work: the first one stays.
     pub(crate) fn fail(&self, error: Code) {
         let _ = self

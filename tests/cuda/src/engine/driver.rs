@@ -7,6 +7,7 @@ use nvidia_ml::model::{Board, KINDS, Kind, kind_named};
 use nvidia_ml::state::{Options, Shared, node};
 
 use crate::abi::{Answer, code};
+use crate::engine::checkpoint;
 use crate::engine::context::Context;
 use crate::engine::device::{Device, Primary, Rates};
 use crate::engine::event::Event;
@@ -92,7 +93,9 @@ pub(crate) fn init() -> Answer<()> {
             }
         }
     }
-    driver().map(|_| ())
+    let driver = driver()?;
+    checkpoint::begin(driver, setup.checkpoint);
+    Ok(())
 }
 
 fn make(setup: &Setup) -> Answer<Driver> {

@@ -38,6 +38,8 @@ pub struct Machine {
     pub lendable: Option<u64>,
     /// Of each GPU, what others use who have no lease there.
     pub others: BTreeMap<GpuId, u64>,
+    /// Of all GPUs together, what processes with leases use, contexts too.
+    pub used: BTreeMap<ClientId, u64>,
     /// What programs were told that they may move over a link for which nobody waits, in bytes a second.
     budgets: BTreeMap<(ClientId, GpuId), u64>,
 }
@@ -78,6 +80,7 @@ impl Memory {
         // Contexts of programs stay on a GPU that jobs have in turns.
         let bytes = u64::from(config.reserve_mib) << 20;
         self.step(Input::Reserve(bytes), on, fx);
+        self.step(Input::Checkpoints(config.driver_checkpoint), on, fx);
         for (account, sizes) in tell {
             self.step(Input::Account(account, sizes), on, fx);
         }
@@ -209,14 +212,18 @@ impl Memory {
     /// driver's own memory. Who has a lease may be beyond it for a moment, while it moves, and always is by its context.
     pub fn on_gpus(&mut self, seen: &[Process], on: &Facts<'_>, fx: &mut Effects) {
         let mut others: BTreeMap<GpuId, u64> = BTreeMap::new();
+        let mut used: BTreeMap<ClientId, u64> = BTreeMap::new();
         let leases = self.leases();
         for process in seen {
             let client = programs::client(process.pid, process.started);
             let gpu = GpuId(process.gpu.index() as u32);
-            if let (Some(mib), false) = (process.memory_mib, leases.contains(&(client, gpu))) {
-                *others.entry(gpu).or_default() += mib << 20;
+            match (process.memory_mib, leases.contains(&(client, gpu))) {
+                (Some(mib), false) => *others.entry(gpu).or_default() += mib << 20,
+                (Some(mib), true) => *used.entry(client).or_default() += mib << 20,
+                (None, _) => {}
             }
         }
+        self.machine.used = used;
         for bytes in others.values_mut() {
             *bytes = bytes.div_ceil(STEP) * STEP;
         }

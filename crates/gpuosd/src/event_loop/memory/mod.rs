@@ -91,6 +91,8 @@ struct Holder {
     asked: BTreeMap<GpuId, Asked>,
     pinned: bool,
     ending: bool,
+    /// The driver has parked it, which the audit log has.
+    by_driver: bool,
     /// Bytes that went to host memory and came back when it was parked.
     parked: [u64; 2],
     parks: u64,
@@ -111,6 +113,8 @@ pub struct Memory {
     /// Jobs that may ask.
     jobs: BTreeMap<JobId, Lent>,
     holders: BTreeMap<ClientId, Holder>,
+    /// Processes for which the driver is called just now.
+    in_call: BTreeSet<ClientId>,
     /// What is to be done when the journal of that revision is on the disk.
     pending: VecDeque<(u64, Want)>,
     revision: u64,
@@ -148,6 +152,7 @@ impl Memory {
             steps: saved.steps.into_iter().collect(),
             jobs: BTreeMap::new(),
             holders: BTreeMap::new(),
+            in_call: BTreeSet::new(),
             pending: VecDeque::new(),
             revision: 0,
             saved: 0,
@@ -282,6 +287,7 @@ impl Memory {
                 }
             }
             Notice::Stopped(client, is) => self.signalled(client, is, on, fx),
+            Notice::Called(client, way, done) => self.called(client, way, done, on, fx),
             Notice::Gone(client) => {
                 if let Some(holder) = self.holders.remove(&client) {
                     holder.line.iter().for_each(Line::end);
@@ -331,6 +337,7 @@ impl Memory {
             asked: BTreeMap::new(),
             pinned: false,
             ending: false,
+            by_driver: false,
             parked: [0; 2],
             parks: 0,
             told: None,
@@ -387,7 +394,11 @@ impl Memory {
                 let bytes = leases.map(|(_, lease)| lease.hbm + lease.host).sum();
                 holder.says.figures(on.now.at, figures, bytes);
             }
-            FromProgram::Pinned => holder.pinned = true,
+            FromProgram::Pinned => {
+                holder.pinned = true;
+                let bytes = self.machine.used.get(&client).copied().unwrap_or(0);
+                self.step(Input::Pinned { client, bytes }, on, fx);
+            }
             // What follows is the end of the connection; a second hello says nothing.
             FromProgram::Bye | FromProgram::Hello { .. } => {}
         }

@@ -103,6 +103,7 @@ fn program(memory: &Memory, view: &ClientView, now: Instant) -> MemoryProgramSta
         connected: holder.is_some_and(|it| it.line.is_some()),
         pinned: holder.is_some_and(|it| it.pinned),
         stopped: view.stopped,
+        by_driver: view.by_driver,
         leases: view.leases.iter().filter_map(lease).collect(),
         moved_down: all(0),
         moved_up: all(1),

@@ -19,7 +19,10 @@ use gpuos_workload::job::{Job, JobState};
 use super::super::effect::{Effect, Effects, Quota};
 use super::super::facts::Facts;
 use super::{Memory, job_of, uuid};
-use crate::memory::watch::Order;
+use crate::driver_checkpoint::Way;
+use crate::memory::caller::{Order, Outcome};
+use crate::memory::programs::process;
+use crate::memory::watch;
 use crate::queue::{Task, Why};
 
 /// Who has not parked, come back or demoted after so long may be suspended: slurmctld is asked.
@@ -66,6 +69,14 @@ impl Memory {
             Want::Turn { client, .. } => {
                 self.tell(client, &ToProgram::Turn, on);
             }
+            Want::Checkpoint {
+                client,
+                deadline_ms,
+            } => self.call_driver(client, Way::Out, left(deadline_ms), fx),
+            Want::Restore {
+                client,
+                deadline_ms,
+            } => self.call_driver(client, Way::Back, left(deadline_ms), fx),
             Want::Lease {
                 client,
                 gpu,
@@ -139,7 +150,7 @@ impl Memory {
             Ok(granted) => {
                 asked.into_iter().for_each(|asked| asked.put_off = None);
                 // Who is stopped does not hear that host memory is short, either.
-                fx.push(Effect::Programs(Order::Follow(client)));
+                fx.push(Effect::Programs(watch::Order::Follow(client)));
                 self.lease(client, gpu, granted, on);
             }
             // Without the room for moves it may do: then extents stay where they are.
@@ -256,7 +267,7 @@ impl Memory {
     }
 
     fn end(&mut self, client: ClientId, why: &str, fx: &mut Effects) {
-        fx.push(Effect::Programs(Order::Kill(client)));
+        fx.push(Effect::Programs(watch::Order::Kill(client)));
         let Some(holder) = self.holders.get_mut(&client).filter(|it| !it.ending) else {
             return;
         };
@@ -271,6 +282,91 @@ impl Memory {
             uid: Some(uid),
             quota: Quota::User(Some(uid)),
         });
+    }
+
+    /// Has the driver called for a process. Where that is under way it is not begun twice: it was told the same then.
+    fn call_driver(&mut self, client: ClientId, way: Way, limit_ms: u64, fx: &mut Effects) {
+        let holder = self.holders.get(&client).map(|it| it.program.uid);
+        let known = || {
+            let lent = self.jobs.get(&self.job_of(client)?)?;
+            (lent.uid != u32::MAX).then_some(lent.uid)
+        };
+        // Of one whose user nobody knows its deadline decides.
+        let Some(uid) = holder.or_else(known) else {
+            return;
+        };
+        if self.in_call.insert(client) {
+            fx.push(Effect::CallDriver(Order {
+                client,
+                uid,
+                way,
+                limit: Duration::from_millis(limit_ms),
+            }));
+        }
+    }
+
+    /// The driver was called for a process.
+    pub(super) fn called(
+        &mut self,
+        client: ClientId,
+        way: Way,
+        done: Outcome,
+        on: &Facts<'_>,
+        fx: &mut Effects,
+    ) {
+        self.in_call.remove(&client);
+        let leases = self.seen(client).map_or(Vec::new(), |one| one.leases);
+        let bytes: u64 = leases.iter().map(|(_, lease)| lease.hbm).sum();
+        let pid = process(client).0;
+        let job = self.job_of(client);
+        let mut note = |text: String| {
+            let job = job.clone();
+            fx.push(Effect::Note {
+                text: match &job {
+                    Some(job) => format!("process {pid} of job {job}: {text}"),
+                    None => format!("process {pid}: {text}"),
+                },
+                job,
+                uid: None,
+                quota: Quota::Job,
+            });
+        };
+        let holder = self.holders.get_mut(&client);
+        let input = match (way, done) {
+            (Way::Out, Ok(took_ms)) => {
+                if let Some(holder) = holder {
+                    holder.told = None;
+                    holder.parks += 1;
+                    holder.parked[0] = holder.parked[0].saturating_add(bytes);
+                    if !std::mem::replace(&mut holder.by_driver, true) {
+                        note(
+                            "its memory cannot be moved, and the driver parks it from now on"
+                                .into(),
+                        );
+                    }
+                }
+                Input::Checkpointed { client, took_ms }
+            }
+            (Way::Out, Err(why)) => {
+                note(format!("the driver did not take it out of its GPU: {why}"));
+                self.say(client, &ToProgram::Turn);
+                Input::NotCheckpointed(client)
+            }
+            (Way::Back, Ok(took_ms)) => {
+                if let Some(holder) = holder {
+                    holder.parked[1] = holder.parked[1].saturating_add(bytes);
+                }
+                // From now on it may look at what it does.
+                self.say(client, &ToProgram::Turn);
+                Input::BroughtBack { client, took_ms }
+            }
+            (Way::Back, Err(why)) => {
+                return note(format!(
+                    "the driver did not bring it back to its GPU: {why}"
+                ));
+            }
+        };
+        self.step(input, on, fx);
     }
 
     pub(super) fn refuse(&self, client: ClientId, why: &str) {

@@ -6,6 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, PoisonError};
 
 use crate::abi::{Answer, Code, code};
+use crate::engine::checkpoint;
 use crate::engine::context::{Context, current};
 use crate::engine::driver::driver;
 use crate::engine::stream::Stream;
@@ -33,6 +34,7 @@ pub(crate) fn per_thread(body: impl FnOnce() -> Code) -> Code {
 /// Runs the body of an exported function. A panic is an error of this library, and becomes
 /// `CUDA_ERROR_UNKNOWN`: it must not cross into C.
 pub(crate) fn call(name: &str, body: impl FnOnce() -> Answer<()>) -> Code {
+    let _inside = checkpoint::enter(name);
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => code::OK,
         Ok(Err(error)) => error,

@@ -2,6 +2,7 @@
 //! `cuGetProcAddress`.
 
 mod call;
+mod checkpoint;
 mod context;
 mod copy;
 mod device;
@@ -64,6 +65,7 @@ pub(crate) use function;
 /// Names and addresses of all exports.
 pub(crate) fn all() -> impl Iterator<Item = (&'static str, usize)> {
     [
+        checkpoint::EXPORTS,
         context::EXPORTS,
         copy::EXPORTS,
         device::EXPORTS,
