@@ -28,6 +28,8 @@ OTEL := --workspace --locked --features gpuosd/otel --test traces
 DAEMONS := gpuosd gpuos_mover
 # Not of a node: one machine of the cluster has its timer enabled.
 DRILL   := gpuos-ckpt-drill.service gpuos-ckpt-drill.timer
+# On the host of pbs_server.
+PLANNER := gpuos-pbs-planner.service
 PLUGINS := select_gpuos spank_gpuos job_submit_gpuos gres_gpuos
 DOC     := $(PREFIX)/share/doc/gpuos
 MAN     := $(PREFIX)/share/man/man1
@@ -322,7 +324,7 @@ release: export CARGO_PROFILE_RELEASE_LTO = fat
 release: export CARGO_PROFILE_RELEASE_CODEGEN_UNITS = 1
 release:
 	@scripts/needs.sh build
-	$(CARGO) build --release --locked $(PLUGINS:%=-p %) -p gpuos_cli -p gpuos_layout -p gpuosd -p gpuos_moverd -p libgpuos -p libscr -p gpuos_preload
+	$(CARGO) build --release --locked $(PLUGINS:%=-p %) -p gpuos_cli -p gpuos_layout -p gpuosd -p gpuos_moverd -p libgpuos -p libscr -p gpuos_preload -p pbs_hook
 
 # Needs no cargo, so that `make release` can be one user's and `make install` another's.
 install:
@@ -337,7 +339,7 @@ install:
 	  $(STRIPPED) 755 $(RELEASE)/$$daemon $(DESTDIR)$(PREFIX)/sbin/$$daemon $(DESTDIR)$(DEBUGDIR)$(PREFIX)/sbin/$$daemon.debug || exit 1; \
 	  $(PLACES) packaging/$$daemon.service > $(DESTDIR)$(UNITS)/$$daemon.service || exit 1; \
 	done
-	for unit in $(DRILL); do $(PLACES) packaging/$$unit > $(DESTDIR)$(UNITS)/$$unit || exit 1; done
+	for unit in $(DRILL) $(PLANNER); do $(PLACES) packaging/$$unit > $(DESTDIR)$(UNITS)/$$unit || exit 1; done
 	for plugin in $(PLUGINS); do \
 	  $(STRIPPED) 644 $(RELEASE)/lib$$plugin.so $(DESTDIR)$(PLUGINDIR)/$$plugin.so $(DESTDIR)$(DEBUGDIR)$(PLUGINDIR)/$$plugin.so.debug || exit 1; \
 	done
@@ -367,6 +369,11 @@ install:
 	if [ -e $(RELEASE)/libgpuos_preload.so ]; then \
 	  $(STRIPPED) 644 $(RELEASE)/libgpuos_preload.so $(DESTDIR)$(LIBDIR)/libgpuos_preload.so.0 $(DESTDIR)$(DEBUGDIR)$(LIBDIR)/libgpuos_preload.so.0.debug || exit 1; \
 	else echo 'this build has no libgpuos_preload.so: no program gets more memory than its GPU has' >&2; fi
+	@# For PBS: moms load it by this path, which gpuos pbs install is told.
+	if [ -e $(RELEASE)/libgpuos_pbs_hook.so ]; then \
+	  $(STRIPPED) 644 $(RELEASE)/libgpuos_pbs_hook.so $(DESTDIR)$(LIBDIR)/libgpuos_pbs_hook.so $(DESTDIR)$(DEBUGDIR)$(LIBDIR)/libgpuos_pbs_hook.so.debug || exit 1; \
+	else echo 'this build has no libgpuos_pbs_hook.so: gpuos cannot be used with PBS' >&2; fi
+	install -m 644 include/gpuos_pbs.h $(DESTDIR)$(INCLUDE)/
 	install -d $(DESTDIR)$(INCLUDE)/gpuos
 	install -m 644 include/scr.h $(DESTDIR)$(INCLUDE)/gpuos/
 	sed -e 's,@PREFIX@,$(PREFIX),' -e 's,@LIBDIR@,$(LIBDIR),' -e 's,@VERSION@,$(VERSION),' packaging/gpuos.pc.in > $(DESTDIR)$(PKGCONF)/gpuos.pc
@@ -386,10 +393,11 @@ install:
 uninstall:
 	rm -f $(DESTDIR)$(PREFIX)/bin/gpuos $(DESTDIR)$(PREFIX)/bin/gpuos-layout
 	rm -f $(DAEMONS:%=$(DESTDIR)$(PREFIX)/sbin/%) $(DAEMONS:%=$(DESTDIR)$(UNITS)/%.service) $(DAEMONS:%=$(DESTDIR)$(MAN8)/%.8)
-	rm -f $(DRILL:%=$(DESTDIR)$(UNITS)/%)
+	rm -f $(DRILL:%=$(DESTDIR)$(UNITS)/%) $(PLANNER:%=$(DESTDIR)$(UNITS)/%)
 	rm -f $(PLUGINS:%=$(DESTDIR)$(PLUGINDIR)/%.so)
 	rm -f $(DESTDIR)$(LIBDIR)/libgpuos.so $(DESTDIR)$(LIBDIR)/libgpuos.so.0 $(DESTDIR)$(INCLUDE)/gpuos.h $(DESTDIR)$(PKGCONF)/gpuos.pc
 	rm -f $(DESTDIR)$(LIBDIR)/libscr.so $(DESTDIR)$(LIBDIR)/libscr-gpuos.so.0 $(DESTDIR)$(INCLUDE)/gpuos/scr.h $(DESTDIR)$(PKGCONF)/gpuos-scr.pc
+	rm -f $(DESTDIR)$(LIBDIR)/libgpuos_pbs_hook.so $(DESTDIR)$(DEBUGDIR)$(LIBDIR)/libgpuos_pbs_hook.so.debug $(DESTDIR)$(INCLUDE)/gpuos_pbs.h
 	rm -f $(DESTDIR)$(LIBDIR)/libgpuos_preload.so.0 $(DESTDIR)$(DEBUGDIR)$(LIBDIR)/libgpuos_preload.so.0.debug
 	rm -f $(DESTDIR)$(DEBUGDIR)$(LIBDIR)/libgpuos.so.0.debug $(DESTDIR)$(DEBUGDIR)$(LIBDIR)/libscr-gpuos.so.0.debug
 	rm -f $(DESTDIR)$(DEBUGDIR)$(PREFIX)/bin/gpuos.debug $(DESTDIR)$(DEBUGDIR)$(PREFIX)/bin/gpuos-layout.debug

@@ -23,7 +23,7 @@ new=$root.tmp
 # package brings them: under those of libc6-dev-arm64-cross programs with threads hang in qemu.
 packages='gcc libc6-dev ca-certificates rustc-web cargo-web gcc-aarch64-linux-gnu libc6-dev-arm64-cross
     libstd-rust-web-dev:arm64 qemu-user-static'
-products='-p select_gpuos -p spank_gpuos -p job_submit_gpuos -p gres_gpuos -p gpuosd -p gpuos_moverd -p gpuos_cli -p gpuos_layout -p gpuos_nvml -p libgpuos -p libscr -p gpuos_preload'
+products='-p select_gpuos -p spank_gpuos -p job_submit_gpuos -p gres_gpuos -p gpuosd -p gpuos_moverd -p gpuos_cli -p gpuos_layout -p gpuos_nvml -p libgpuos -p libscr -p gpuos_preload -p pbs_hook'
 export PATH="$PATH:/usr/sbin:/sbin"
 
 fail() {

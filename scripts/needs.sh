@@ -43,6 +43,8 @@ for part in "$@"; do
         want sbatch slurm-client
         want munged munge
         want debootstrap debootstrap
+        # PBS's hook is Python, and its tests run it.
+        want python3 python3
         ;;
     layout)
         ls /usr/lib/*/libclang*.so* /usr/lib/llvm-*/lib/libclang*.so* >/dev/null 2>&1 ||

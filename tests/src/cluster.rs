@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::process::Output;
 use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use gpuos_lab::{Cgroup, Lab, LabError, LabSpec, Pauses, Select, Suite};
 use gpuos_placement::explain::Note;
@@ -13,7 +13,7 @@ use gpuos_placement::record::{self, Recording};
 
 use crate::complaints::{Unregistered, is_complaint, is_lost_requeued, is_own};
 use crate::show::{self, Gpus, Used};
-use crate::{plugins, program, skip};
+use crate::{ledger, plugins, program, skip};
 
 /// Longest wait for anything that should happen at once.
 pub const LIMIT: Duration = Duration::from_secs(240);
@@ -138,18 +138,24 @@ impl Cluster {
         }
     }
 
-    /// Runs a Slurm command; its output. Panics with its error if it fails or takes 30 s.
+    /// Runs a Slurm command; its output. Panics with its error if it fails. What can be said twice is said again where
+    /// slurmctld does not answer in time, as on a busy machine.
     pub fn run(&self, program: &str, args: &[&str]) -> String {
-        match self.try_run(program, args) {
-            Ok(text) => text,
-            Err(text) => panic!("{program} {}: {text}{}", args.join(" "), self.report("")),
+        let again = ["squeue", "sinfo", "sacct", "scancel"].contains(&program)
+            || program == "scontrol" && args.contains(&"show");
+        let deadline = Instant::now() + LIMIT;
+        loop {
+            match self.try_run(program, args) {
+                Ok(text) => return text,
+                Err(why) if again && why.contains("timed out") && Instant::now() < deadline => {}
+                Err(why) => panic!("{program} {}: {why}{}", args.join(" "), self.report("")),
+            }
         }
     }
 
-    /// Runs a Slurm command that is ended after 30 s.
+    /// Runs a Slurm command that is ended when it takes longer than anything should.
     pub fn output(&self, program: &str, args: &[&str]) -> Result<Output, LabError> {
-        self.lab
-            .output_within(program, args, Duration::from_secs(30))
+        self.lab.output_within(program, args, LIMIT)
     }
 
     /// Runs a Slurm command: its output, or what it wrote when it failed.
@@ -196,7 +202,7 @@ impl Cluster {
 
     /// Submits a job that sleeps, and waits until it runs.
     pub fn start(&self, options: &[&str]) -> u32 {
-        let job = self.sbatch(options, "sleep 600");
+        let job = self.sbatch(options, "sleep 3600");
         self.wait(job, &["RUNNING"]);
         job
     }
@@ -225,6 +231,14 @@ impl Cluster {
         }
     }
 
+    /// Waits until the slurmd of each node has registered with the slurmctld that runs: jobs may start before.
+    pub fn registered(&self) {
+        self.until("the nodes have registered", || {
+            let nodes = self.run("scontrol", &["-o", "show", "node"]);
+            (!nodes.contains("SlurmdStartTime=None")).then_some(())
+        });
+    }
+
     /// Waits until all nodes can run jobs.
     pub fn ready(&self) {
         if let Err(e) = self.lab.wait_ready(LIMIT) {
@@ -232,12 +246,23 @@ impl Cluster {
         }
     }
 
-    /// Has slurmctld save its state. `job` is one that runs or waits.
+    /// Has slurmctld save its state, and waits until what is saved has all that was before. `job` is one that runs or waits.
     pub fn save(&self, job: u32) {
+        let asked = SystemTime::now();
         // A save after a change; a start by the backfill scheduler alone sets off none.
-        let id = format!("JobId={job}");
-        self.run("scontrol", &["update", &id, "Comment=saved"]);
-        self.lab.wait_saved().expect("saves");
+        let mark = format!("saved-{}", ledger::now());
+        self.update(&[&format!("JobId={job}"), &format!("Comment={mark}")]);
+        let file = self.lab.dir().join("state/job_state");
+        self.until("slurmctld has saved its jobs", || {
+            let bytes = std::fs::read(&file).ok()?;
+            let mut parts = bytes.windows(mark.len());
+            parts.any(|part| part == mark.as_bytes()).then_some(())
+        });
+        // Nodes come after jobs, where anything of them has changed.
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while !self.lab.has_saved("node_state", asked) && Instant::now() < deadline {
+            sleep(Duration::from_millis(50));
+        }
     }
 
     /// Kills slurmctld and starts it again, with its state saved before: what slurmctld had
@@ -290,6 +315,14 @@ impl Cluster {
     pub fn set_node(&self, node: &str, state: &str) {
         let (node, state) = (format!("NodeName={node}"), format!("State={state}"));
         self.update(&[&node, &state, "Reason=test"]);
+    }
+
+    /// What a job has written that `run` submits and sees end, once gpuosd has answered its steps in time: on a busy machine it
+    /// may not, and the job goes on without.
+    pub fn answered(&self, run: impl Fn() -> String) -> String {
+        let mut tries = (0..8).map(|_| run());
+        let in_time = tries.find(|text| !text.contains("gpuosd has not answered within"));
+        in_time.unwrap_or_else(|| panic!("eight times gpuosd was late{}", self.report("gpuos")))
     }
 
     /// Writes an executable script of `sh` into the folder that jobs run in; its path.
@@ -399,14 +432,23 @@ impl Cluster {
         });
         // CPUs of a node are given back a moment after its last job has gone.
         let all_free = || self.used().values().all(|used| *used == Used::default());
-        let most = if self.loses_releases() { 5 } else { 20 };
-        let deadline = Instant::now() + Duration::from_secs(most);
-        while !all_free() && Instant::now() < deadline {
-            sleep(Duration::from_millis(100));
-        }
-        if !all_free() && (self.loses_releases() || self.lost_a_requeued_job()) {
+        let freed = |most: Duration| {
+            let deadline = Instant::now() + most;
+            while !all_free() && Instant::now() < deadline {
+                sleep(Duration::from_millis(100));
+            }
+            all_free()
+        };
+        let loses = self.loses_releases() || self.lost_a_requeued_job();
+        let most = if loses {
+            Duration::from_secs(20)
+        } else {
+            LIMIT
+        };
+        if !freed(most) && loses {
             println!("stock 22.05 lost GPUs after a restart or a requeue: counting anew");
             self.lab.reconfigure().expect("reconfigures");
+            freed(LIMIT);
         }
         for (node, used) in self.used() {
             if used != Used::default() {

@@ -2,7 +2,7 @@
 //!
 //! The library is what the tests share: the releases to test on ([`suites`]), the plugins, built
 //! by [`plugins::built`], a lab with gpuos in it ([`Cluster`]), what it shows of its jobs
-//! ([`show`]), slices of its GPUs ([`slices`]), programs that tests write ([`program()`], [`mps`]), the gpuos.toml of sites that
+//! ([`show`]), slices of its GPUs ([`slices`]), programs that tests write ([`program()`], [`mps`]), their ports ([`port`]), the gpuos.toml of sites that
 //! several tests use ([`sites`]), pages of results that long ones write ([`results`]), who holds which GPU ([`ledger`]), calls that the kernel forbids ([`filter`]), and what
 //! each test costs ([`costs`]).
 
@@ -14,6 +14,7 @@ pub mod filter;
 pub mod ledger;
 pub mod mps;
 pub mod plugins;
+pub mod port;
 pub mod program;
 pub mod results;
 pub mod show;
@@ -24,4 +25,4 @@ pub mod suites;
 pub use cluster::{Cluster, Setup};
 pub use mps::MPS_CONTROL;
 pub use program::program;
-pub use suites::{measured_runs, skip, suites};
+pub use suites::{measured_runs, pbs, skip, suites};

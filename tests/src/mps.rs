@@ -9,7 +9,7 @@ if [ "$1" != -f ]; then
     [ "$word" != quit ] || kill "$(cat "$pipe/pid")"
     exit 0
 fi
-sleep 600 &
+sleep 7200 &
 trap 'kill $!; exit 0' TERM
 echo "$$" >"$pipe/pid"
 echo "$CUDA_VISIBLE_DEVICES" >"$pipe/gpus"

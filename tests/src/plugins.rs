@@ -25,6 +25,8 @@ pub fn built() -> &'static Path {
                 "job_submit_gpuos",
                 "-p",
                 "gres_gpuos",
+                "-p",
+                "pbs_hook",
             ],
             target(),
         ),

@@ -48,6 +48,8 @@ mod mix;
 mod objectives;
 mod options;
 mod passthrough;
+mod pbs;
+mod pbs_planner;
 mod placement;
 mod reasons;
 mod records;

@@ -4,6 +4,8 @@
 mod ckpt;
 mod mem;
 mod mig;
+mod pbs;
+mod pbs_planner;
 mod run;
 mod sim;
 
@@ -17,6 +19,7 @@ use gpuos_config::options::{
 };
 use gpuos_core::job::JobId;
 use gpuos_model::gpuset::GpuSet;
+use gpuos_pbs::state::jobs::is_job;
 use gpuos_placement::cost::{Objectives, Profile};
 use gpuos_placement::mig::MigRequest;
 use gpuos_placement::plan::{Placement, TopologyRequest};
@@ -27,6 +30,8 @@ pub use ckpt::{
 };
 pub use mem::{MemArgs, MemCommand, MemShowArgs, MemSimArgs, Room};
 pub use mig::{MigArgs, MigAssertArgs, MigCommand, MigPlanArgs, Reach};
+pub use pbs::{PbsArgs, PbsCommand, PbsInstallArgs, PbsReach};
+pub use pbs_planner::PbsPlannerArgs;
 pub use run::RunArgs;
 pub use sim::{Protocol, SimArgs};
 
@@ -91,7 +96,14 @@ pub enum Command {
     Layout(LayoutArgs),
     /// Replay a trace against placement policies: how much of a cluster each of them fills.
     Sim(SimArgs),
-    /// Start, use and end a private Slurm cluster on this machine.
+    /// Put gpuos into a PBS, or take it out: hook, configuration and resources.
+    Pbs(PbsArgs),
+    /// Answer an event that the hook of PBS hands over on standard input, both as JSON; people have no use for it.
+    PbsHook,
+    /// Beside pbs_server: start waiting GPU jobs of PBS on the vnodes that the planner chooses, pass by pass, without end.
+    /// Exit 1 when PBS refused to run one in the only pass.
+    PbsPlanner(PbsPlannerArgs),
+    /// Start, use and end a private Slurm cluster, or a private PBS, on this machine.
     Lab(crate::lab::Args),
     /// Print the completion script of a shell.
     Completion(CompletionArgs),
@@ -113,8 +125,24 @@ impl Command {
                 | Command::Layout(_)
                 | Command::Completion(_)
                 | Command::Man(_)
+                | Command::Pbs(_)
+                | Command::PbsHook
                 | Command::Lab(_)
         )
+    }
+
+    /// Its name, if it shows a cluster and knows Slurm's alone.
+    pub fn of_slurm(&self) -> Option<&'static str> {
+        match self {
+            Command::Topo(TopoArgs {
+                live: false,
+                node_type: None,
+                ..
+            }) => Some("topo"),
+            Command::Top(_) => Some("top"),
+            Command::Plan(_) => Some("plan"),
+            _ => None,
+        }
     }
 
     /// Its name, if it reads no gpuos.toml.
@@ -135,6 +163,8 @@ impl Command {
             Command::Offline(_) => Some("offline"),
             Command::Layout(_) => Some("layout"),
             Command::Sim(_) => Some("sim"),
+            Command::Pbs(_) => Some("pbs"),
+            Command::PbsHook => Some("pbs-hook"),
             Command::Lab(_) => Some("lab"),
             Command::Completion(_) => Some("completion"),
             Command::Man(_) => Some("man"),
@@ -297,9 +327,12 @@ fn node_name(text: &str) -> Result<String, String> {
 /// `gpuos why`.
 #[derive(Args)]
 pub struct WhyArgs {
-    /// Job, task of an array or component of a heterogeneous job: 17, 4_1 or 19+1.
+    /// Job, task of an array or component of a heterogeneous job: 17, 4_1 or 19+1; of PBS 17 or 17.head.
     #[arg(value_name = "JOBID", value_parser = job_id)]
     pub job: String,
+    /// Ask PBS, as is done without it where this machine has PBS and no commands of Slurm.
+    #[arg(long)]
+    pub pbs: bool,
     /// Directory of gpuos_mover's socket, for checkpoints; %n in it stands for the name of the node.
     #[arg(long, value_name = "DIR", env = crate::daemons::RUNTIME_ENV, default_value = crate::daemons::RUNTIME_DIR)]
     pub runtime_dir: PathBuf,
@@ -504,9 +537,10 @@ pub struct Hosts(pub Vec<String>);
 fn job_id(text: &str) -> Result<String, String> {
     match crate::names::Name::parse(text) {
         Some(_) => Ok(text.into()),
+        None if is_job(text) => Ok(text.into()),
         None => Err(
             "write a job number: 17, 4_1 for a task of an array, 4_[2-5] for tasks that wait together, or 19+1 for a \
-             component"
+             component; of PBS 17 or 17.head"
                 .into(),
         ),
     }

@@ -1,199 +1,24 @@
-//! `gpuos lab`: a private Slurm cluster on this machine, to try things before installing them.
+//! `gpuos lab`: a private Slurm cluster or PBS on this machine, to try things before installing them.
+
+mod args;
+mod pbs;
 
 use std::fs;
 use std::io::{IsTerminal, Write};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
+use std::process::Command as Process;
 
 use anyhow::{Context, Result, bail};
-use clap::{Args as ClapArgs, Subcommand, ValueEnum};
+use gpuos_lab::pbs::{HOST_ENV, PbsLab};
 use gpuos_lab::{Cgroup, Lab, LabError, LabSpec, Record, Suite};
-use gpuos_model::gpuset::{GpuSet, MAX_GPUS};
-use gpuos_model::hostlist;
+use gpuos_model::gpuset::GpuSet;
 use serde_json::{Value, json};
 
-/// `gpuos lab`.
-#[derive(ClapArgs)]
-pub struct Args {
-    /// What to do.
-    #[command(subcommand)]
-    action: Action,
-}
-
-#[derive(Subcommand)]
-enum Action {
-    /// Start a lab and leave it up.
-    Up(Box<UpArgs>),
-    /// Run a command in a lab; its exit code is that of the command.
-    Run(RunArgs),
-    /// Open a shell in a lab.
-    Sh(NameArgs),
-    /// End a lab, its jobs too, and remove its files.
-    Down(DownArgs),
-    /// List the labs of this machine.
-    List,
-    /// Show a lab: its nodes, daemons and files.
-    Status(NameArgs),
-    /// Break or mend a simulated GPU: gpuos lab fault n2 gpu3 xid 79.
-    #[command(after_help = FAULTS)]
-    Fault(FaultArgs),
-    /// Reboot a node: its jobs end, simulated GPUs are reset, also one that fell off the bus.
-    Reboot(RebootArgs),
-}
-
-const FAULTS: &str = "Faults: xid N, ecc uncorrected N, row-remap pending, thermal C, lost, hang S and others: a wrong \
-    one is answered with the list of all. repair makes a GPU as good as new; reset does what nvidia-smi -r does; one that \
-    is lost needs gpuos lab reboot. The lab needs simulated GPUs: gpuos lab up --gpus simulated.";
-
-#[derive(ClapArgs)]
-struct FaultArgs {
-    /// Name of the lab; without it $GPUOS_LAB, else lab, else the only one that is up.
-    #[arg(long)]
-    name: Option<String>,
-    /// Node, for example n2.
-    node: String,
-    /// gpu3 or 3, or node.
-    gpu: String,
-    /// The fault in words, repair, or reset.
-    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
-    words: Vec<String>,
-}
-
-#[derive(ClapArgs)]
-struct RebootArgs {
-    /// Name of the lab; without it $GPUOS_LAB, else lab, else the only one that is up.
-    #[arg(long)]
-    name: Option<String>,
-    /// Node, for example n2.
-    node: String,
-}
-
-#[derive(ClapArgs)]
-struct NameArgs {
-    /// Name of the lab; without it $GPUOS_LAB, else lab, else the only one that is up.
-    #[arg(long)]
-    name: Option<String>,
-}
-
-#[derive(ClapArgs)]
-struct RunArgs {
-    /// Name of the lab; without it $GPUOS_LAB, else lab, else the only one that is up.
-    #[arg(long)]
-    name: Option<String>,
-    /// The command and its arguments, after `--`.
-    #[arg(required = true, last = true, value_name = "COMMAND")]
-    command: Vec<String>,
-}
-
-#[derive(ClapArgs)]
-struct DownArgs {
-    /// Name of the lab; without it $GPUOS_LAB, else lab, else the only one that is up.
-    #[arg(long)]
-    name: Option<String>,
-    /// End all labs that `gpuos lab up` made, and what is left of those whose owner died.
-    /// Labs of programs that run are theirs to end.
-    #[arg(long, conflicts_with = "name")]
-    all: bool,
-}
-
-#[derive(ClapArgs)]
-struct UpArgs {
-    /// Name of the lab: letters, digits, - and _. Without it $GPUOS_LAB, else lab.
-    #[arg(long)]
-    name: Option<String>,
-    /// Number of nodes, each with a slurmd: n1, n2, ….
-    #[arg(short = 'N', long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(0..=256))]
-    nodes: u16,
-    /// Node type: one of gpuos's, one of --gpuos-toml, or cpu for nodes without GPUs.
-    #[arg(long, value_name = "TYPE", default_value = "dgx-h100")]
-    node_type: String,
-    /// Which Slurm: native, a Debian suite (trixie, sid), or the prefix of an installed one.
-    #[arg(long, value_name = "SLURM", default_value = "native", value_parser = suite)]
-    slurm: Suite,
-    /// Plugin that selects nodes and GPUs. Stock Slurm is for comparison.
-    #[arg(long, default_value = "gpuos")]
-    select: SelectArg,
-    /// Folder with gpuos's built plugins, when they are not where the command looks for them.
-    #[arg(long, value_name = "DIR")]
-    plugin_dir: Option<PathBuf>,
-    /// Put a leaf switch over every K nodes, and one spine over all.
-    #[arg(long, value_name = "K", value_parser = clap::value_parser!(u16).range(1..))]
-    switches: Option<u16>,
-    /// What stands behind the GPUs' device files: nothing, or simulated GPUs with a gpuosd on every node,
-    /// which `gpuos lab fault` breaks and mends.
-    #[arg(long, default_value = "files")]
-    gpus: GpusArg,
-    /// GPUs of every node that are divided by MIG, for example 4-7: GRES gpuos instead of gpu.
-    #[arg(long, value_name = "GPUS", value_parser = gpus)]
-    mig: Option<GpuSet>,
-    /// Those of --mig that are MIG-switchable: in GRES gpu too, whole or divided as jobs need them (after 2 s each).
-    #[arg(long, value_name = "GPUS", value_parser = gpus, requires = "mig")]
-    mig_switchable: Option<GpuSet>,
-    /// A gpuos_mover on every node, which keeps checkpoints of jobs (sbatch --gpuos-checkpoint).
-    #[arg(long)]
-    checkpoints: bool,
-    /// Folder with gpuosd, gpuos-nvml and its library, and gpuos_mover, when they are not where the command looks for them.
-    #[arg(long, value_name = "DIR")]
-    daemon_dir: Option<PathBuf>,
-    /// Where the gpuosds of simulated GPUs read the kernel's log, for example /dev/kmsg; nowhere by default.
-    #[arg(long, value_name = "FILE")]
-    kernel_log: Option<PathBuf>,
-    /// gpuos.toml of the lab.
-    #[arg(long, value_name = "FILE")]
-    gpuos_toml: Option<PathBuf>,
-    /// Confine jobs to their GPUs by device cgroups: where that works, never, or else fail.
-    #[arg(long, default_value = "auto")]
-    cgroup: CgroupArg,
-    /// A slurmdbd and a MariaDB of the lab's own, for accounts and QOS.
-    #[arg(long)]
-    accounting: bool,
-    /// That many further nodes without daemons, c1, c2, …: for looking at slurmctld alone.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_000))]
-    cloud_nodes: Option<u32>,
-    /// Line for the lab's slurm.conf, for example --conf MinJobAge=30; may be repeated.
-    #[arg(long, value_name = "KEY=VALUE")]
-    conf: Vec<String>,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-enum SelectArg {
-    /// select/gpuos, with the other plugins of gpuos.
-    Gpuos,
-    /// select/cons_tres, without any of them.
-    Stock,
-}
-
-#[derive(Clone, Copy, PartialEq, ValueEnum)]
-enum GpusArg {
-    /// Device files alone.
-    Files,
-    /// A simulated NVIDIA library, and gpuosd.
-    Simulated,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-enum CgroupArg {
-    Auto,
-    Off,
-    Required,
-}
-
-fn suite(text: &str) -> Result<Suite, String> {
-    // clap names the option and the value already.
-    text.parse().map_err(|_| {
-        "give native, the name of a Debian suite (trixie, sid) or the absolute path of an installed Slurm"
-            .to_string()
-    })
-}
-
-/// Numbers of GPUs: `4-7` or `0,2`.
-pub fn gpus(text: &str) -> Result<GpuSet, String> {
-    let names = hostlist::expand(&format!("[{text}]")).unwrap_or_default();
-    let numbers: Option<Vec<usize>> = names.iter().map(|name| name.parse().ok()).collect();
-    let numbers = numbers.filter(|all| !all.is_empty() && all.iter().all(|gpu| *gpu < MAX_GPUS));
-    let numbers = numbers.ok_or("give numbers of GPUs from 0 on, for example 4-7 or 0,2")?;
-    Ok(numbers.into_iter().fold(GpuSet::EMPTY, GpuSet::with))
-}
+use args::{
+    Action, CgroupArg, DownArgs, FaultArgs, GpusArg, PlaceArgs, RebootArgs, SelectArg, UpArgs,
+};
+pub use args::{Args, gpus};
 
 /// The variable that says which lab is meant; commands in a lab have it.
 pub const LAB_ENV: &str = "GPUOS_LAB";
@@ -220,33 +45,82 @@ fn meant(given: &Option<String>) -> String {
     })
 }
 
-/// Where `$GPUOS_LAB` names a lab and this process is not in one (`$SLURM_CONF` is not set): becomes this command in that
-/// lab, with its Slurm and its gpuosds. Returns where there is nothing to do.
+/// Where `$GPUOS_LAB` names a lab and this process is not in one (neither `$SLURM_CONF` nor the name of a host of it is set):
+/// becomes this command in that lab, with its Slurm and its gpuosds, or on the head of its PBS. Returns where there is nothing to do.
 ///
 /// # Errors
 /// There is no such lab, or it cannot be entered.
 pub fn go_there() -> Result<()> {
     let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
-    let (Some(name), None) = (set(LAB_ENV), set("SLURM_CONF")) else {
+    let inside = set("SLURM_CONF").or(set(HOST_ENV)).is_some();
+    let (Some(name), false) = (set(LAB_ENV), inside) else {
         return Ok(());
     };
     let name = name.to_string_lossy().into_owned();
-    let lab = Lab::open(&name).with_context(|| format!("{LAB_ENV}={name}"))?;
+    let lab = Any::open(&name).with_context(|| format!("{LAB_ENV}={name}"))?;
     let own = std::env::current_exe()?;
     let program = lab.own_command().unwrap_or(own);
-    let mut command = lab.command(&program.to_string_lossy())?;
+    let mut command = lab.command(&program.to_string_lossy(), &PlaceArgs::of(&name))?;
     let error = command.args(std::env::args_os().skip(1)).exec();
     Err(error).with_context(|| format!("cannot run gpuos in lab {name}"))
+}
+
+impl PlaceArgs {
+    /// The head, or where commands of a Slurm run.
+    fn of(name: &str) -> PlaceArgs {
+        PlaceArgs {
+            name: Some(name.to_string()),
+            on: None,
+            user: None,
+        }
+    }
+}
+
+/// A lab of either kind.
+enum Any {
+    Slurm(Box<Lab>),
+    Pbs(Box<PbsLab>),
+}
+
+impl Any {
+    fn open(name: &str) -> Result<Any, LabError> {
+        match gpuos_lab::record(name)?.spec.pbs {
+            Some(_) => Ok(Any::Pbs(Box::new(PbsLab::open(name)?))),
+            None => Ok(Any::Slurm(Box::new(Lab::open(name)?))),
+        }
+    }
+
+    fn own_command(&self) -> Option<PathBuf> {
+        match self {
+            Any::Slurm(lab) => lab.own_command(),
+            Any::Pbs(lab) => lab.own_command(),
+        }
+    }
+
+    fn command(&self, program: &str, place: &PlaceArgs) -> Result<Process, LabError> {
+        match self {
+            Any::Slurm(lab) if place.on.is_some() || place.user.is_some() => {
+                Err(LabError::Spec(format!(
+                    "lab {} has a Slurm, whose nodes are all on this host: --on and --as are for labs of PBS",
+                    lab.name()
+                )))
+            }
+            Any::Slurm(lab) => lab.command(program),
+            Any::Pbs(lab) => {
+                let on = place.on.as_deref().unwrap_or("head");
+                lab.command_on(on, place.user.as_deref(), program)
+            }
+        }
+    }
 }
 
 /// Runs `gpuos lab`; returns the exit code.
 pub fn run(args: &Args, json: bool) -> Result<i32> {
     let done = match &args.action {
+        Action::Up(args) if args.pbs.is_some() => pbs::up(args, json),
         Action::Up(args) => up(args, json),
-        Action::Run(args) => {
-            return enter(&meant(&args.name), &args.command[0], &args.command[1..]);
-        }
-        Action::Sh(args) => return shell(&meant(&args.name)),
+        Action::Run(args) => enter(&args.place, &args.command[0], &args.command[1..]),
+        Action::Sh(args) => shell(args),
         Action::Down(args) => down(args, json),
         Action::List => list(json),
         Action::Status(args) => status(&meant(&args.name), json),
@@ -364,29 +238,33 @@ fn up(args: &UpArgs, json: bool) -> Result<()> {
     Ok(())
 }
 
-/// Becomes the command: its signals, terminal and exit code are its own.
-fn enter(name: &str, program: &str, args: &[String]) -> Result<i32> {
-    let lab = Lab::open(name)?;
-    let error = lab.command(program)?.args(args).exec();
+/// Becomes the command: its terminal and exit code are its own.
+fn enter(place: &PlaceArgs, program: &str, args: &[String]) -> Result<()> {
+    let name = meant(&place.name);
+    let lab = Any::open(&name)?;
+    let error = lab.command(program, place)?.args(args).exec();
     Err(error).with_context(|| format!("cannot run {program} in lab {name}"))
 }
 
-fn shell(name: &str) -> Result<i32> {
-    let lab = Lab::open(name)?;
+fn shell(place: &PlaceArgs) -> Result<()> {
+    let name = meant(&place.name);
+    let lab = Any::open(&name)?;
     let own = std::env::var("SHELL").unwrap_or_default();
     // The root of a Debian suite has bash and sh only.
-    let shell = match &lab.spec().suite {
-        Suite::Debian(_) => "/bin/bash",
-        _ if own.is_empty() => "/bin/sh",
-        _ => &own,
+    let in_suite = matches!(&lab, Any::Slurm(lab) if matches!(lab.spec().suite, Suite::Debian(_)));
+    let shell = match in_suite {
+        true => "/bin/bash",
+        false if own.is_empty() => "/bin/sh",
+        false => &own,
     };
     if std::io::stdin().is_terminal() {
-        eprintln!(
-            "shell in lab {name} (Slurm {}); `exit` leaves it",
-            lab.version()
-        );
+        let what = match &lab {
+            Any::Slurm(lab) => format!("Slurm {}", lab.version()),
+            Any::Pbs(lab) => format!("PBS {}", lab.version()),
+        };
+        eprintln!("shell in lab {name} ({what}); `exit` leaves it");
     }
-    let mut command = lab.command(shell)?;
+    let mut command = lab.command(shell, place)?;
     // Debian's bashrc shows it in the prompt.
     command.env("debian_chroot", format!("lab {name}"));
     let error = command.exec();
@@ -394,6 +272,9 @@ fn shell(name: &str) -> Result<i32> {
 }
 
 fn down(args: &DownArgs, json: bool) -> Result<()> {
+    if let Ok(host) = std::env::var(HOST_ENV) {
+        bail!("this is {host} of a lab, which cannot end itself: leave its shell first");
+    }
     let names = if args.all {
         let all = gpuos_lab::records().into_iter();
         all.filter(|r| r.owner.is_none() || r.is_orphan())
@@ -436,15 +317,21 @@ fn list(json: bool) -> Result<()> {
         println!("no lab is up; `gpuos lab up` starts one");
         return Ok(());
     }
-    let mut rows = vec![["NAME", "SLURM", "NODES", "TYPE", "SELECT", "STATE"].map(String::from)];
+    let mut rows = vec![["NAME", "MANAGER", "NODES", "TYPE", "SELECT", "STATE"].map(String::from)];
     for record in &records {
         let spec = &record.spec;
         rows.push([
             spec.name.clone(),
-            format!("{} ({})", record.slurm, spec.suite),
+            match &spec.pbs {
+                Some(prefix) => format!("PBS {} ({})", record.slurm, prefix.display()),
+                None => format!("Slurm {} ({})", record.slurm, spec.suite),
+            },
             (spec.node_names().len() + spec.cloud_nodes.unwrap_or(0)).to_string(),
             spec.node_type.clone(),
-            spec.select.select_type().to_string(),
+            match spec.pbs {
+                Some(_) => "-".to_string(),
+                None => spec.select.select_type().to_string(),
+            },
             state(record),
         ]);
     }
@@ -460,6 +347,9 @@ fn list(json: bool) -> Result<()> {
 
 fn summary(record: &Record) -> Value {
     let spec = &record.spec;
+    if let Some(prefix) = &spec.pbs {
+        return pbs::summary(record, prefix);
+    }
     json!({
         "name": spec.name,
         "state": state(record),
@@ -503,7 +393,10 @@ fn describe(lab: &Lab) -> Result<Value> {
 }
 
 fn status(name: &str, json: bool) -> Result<()> {
-    let lab = Lab::open(name)?;
+    let lab = match Any::open(name)? {
+        Any::Slurm(lab) => lab,
+        Any::Pbs(lab) => return pbs::status(&lab, json),
+    };
     if json {
         print_json("gpuos.lab/1", describe(&lab)?);
         return Ok(());
@@ -540,26 +433,32 @@ fn status(name: &str, json: bool) -> Result<()> {
 }
 
 fn fault(args: &FaultArgs, json: bool) -> Result<()> {
-    let lab = Lab::open(&meant(&args.name))?;
+    let name = meant(&args.name);
     let words: Vec<&str> = args.words.iter().map(String::as_str).collect();
-    lab.fault(&args.node, &args.gpu, &words)?;
+    match Any::open(&name)? {
+        Any::Slurm(lab) => lab.fault(&args.node, &args.gpu, &words)?,
+        Any::Pbs(lab) => lab.fault(&args.node, &args.gpu, &words)?,
+    };
     if json {
         let (node, gpu) = (&args.node, &args.gpu);
         print_json(
             "gpuos.lab.fault/1",
-            json!({ "lab": lab.name(), "node": node, "gpu": gpu, "words": words }),
+            json!({ "lab": name, "node": node, "gpu": gpu, "words": words }),
         );
     }
     Ok(())
 }
 
 fn reboot(args: &RebootArgs, json: bool) -> Result<()> {
-    let lab = Lab::open(&meant(&args.name))?;
-    lab.reboot(&args.node)?;
+    let name = meant(&args.name);
+    match Any::open(&name)? {
+        Any::Slurm(lab) => lab.reboot(&args.node)?,
+        Any::Pbs(lab) => lab.reboot(&args.node)?,
+    }
     if json {
         print_json(
             "gpuos.lab.reboot/1",
-            json!({ "lab": lab.name(), "node": args.node }),
+            json!({ "lab": name, "node": args.node }),
         );
     }
     Ok(())

@@ -32,6 +32,9 @@ mod pages;
 mod pages_commands;
 #[cfg(test)]
 mod pages_reference;
+mod pbs;
+mod pbs_planner;
+mod pbs_why;
 mod plan;
 mod plan_memory;
 mod remedies;
@@ -97,8 +100,14 @@ fn run(cli: &Cli) -> anyhow::Result<u8> {
     if cli.command.asks_slurm() {
         lab::go_there()?;
     }
+    if let Some(name) = cli.command.of_slurm() {
+        pbs_why::refuse(&machine, name)?;
+    }
     let reply = match &cli.command {
         Command::Topo(args) => topo::run(&machine, config, args)?,
+        Command::Why(args) if pbs_why::is_meant(&machine, args.pbs) => {
+            pbs_why::run(&machine, config, &args.job)?
+        }
         Command::Why(args) => why::run(&machine, config, args)?,
         Command::Plan(args) => plan::run(&machine, config, args)?,
         Command::Replay(args) => replay::run(&machine, args)?,
@@ -129,6 +138,13 @@ fn run(cli: &Cli) -> anyhow::Result<u8> {
         Command::Offline(args) => drain::run(&machine, Verb::Offline, args)?,
         Command::Sim(args) => sim::run(args)?,
         Command::Layout(args) => layout::run(args, cli.json)?,
+        Command::Pbs(args) => pbs::run(cli.json, args)?,
+        Command::PbsHook => return pbs::hook(),
+        // It speaks while it works.
+        Command::PbsPlanner(args) => match pbs_planner::run(&machine, config, args)? {
+            Some(reply) => reply,
+            None => return Ok(0),
+        },
         Command::Completion(args) => pages::completion(args),
         Command::Man(args) => pages::man(args)?,
         // With a screen there is nothing left to say.

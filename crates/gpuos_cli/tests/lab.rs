@@ -115,3 +115,39 @@ fn wrong_usage_is_exit_code_2() {
         assert!(error.contains(part), "{args:?}: {error}");
     }
 }
+
+#[test]
+fn wrong_usage_of_a_lab_of_pbs_is_exit_code_2() {
+    for (args, part) in [
+        (
+            vec!["--pbs", "opt/pbs"],
+            "--pbs opt/pbs: give the absolute path",
+        ),
+        (
+            vec!["--pbs", "/no/pbs"],
+            "--pbs /no/pbs: no PBS server is installed there",
+        ),
+        (
+            vec!["--pbs", "/no/pbs", "--nodes", "0"],
+            "at least one node",
+        ),
+        (
+            vec!["--pbs", "/no/pbs", "--nodes", "65"],
+            "65 nodes: a lab of PBS has 1 to 64",
+        ),
+        (vec!["--pbs", "/no/pbs", "--node-type", "dgx-x"], "dgx-h100"),
+        (
+            vec!["--pbs", "/no/pbs", "--switches", "2"],
+            "cannot be used with",
+        ),
+        (
+            vec!["--pbs", "/no/pbs", "--slurm", "native"],
+            "cannot be used with",
+        ),
+    ] {
+        let out = gpuos(&[&["lab", "up"], &args[..]].concat());
+        assert_eq!(out.status.code(), Some(2), "{args:?}");
+        let error = text(&out.stderr);
+        assert!(error.contains(part), "{args:?}: {error}");
+    }
+}

@@ -55,7 +55,7 @@ fn the_answers_are_those_of_a_real_cluster() {
 
     let sleep = "#!/bin/sh\nsleep 600\n";
     let first = lab.sbatch(&["--gres=gpu:8", "-t", "10"], sleep).unwrap();
-    lab.wait_job(first, &["RUNNING"], Duration::from_secs(60))
+    lab.wait_job(first, &["RUNNING"], Duration::from_secs(240))
         .unwrap();
     let (code, why) = gpuos(&["why", &first.to_string()]);
     assert_eq!(code, 0, "{why}");

@@ -5,6 +5,7 @@
 //!
 //! - [`Machine`] and [`Recorded`]: commands, files and environment; [`config_file`]: gpuos.toml,
 //! - [`hardware`]: GPUs, links, memory, the kernel's log and file systems,
+//! - [`pbs`]: the workload manager PBS, by its commands,
 //! - [`slurm`]: the workload manager Slurm, and the model of a cluster that runs it,
 //! - [`steps`]: processes and devices of jobs' steps, by the kernel,
 //! - [`elf`] and [`libraries`]: a plugin's file as the loader would see it,
@@ -19,6 +20,7 @@ pub mod hardware;
 pub mod libraries;
 mod machine;
 pub mod munge;
+pub mod pbs;
 pub mod slurm;
 pub mod socket;
 mod stat;

@@ -7,3 +7,4 @@ mod captured;
 mod damaged;
 mod discover;
 mod forged;
+mod same_plan;

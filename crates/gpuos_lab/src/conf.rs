@@ -62,7 +62,8 @@ pub(crate) fn slurm_conf(record: &Record, install: &Install) -> Result<String, L
         "SlurmdTimeout=60".to_string(),
         "KillWait=2".to_string(),
         "UnkillableStepTimeout=60".to_string(),
-        "MinJobAge=600".to_string(),
+        // On a busy machine a test comes late to ask for a job that is over.
+        "MinJobAge=3600".to_string(),
         "InactiveLimit=0".to_string(),
         "TreeWidth=1000".to_string(),
         "MaxArraySize=10001".to_string(),

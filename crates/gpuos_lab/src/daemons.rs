@@ -16,8 +16,8 @@ use crate::process::{self, MARK, Stat};
 use crate::store::Record;
 use crate::sys::{ChildSetup, View, c_path, ignore_sigpipe};
 
-/// How long a daemon may take to come up.
-const START_LIMIT: Duration = Duration::from_secs(30);
+/// How long a daemon may take to come up, on a machine on which many labs do at once.
+const START_LIMIT: Duration = Duration::from_secs(120);
 /// How long one may take to end: slurmctld waits for what it has sent to nodes that do not answer.
 const STOP_LIMIT: Duration = Duration::from_secs(150);
 /// A slurmctld of 26.05 that a reconfigure has just put in place of the old one loses a signal at times.
@@ -311,6 +311,33 @@ impl Daemons<'_> {
                 &format!("(pid {pid}) did not end after signal {signal}"),
             ))
         }
+    }
+}
+
+/// Copies the command `gpuos` into the lab where it is what makes the lab: `gpuos lab sh` has it on PATH then, in the
+/// root of a suite too, and a later build does not change it.
+pub(crate) fn place_command(record: &Record) -> Result<(), LabError> {
+    let tools = record.path(TOOLS);
+    fs::create_dir_all(&tools).context(|| format!("cannot make {}", tools.display()))?;
+    let own = std::env::current_exe().ok();
+    let own = own.filter(|own| own.file_name().is_some_and(|name| name == "gpuos"));
+    let Some(own) = own else { return Ok(()) };
+    // Another process copies: see the simulated GPUs' programs.
+    let copied = Command::new("cp")
+        .arg("--")
+        .arg(&own)
+        .arg(tools.join("gpuos"))
+        .status();
+    match copied {
+        Ok(status) if status.success() => Ok(()),
+        other => Err(LabError::Machine {
+            what: format!(
+                "cannot copy {} into {}: {other:?}",
+                own.display(),
+                tools.display()
+            ),
+            fix: "see that there is room for it".to_string(),
+        }),
     }
 }
 

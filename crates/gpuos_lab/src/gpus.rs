@@ -81,6 +81,32 @@ pub(crate) fn nvml(record: &Record, node: &str) -> Command {
     command
 }
 
+/// The folder that the simulated GPUs come from.
+pub(crate) fn simulated(record: &Record) -> Result<&Path, LabError> {
+    let from = record.spec.simulated_gpus.as_deref();
+    from.ok_or_else(|| {
+        LabError::Spec(format!(
+            "lab {} has no simulated GPUs: make one with `gpuos lab up --gpus simulated`",
+            record.spec.name
+        ))
+    })
+}
+
+/// Breaks or mends a simulated GPU of a node by the words of `gpuos lab fault`.
+pub(crate) fn fault(
+    record: &Record,
+    node: &str,
+    gpu: &str,
+    words: &[&str],
+) -> Result<String, LabError> {
+    let mut command = nvml(record, node);
+    match words {
+        [verb @ ("repair" | "reset")] => command.args([*verb, gpu]),
+        words => command.args(["fault", gpu]).args(words),
+    };
+    output_of(&mut command).map_err(|why| LabError::Spec(format!("{node} {gpu}: {why}")))
+}
+
 /// What a boot of the node does to its simulated GPUs.
 pub(crate) fn reboot(record: &Record, node: &str) -> Result<(), LabError> {
     output_of(nvml(record, node).arg("reboot"))

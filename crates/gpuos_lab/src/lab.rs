@@ -11,25 +11,30 @@ use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
-use std::sync::Mutex;
 use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use crate::cgroup::{self, Cgroups};
 use crate::conf;
-use crate::daemons::{Daemons, tail};
+use crate::daemons::{Daemons, place_command, tail};
 use crate::error::{Context, LabError};
-use crate::guard::Guard;
+use crate::hold::{self, Held, Hold};
 use crate::install::{Install, inside};
 use crate::mig;
 use crate::movers;
 use crate::node_type;
 use crate::pauses::Pauses;
 use crate::plugins;
+use crate::process::Stat;
 use crate::spec::{Cgroup, LabSpec, Select, Suite};
 use crate::store::{self, Record};
 use crate::suite;
 use crate::sys;
+
+/// How long nodes may take until they can run jobs, on a machine on which many labs start at once.
+const READY: Duration = Duration::from_secs(240);
+/// So long a slurmctld may have no pid: one that a reconfigure puts in place of the old one has none for a moment.
+const REPLACED: Duration = Duration::from_secs(15);
 
 /// A private Slurm cluster. One that was made with [`LabSpec::detached`] false ends, with all
 /// its processes and files, when this value is dropped or when the process ends, however.
@@ -37,11 +42,15 @@ pub struct Lab {
     pub(crate) record: Record,
     pub(crate) install: Install,
     cgroups: Cgroups,
-    guard: Option<Guard>,
+    hold: Hold,
     /// Set for slurmctld when this value starts it.
     slurmctld_env: Vec<(String, String)>,
-    /// Daemons started here: kept to be waited for, so that none stays as a zombie.
-    children: Mutex<Vec<Child>>,
+}
+
+impl Held for Lab {
+    fn held(&mut self) -> (&mut Record, &mut Hold) {
+        (&mut self.record, &mut self.hold)
+    }
 }
 
 impl Lab {
@@ -49,28 +58,7 @@ impl Lab {
     pub fn up(spec: &LabSpec, progress: &mut dyn FnMut(&str)) -> Result<Lab, LabError> {
         spec.check()?;
         node_type::all(spec)?;
-        if !sys::is_root() {
-            return Err(LabError::NotRoot);
-        }
-        let record = store::claim(spec)?;
-        let mut guard = Guard::start(&record.id, &record.dir, &suite::cache_dir())?;
-        match Lab::build(record.clone(), progress) {
-            Ok(mut lab) => {
-                if spec.detached {
-                    lab.record.owner = None;
-                    lab.record.write(&lab.record.dir)?;
-                    guard.release();
-                } else {
-                    lab.guard = Some(guard);
-                }
-                Ok(lab)
-            }
-            Err(e) => {
-                let _ = record.clean();
-                guard.finish();
-                Err(e)
-            }
-        }
+        hold::up(spec, |record| Lab::build(record, progress))
     }
 
     fn build(mut record: Record, progress: &mut dyn FnMut(&str)) -> Result<Lab, LabError> {
@@ -94,9 +82,8 @@ impl Lab {
             record,
             install,
             cgroups,
-            guard: None,
+            hold: Hold::default(),
             slurmctld_env: Vec::new(),
-            children: Mutex::new(Vec::new()),
         };
         lab.write_files()?;
         lab.adopt(lab.daemons().start_munged()?);
@@ -110,7 +97,7 @@ impl Lab {
         lab.adopt(lab.daemons().start_slurmctld(&lab.slurmctld_env)?);
         lab.start_slurmds(&lab.record.spec.node_names(), false)?;
         progress("waiting for the nodes");
-        lab.wait_ready(Duration::from_secs(60))?;
+        lab.wait_ready(READY)?;
         if lab.record.spec.simulated_gpus.is_some() {
             progress("starting gpuosd on the nodes");
             lab.start_gpuosds()?;
@@ -128,13 +115,17 @@ impl Lab {
             return Err(LabError::NotRoot);
         }
         let record = store::record(name)?;
+        if record.spec.pbs.is_some() {
+            return Err(LabError::Spec(format!(
+                "lab {name} has a PBS and no Slurm: this is for labs of Slurm"
+            )));
+        }
         Ok(Lab {
             install: Install::find(&record.spec.suite, record.root.clone())?,
             cgroups: Cgroups::of(&record.id),
             record,
-            guard: None,
+            hold: Hold::default(),
             slurmctld_env: Vec::new(),
-            children: Mutex::new(Vec::new()),
         })
     }
 
@@ -148,10 +139,7 @@ impl Lab {
 
     /// Keeps a child, and waits for those that have ended.
     pub(crate) fn adopt(&self, child: Child) {
-        if let Ok(mut children) = self.children.lock() {
-            children.retain_mut(|old| !matches!(old.try_wait(), Ok(Some(_))));
-            children.push(child);
-        }
+        self.hold.adopt(child);
     }
 
     fn write_files(&self) -> Result<(), LabError> {
@@ -178,7 +166,7 @@ impl Lab {
         self.make_devices()?;
         mig::make(record)?;
         self.place_plugins(&record.spec.select)?;
-        self.place_command()?;
+        place_command(record)?;
         let etc = dir.join("etc");
         let write = |name: &str, text: &str| {
             fs::write(etc.join(name), text)
@@ -326,6 +314,7 @@ impl Lab {
     pub fn wait_ready(&self, limit: Duration) -> Result<(), LabError> {
         let nodes = self.record.spec.node_names();
         let (pauses, deadline) = (Pauses::new(), Instant::now() + limit);
+        let mut seen = Instant::now();
         loop {
             let out = self.output("sinfo", &["-h", "-N", "-o", "%N %T"])?;
             let text = String::from_utf8_lossy(&out.stdout).into_owned();
@@ -343,7 +332,9 @@ impl Lab {
             if out.status.success() && nodes.iter().all(ready) {
                 return Ok(());
             }
-            if self.slurmctld_pid().is_none() {
+            if self.slurmctld_pid().is_some() {
+                seen = Instant::now();
+            } else if seen.elapsed() > REPLACED {
                 return Err(LabError::Daemon {
                     daemon: "slurmctld".to_string(),
                     what: "has ended".to_string(),
@@ -384,25 +375,33 @@ impl Lab {
         self.daemons().stop("slurmctld", signal)
     }
 
-    /// Has slurmctld save its state and waits for that, at most 8 s: what happened before this
-    /// call survives a `kill_slurmctld(9)`. Without it slurmctld saves 5 s after a change, and
-    /// a start by the backfill scheduler counts as no change.
+    /// Has slurmctld save its state and waits for that, 8 s where it does so at once: what
+    /// happened before this call survives a `kill_slurmctld(9)`. Without it slurmctld saves 5 s
+    /// after a change, and a start by the backfill scheduler counts as no change.
     pub fn wait_saved(&self) -> Result<(), LabError> {
-        // Any update request sets off a save, also one for a job that does not exist.
-        self.output("scontrol", &["update", "JobId=2147483000", "Nice=0"])?;
-        // A save that was under way at the call may not have the latest change.
-        let begin = std::time::SystemTime::now() + Duration::from_millis(500);
-        let file = self.record.path("state/job_state");
-        let saved = || {
-            fs::metadata(&file)
-                .and_then(|m| m.modified())
-                .is_ok_and(|t| t > begin)
-        };
-        let deadline = Instant::now() + Duration::from_secs(8);
-        while !saved() && Instant::now() < deadline {
-            sleep(Duration::from_millis(100));
+        let deadline = Instant::now() + READY;
+        loop {
+            let asked = SystemTime::now();
+            // Any update request sets off a save, also one for a job that does not exist.
+            self.output("scontrol", &["update", "JobId=2147483000", "Nice=0"])?;
+            // A save that was under way at the call may not have the latest change.
+            let begin = SystemTime::now() + Duration::from_millis(500);
+            let end = Instant::now() + Duration::from_secs(8);
+            while !self.has_saved("job_state", begin) && Instant::now() < end {
+                sleep(Duration::from_millis(100));
+            }
+            // On a busy machine it may not have come to it yet.
+            if self.has_saved("job_state", asked) || Instant::now() > deadline {
+                return Ok(());
+            }
         }
-        Ok(())
+    }
+
+    /// Whether slurmctld has written a file of its state since then, for example `node_state`.
+    pub fn has_saved(&self, file: &str, since: SystemTime) -> bool {
+        let data = fs::metadata(self.record.path("state").join(file));
+        let time = data.and_then(|data| data.modified());
+        time.is_ok_and(|time| time > since)
     }
 
     /// Environment variables for slurmctld, in place of those given before. They hold from the
@@ -447,33 +446,35 @@ impl Lab {
         }
         self.start_slurmctld()?;
         self.start_slurmds(&nodes, false)?;
-        self.wait_ready(Duration::from_secs(60))
+        self.wait_ready(READY)
     }
 
     /// `scontrol reconfigure`. From 23.11 on slurmctld and each slurmd start anew by it, a moment after the command has ended.
     pub fn reconfigure(&self) -> Result<(), LabError> {
         let from = self.slurmctld_log().len();
         let nodes = self.record.spec.node_names();
-        let ran: Vec<(&String, Option<u32>)> = nodes
+        // One that did not run is not started, and one that is stopped does not hear of it.
+        let hears = |pid: u32| Stat::read(pid).is_some_and(|stat| stat.state != 'T');
+        let ran = nodes
             .iter()
-            .map(|node| (node, self.slurmd_pid(node)))
+            .filter(|node| self.slurmd_pid(node).is_some_and(hears));
+        let ran: Vec<(&String, usize)> = ran
+            .map(|node| (node, self.slurmd_log(node).len()))
             .collect();
         self.run("scontrol", &["reconfigure"])?;
         if self.version() < "23.11" {
             return Ok(());
         }
-        let started = || {
-            let log = self.slurmctld_log();
-            log.get(from..)
-                .is_some_and(|new| new.contains(" started on cluster "))
+        // Each may be the same process as before.
+        let says = |log: &str, from: usize, words: &str| {
+            let new = log.get(from..);
+            new.is_some_and(|new| new.contains(words))
         };
-        // One that did not run is not started, and one that is stopped does not hear of it.
-        let anew = |(node, before): &(&String, Option<u32>)| {
-            let now = self.slurmd_pid(node);
-            before.is_none() || now.is_some() && now != *before
-        };
+        let started = || says(&self.slurmctld_log(), from, " started on cluster ");
+        let anew =
+            |(node, from): &(&String, usize)| says(&self.slurmd_log(node), *from, " started on ");
         // Else whoever asks next may hear of the nodes from the old slurmctld, or meet no slurmd.
-        let deadline = Instant::now() + Duration::from_secs(20);
+        let deadline = Instant::now() + Duration::from_secs(90);
         while Instant::now() < deadline && !(started() && ran.iter().all(anew)) {
             sleep(Duration::from_millis(50));
         }
@@ -497,10 +498,14 @@ impl Lab {
         self.edit_slurm_conf(|text| conf::set_key(&text, key, value))
     }
 
-    /// Writes a file beside slurm.conf, for example `gpuos.toml`.
+    /// Writes a file beside slurm.conf, for example `gpuos.toml`. Whoever reads it meanwhile has all of the old one or of the
+    /// new one.
     pub fn write_conf(&self, name: &str, text: &str) -> Result<(), LabError> {
-        let path = self.record.path(&format!("etc/{name}"));
-        fs::write(&path, text).context(|| format!("cannot write {}", path.display()))
+        let etc = self.record.path("etc");
+        let (path, new) = (etc.join(name), etc.join(format!(".{name}.new")));
+        fs::write(&new, text)
+            .and_then(|()| fs::rename(&new, &path))
+            .context(|| format!("cannot write {}", path.display()))
     }
 
     /// Changes SelectType, and PluginDir with it, in slurm.conf; copies the plugins anew. The
@@ -530,43 +535,15 @@ impl Lab {
 
     /// Ends all processes of the lab, jobs too, and removes its files.
     pub fn down(mut self) -> Result<(), LabError> {
-        self.end()
-    }
-
-    fn end(&mut self) -> Result<(), LabError> {
-        let result = self.record.clean();
-        if let Ok(mut children) = self.children.lock() {
-            for mut child in children.drain(..) {
-                // All were killed; waiting could only hang on one that the kernel holds.
-                let _ = match result {
-                    Ok(()) => child.wait().map(Some),
-                    Err(_) => child.try_wait(),
-                };
-            }
-        }
-        if let Some(mut guard) = self.guard.take() {
-            guard.finish();
-        }
-        result
+        self.hold.end(&self.record)
     }
 }
 
 impl Drop for Lab {
     fn drop(&mut self) {
-        if self.guard.is_some() {
+        if self.hold.ends_it() {
             // Nobody is left to tell; the next start sweeps up what would not go.
-            let _ = self.end();
-            return;
-        }
-        let children = self.children.get_mut().map(std::mem::take);
-        let children = children.unwrap_or_default();
-        if !children.is_empty() {
-            // The daemons live on. While this process does, someone must wait for them.
-            std::thread::spawn(move || {
-                for mut child in children {
-                    let _ = child.wait();
-                }
-            });
+            let _ = self.hold.end(&self.record);
         }
     }
 }

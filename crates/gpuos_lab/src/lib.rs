@@ -1,4 +1,4 @@
-//! A private Slurm cluster on one machine, with device files as GPUs.
+//! A private Slurm cluster, or a private PBS, on one machine, with device files as GPUs.
 //!
 //! Real munged, slurmctld and one slurmd per node, in a folder of their own, on free ports of
 //! the loopback interface. Any number of labs run side by side, and nothing is left of a lab
@@ -7,7 +7,8 @@
 //! - `spec`: what is wanted; `lab`: the cluster; `conf`, `daemons`, `plugins`, `accounting`, `cgroup`: what it is made of,
 //! - `suite`: releases of Slurm, by `apt`, `chroot` and `install`,
 //! - `gpus`: simulated GPUs and gpuosd; `movers`: gpuos_mover; `node_type`; `mig`: a pool of divided GPUs, and of the MIG-switchable ones,
-//! - `guard` and `store`: nothing is left behind.
+//! - `pbs`: the same with a PBS, whose hosts have namespaces of their own,
+//! - `guard`, `hold` and `store`: nothing is left behind.
 //!
 //! ```no_run
 //! use gpuos_lab::{Lab, LabSpec};
@@ -31,12 +32,14 @@ mod daemons;
 mod error;
 mod gpus;
 mod guard;
+mod hold;
 mod install;
 mod lab;
 mod mig;
 mod movers;
 mod node_type;
 mod pauses;
+pub mod pbs;
 mod plugins;
 mod process;
 mod spec;
@@ -52,6 +55,6 @@ pub use movers::find_mover_dir;
 pub use pauses::Pauses;
 pub use plugins::find_plugin_dir;
 pub use spec::{Cgroup, LabSpec, NodeGroup, Nodes, Select, Suite};
-pub use store::{Owner, Record, down, records, state_root, sweep};
+pub use store::{Owner, Record, down, record, records, state_root, sweep};
 pub use suite::cache_dir;
 pub use sys::lock;

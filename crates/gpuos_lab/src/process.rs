@@ -188,9 +188,9 @@ pub(crate) fn end(pid: u32, start: u64, number: i32, again: Duration, limit: Dur
     false
 }
 
-/// Ends all processes of the lab. Returns those that would not end in 10 s.
+/// Ends all processes of the lab. Returns those that would not end in a minute.
 pub(crate) fn end_all(id: &str, dir: &Path) -> BTreeMap<u32, Stat> {
-    let deadline = Instant::now() + Duration::from_secs(10);
+    let deadline = Instant::now() + Duration::from_secs(60);
     loop {
         // Stop first, so that none can start another one behind our back.
         let mut stopped = 0;

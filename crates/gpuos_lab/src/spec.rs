@@ -174,6 +174,10 @@ pub struct LabSpec {
     pub more_nodes: Vec<NodeGroup>,
     /// Which Slurm.
     pub suite: Suite,
+    /// The prefix of an installed PBS, which the lab runs in place of a Slurm ([`crate::pbs::PbsLab`]). Of the fields below it
+    /// knows [`LabSpec::gpuos_toml`], [`LabSpec::simulated_gpus`] and [`LabSpec::detached`].
+    #[serde(default)]
+    pub pbs: Option<PathBuf>,
     /// Which SelectType.
     pub select: Select,
     /// Text of gpuos.toml, put beside slurm.conf; `None` = no such file.
@@ -242,6 +246,7 @@ impl Default for LabSpec {
             node_type: "dgx-h100".to_string(),
             more_nodes: Vec::new(),
             suite: Suite::Native,
+            pbs: None,
             select: Select::Stock,
             gpuos_toml: None,
             topology_conf: None,

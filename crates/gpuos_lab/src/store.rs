@@ -44,11 +44,12 @@ pub struct Record {
     pub owner: Option<Owner>,
     /// When it was made, in seconds since 1970.
     pub created: u64,
-    /// Port of slurmctld; the slurmds have the following ones, then slurmdbd where there is one.
+    /// Port of slurmctld; the slurmds have the following ones, then slurmdbd where there is one. 0 with a PBS, whose hosts have
+    /// networks of their own.
     pub port: u16,
     /// Whether jobs are confined by device cgroups.
     pub cgroup: bool,
-    /// Release of its Slurm; empty until that is known.
+    /// Release of its Slurm or PBS; empty until that is known.
     pub slurm: String,
     /// Folder of the suite that its Slurm comes from; `None` for this machine's Slurm.
     pub root: Option<PathBuf>,
@@ -154,7 +155,10 @@ pub fn records() -> Vec<Record> {
 }
 
 /// The record of one lab.
-pub(crate) fn record(name: &str) -> Result<Record, LabError> {
+///
+/// # Errors
+/// There is no lab of that name.
+pub fn record(name: &str) -> Result<Record, LabError> {
     Record::read(&state_root().join(name)).ok_or_else(|| LabError::NotFound(name.to_string()))
 }
 
@@ -204,7 +208,10 @@ pub(crate) fn claim(spec: &LabSpec) -> Result<Record, LabError> {
     let id = random_id()?;
     let record = Record {
         format: 1,
-        port: free_ports(&id, spec)?,
+        port: match spec.pbs {
+            Some(_) => 0,
+            None => free_ports(&id, spec)?,
+        },
         id,
         dir: dir.clone(),
         owner: this_process(),

@@ -7,7 +7,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::{leftovers, up, wait_clean};
 use gpuos_lab::{LabError, LabSpec, records, sweep};
@@ -34,7 +34,7 @@ fn maker() {
     // tests to find it by.
     let script = format!("env -i sh -c 'sleep 1000; : {}'", lab.dir().display());
     let job = lab.sbatch(&[], &script).expect("submits");
-    lab.wait_job(job, &["RUNNING"], Duration::from_secs(30))
+    lab.wait_job(job, &["RUNNING"], Duration::from_secs(180))
         .expect("runs");
     println!("id={} dir={}", lab.record().id, lab.dir().display());
     sleep(Duration::from_secs(600));
@@ -132,7 +132,13 @@ fn sweep_cleans_up(prefix: &str, cgroups: bool) {
         .status();
     assert!(status.expect("kill").success());
     kill(child);
-    assert!(records().iter().any(|r| r.id == id && r.is_orphan()));
+    // The guard ends when the machine comes to that.
+    let is_orphan = || records().iter().any(|r| r.id == id && r.is_orphan());
+    let begun = Instant::now();
+    while !is_orphan() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "no orphan");
+        sleep(Duration::from_millis(5));
+    }
     sweep();
     assert!(!records().iter().any(|r| r.id == id));
     assert_eq!(leftovers(&id, &dir), Vec::<String>::new());

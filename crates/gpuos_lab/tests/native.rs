@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use common::{job_gpus, leftovers, up};
 use gpuos_lab::{Cgroup, LabError, LabSpec, Select};
 
-const LIMIT: Duration = Duration::from_secs(30);
+/// A busy machine is no fault.
+const LIMIT: Duration = Duration::from_secs(180);
 
 #[test]
 fn a_job_gets_the_gpus_it_asks_for() {
@@ -20,7 +21,7 @@ fn a_job_gets_the_gpus_it_asks_for() {
     let begin = Instant::now();
     let Some(lab) = up(&spec) else { return };
     eprintln!("4 nodes up in {:?}", begin.elapsed());
-    let script = "echo cuda=$CUDA_VISIBLE_DEVICES node=$SLURMD_NODENAME; sleep 100";
+    let script = "echo cuda=$CUDA_VISIBLE_DEVICES node=$SLURMD_NODENAME; sleep 1000";
     let job = lab
         .sbatch(&["--gres=gpu:3", "--nodelist=n3"], script)
         .expect("submits");
@@ -145,8 +146,7 @@ fn thousands_of_gpus_without_daemons() {
     let job = lab
         .sbatch(&["-N64", "--gpus-per-node=8"], "true")
         .expect("submits");
-    let limit = Duration::from_secs(30);
-    lab.wait_job(job, &["CONFIGURING", "RUNNING"], limit)
+    lab.wait_job(job, &["CONFIGURING", "RUNNING"], LIMIT)
         .expect("placed");
     let nodes = lab
         .run("squeue", &["-h", "-t", "all", "-o", "%D"])

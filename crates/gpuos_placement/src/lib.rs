@@ -12,6 +12,7 @@
 //! - [`defrag`]: whom to preempt or move for a waiting gang,
 //! - [`mig`]: slices of GPUs: what serves a request, and where it goes,
 //! - [`switching`]: MIG-switchable GPUs: what of them counts as given for a job, and when one is offered,
+//! - [`queue`]: one pass over jobs that wait, where somebody else than Slurm's scheduler decides,
 //! - [`shards`]: which GPU a job with shards is offered,
 //! - [`withhold`]: what is withheld from a job: GPUs that are out of service, nodes that have not registered,
 //! - [`explain`]: notes, sentences, and the claims that sentences are made of,
@@ -30,6 +31,7 @@ pub mod gang;
 pub mod held;
 pub mod mig;
 pub mod plan;
+pub mod queue;
 pub mod record;
 pub mod rules;
 pub mod shards;

@@ -33,6 +33,7 @@ mod plan_reserve;
 mod plan_scarcity;
 mod plan_short;
 mod plan_waits;
+mod queue;
 mod record;
 mod record_runs;
 mod shards;

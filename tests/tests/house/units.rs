@@ -50,6 +50,7 @@ fn systemd_takes_every_line_of_the_units() {
     let known = [
         "gpuos-ckpt-drill.service",
         "gpuos-ckpt-drill.timer",
+        "gpuos-pbs-planner.service",
         "gpuos_mover.service",
         "gpuosd.service",
     ];

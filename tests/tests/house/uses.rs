@@ -2,7 +2,7 @@
 
 /// What only thinks, from the ground up: no unsafe code, no file, clock, thread or log. Each may use those before it, but
 /// for gpuos_core, the life of a node, which has nothing to do with where jobs go.
-pub const THINKING: [&str; 7] = [
+pub const THINKING: [&str; 8] = [
     "gpuos_model",
     "gpuos_placement",
     "gpuos_core",
@@ -10,10 +10,11 @@ pub const THINKING: [&str; 7] = [
     "gpuos_memory",
     "gpuos_config",
     "gpuos_workload",
+    "gpuos_pbs",
 ];
 
 /// For each crate, the crates of this workspace that it may use. None may use a plugin.
-pub const MAY_USE: [(&str, &[&str]); 34] = [
+pub const MAY_USE: [(&str, &[&str]); 36] = [
     ("gpuos_model", &[]),
     ("gpuos_placement", &["gpuos_model"]),
     ("gpuos_core", &["gpuos_model"]),
@@ -27,6 +28,17 @@ pub const MAY_USE: [(&str, &[&str]); 34] = [
         ],
     ),
     ("gpuos_workload", &["gpuos_model", "gpuos_core"]),
+    (
+        "gpuos_pbs",
+        &[
+            "gpuos_model",
+            "gpuos_placement",
+            "gpuos_core",
+            "gpuos_config",
+        ],
+    ),
+    // Its tests run the command, which the last has built.
+    ("pbs_hook", &["gpuos_pbs", "gpuos_tests"]),
     ("gpuos_checkpoint", &["gpuos_model", "gpuos_core"]),
     ("gpuos_memory", &["gpuos_model"]),
     (
@@ -104,6 +116,7 @@ pub const MAY_USE: [(&str, &[&str]); 34] = [
             "gpuos_lab",
             "gpuos_sim",
             "gpuos_memory",
+            "gpuos_pbs",
         ],
     ),
     (

@@ -15,7 +15,11 @@ mod doctor_planted_more;
 mod mem;
 mod mig;
 mod mix;
+mod pbs;
+mod pbs_planner;
 mod plan;
+#[path = "../../../../tests/src/port.rs"]
+mod port;
 mod remote;
 mod replay;
 mod rules;

@@ -44,6 +44,7 @@ fn lent() -> MemoryStatus {
         connected: job == 7,
         pinned: false,
         stopped: false,
+        by_driver: false,
         leases: vec![MemoryLeaseStatus {
             gpu: 2u8.try_into().unwrap(),
             hbm: gib(60),

@@ -184,8 +184,13 @@ fn agreed(site: &Site, name: &str, args: &[&str], schema: &str) {
     all.extend(args);
     let json = site.run(&all).json();
     assert_eq!(json["schema"], schema, "{name}");
+    agrees(name, &json);
+}
+
+/// Holds the form of an answer against its file.
+pub fn agrees(name: &str, json: &Value) {
     let mut lines = std::collections::BTreeSet::new();
-    shape(&json, "", &mut lines);
+    shape(json, "", &mut lines);
     let text = lines
         .into_iter()
         .map(|line| line + "\n")

@@ -262,10 +262,7 @@ fn heat_power_and_load_of_other_nodes_come_from_prometheus() {
 fn a_prometheus_that_does_not_answer_is_said_and_all_else_is_shown() {
     let site = site("24.11.5");
     let run = daemon(&site);
-    let free = TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap();
+    let free = format!("127.0.0.1:{}", crate::port::port());
     let asked = format!("--prometheus=http://{free}");
     let answer = site.run(&["top", "--once", &run, &asked]);
     assert_eq!(answer.code, 0, "{}", answer.err);

@@ -1,8 +1,7 @@
 //! What is done to nodes of a lab while it is up: GPUs break, gpuosd ends and starts, a node is booted, Slurm is upgraded.
 
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::path::PathBuf;
 
 use super::{Lab, steps, wants_cgroup};
 use crate::error::{Context, LabError};
@@ -36,19 +35,9 @@ impl Lab {
         mig::caps_dir(&self.record, node)
     }
 
-    fn simulated(&self) -> Result<&Path, LabError> {
-        let from = self.record.spec.simulated_gpus.as_deref();
-        from.ok_or_else(|| {
-            LabError::Spec(format!(
-                "lab {} has no simulated GPUs: make one with `gpuos lab up --gpus simulated`",
-                self.name()
-            ))
-        })
-    }
-
     /// Makes the GPUs of every node and starts a gpuosd there.
     pub(super) fn start_gpuosds(&self) -> Result<(), LabError> {
-        gpus::make(&self.record, self.simulated()?)?;
+        gpus::make(&self.record, gpus::simulated(&self.record)?)?;
         for node in self.record.spec.node_names() {
             self.new_boot(&node)?;
             self.start_gpuosd(&node)?;
@@ -58,7 +47,7 @@ impl Lab {
 
     /// Starts the gpuosd of a node and waits until its socket is there. It ends with the lab.
     pub fn start_gpuosd(&self, node: &str) -> Result<(), LabError> {
-        self.simulated()?;
+        gpus::simulated(&self.record)?;
         let child = self.daemons().start_gpuosd(node)?;
         self.adopt(child);
         Ok(())
@@ -126,14 +115,9 @@ impl Lab {
     /// # Errors
     /// The lab has no simulated GPUs, no such node, or gpuos-nvml does not know the words.
     pub fn fault(&self, node: &str, gpu: &str, words: &[&str]) -> Result<String, LabError> {
-        self.simulated()?;
+        gpus::simulated(&self.record)?;
         self.knows(node)?;
-        let mut command = gpus::nvml(&self.record, node);
-        match words {
-            [verb @ ("repair" | "reset")] => command.args([*verb, gpu]),
-            words => command.args(["fault", gpu]).args(words),
-        };
-        gpus::output_of(&mut command).map_err(|why| LabError::Spec(format!("{node} {gpu}: {why}")))
+        gpus::fault(&self.record, node, gpu, words)
     }
 
     /// Writes a name for a new boot of the node.
@@ -228,6 +212,6 @@ impl Lab {
         self.adopt(self.daemons().start_munged()?);
         self.start_slurmctld()?;
         self.start_slurmds(&nodes, false)?;
-        self.wait_ready(Duration::from_secs(60))
+        self.wait_ready(super::READY)
     }
 }

@@ -1,6 +1,6 @@
 //! Steps of a node of a lab, by their slurmstepds.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::FileTypeExt;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::process;
 use crate::store::Record;
 
 /// How long a killed process may take to be gone.
-const GONE: Duration = Duration::from_secs(10);
+const GONE: Duration = Duration::from_secs(60);
 
 /// Kills the slurmstepds of a node, with all that they started. Steps of several nodes run side by side here: which
 /// slurmstepd is whose, only its socket in the spool folder of the node tells.
@@ -27,7 +27,6 @@ pub(super) fn kill(record: &Record, node: &str) -> Result<(), LabError> {
                 .then(|| format!("socket:[{inode}]"))
         })
         .collect();
-    let all = process::members(&record.id, &record.dir);
     let has = |pid: u32| {
         let files = fs::read_dir(format!("/proc/{pid}/fd"))
             .into_iter()
@@ -37,20 +36,35 @@ pub(super) fn kill(record: &Record, node: &str) -> Result<(), LabError> {
             .filter_map(|file| fs::read_link(file.path()).ok())
             .any(|file| inodes.contains(&*file.to_string_lossy()))
     };
-    let mut ends: BTreeSet<u32> = all.keys().copied().filter(|pid| has(*pid)).collect();
+    // They are stopped until nobody is left who could start another one behind our back.
+    let mut ends: BTreeMap<u32, u64> = BTreeMap::new();
     loop {
-        let below = |pid: &&u32| ends.contains(&all[*pid].ppid) && !ends.contains(*pid);
-        let more: Vec<u32> = all.keys().filter(below).copied().collect();
-        if more.is_empty() {
+        let all = process::members(&record.id, &record.dir);
+        let mut found: BTreeSet<u32> = all.keys().copied().filter(|pid| has(*pid)).collect();
+        found.extend(ends.keys());
+        loop {
+            let below = |pid: &&u32| found.contains(&all[*pid].ppid) && !found.contains(*pid);
+            let more: Vec<u32> = all.keys().filter(below).copied().collect();
+            if more.is_empty() {
+                break;
+            }
+            found.extend(more);
+        }
+        let new = found.iter().filter(|pid| !ends.contains_key(pid));
+        let new: Vec<(u32, u64)> = new.map(|pid| (*pid, all[pid].start)).collect();
+        if new.is_empty() {
             break;
         }
-        ends.extend(more);
+        for (pid, start) in &new {
+            process::signal(*pid, *start, libc::SIGSTOP);
+        }
+        ends.extend(new);
     }
-    for pid in &ends {
-        process::signal(*pid, all[pid].start, libc::SIGKILL);
+    for (pid, start) in &ends {
+        process::signal(*pid, *start, libc::SIGKILL);
     }
-    for pid in &ends {
-        process::wait_gone(*pid, all[pid].start, GONE);
+    for (pid, start) in &ends {
+        process::wait_gone(*pid, *start, GONE);
     }
     // What a machine that comes up does not find.
     for entry in fs::read_dir(&spool).into_iter().flatten().flatten() {

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::path::PathBuf;
-use std::process::{Command, Output, Stdio};
+use std::process::{Output, Stdio};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -16,6 +16,8 @@ use crate::sys::PidFd;
 
 /// How long a command may take to end in order.
 const ENDS: Duration = Duration::from_secs(5);
+/// How often slurmctld is asked that does not answer in time.
+const ASKED: u32 = 5;
 /// How long a killed process may take to go.
 const GOES: Duration = Duration::from_secs(60);
 
@@ -72,33 +74,6 @@ impl Lab {
         let out = child.wait_with_output().context(what);
         drop(running);
         out
-    }
-
-    /// Copies the command `gpuos` into the lab where it is what makes the lab: `gpuos lab sh` has it on PATH then, in the
-    /// root of a suite too, and a later build does not change it.
-    pub(super) fn place_command(&self) -> Result<(), LabError> {
-        let tools = self.record.path(TOOLS);
-        fs::create_dir_all(&tools).context(|| format!("cannot make {}", tools.display()))?;
-        let own = std::env::current_exe().ok();
-        let own = own.filter(|own| own.file_name().is_some_and(|name| name == "gpuos"));
-        let Some(own) = own else { return Ok(()) };
-        // Another process copies: see the simulated GPUs' programs.
-        let copied = Command::new("cp")
-            .arg("--")
-            .arg(&own)
-            .arg(tools.join("gpuos"))
-            .status();
-        match copied {
-            Ok(status) if status.success() => Ok(()),
-            other => Err(LabError::Machine {
-                what: format!(
-                    "cannot copy {} into {}: {other:?}",
-                    own.display(),
-                    tools.display()
-                ),
-                fix: "see that there is room for it".to_string(),
-            }),
-        }
     }
 
     /// The command `gpuos` that made the lab, as it was then; `None` where another program made it.
@@ -158,17 +133,29 @@ impl Lab {
         fs::read_to_string(path).unwrap_or_default()
     }
 
-    /// State of a job as scontrol names it: `PENDING`, `RUNNING`, `COMPLETED`, ….
+    /// State of a job as scontrol names it: `PENDING`, `RUNNING`, `COMPLETED`, …. Where slurmctld does not answer in time it
+    /// is asked again.
     pub fn job_state(&self, job: u32) -> Result<String, LabError> {
-        let text = self.run("scontrol", &["-o", "show", "job", &job.to_string()])?;
-        Ok(field(&text, "JobState").unwrap_or_default().to_string())
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            match self.run("scontrol", &["-o", "show", "job", &job.to_string()]) {
+                Ok(text) => return Ok(field(&text, "JobState").unwrap_or_default().to_string()),
+                Err(e) if tries < ASKED && is_late(&e) => {}
+                Err(e) => return Err(e),
+            }
+        }
     }
 
     /// Waits until the job is in one of these states; returns which.
     pub fn wait_job(&self, job: u32, states: &[&str], limit: Duration) -> Result<String, LabError> {
         let (pauses, deadline) = (Pauses::new(), Instant::now() + limit);
         loop {
-            let state = self.job_state(job)?;
+            let state = match self.job_state(job) {
+                // It may be starting anew.
+                Err(e) if is_late(&e) && Instant::now() < deadline => String::new(),
+                state => state?,
+            };
             if states.contains(&state.as_str()) {
                 return Ok(state);
             }
@@ -201,6 +188,12 @@ impl Lab {
             pauses.pause();
         }
     }
+}
+
+/// Whether slurmctld has not answered a question: on a busy machine it comes late to one, and while it starts to none.
+fn is_late(error: &LabError) -> bool {
+    let late = ["timed out", "Unable to contact slurm controller"];
+    matches!(error, LabError::Command { stderr, .. } if late.iter().any(|words| stderr.contains(words)))
 }
 
 /// `KEY=VALUE` of a line of scontrol.

@@ -37,7 +37,7 @@ pub fn job_gpus(lab: &Lab, job: u32) -> String {
 
 /// Waits until a lab that someone else ends has left nothing behind.
 pub fn wait_clean(id: &str, dir: &Path) {
-    let deadline = Instant::now() + Duration::from_secs(30);
+    let deadline = Instant::now() + Duration::from_secs(120);
     while !leftovers(id, dir).is_empty() && Instant::now() < deadline {
         sleep(Duration::from_millis(100));
     }

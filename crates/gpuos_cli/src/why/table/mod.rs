@@ -40,6 +40,7 @@ fn every_sentence_on_a_job_is_true_of_the_cluster() {
         let ask = |label: &str| {
             let args = WhyArgs {
                 job: label.into(),
+                pbs: false,
                 runtime_dir: "/nonexistent".into(),
             };
             let reply =

@@ -296,7 +296,7 @@ mod tests {
         let _ = sleep.kill();
         let _ = sleep.wait();
         // A thread that was joined is in its group for a moment more: the kernel tells of its end first.
-        let left = (0..100).find_map(|_| {
+        let left = (0..6000).find_map(|_| {
             let left = fs::read_to_string(step.join("tasks"));
             let empty = left.is_ok_and(|left| left.is_empty());
             std::thread::sleep(std::time::Duration::from_millis(10));

@@ -1,0 +1,299 @@
+//! `gpuos pbs`: the hook goes into PBS and out of it again, by qmgr. `gpuos pbs-hook`: what that hook asks.
+
+use std::collections::BTreeMap;
+use std::fs::{self, DirBuilder};
+use std::io::Read;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+use gpuos_pbs::hook::event::Host;
+use gpuos_pbs::hook::install::{
+    HOOK, Objects, install, largest, parse_list, programs, read_hosts, remove,
+};
+use gpuos_pbs::hook::{MOST_BYTES, answer};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use crate::cli::{PbsArgs, PbsCommand, PbsInstallArgs, PbsReach};
+use crate::reply::{Reply, out};
+
+/// The hook, as PBS gets it.
+const SCRIPT: &str = include_str!("../../../pbs_hook/gpuos_hook.py");
+
+/// What the hook is told of this installation. Its names are those in gpuos_hook.py.
+#[derive(Serialize, Deserialize)]
+struct Config {
+    /// This command.
+    command: String,
+    /// libgpuos_pbs_hook.so.
+    library: String,
+    /// Whether `gpuos pbs-planner` runs.
+    #[serde(default)]
+    planner: bool,
+    /// GPUs of the largest domain of each level.
+    #[serde(default)]
+    largest: BTreeMap<String, u64>,
+    /// GPUs of hosts.
+    #[serde(default)]
+    hosts: BTreeMap<String, Host>,
+}
+
+/// Answers one event of the hook, from standard input to standard output.
+pub fn hook() -> Result<u8> {
+    let mut event = Vec::new();
+    // One byte more tells that there is more.
+    let most = u64::try_from(MOST_BYTES)
+        .unwrap_or(u64::MAX)
+        .saturating_add(1);
+    std::io::stdin()
+        .lock()
+        .take(most)
+        .read_to_end(&mut event)
+        .context("cannot read the event on standard input")?;
+    out(&format!("{}\n", answer(&String::from_utf8_lossy(&event))));
+    Ok(0)
+}
+
+/// `gpuos pbs`.
+pub fn run(json: bool, args: &PbsArgs) -> Result<Reply> {
+    match &args.command {
+        PbsCommand::Install(args) => put_in(json, args),
+        PbsCommand::Remove(args) => take_out(json, &args.reach),
+    }
+}
+
+fn put_in(json: bool, args: &PbsInstallArgs) -> Result<Reply> {
+    let qmgr = Qmgr::find(&args.reach)?;
+    let hooks = qmgr.list("hook")?;
+    let hosts = match &args.hosts {
+        Some(file) => hosts(file)?,
+        None if hooks.contains_key(HOOK) => qmgr.hosts(),
+        None => BTreeMap::new(),
+    };
+    let command = match &args.command {
+        Some(command) => command.clone(),
+        None => std::env::current_exe()
+            .context("cannot tell where this command is; name it with --command")?,
+    };
+    let config = Config {
+        command: path_text(&command)?,
+        library: path_text(&args.library)?,
+        planner: args.planner,
+        largest: largest(&hosts),
+        hosts,
+    };
+    let resources = qmgr.list("resource")?;
+    let files = Files::new(&config, args.reach.dry_run)?;
+    let lines = install(&resources, &hooks, &files.script(), &files.config())
+        .map_err(anyhow::Error::msg)?;
+    let failed = qmgr.run(&lines, json, args.reach.dry_run)?;
+    if let Some((line, why)) = failed.first() {
+        bail!(
+            "qmgr refused '{line}': {why}; mend what it names, and run gpuos pbs install again: what is done already stays and is not done twice"
+        );
+    }
+    let mut text = String::new();
+    if !args.reach.dry_run {
+        text += "\nThe hook is in use. For PBS to keep jobs on GPUs and in domains apart, the line `resources:` of sched_config has to name\n\
+                 ngpus, gpuos_nvlink and gpuos_leaf; then send pbs_sched a HUP.\n";
+        if !config.hosts.is_empty() {
+            text += "Each mom makes vnodes of its GPUs when it is started, or sent a HUP, next.\n";
+        }
+    }
+    Ok(reply(&lines, &failed, args.reach.dry_run, text))
+}
+
+fn take_out(json: bool, reach: &PbsReach) -> Result<Reply> {
+    let qmgr = Qmgr::find(reach)?;
+    let (resources, hooks) = (qmgr.list("resource")?, qmgr.list("hook")?);
+    let nodes = qmgr.list("node")?;
+    let lines = remove(&resources, &hooks, &nodes);
+    let failed = qmgr.run(&lines, json, reach.dry_run)?;
+    let mut text = String::new();
+    for (line, why) in &failed {
+        text += &format!("not done: {line}: {why}\n");
+    }
+    if lines.is_empty() {
+        text += "There is nothing of gpuos in this PBS.\n";
+    } else if !failed.is_empty() {
+        text += "What a job or a vnode has cannot be taken out. Run gpuos pbs remove again when these jobs have ended.\n";
+    }
+    Ok(reply(&lines, &failed, reach.dry_run, text))
+}
+
+fn reply(lines: &[String], failed: &[(String, String)], dry_run: bool, text: String) -> Reply {
+    let refused: Vec<_> = failed
+        .iter()
+        .map(|(line, why)| json!({ "line": line, "why": why }))
+        .collect();
+    Reply {
+        schema: "gpuos.pbs-qmgr/1",
+        json: json!({ "lines": lines, "refused": refused, "dry_run": dry_run }),
+        text,
+        yes: failed.is_empty(),
+    }
+}
+
+fn hosts(file: &Path) -> Result<BTreeMap<String, Host>> {
+    let text = fs::read_to_string(file)
+        .with_context(|| format!("--hosts: cannot read {}", file.display()))?;
+    let hosts = read_hosts(&text);
+    hosts.map_err(|why| {
+        anyhow::anyhow!(
+            "--hosts: {}: {why}; docs/admin/pbs.md has the form",
+            file.display()
+        )
+    })
+}
+
+/// A path for a line of qmgr, or for another host.
+fn path_text(path: &Path) -> Result<String> {
+    let text = path.to_str().filter(|text| {
+        let plain = |b: u8| b.is_ascii_alphanumeric() || b"/._+-@".contains(&b);
+        text.starts_with('/') && text.bytes().all(plain)
+    });
+    let text = text.with_context(|| {
+        format!("{} cannot stand in a line for qmgr: write a whole path of letters, digits and / . _ + - @", path.display())
+    })?;
+    Ok(text.into())
+}
+
+/// The qmgr of the PBS that is meant.
+struct Qmgr {
+    program: PathBuf,
+    pbs_conf: PathBuf,
+}
+
+impl Qmgr {
+    fn find(reach: &PbsReach) -> Result<Qmgr> {
+        let conf = &reach.pbs_conf;
+        let other = "name the file of your PBS with --pbs-conf";
+        let text = fs::read_to_string(conf)
+            .with_context(|| format!("cannot read {}; {other}", conf.display()))?;
+        let programs =
+            programs(&text).map_err(|why| anyhow::anyhow!("{}: {why}; {other}", conf.display()))?;
+        let program = Path::new(&programs).join("qmgr");
+        if !program.is_file() {
+            bail!(
+                "{} names {programs}, where there is no qmgr; {other}",
+                conf.display()
+            );
+        }
+        Ok(Qmgr {
+            program,
+            pbs_conf: conf.clone(),
+        })
+    }
+
+    /// What qmgr prints for a line.
+    ///
+    /// # Errors
+    /// What it says on standard error, where it fails.
+    fn ask(&self, line: &str) -> Result<Result<String, String>> {
+        let mut command = Command::new(&self.program);
+        command
+            .args(["-c", line])
+            .env("PBS_CONF_FILE", &self.pbs_conf)
+            .stdin(Stdio::null());
+        let done = command
+            .output()
+            .with_context(|| format!("cannot run {}", self.program.display()))?;
+        let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        Ok(match done.status.success() {
+            true => Ok(said(&done.stdout)),
+            false => Err(said(&done.stderr)
+                .split_whitespace()
+                .collect::<Vec<_>>()
+                .join(" ")),
+        })
+    }
+
+    /// All objects of a kind. That there are none is an error of qmgr's, and told from a server that does not answer.
+    fn list(&self, kind: &str) -> Result<Objects> {
+        let all = match kind {
+            "node" => "list node @default".to_owned(),
+            kind => format!("list {kind}"),
+        };
+        match self.ask(&all)? {
+            Ok(text) => Ok(parse_list(&text, kind)),
+            Err(_) => match self.ask("list server")? {
+                Ok(_) => Ok(Objects::new()),
+                Err(why) => bail!(
+                    "pbs_server does not answer qmgr: {why}; start it, or run this as a manager of PBS where it runs"
+                ),
+            },
+        }
+    }
+
+    /// The hosts that the hook knows; none where its configuration is not of ours.
+    fn hosts(&self) -> BTreeMap<String, Host> {
+        let line = format!("export hook {HOOK} application/x-config default");
+        let text = self.ask(&line).ok().and_then(Result::ok);
+        let known: Option<Config> = text.and_then(|text| serde_json::from_str(&text).ok());
+        known.map(|known| known.hosts).unwrap_or_default()
+    }
+
+    /// Runs the lines, each after it was shown; those that failed come back with what qmgr said.
+    fn run(&self, lines: &[String], json: bool, dry_run: bool) -> Result<Vec<(String, String)>> {
+        let mut failed = Vec::new();
+        for line in lines {
+            if !json {
+                out(&format!("qmgr -c '{line}'\n"));
+            }
+            if !dry_run && let Err(why) = self.ask(line)? {
+                failed.push((line.clone(), why));
+            }
+        }
+        Ok(failed)
+    }
+}
+
+/// Hook and configuration as files for qmgr, in a folder of this user's alone; gone with this.
+struct Files(PathBuf);
+
+impl Files {
+    fn new(config: &Config, dry_run: bool) -> Result<Files> {
+        let folder = std::env::temp_dir().join(format!("gpuos-pbs-{}", std::process::id()));
+        path_text(&folder)?;
+        if dry_run {
+            return Ok(Files(folder));
+        }
+        // It must not be there: whoever made it could change what PBS runs as root.
+        let made = DirBuilder::new().mode(0o700).create(&folder);
+        made.with_context(|| {
+            format!(
+                "cannot make {}; remove it if it is there, or set TMPDIR",
+                folder.display()
+            )
+        })?;
+        let files = Files(folder);
+        let write = |file: String, text: &str| {
+            fs::write(&file, text).with_context(|| format!("cannot write {file}"))
+        };
+        write(files.script(), SCRIPT)?;
+        write(files.config(), &serde_json::to_string_pretty(config)?)?;
+        Ok(files)
+    }
+
+    fn script(&self) -> String {
+        self.0.join("gpuos_hook.py").to_string_lossy().into_owned()
+    }
+
+    fn config(&self) -> String {
+        self.0
+            .join("gpuos_hook.json")
+            .to_string_lossy()
+            .into_owned()
+    }
+}
+
+impl Drop for Files {
+    fn drop(&mut self) {
+        // With --dry-run there is none, and what is left in a temporary folder does no harm.
+        let _ = fs::remove_file(self.script());
+        let _ = fs::remove_file(self.config());
+        let _ = fs::remove_dir(&self.0);
+    }
+}

@@ -1,0 +1,176 @@
+//! `gpuos why` for a job of PBS: where it runs, or why it waits and what the planner would do with it.
+
+use std::path::Path;
+
+use anyhow::{Result, bail};
+use gpuos_host::Machine;
+use gpuos_host::pbs::Pbs;
+use gpuos_model::cluster::NO_DOMAIN;
+use gpuos_pbs::hook::resources::NGPUS;
+use gpuos_pbs::hook::vnodes::{Given, parse_exec_vnode};
+use gpuos_pbs::pass::{Plan, plan};
+use gpuos_pbs::state::{Job, Site};
+use gpuos_placement::plan::Planner;
+use gpuos_placement::queue::Bounds;
+use serde_json::{Value, json};
+
+use crate::reply::Reply;
+
+/// Whether PBS is asked: it was said, or this machine has a PBS and no commands of Slurm.
+pub fn is_meant(machine: &dyn Machine, said: bool) -> bool {
+    said || machine.find("scontrol").is_none() && Pbs::find(machine).is_ok()
+}
+
+/// Refuses what only Slurm can be asked for, where PBS is all that there is.
+///
+/// # Errors
+/// There is a PBS and no Slurm: a sentence.
+pub fn refuse(machine: &dyn Machine, command: &str) -> Result<()> {
+    if is_meant(machine, false) {
+        bail!(
+            "`gpuos {command}` knows Slurm alone yet, and this machine has PBS: `gpuos pbs-planner --dry-run` says where waiting jobs of PBS go, \
+             `gpuos why JOB` what is with one of them"
+        );
+    }
+    Ok(())
+}
+
+/// The answer about a job.
+pub fn run(machine: &dyn Machine, config: Option<&Path>, label: &str) -> Result<Reply> {
+    let site = Pbs::find(machine)?.site(machine, config)?;
+    let number = |id: &str| id.split('.').next().unwrap_or(id).to_owned();
+    let is_asked = |job: &&Job| job.id == label || number(&job.id) == label;
+    let Some(job) = site.jobs.iter().find(is_asked) else {
+        let sentence = format!(
+            "PBS has no job {label} that waits or runs; `qstat -x -f {label}` shows one that has ended, `qstat -t` tasks of arrays."
+        );
+        return Ok(reply(label, None, sentence, Value::Null, &site));
+    };
+    let (sentence, more) = match &job.unreadable[..] {
+        "" if !job.given.is_empty() && job.state != "Q" => (runs(&site, job), names(&job.given)),
+        _ => waits(&site, job),
+    };
+    let said = match &job.comment[..] {
+        "" => String::new(),
+        comment => format!(" PBS says: {comment}."),
+    };
+    Ok(reply(label, Some(job), sentence + &said, more, &site))
+}
+
+fn reply(label: &str, job: Option<&Job>, sentence: String, more: Value, site: &Site) -> Reply {
+    let notes: String = site
+        .notes
+        .iter()
+        .map(|note| format!("note: {note}\n"))
+        .collect();
+    Reply {
+        schema: "gpuos.why-pbs/1",
+        json: json!({
+            "job": label,
+            "known": job.is_some(),
+            "id": job.map(|job| &job.id),
+            "name": job.map(|job| &job.name),
+            "user": job.map(|job| &job.user),
+            "state": job.map(|job| &job.state),
+            "vnodes": more,
+            "sentence": sentence,
+            "notes": site.notes,
+        }),
+        text: format!("{sentence}\n{notes}"),
+        yes: job.is_some(),
+    }
+}
+
+fn names(given: &[Vec<Given>]) -> Value {
+    let names = given.iter().flatten().map(|given| &given.vnode[..]);
+    names.collect::<Vec<&str>>().into()
+}
+
+/// Where a job is that has its vnodes.
+fn runs(site: &Site, job: &Job) -> String {
+    let given = job.given.iter().flatten();
+    let names: Vec<&str> = given.clone().map(|given| &given.vnode[..]).collect();
+    let gpus: u64 = given.map(|given| given.count(NGPUS)).sum();
+    let mut hosts: Vec<usize> = names
+        .iter()
+        .filter_map(|name| site.nodes.host_of(site.nodes.vnode(name)?))
+        .collect();
+    hosts.sort_unstable();
+    hosts.dedup();
+    let mut levels = site.cluster.fabric.levels.iter();
+    let within = levels.find_map(|level| {
+        let domain = |host: &usize| level.domain_of.get(*host).copied().unwrap_or(NO_DOMAIN);
+        let first = domain(hosts.first()?);
+        let one = first != NO_DOMAIN && hosts.iter().all(|host| domain(host) == first);
+        let name = level.domains.get(first as usize).filter(|_| one)?;
+        Some(format!("in {} {name}", level.name))
+    });
+    let place = match (hosts.len(), within) {
+        (1, _) => "on one host".to_owned(),
+        (count, Some(within)) => format!("on {count} hosts {within}"),
+        (count, None) => format!("on {count} hosts, in no domain together"),
+    };
+    format!(
+        "Job {} has {}, {place}: {}.",
+        job.id,
+        crate::table::count(usize::try_from(gpus).unwrap_or(usize::MAX), "GPU"),
+        names.join(" ")
+    )
+}
+
+/// Why a job waits, and the vnodes on which the planner would start it.
+fn waits(site: &Site, job: &Job) -> (String, Value) {
+    let id = &job.id;
+    if job.state != "Q" {
+        let what = match &job.state[..] {
+            "H" => "it is held",
+            "W" => {
+                "it waits for its time; one that requires a level is put off for a while when PBS would spread it"
+            }
+            "B" => "it is an array with tasks that have begun",
+            _ => "of such jobs nothing is decided here",
+        };
+        return (
+            format!("Job {id} is in state {}: {what}.", job.state),
+            Value::Null,
+        );
+    }
+    let plan = plan(
+        site,
+        &mut Planner::new(site.cluster.clone()),
+        Bounds::default(),
+    );
+    let Plan {
+        starts,
+        keeps,
+        waits,
+        left,
+        ..
+    } = &plan;
+    if let Some(start) = starts.iter().find(|start| start.job == *id) {
+        let sentence = format!(
+            "Job {id} would start now: {}; on {}.",
+            start.sentence.trim_end_matches('.'),
+            start.exec_vnode
+        );
+        let given = parse_exec_vnode(&start.exec_vnode).unwrap_or_default();
+        return (sentence, names(&given));
+    }
+    if let Some(left) = left.iter().find(|left| left.job == *id) {
+        let sentence = format!("Job {id} is left to pbs_sched: {}.", left.why);
+        return (sentence, Value::Null);
+    }
+    let Some(waits) = waits.iter().find(|waits| waits.job == *id) else {
+        let sentence = format!("Job {id} asks for no GPUs; pbs_sched places it.");
+        return (sentence, Value::Null);
+    };
+    let mut sentence = format!("Job {id} waits: {}.", waits.why.trim_end_matches('.'));
+    match keeps.first() {
+        Some(keeps) if keeps.job == *id => {
+            sentence += &format!(" {} are kept for it.", keeps.vnodes.join(" "));
+        }
+        Some(keeps) => sentence += &format!(" Vnodes are kept for job {} before it.", keeps.job),
+        None => {}
+    }
+    (sentence, Value::Null)
+}

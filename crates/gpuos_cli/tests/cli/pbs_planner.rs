@@ -1,0 +1,192 @@
+//! `gpuos pbs-planner`, over a PBS that answers from files and writes down what it is asked to run.
+
+use std::fs;
+use std::process::Command;
+
+use crate::site::{Answer, Site};
+
+#[path = "../../../gpuos_pbs/tests/pbs/world.rs"]
+mod world;
+use world::{Form, QUEUES, Running, SERVER, Waits, World};
+
+/// A folder with a pbs.conf and PBS's commands.
+struct Pbs(Site);
+
+impl Pbs {
+    fn new(world: &World) -> Pbs {
+        let site = Site {
+            dir: tempfile::tempdir().unwrap(),
+        };
+        let folder = site.path("");
+        site.file("gpuos.toml", "");
+        site.file(
+            "pbs.conf",
+            &format!("# PBS\nPBS_SERVER=head\nPBS_EXEC={folder}\n"),
+        );
+        site.file("vnodes", &world.vnodes());
+        site.file("jobs", &world.jobs());
+        site.file("queues", QUEUES);
+        site.file("server", SERVER);
+        site.program(
+            "pbsnodes",
+            &format!("#!/bin/sh\nexec /bin/cat {folder}/vnodes\n"),
+        );
+        let qstat = format!(
+            "#!/bin/sh\ncase $1 in -B) exec /bin/cat {folder}/server;; -Q) exec /bin/cat {folder}/queues;; *) exec /bin/cat {folder}/jobs;; esac\n"
+        );
+        site.program("qstat", &qstat);
+        site.program("qrun", &format!("#!/bin/sh\necho \"$*\" >> {folder}/ran\n"));
+        Pbs(site)
+    }
+
+    fn planner(&self, args: &[&str]) -> Answer {
+        self.gpuos(&[&["pbs-planner"], args].concat())
+    }
+
+    /// The command on a machine that has nothing of Slurm.
+    fn gpuos(&self, args: &[&str]) -> Answer {
+        let out = Command::new(env!("CARGO_BIN_EXE_gpuos"))
+            .args(args)
+            .env("PATH", self.0.path("bin"))
+            .env("PBS_CONF_FILE", self.0.path("pbs.conf"))
+            .env("GPUOS_CONF", self.0.path("gpuos.toml"))
+            .output()
+            .unwrap();
+        Answer {
+            code: out.status.code().unwrap(),
+            out: String::from_utf8(out.stdout).unwrap(),
+            err: String::from_utf8(out.stderr).unwrap(),
+        }
+    }
+
+    fn ran(&self) -> String {
+        fs::read_to_string(self.0.path("ran")).unwrap_or_default()
+    }
+}
+
+/// Two hosts of four GPUs, a job of one GPU and one of all eight.
+fn world() -> World {
+    let mut world = World::random(1, 2, 0, 0);
+    for host in &mut world.hosts {
+        (host.gpus, host.island, host.out, host.down) = (4, 4, 0, false);
+    }
+    let waits = |id, chunks, gpus| Waits {
+        id,
+        chunks,
+        gpus,
+        cpus: 1,
+        mib: 0,
+        form: Form::Scatter,
+        topology: None,
+        placement: None,
+        limit: None,
+        name: "a\u{1b}[31mb".into(),
+    };
+    world.waiting = vec![waits(1000, 1, 1), waits(1001, 2, 4)];
+    world
+}
+
+#[test]
+fn a_dry_run_says_what_it_would_do_and_does_nothing() {
+    let pbs = Pbs::new(&world());
+    let Answer { code, out, err } = pbs.planner(&["--dry-run"]);
+    assert_eq!((code, &err[..]), (0, ""));
+    assert!(out.contains("1000.head would start: "), "{out}");
+    assert!(out.contains("(n0[0]:ncpus=1:ngpus=1)"), "{out}");
+    assert!(out.contains("1001.head waits: "), "{out}");
+    assert_eq!(pbs.ran(), "");
+}
+
+#[test]
+fn one_pass_runs_jobs_on_exactly_these_vnodes() {
+    let pbs = Pbs::new(&world());
+    let answer = pbs.planner(&["--once"]);
+    assert_eq!((answer.code, &answer.err[..]), (0, ""), "{}", answer.out);
+    assert_eq!(pbs.ran(), "-H (n0[0]:ncpus=1:ngpus=1) 1000.head\n");
+}
+
+#[test]
+fn the_json_has_the_agreed_form() {
+    let pbs = Pbs::new(&world());
+    pbs.0.program(
+        "qrun",
+        "#!/bin/sh\necho 'qrun: Resource temporarily unavailable 1000.head' >&2; exit 1\n",
+    );
+    let answer = pbs.planner(&["--once", "--json"]);
+    assert_eq!(answer.code, 1, "{}", answer.err);
+    let json = answer.json();
+    assert_eq!(json["schema"], "gpuos.pbs-plan/1");
+    crate::schemas::agrees("pbs-plan", &json);
+    let refused = json["refused"][0].as_str().unwrap();
+    assert!(
+        refused.contains("Resource temporarily unavailable"),
+        "{refused}"
+    );
+}
+
+#[test]
+fn a_pbs_that_does_not_answer_is_told() {
+    let pbs = Pbs::new(&world());
+    pbs.0.file("jobs", "{ \"Jobs\": {");
+    let answer = pbs.planner(&["--once"]);
+    assert_eq!(answer.code, 1);
+    assert!(answer.err.contains("qstat -f: line 1"), "{}", answer.err);
+    pbs.0.program(
+        "qstat",
+        "#!/bin/sh\necho 'Connection refused' >&2; exit 1\n",
+    );
+    let answer = pbs.planner(&["--once"]);
+    assert!(answer.err.contains("Connection refused"), "{}", answer.err);
+    fs::remove_file(pbs.0.path("pbs.conf")).unwrap();
+    let answer = pbs.planner(&["--once"]);
+    assert!(answer.err.contains("$PBS_CONF_FILE"), "{}", answer.err);
+}
+
+#[test]
+fn why_says_what_is_with_a_job_of_pbs() {
+    let mut world = world();
+    world.running.push(Running {
+        id: 900,
+        on: vec![(0, 3), (1, 1)],
+        cpus: 1,
+        limit: 600,
+        ran: 0,
+    });
+    let pbs = Pbs::new(&world);
+    let says = |job: &str| pbs.gpuos(&["why", job]).out;
+    assert_eq!(
+        says("900"),
+        "Job 900.head has 3 GPUs, on 2 hosts in leaf l0: n0[0] n0[1] n1[0].\n"
+    );
+    let starts = says("1000.head");
+    assert!(
+        starts.starts_with("Job 1000.head would start now: "),
+        "{starts}"
+    );
+    let waits = says("1001");
+    assert!(waits.starts_with("Job 1001.head waits: "), "{waits}");
+    let gone = pbs.gpuos(&["why", "5"]);
+    assert_eq!(gone.code, 1);
+    assert!(
+        gone.out.contains("PBS has no job 5 that waits or runs"),
+        "{}",
+        gone.out
+    );
+    let json = pbs.gpuos(&["why", "1000", "--pbs", "--json"]).json();
+    assert_eq!(json["schema"], "gpuos.why-pbs/1");
+    crate::schemas::agrees("why-pbs", &json);
+}
+
+#[test]
+fn what_knows_slurm_alone_says_so() {
+    let pbs = Pbs::new(&world());
+    for args in [&["topo"][..], &["top", "--once"], &["plan", "--gpus=1"]] {
+        let answer = pbs.gpuos(args);
+        assert_eq!(answer.code, 1);
+        assert!(
+            answer.err.contains("knows Slurm alone yet"),
+            "{}",
+            answer.err
+        );
+    }
+}

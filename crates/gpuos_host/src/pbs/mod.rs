@@ -1,0 +1,126 @@
+//! PBS, by its commands: what `pbsnodes` and `qstat` print, and a job that is run on exactly these vnodes.
+//!
+//! The texts are read by [`gpuos_pbs`]; here they are fetched, within limits of time and size.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, bail};
+use gpuos_pbs::state::jobs::is_job;
+use gpuos_pbs::state::{Site, Texts};
+
+use crate::Machine;
+use crate::config_file;
+
+/// Where PBS says what it runs with, unless `$PBS_CONF_FILE` names another file, as PBS's own commands have it.
+const CONF: &str = "/etc/pbs.conf";
+
+/// Where gpuos.toml lies on a machine with PBS.
+const FOLDER: &str = "/etc/gpuos";
+
+/// How long a command that asks may take, and one that runs a job: pbs_server then waits for a hook and for a mom.
+const ASK: Duration = Duration::from_secs(30);
+const RUN: Duration = Duration::from_secs(60);
+
+/// An installation of PBS.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Pbs {
+    exec: PathBuf,
+}
+
+/// What PBS's commands printed.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+struct Answers {
+    vnodes: String,
+    jobs: String,
+    queues: String,
+    server: String,
+}
+
+impl Pbs {
+    /// The installation that pbs.conf names.
+    ///
+    /// # Errors
+    /// There is none: a sentence.
+    pub fn find(machine: &dyn Machine) -> Result<Pbs> {
+        let path = machine.env("PBS_CONF_FILE").unwrap_or_else(|| CONF.into());
+        let bytes = machine.read(Path::new(&path)).with_context(|| {
+            format!("cannot read {path}: run this where PBS's commands are, or name the file in $PBS_CONF_FILE")
+        })?;
+        let text = String::from_utf8_lossy(&bytes);
+        let exec = text.lines().rev().find_map(|line| {
+            let (key, value) = line.trim().split_once('=')?;
+            (key.trim() == "PBS_EXEC").then(|| value.trim().trim_matches(['"', '\'']).to_owned())
+        });
+        match exec {
+            Some(exec) if exec.starts_with('/') => Ok(Pbs { exec: exec.into() }),
+            _ => bail!("{path} has no PBS_EXEC= with the folder of PBS's programs"),
+        }
+    }
+
+    /// The cluster as pbs_server has it now, with a gpuos.toml: `config`, `$GPUOS_CONF`, or the one in /etc/gpuos.
+    ///
+    /// # Errors
+    /// PBS does not answer, or answers what it cannot mean, or the file has a mistake.
+    pub fn site(&self, machine: &dyn Machine, config: Option<&Path>) -> Result<Site> {
+        let (_, config) = config_file::read(machine, config, Path::new(FOLDER))?;
+        let answers = self.answers(machine)?;
+        let texts = Texts {
+            vnodes: &answers.vnodes,
+            jobs: &answers.jobs,
+            queues: &answers.queues,
+            server: &answers.server,
+        };
+        Site::read(&texts, config).map_err(|why| anyhow!("PBS's answer cannot be read: {why}"))
+    }
+
+    /// The jobs before the vnodes: a job that is listed as waiting and was started since then has its vnodes by now.
+    fn answers(&self, machine: &dyn Machine) -> Result<Answers> {
+        Ok(Answers {
+            server: self.ask(machine, "qstat", &["-B", "-f", "-F", "json"])?,
+            queues: self.ask(machine, "qstat", &["-Q", "-f", "-F", "json"])?,
+            jobs: self.ask(machine, "qstat", &["-f", "-F", "json"])?,
+            vnodes: self.ask(machine, "pbsnodes", &["-av", "-F", "json"])?,
+        })
+    }
+
+    /// Runs a job on exactly these vnodes, as an operator may.
+    ///
+    /// # Errors
+    /// PBS refuses it, in its words, or the name is none of a job.
+    pub fn run_at(&self, machine: &dyn Machine, job: &str, exec_vnode: &str) -> Result<()> {
+        if !is_job(job) {
+            bail!("\"{}\" is no number of a job", job.escape_debug());
+        }
+        self.command(machine, RUN, "qrun", &["-H", exec_vnode, job])?;
+        Ok(())
+    }
+
+    fn ask(&self, machine: &dyn Machine, program: &str, args: &[&str]) -> Result<String> {
+        self.command(machine, ASK, program, args)
+    }
+
+    fn command(
+        &self,
+        machine: &dyn Machine,
+        limit: Duration,
+        program: &str,
+        args: &[&str],
+    ) -> Result<String> {
+        let path = self.exec.join("bin").join(program);
+        let path = path.to_str().context("PBS_EXEC is not UTF-8 text")?;
+        let output = machine.run_within(limit, path, args)?;
+        if output.ok {
+            return Ok(output.stdout);
+        }
+        let said = [&output.stderr, &output.stdout];
+        let said = said
+            .into_iter()
+            .find_map(|text| text.trim().lines().next_back());
+        bail!(
+            "`{program} {}` failed: {}",
+            args.join(" "),
+            said.unwrap_or("it gave no reason")
+        );
+    }
+}

@@ -1,0 +1,251 @@
+//! The two forms of JSON, `gpuos.pbs/1`: what happened, and what is to be done about it.
+
+use std::collections::BTreeMap;
+
+use gpuos_model::screen;
+use serde::{Deserialize, Serialize};
+
+use super::MOST_BYTES;
+
+/// Name and version of both forms.
+pub const SCHEMA: &str = "gpuos.pbs/1";
+
+/// The longest sentence for PBS, in bytes: it keeps 3,172 of a hook's, and shows them on one line.
+const MOST_SENTENCE: usize = 1024;
+
+/// Resources of a job or a vnode, by name.
+pub type Resources = BTreeMap<String, String>;
+
+/// What happened.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// A job is submitted.
+    Queuejob,
+    /// A job is changed.
+    Modifyjob,
+    /// A job is about to be started on the vnodes that it was given.
+    Runjob,
+    /// A program of a job is about to be started on a host.
+    #[serde(rename = "execjob_launch")]
+    ExecjobLaunch,
+    /// A mom starts and tells which vnodes it has.
+    #[serde(rename = "exechost_startup")]
+    ExechostStartup,
+}
+
+/// An event of a hook. What PBS did not set is absent, or an empty text.
+#[derive(Clone, PartialEq, Debug, Deserialize)]
+pub struct Event {
+    schema: String,
+    /// What happened.
+    #[serde(rename = "event")]
+    pub kind: Kind,
+    /// Name of the host of the mom, as PBS has it.
+    #[serde(default)]
+    pub host: String,
+    /// Seconds since 1970.
+    #[serde(default)]
+    pub now: u64,
+    /// Whether `gpuos pbs-planner` places jobs beside pbs_sched.
+    #[serde(default)]
+    pub planner: bool,
+    /// How many GPUs the largest domain of a level has, where hosts are described.
+    #[serde(default)]
+    pub largest: BTreeMap<String, u64>,
+    /// The job; of one that is changed, only what is changed.
+    #[serde(default)]
+    pub job: Job,
+    /// A job that is changed, as it was.
+    #[serde(default)]
+    pub old: Job,
+    /// Vnodes that the event is about, with their resources.
+    #[serde(default)]
+    pub vnodes: BTreeMap<String, Resources>,
+    /// What the administrator says of hosts.
+    #[serde(default)]
+    pub hosts: BTreeMap<String, Host>,
+}
+
+/// What of a job events are decided by.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Job {
+    /// `Resource_List`.
+    pub resources: Resources,
+    /// The vnodes that it was given.
+    pub exec_vnode: String,
+}
+
+/// A host and its GPUs, as an administrator describes them.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Host {
+    /// CPUs that stay with the host's own vnode, for jobs without GPUs.
+    pub keep_cpus: u64,
+    /// Memory that stays there, in MiB.
+    pub keep_mib: u64,
+    /// The leaf switch at which the host is.
+    pub leaf: String,
+    /// The GPUs, by their index in NVIDIA's order.
+    pub gpus: Vec<Gpu>,
+}
+
+/// A GPU of a [`Host`].
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Gpu {
+    /// Its UUID; empty: programs are told its index.
+    pub uuid: String,
+    /// Name of the set of GPUs that it has NVLink to, the same for all of the set and for no other of the cluster.
+    pub nvlink: String,
+    /// Its NUMA node.
+    pub numa: Option<u32>,
+}
+
+impl Event {
+    /// Reads an event.
+    ///
+    /// # Errors
+    /// Why the text is none.
+    pub fn read(text: &str) -> Result<Event, String> {
+        if text.len() > MOST_BYTES {
+            return Err(format!("the event is longer than {MOST_BYTES} bytes"));
+        }
+        let event: Event =
+            serde_json::from_str(text).map_err(|why| format!("the event cannot be read: {why}"))?;
+        match event.schema == SCHEMA {
+            true => Ok(event),
+            false => Err(format!(
+                "the event is of the form '{}', and this gpuos knows {SCHEMA}: install hook, command and library of one release",
+                gpuos_model::hostlist::shorten(&event.schema)
+            )),
+        }
+    }
+}
+
+/// One thing that PBS is to change. `set` names it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+#[serde(tag = "set", rename_all = "kebab-case")]
+pub enum Edit {
+    /// A resource of the job, `select` and `place` among them.
+    Resource {
+        /// Its name.
+        name: String,
+        /// Its new value: a number where the resource is counted.
+        value: Value,
+    },
+    /// The moment before which the job is not tried again.
+    StartAfter {
+        /// Seconds since 1970.
+        value: u64,
+    },
+    /// A variable of the program that is started, with backslashes where PBS wants them.
+    Env {
+        /// Its name.
+        name: &'static str,
+        /// Its value.
+        value: String,
+    },
+    /// A resource of a vnode.
+    Vnode {
+        /// The vnode.
+        vnode: String,
+        /// The resource.
+        name: &'static str,
+        /// Its value: a number where the resource is counted.
+        value: Value,
+    },
+    /// How jobs have a vnode.
+    Sharing {
+        /// The vnode.
+        vnode: String,
+        /// PBS's word for it.
+        value: &'static str,
+    },
+}
+
+/// A value of a resource, in the type that PBS has for it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+#[serde(untagged)]
+pub enum Value {
+    /// A whole number.
+    Number(u64),
+    /// A size with its unit, or a text.
+    Text(String),
+}
+
+/// What PBS is to do.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Verdict {
+    /// The sentence for who asked, if the event is refused.
+    pub refused: Option<String>,
+    /// What is changed.
+    pub edits: Vec<Edit>,
+}
+
+#[derive(Serialize)]
+struct Answer<'a> {
+    schema: &'static str,
+    verdict: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    message: Option<String>,
+    edits: &'a [Edit],
+}
+
+impl Verdict {
+    /// The event goes on, with what is changed.
+    pub fn accept(edits: Vec<Edit>) -> Verdict {
+        Verdict {
+            refused: None,
+            edits,
+        }
+    }
+
+    /// The event is refused.
+    pub fn reject(sentence: String) -> Verdict {
+        Verdict {
+            refused: Some(sentence),
+            edits: Vec::new(),
+        }
+    }
+
+    /// The JSON, on one line. The sentence is one line of print.
+    pub fn json(&self) -> String {
+        let verdict = if self.refused.is_some() {
+            "reject"
+        } else {
+            "accept"
+        };
+        print(verdict, self.refused.as_deref(), &self.edits)
+    }
+
+    /// The JSON for a text that is no event.
+    pub fn error_json(why: &str) -> String {
+        print("error", Some(why), &[])
+    }
+}
+
+fn print(verdict: &'static str, message: Option<&str>, edits: &[Edit]) -> String {
+    let answer = Answer {
+        schema: SCHEMA,
+        verdict,
+        message: message.map(one_line),
+        edits,
+    };
+    // Texts and numbers only: nothing of it can fail to be written.
+    serde_json::to_string(&answer).unwrap_or_default()
+}
+
+fn one_line(sentence: &str) -> String {
+    let mut line = screen::line(sentence).into_owned();
+    if line.len() > MOST_SENTENCE {
+        let mut end = MOST_SENTENCE;
+        while !line.is_char_boundary(end) {
+            end -= 1;
+        }
+        line.truncate(end);
+        line.push('…');
+    }
+    line
+}

@@ -1,0 +1,217 @@
+//! What `qmgr` is told so that PBS has the hook, and so that it has it no more.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::event::Host;
+use super::resources::{NGPUS, RESOURCES, Resource};
+use super::startup;
+
+/// Name of the hook.
+pub const HOOK: &str = "gpuos";
+
+/// Events that the hook is run for.
+const EVENTS: &str = "queuejob,modifyjob,runjob,execjob_launch,exechost_startup";
+
+/// What the hook is set to. After pbs_cgroups (100), so that it has the last word on the environment of
+/// a job; an alarm of more than twice what the hook waits for the command; a hook that fails takes no node offline.
+const SETTINGS: [(&str, &str); 4] = [
+    ("event", EVENTS),
+    ("order", "500"),
+    ("alarm", "10"),
+    ("fail_action", "none"),
+];
+
+/// Objects as `qmgr -c "list …"` prints them: by name, with their attributes.
+pub type Objects = BTreeMap<String, BTreeMap<String, String>>;
+
+/// Reads what `qmgr -c "list KIND"` prints: a line such as `Hook gpuos`, and under it attributes that begin with blanks. A line that
+/// begins with a tab goes on with the one before.
+pub fn parse_list(text: &str, kind: &str) -> Objects {
+    let mut objects = Objects::new();
+    // Name of the object and key of the attribute that the line before was of.
+    let mut at: Option<(String, String)> = None;
+    for line in text.lines() {
+        let head = line
+            .split_once(' ')
+            .filter(|(word, _)| word.eq_ignore_ascii_case(kind));
+        if let Some((_, name)) = head {
+            at = Some((name.trim().to_owned(), String::new()));
+            objects.entry(name.trim().to_owned()).or_default();
+            continue;
+        }
+        let Some((name, last)) = &mut at else {
+            continue;
+        };
+        let Some(object) = objects.get_mut(name) else {
+            continue;
+        };
+        if line.starts_with('\t') {
+            if let Some(value) = object.get_mut(last) {
+                value.push_str(line.trim());
+            }
+        } else if let Some((key, value)) = line.split_once('=').filter(|_| line.starts_with(' ')) {
+            *last = key.trim().to_owned();
+            object.insert(last.clone(), value.trim().to_owned());
+        }
+    }
+    objects
+}
+
+/// The lines that bring PBS from what it has to a hook that is in use. `script` and `config` are files that qmgr can read.
+///
+/// # Errors
+/// A resource is there with a type that gpuos cannot use; nothing may be changed then.
+pub fn install(
+    resources: &Objects,
+    hooks: &Objects,
+    script: &str,
+    config: &str,
+) -> Result<Vec<String>, String> {
+    let mut lines = Vec::new();
+    for resource in &RESOURCES {
+        lines.extend(with_resource(resource, resources.get(resource.name))?);
+    }
+    let present = hooks.get(HOOK);
+    if present.is_none() {
+        lines.push(format!("create hook {HOOK}"));
+    }
+    let is = |key: &str, value: &str| {
+        present
+            .and_then(|hook| hook.get(key))
+            .is_some_and(|have| words(have) == words(value))
+    };
+    for (key, value) in SETTINGS {
+        if !is(key, value) {
+            lines.push(format!("set hook {HOOK} {key} = \"{value}\""));
+        }
+    }
+    lines.push(format!(
+        "import hook {HOOK} application/x-config default {config}"
+    ));
+    lines.push(format!(
+        "import hook {HOOK} application/x-python default {script}"
+    ));
+    if !is("enabled", "true") && !is("enabled", "True") {
+        lines.push(format!("set hook {HOOK} enabled = true"));
+    }
+    Ok(lines)
+}
+
+fn with_resource(
+    resource: &Resource,
+    present: Option<&BTreeMap<String, String>>,
+) -> Result<Option<String>, String> {
+    let Resource {
+        name, kind, flags, ..
+    } = *resource;
+    let Some(present) = present else {
+        let flags = if flags.is_empty() {
+            String::new()
+        } else {
+            format!(",flag={flags}")
+        };
+        return Ok(Some(format!("create resource {name} type={kind}{flags}")));
+    };
+    let text = |key: &str| present.get(key).map_or("", |value| &value[..]);
+    // A set of words would do as well for vnodes, and a site may have made it so.
+    let fits = text("type") == kind || (kind == "string" && text("type") == "string_array");
+    if !fits {
+        return Err(format!(
+            "this PBS has a resource {name} of type {}, and gpuos needs one of type {kind}: delete it with qmgr, or rename it, then try again",
+            text("type")
+        ));
+    }
+    let (have, need): (BTreeSet<char>, BTreeSet<char>) =
+        (text("flag").chars().collect(), flags.chars().collect());
+    // More flags than that are the site's own.
+    Ok((!need.is_subset(&have)).then(|| format!("set resource {name} flag = {flags}")))
+}
+
+fn words(text: &str) -> BTreeSet<&str> {
+    text.trim_matches('"').split(',').map(str::trim).collect()
+}
+
+/// The lines that take all of it out again, but for [`NGPUS`], which other jobs may use. `nodes` have what their vnodes were given.
+pub fn remove(resources: &Objects, hooks: &Objects, nodes: &Objects) -> Vec<String> {
+    let mut lines = Vec::new();
+    if hooks.contains_key(HOOK) {
+        lines.push(format!("delete hook {HOOK}"));
+    }
+    let ours = || {
+        RESOURCES
+            .iter()
+            .map(|resource| resource.name)
+            .filter(|name| *name != NGPUS)
+    };
+    for (node, attributes) in nodes {
+        for name in ours() {
+            let key = format!("resources_available.{name}");
+            // A name with a blank or a quote is none that mom gave.
+            if attributes.contains_key(&key) && !node.contains([' ', '"', '\'', ';']) {
+                lines.push(format!("unset node {node} {key}"));
+            }
+        }
+    }
+    let present = ours().filter(|name| resources.contains_key(*name));
+    lines.extend(present.map(|name| format!("delete resource {name}")));
+    lines
+}
+
+/// The directory with PBS's programs, by the text of pbs.conf.
+///
+/// # Errors
+/// It names none.
+pub fn programs(pbs_conf: &str) -> Result<String, String> {
+    let mut lines = pbs_conf
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("PBS_EXEC="));
+    match lines
+        .next_back()
+        .map(|value| value.trim().trim_matches('"'))
+    {
+        Some(directory) if directory.starts_with('/') => Ok(format!("{directory}/bin")),
+        _ => Err("it has no line PBS_EXEC=DIRECTORY".into()),
+    }
+}
+
+/// How many GPUs the largest domain of each level has.
+pub fn largest(hosts: &BTreeMap<String, Host>) -> BTreeMap<String, u64> {
+    let mut domains: BTreeMap<(&str, &str), u64> = BTreeMap::new();
+    for (name, host) in hosts {
+        for gpu in &host.gpus {
+            let of = [
+                ("node", name),
+                ("nvlink", &gpu.nvlink),
+                ("leaf", &host.leaf),
+            ];
+            for (level, domain) in of.into_iter().filter(|(_, domain)| !domain.is_empty()) {
+                *domains.entry((level, domain)).or_default() += 1;
+            }
+        }
+    }
+    let mut largest = BTreeMap::new();
+    for ((level, _), gpus) in domains {
+        let most = largest.entry(level.to_owned()).or_insert(gpus);
+        *most = gpus.max(*most);
+    }
+    largest
+}
+
+/// The hosts that an administrator describes, as JSON: a table of [`Host`] by name.
+///
+/// # Errors
+/// Why the text is none, or which value cannot be used.
+pub fn read_hosts(text: &str) -> Result<BTreeMap<String, Host>, String> {
+    let hosts: BTreeMap<String, Host> =
+        serde_json::from_str(text).map_err(|why| why.to_string())?;
+    for (name, host) in &hosts {
+        if !gpuos_model::hostlist::is_name(name) {
+            return Err(format!(
+                "'{}' is no name of a host",
+                gpuos_model::hostlist::shorten(name)
+            ));
+        }
+        startup::check(host).map_err(|why| format!("{name}: {why}"))?;
+    }
+    Ok(hosts)
+}

@@ -1,0 +1,122 @@
+//! A program that is about to be started: it is told which GPUs of this host are the job's.
+
+use std::collections::BTreeSet;
+
+use super::event::{Edit, Event, Gpu};
+use super::options::said;
+use super::resources::{NGPUS, NVLINK, UUID};
+use super::vnodes::{Given, gpu_of, parse_exec_vnode, vnode_name};
+
+/// `CUDA_VISIBLE_DEVICES` and `GPUOS_*`, where the job was given vnodes of GPUs of this host.
+pub(super) fn launched(event: &Event) -> Result<Vec<Edit>, String> {
+    let text = event.job.exec_vnode.as_str();
+    let chunks = match parse_exec_vnode(text) {
+        Ok(chunks) => chunks,
+        Err(why) if text.contains(NGPUS) => {
+            return Err(format!(
+                "gpuos cannot read exec_vnode, and so cannot tell the job its GPUs: {why}; report it with the job's qstat -f"
+            ));
+        }
+        // No GPU is in it, whatever it says.
+        Err(_) => return Ok(Vec::new()),
+    };
+    let gpus: BTreeSet<(&str, usize)> = chunks.iter().flatten().filter_map(gpu).collect();
+    let here: Vec<usize> = gpus
+        .iter()
+        .filter(|(host, _)| same_host(host, &event.host))
+        .map(|(_, index)| *index)
+        .collect();
+    if here.is_empty() {
+        return Ok(Vec::new());
+    }
+    let uuids: Vec<Option<String>> = here.iter().map(|index| uuid(event, *index)).collect();
+    // A mixture of names and numbers is none that CUDA takes.
+    let whole: Option<Vec<String>> = uuids.into_iter().collect();
+    let numbers: Vec<String> = here.iter().map(usize::to_string).collect();
+    let visible = whole.unwrap_or_else(|| numbers.clone());
+    let mut edits = vec![
+        env("CUDA_VISIBLE_DEVICES", &visible.join(",")),
+        // Indices are NVIDIA's own, which count by the place on the PCI bus.
+        env("CUDA_DEVICE_ORDER", "PCI_BUS_ID"),
+        env("GPUOS_GPUS", &numbers.join(",")),
+    ];
+    if let Some(level) = level(event, &gpus) {
+        edits.push(env("GPUOS_LEVEL", level));
+    }
+    Ok(edits)
+}
+
+/// Host and index of a GPU that was given.
+fn gpu(given: &Given) -> Option<(&str, usize)> {
+    gpu_of(&given.vnode).filter(|_| given.count(NGPUS) > 0)
+}
+
+/// Whether two names are of one host: PBS has the short one in names of vnodes, and may have the long one for the host.
+fn same_host(one: &str, other: &str) -> bool {
+    let short = |name: &str| {
+        name.split('.')
+            .next()
+            .unwrap_or_default()
+            .to_ascii_lowercase()
+    };
+    short(one) == short(other)
+}
+
+/// What the administrator says of a GPU.
+fn described<'a>(event: &'a Event, host: &str, index: usize) -> Option<&'a Gpu> {
+    let mut hosts = event.hosts.iter();
+    let (_, described) = hosts.find(|(name, _)| same_host(name, host))?;
+    described.gpus.get(index)
+}
+
+/// The UUID of a GPU of this host, by the administrator or by its vnode.
+fn uuid(event: &Event, index: usize) -> Option<String> {
+    let described = described(event, &event.host, index).map(|gpu| gpu.uuid.as_str());
+    let short = event.host.split('.').next().unwrap_or_default();
+    let vnode = event.vnodes.get(&vnode_name(short, index));
+    let known = described.or_else(|| vnode.and_then(|vnode| said(vnode, UUID)));
+    known.filter(|uuid| is_word(uuid)).map(String::from)
+}
+
+/// The closest level at which all GPUs of the job are in one domain, as far as it is known.
+fn level(event: &Event, gpus: &BTreeSet<(&str, usize)>) -> Option<&'static str> {
+    let one = |domain: &dyn Fn(&str, usize) -> Option<String>| {
+        let mut domains = gpus.iter().map(|(host, index)| domain(host, *index));
+        let first = domains.next().flatten().filter(|domain| !domain.is_empty());
+        first.is_some() && domains.all(|other| other == first)
+    };
+    let nvlink = |host: &str, index: usize| {
+        let said_here = event
+            .vnodes
+            .get(&vnode_name(host, index))
+            .and_then(|vnode| said(vnode, NVLINK));
+        let described = described(event, host, index).map(|gpu| gpu.nvlink.as_str());
+        described.or(said_here).map(String::from)
+    };
+    let leaf = |host: &str, _: usize| {
+        let mut hosts = event.hosts.iter();
+        let (_, described) = hosts.find(|(name, _)| same_host(name, host))?;
+        Some(described.leaf.clone())
+    };
+    if gpus.len() > 1 && one(&nvlink) {
+        return Some("nvlink");
+    }
+    if one(&|host: &str, _| Some(host.to_ascii_lowercase())) {
+        return Some("node");
+    }
+    one(&leaf).then_some("leaf")
+}
+
+/// Whether a text can stand in a list of devices.
+pub(super) fn is_word(text: &str) -> bool {
+    let inner = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.' | b'/' | b':');
+    !text.is_empty() && text.len() <= 128 && text.bytes().all(inner)
+}
+
+/// A variable. PBS cuts lists of them at commas that have no backslash.
+fn env(name: &'static str, value: &str) -> Edit {
+    Edit::Env {
+        name,
+        value: value.replace(',', "\\,"),
+    }
+}

@@ -1,0 +1,59 @@
+//! Events of PBS's hooks: one as JSON comes in, what PBS is to do about it as JSON goes out.
+//!
+//! - [`event`]: the two forms of JSON,
+//! - [`select`], [`place`] and [`vnodes`]: the texts of PBS that have structure,
+//! - [`resources`]: what gpuos adds to `-l` and to vnodes,
+//! - `options`: what a job says to gpuos, by the functions that read Slurm's options,
+//! - [`install`]: what `qmgr` is told,
+//! - `submit`, `run`, `launch` and `startup`: what is done about each event, with the sentences in `refused`.
+//!
+//! A text of a user is a string of the JSON and stays one: nothing here is joined to a command, and what is written back into a job
+//! are words of this module, names that were checked, and what PBS itself gave.
+
+pub mod event;
+pub mod install;
+mod launch;
+mod options;
+pub mod place;
+mod refused;
+pub mod resources;
+mod run;
+pub mod select;
+mod startup;
+mod submit;
+mod text;
+pub mod vnodes;
+
+use event::{Event, Kind, Verdict};
+
+/// The longest event that is read, in bytes.
+pub const MOST_BYTES: usize = 1 << 20;
+
+/// What is to be done about an event, as JSON: an accepted or refused event with its edits, or `"verdict":"error"` where the
+/// text is no event. It never panics for what the text holds.
+///
+/// ```
+/// let event = r#"{"schema":"gpuos.pbs/1","event":"queuejob","job":{"resources":{"select":"1:ncpus=1"}}}"#;
+/// assert_eq!(gpuos_pbs::hook::answer(event), r#"{"schema":"gpuos.pbs/1","verdict":"accept","edits":[]}"#);
+/// ```
+pub fn answer(text: &str) -> String {
+    match Event::read(text) {
+        Ok(event) => decide(&event).json(),
+        Err(why) => Verdict::error_json(&why),
+    }
+}
+
+/// What is to be done about an event.
+pub fn decide(event: &Event) -> Verdict {
+    let edits = match event.kind {
+        Kind::Queuejob => submit::queued(event),
+        Kind::Modifyjob => submit::modified(event),
+        Kind::Runjob => return run::started(event),
+        Kind::ExecjobLaunch => launch::launched(event),
+        Kind::ExechostStartup => startup::started(event),
+    };
+    match edits {
+        Ok(edits) => Verdict::accept(edits),
+        Err(sentence) => Verdict::reject(sentence),
+    }
+}

@@ -1,0 +1,48 @@
+//! What users of PBS are told whose jobs are not taken.
+
+gpuos_config::refusals! {
+    /// PBS knows no such level.
+    pub(super) fn no_level(level, levels) on "-l gpuos_topology" = "this cluster has no level '{level}'", write "one of {levels}";
+    /// What is about GPUs in a job without any.
+    pub(super) fn no_gpus(option, name) on option = "the job asks for no GPU", write "ngpus=N in its -l select=, or no {name}";
+    /// PBS makes the select itself from old forms, and then nothing can be said of its place.
+    pub(super) fn no_select(option) on option = "the job has no -l select=, so that nothing can be said of its place", write "-l select=N:ngpus=M with it";
+    /// The job's own place holds chunks together by something else.
+    pub(super) fn other_group(place) on "-l gpuos_topology" =
+        "it contradicts -l place={place}, which holds the job together by another resource", write "one of the two";
+    /// Chunks on different hosts, on one host.
+    pub(super) fn scattered() on "-l gpuos_topology" =
+        "it contradicts -l place=scatter, which takes another host for each chunk", write "one of the two";
+    /// Chunks that name different domains, in one domain.
+    pub(super) fn two_domains(resource, one, other) on "-l gpuos_topology" =
+        "it contradicts -l select=, of which one chunk has {resource}={one} and another one {resource}={other}", write "one of the two";
+    /// No domain of the level could hold the job, were it empty.
+    pub(super) fn too_large(gpus, level, largest) on "-l gpuos_topology" =
+        "the job asks for {gpus} GPUs, and no {level} has more than {largest}", write "-l gpuos_topology={level} to prefer it only, or ask for less";
+    /// A resource of the whole job in a chunk.
+    pub(super) fn in_a_chunk(option, name) on option = "it is for the whole job, and cannot be said of a chunk", write "-l {name}=VALUE beside -l select=";
+    /// What cannot be read cannot be translated.
+    pub(super) fn unread(option, why, form) on option = "{why}", write "{form}";
+    /// A rule that only `gpuos pbs-planner` could follow, which this site does not run.
+    pub(super) fn placed_by_pbs() on "-l gpuos_placement" =
+        "pbs_sched alone places jobs here, and has no such rule", write "default, or no gpuos_placement; an administrator can have it with gpuos pbs-planner";
+    /// gpuosd does not serve jobs of PBS yet.
+    pub(super) fn not_on_pbs(option, what, instead) on option = "gpuos does not {what} for jobs of PBS yet", write "{instead}";
+    /// The vnodes that PBS chose are not within one domain, which the job requires.
+    pub(super) fn spread(level, one, other, tries, minutes) on "-l gpuos_topology" =
+        "no {level} had room for all of the job: {one} and {other} are in different ones; start put off (number {tries}) and tried again in {minutes} min",
+        write "a level without :required to start all the same, or ask for less";
+    /// The same where a vnode is in no domain.
+    pub(super) fn nowhere(level, vnode, tries, minutes) on "-l gpuos_topology" =
+        "vnode {vnode} is in no {level} that PBS knows of; start put off (number {tries}) and tried again in {minutes} min",
+        write "a level without :required to start all the same";
+}
+
+#[cfg(test)]
+#[path = "../../../../tests/reference/messages.rs"]
+mod page;
+
+#[test]
+fn the_page_in_the_reference_has_every_refusal_of_pbs() {
+    page::hold(&[("pbs", REFUSALS)], &[]);
+}

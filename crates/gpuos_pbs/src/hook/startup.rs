@@ -1,0 +1,130 @@
+//! A mom that starts: each GPU of its host is a vnode with its share of CPUs and memory.
+
+use super::event::{Edit, Event, Gpu, Host, Value};
+use super::launch::is_word;
+use super::options::said;
+use super::resources::{LEAF, NGPUS, NUMA, NVLINK, UUID};
+use super::vnodes::{MOST_GPUS, vnode_name};
+
+/// What the host's vnodes are, where the administrator describes its GPUs; any other host stays as it is.
+pub(super) fn started(event: &Event) -> Result<Vec<Edit>, String> {
+    let short = event.host.split('.').next().unwrap_or_default();
+    let host = event
+        .hosts
+        .get(short)
+        .or_else(|| event.hosts.get(&event.host));
+    let Some(host) = host.filter(|host| !host.gpus.is_empty()) else {
+        return Ok(Vec::new());
+    };
+    let what = |why: String| format!("gpuos makes no vnodes of the GPUs of {short}: {why}");
+    check(host).map_err(what)?;
+    let natural = event
+        .vnodes
+        .get(short)
+        .or_else(|| event.vnodes.get(&event.host));
+    let number = |name| natural.and_then(|vnode| kib_or_count(said(vnode, name)?));
+    let cpus = number("ncpus")
+        .ok_or_else(|| what("mom does not say how many CPUs the host has".into()))?;
+    let memory = number("mem")
+        .ok_or_else(|| what("mom does not say how much memory the host has".into()))?;
+    let count = u64::try_from(host.gpus.len()).unwrap_or(u64::MAX);
+    let share = |all: u64, kept: u64| all.saturating_sub(kept) / count;
+    let (cpu_share, memory_share) = (
+        share(cpus, host.keep_cpus),
+        share(memory, host.keep_mib.saturating_mul(1024)),
+    );
+    if cpu_share == 0 {
+        return Err(what(format!(
+            "{cpus} CPUs less {} are not one for each of {count} GPUs; lower keep_cpus",
+            host.keep_cpus
+        )));
+    }
+    let mut edits = Vec::new();
+    let rest = [
+        ("ncpus", Value::Number(cpus - cpu_share * count)),
+        ("mem", kib(memory - memory_share * count)),
+        (NGPUS, Value::Number(0)),
+    ];
+    set(&mut edits, short, rest);
+    text(&mut edits, short, LEAF, &host.leaf);
+    for (index, gpu) in host.gpus.iter().enumerate() {
+        let vnode = vnode_name(short, index);
+        let own = [
+            ("ncpus", Value::Number(cpu_share)),
+            ("mem", kib(memory_share)),
+            (NGPUS, Value::Number(1)),
+        ];
+        set(&mut edits, &vnode, own);
+        about(&mut edits, &vnode, gpu);
+        // Of a vnode that jobs may share pbs_server does not see that two starts which race take the same GPU.
+        edits.push(Edit::Sharing {
+            vnode: vnode.clone(),
+            value: "force_excl",
+        });
+        text(&mut edits, &vnode, LEAF, &host.leaf);
+    }
+    Ok(edits)
+}
+
+pub(super) fn check(host: &Host) -> Result<(), String> {
+    if host.gpus.len() > MOST_GPUS {
+        return Err(format!(
+            "{} GPUs are more than {MOST_GPUS}",
+            host.gpus.len()
+        ));
+    }
+    let words = host
+        .gpus
+        .iter()
+        .flat_map(|gpu| [("uuid", &gpu.uuid), ("nvlink", &gpu.nvlink)]);
+    let mut words = words
+        .chain([("leaf", &host.leaf)])
+        .filter(|(_, word)| !word.is_empty());
+    match words.find(|(_, word)| !is_word(word)) {
+        Some((key, word)) => Err(format!(
+            "{key} '{}' is no name (letters, digits and - _ . / :)",
+            gpuos_model::hostlist::shorten(word)
+        )),
+        None => Ok(()),
+    }
+}
+
+fn about(edits: &mut Vec<Edit>, vnode: &str, gpu: &Gpu) {
+    text(edits, vnode, UUID, &gpu.uuid);
+    text(edits, vnode, NVLINK, &gpu.nvlink);
+    if let Some(numa) = gpu.numa {
+        text(edits, vnode, NUMA, &numa.to_string());
+    }
+}
+
+fn text(edits: &mut Vec<Edit>, vnode: &str, name: &'static str, value: &str) {
+    if !value.is_empty() {
+        set(edits, vnode, [(name, Value::Text(value.into()))]);
+    }
+}
+
+fn set<const N: usize>(edits: &mut Vec<Edit>, vnode: &str, values: [(&'static str, Value); N]) {
+    edits.extend(values.map(|(name, value)| Edit::Vnode {
+        vnode: vnode.into(),
+        name,
+        value,
+    }));
+}
+
+fn kib(amount: u64) -> Value {
+    Value::Text(format!("{amount}kb"))
+}
+
+/// A count as it is, and a size such as `527990560kb` in KiB.
+fn kib_or_count(text: &str) -> Option<u64> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let number: u64 = digits.parse().ok()?;
+    match &text[digits.len()..].to_ascii_lowercase()[..] {
+        "" | "kb" => Some(number),
+        "b" => Some(number / 1024),
+        "mb" => number.checked_mul(1 << 10),
+        "gb" => number.checked_mul(1 << 20),
+        "tb" => number.checked_mul(1 << 30),
+        _ => None,
+    }
+}

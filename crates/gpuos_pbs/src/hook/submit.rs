@@ -1,0 +1,218 @@
+//! A job that is submitted or changed: its wish is checked, and becomes a part of its `place`.
+
+use gpuos_config::options::JobOptions;
+use gpuos_placement::plan::TopologyRequest;
+
+use super::event::{Edit, Event, Resources, Value};
+use super::options::{self, named, said};
+use super::place::{Arrangement, Place};
+use super::refused;
+use super::resources::{LEAF, NGPUS, NVLINK, of_users};
+use super::select::Select;
+
+/// Levels that PBS knows, and the resource that vnodes of one domain have in common; `any` is all of the cluster.
+const LEVELS: [(&str, Option<&str>); 4] = [
+    ("node", Some("host")),
+    ("nvlink", Some(NVLINK)),
+    ("leaf", Some(LEAF)),
+    ("any", None),
+];
+
+const SELECT_FORM: &str = "-l select=N:resource=value[:...][+...]";
+const PLACE_FORM: &str =
+    "-l place=[free|pack|scatter|vscatter][:excl|shared|exclhost][:group=RESOURCE]";
+
+/// The resource that vnodes of one domain have in common; none where all are in one.
+///
+/// # Errors
+/// There is no such level.
+pub(super) fn shared_resource(wish: &TopologyRequest) -> Result<Option<&'static str>, String> {
+    match LEVELS.iter().find(|(level, _)| *level == wish.level) {
+        Some((_, resource)) => Ok(*resource),
+        None => {
+            let levels = LEVELS.map(|(level, _)| level).join(", ");
+            Err(refused::no_level(wish, &wish.level, levels).to_string())
+        }
+    }
+}
+
+/// A job that is submitted.
+pub(super) fn queued(event: &Event) -> Result<Vec<Edit>, String> {
+    let job = &event.job.resources;
+    if !says_anything(job) {
+        return Ok(Vec::new());
+    }
+    let options = options::read(job, event.planner)?;
+    Ok(place(job, &options, None, event)?.into_iter().collect())
+}
+
+/// A job that is changed: what it is to be is looked at as a whole.
+pub(super) fn modified(event: &Event) -> Result<Vec<Edit>, String> {
+    let (old, changed) = (&event.old.resources, &event.job.resources);
+    let about_us = |name: &String| {
+        let place = ["select", "place"]
+            .iter()
+            .any(|one| name.eq_ignore_ascii_case(one));
+        place || is_ours(name)
+    };
+    if !changed.keys().any(about_us) || !(says_anything(old) || says_anything(changed)) {
+        return Ok(Vec::new());
+    }
+    let mut whole = old.clone();
+    for (name, value) in changed {
+        whole.retain(|known, _| !known.eq_ignore_ascii_case(name));
+        whole.insert(name.clone(), value.clone());
+    }
+    let options = options::read(&whole, event.planner)?;
+    // What a wish of before made of the place goes with it. That one was checked when it came.
+    let before = options::read(old, event.planner)
+        .ok()
+        .and_then(|options| options.topology);
+    let before = before.and_then(|wish| shared_resource(&wish).ok().flatten());
+    Ok(place(&whole, &options, before, event)?
+        .into_iter()
+        .collect())
+}
+
+fn is_ours(name: &str) -> bool {
+    of_users().any(|resource| resource.name.eq_ignore_ascii_case(name))
+}
+
+/// Whether a job says something to gpuos: by an option, or by one in the wrong place.
+fn says_anything(job: &Resources) -> bool {
+    let chunks = said(job, "select").unwrap_or_default().to_ascii_lowercase();
+    job.keys().any(|name| is_ours(name))
+        || of_users().any(|resource| chunks.contains(&format!("{}=", resource.name)))
+}
+
+/// The new `place` of a job, if it is another one. `before` is the resource by which an earlier wish held it together.
+fn place(
+    job: &Resources,
+    options: &JobOptions,
+    before: Option<&str>,
+    event: &Event,
+) -> Result<Option<Edit>, String> {
+    let wish = options.topology.as_ref();
+    let shared = wish.map(shared_resource).transpose()?.flatten();
+    let select = match said(job, "select") {
+        None => None,
+        Some(text) => {
+            let unread = |why| refused::unread(text, "-l select", why, SELECT_FORM).to_string();
+            Some(Select::parse(text).map_err(unread)?)
+        }
+    };
+    if let Some(select) = &select {
+        no_option_in_a_chunk(select)?;
+    }
+    for resource in of_users().filter(|resource| about_gpus(resource.name, options)) {
+        let value = said(job, resource.name).unwrap_or_default();
+        if !has_gpus(job, select.as_ref()) {
+            return Err(refused::no_gpus(value, named(resource.name), resource.name).to_string());
+        }
+    }
+    let given = said(job, "place").unwrap_or_default();
+    let mut place = match given {
+        "" => Place::default(),
+        text => {
+            let unread = |why| refused::unread(text, "-l place", why, PLACE_FORM).to_string();
+            Place::parse(text).map_err(unread)?
+        }
+    };
+    if place
+        .group
+        .as_deref()
+        .is_some_and(|group| Some(group) == before)
+    {
+        place.group = None;
+    }
+    if let (Some(wish), Some(shared)) = (wish, shared) {
+        let Some(select) = &select else {
+            return Err(refused::no_select(wish, named("gpuos_topology")).to_string());
+        };
+        goes_with(wish, shared, select, &place, given)?;
+        let fits = fits(wish, select, event)?;
+        // A planner follows a wish as far as there is room; PBS knows groups only, and would wait for one for ever.
+        if fits && (wish.required || !event.planner) {
+            place.group = Some(shared.into());
+        }
+    }
+    if place == Place::parse(given).unwrap_or_default() {
+        return Ok(None);
+    }
+    // Without a word PBS would take the site's default for all of it.
+    place.arrangement.get_or_insert(Arrangement::Free);
+    Ok(Some(Edit::Resource {
+        name: "place".into(),
+        value: Value::Text(place.to_string()),
+    }))
+}
+
+/// Whether an option is there that means nothing without GPUs.
+fn about_gpus(name: &str, options: &JobOptions) -> bool {
+    match name {
+        "gpuos_topology" => options.topology.is_some(),
+        "gpuos_placement" => options.placement.is_some(),
+        // What else there is was refused already.
+        _ => false,
+    }
+}
+
+fn has_gpus(job: &Resources, select: Option<&Select>) -> bool {
+    let some = |count: &str| count.trim() != "0";
+    let chunks = select.is_some_and(|select| select.values(NGPUS).any(some));
+    chunks || said(job, NGPUS).is_some_and(some)
+}
+
+fn no_option_in_a_chunk(select: &Select) -> Result<(), String> {
+    for resource in of_users() {
+        if let Some(value) = select.values(resource.name).next() {
+            let error = refused::in_a_chunk(value, named(resource.name), resource.name);
+            return Err(error.to_string());
+        }
+    }
+    Ok(())
+}
+
+/// Whether the largest domain of a level has as many GPUs as the job, as far as it is known.
+///
+/// # Errors
+/// It has not, and the job requires the level.
+fn fits(wish: &TopologyRequest, select: &Select, event: &Event) -> Result<bool, String> {
+    let Some(&largest) = event.largest.get(&wish.level) else {
+        return Ok(true);
+    };
+    let gpus = select.count(NGPUS);
+    match gpus > largest {
+        true if wish.required => {
+            Err(refused::too_large(wish, gpus, &wish.level, largest).to_string())
+        }
+        larger => Ok(!larger),
+    }
+}
+
+/// Refuses a wish that the rest of the request rules out.
+fn goes_with(
+    wish: &TopologyRequest,
+    shared: &str,
+    select: &Select,
+    place: &Place,
+    given: &str,
+) -> Result<(), String> {
+    if place.group.as_deref().is_some_and(|group| group != shared) {
+        return Err(refused::other_group(wish, given).to_string());
+    }
+    let chunks: u64 = select
+        .0
+        .iter()
+        .map(|chunk| u64::from(chunk.count.unwrap_or(1)))
+        .sum();
+    if wish.level == "node" && place.arrangement == Some(Arrangement::Scatter) && chunks > 1 {
+        return Err(refused::scattered(wish).to_string());
+    }
+    let mut domains = select.values(shared);
+    let first = domains.next();
+    match first.and_then(|one| Some((one, domains.find(|other| *other != one)?))) {
+        Some((one, other)) => Err(refused::two_domains(wish, shared, one, other).to_string()),
+        None => Ok(()),
+    }
+}

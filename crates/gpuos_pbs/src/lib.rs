@@ -1,0 +1,11 @@
+//! PBS as gpuos sees it. Nothing is run or read in here: texts come in, texts go out.
+//!
+//! - [`hook`]: an event of a hook as JSON, and what PBS is to do about it,
+//! - [`state`]: nodes and jobs by what `pbsnodes` and `qstat` print,
+//! - [`pass`]: where waiting jobs go.
+
+#![forbid(unsafe_code)]
+
+pub mod hook;
+pub mod pass;
+pub mod state;

@@ -1,0 +1,278 @@
+//! `pbsnodes -av -F json`: vnodes, and the hosts that they make up.
+
+use std::collections::HashMap;
+
+use gpuos_model::gpuset::{GpuSet, MAX_GPUS};
+
+use super::json::Json;
+use super::units::kib;
+use crate::hook::vnodes::gpu_of;
+
+/// A vnode: a part of a host that PBS gives away by itself, such as one GPU with its share of CPUs, or a whole host.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Vnode {
+    /// Name.
+    pub name: String,
+    /// Whether PBS starts jobs on it, once it has room.
+    pub up: bool,
+    /// Whether it was taken out of service, by an administrator or by gpuos.
+    pub out: bool,
+    /// Whether it is one job's alone: then pbs_server refuses a second one, whoever runs it.
+    pub exclusive: bool,
+    /// Whether some job has it.
+    pub taken: bool,
+    /// What it has, by resource; values as PBS prints them.
+    pub available: Vec<(String, String)>,
+    /// CPUs, and what of them is given away.
+    pub cpus: Count,
+    /// Memory in KiB.
+    pub memory_kib: Count,
+    /// GPUs.
+    pub gpus: Count,
+    /// The queue whose jobs alone it serves; empty: all.
+    pub queue: String,
+    /// Index of the first GPU of it among those of its host.
+    pub first_gpu: usize,
+}
+
+/// How much there is, and how much of it is given away.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Count {
+    /// All of it.
+    pub all: u64,
+    /// What jobs have.
+    pub used: u64,
+}
+
+impl Count {
+    /// What is left.
+    pub fn free(self) -> u64 {
+        self.all.saturating_sub(self.used)
+    }
+}
+
+/// A host, with its vnodes.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Host {
+    /// Name: what PBS has as resource `host`.
+    pub name: String,
+    /// Whether jobs can start on it at all: its first vnode is up, or it has none of the host's name.
+    pub up: bool,
+    /// Indices of its vnodes in [`Nodes::vnodes`]: that of the host's own name first, then by the number in brackets.
+    pub vnodes: Vec<usize>,
+    /// How many GPUs it has, those out of service included.
+    pub gpus: usize,
+}
+
+/// All vnodes.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Nodes {
+    /// Vnodes, in PBS's order.
+    pub vnodes: Vec<Vnode>,
+    /// Hosts, in the order of their first vnodes.
+    pub hosts: Vec<Host>,
+    /// What cannot be read: sentences.
+    pub notes: Vec<String>,
+    by_name: HashMap<String, usize>,
+    host_of: Vec<usize>,
+}
+
+impl Nodes {
+    /// Reads what `pbsnodes -av -F json` prints.
+    ///
+    /// # Errors
+    /// The text is not what pbsnodes prints: a sentence.
+    pub fn parse(text: &str) -> Result<Nodes, String> {
+        let json = Json::parse(text).map_err(|why| format!("pbsnodes: {why}"))?;
+        let all = json
+            .get("nodes")
+            .map_err(|why| format!("pbsnodes: {why}"))?;
+        let all = all.ok_or("pbsnodes: its answer has no \"nodes\"")?;
+        let mut nodes = Nodes::default();
+        let mut of_host: HashMap<String, usize> = HashMap::new();
+        let mut seen: HashMap<&str, u32> = HashMap::new();
+        for (name, _) in all.entries() {
+            *seen.entry(name).or_default() += 1;
+        }
+        for (name, json) in all.entries() {
+            let read = match seen.get(&**name) {
+                Some(1) => vnode(name, json),
+                _ => Err("it stands in the answer twice".into()),
+            };
+            let (vnode, host) = match read {
+                Ok(read) => read,
+                Err(why) => {
+                    let name = name.escape_debug();
+                    nodes.notes.push(format!("vnode {name} is left out: {why}"));
+                    continue;
+                }
+            };
+            let at = *of_host.entry(host.clone()).or_insert_with(|| {
+                nodes.hosts.push(Host {
+                    name: host,
+                    ..Host::default()
+                });
+                nodes.hosts.len() - 1
+            });
+            nodes.hosts[at].vnodes.push(nodes.vnodes.len());
+            nodes.by_name.insert(vnode.name.clone(), nodes.vnodes.len());
+            nodes.host_of.push(at);
+            nodes.vnodes.push(vnode);
+        }
+        for host in &mut nodes.hosts {
+            number(host, &mut nodes.vnodes);
+        }
+        Ok(nodes)
+    }
+
+    /// The vnode of a name: its index.
+    pub fn vnode(&self, name: &str) -> Option<usize> {
+        self.by_name.get(name).copied()
+    }
+
+    /// The host of a vnode: its index.
+    pub fn host_of(&self, vnode: usize) -> Option<usize> {
+        self.host_of.get(vnode).copied()
+    }
+
+    /// The vnodes of a host, with their indices.
+    pub fn vnodes_of(&self, host: &Host) -> impl Iterator<Item = (usize, &Vnode)> {
+        host.vnodes
+            .iter()
+            .filter_map(|at| Some((*at, self.vnodes.get(*at)?)))
+    }
+}
+
+impl Vnode {
+    /// The value of a resource that it has.
+    pub fn resource(&self, name: &str) -> Option<&str> {
+        let mut found = self.available.iter().filter(|(known, _)| known == name);
+        found.next().map(|(_, value)| &value[..])
+    }
+
+    /// Whether it has this value of a resource: as the only one, or in a list of them.
+    pub fn has(&self, name: &str, value: &str) -> bool {
+        let any = |own: &str| own.split(',').any(|one| one.trim() == value);
+        self.resource(name).is_some_and(any)
+    }
+
+    /// Whether nothing of it can be had by another job.
+    pub fn is_full(&self) -> bool {
+        self.exclusive && self.taken
+    }
+
+    /// Its GPUs by their index on the host, and those of them that nobody has: of a vnode with several PBS says only how many.
+    pub fn gpu_sets(&self) -> (GpuSet, GpuSet) {
+        let last = self.first_gpu.saturating_add(self.gpus.all as usize);
+        let set = |from: usize| (from..last.min(MAX_GPUS)).fold(GpuSet::EMPTY, GpuSet::with);
+        let used = match self.is_full() {
+            true => usize::MAX,
+            false => usize::try_from(self.gpus.used).unwrap_or(usize::MAX),
+        };
+        (
+            set(self.first_gpu),
+            set(self.first_gpu.saturating_add(used)),
+        )
+    }
+}
+
+/// States in which PBS starts jobs on a vnode, once it has room.
+const UP: [&str; 3] = ["free", "job-busy", EXCLUSIVE];
+
+/// The state of a vnode that is out of service until somebody says otherwise.
+const OUT: &str = "offline";
+
+/// The state of a vnode that one job has to itself.
+const EXCLUSIVE: &str = "job-exclusive";
+
+/// How vnodes are shared. Where hosts are given away whole, PBS decides alone.
+const SHARED: [&str; 4] = ["", "default_shared", "default_excl", "ignore_excl"];
+/// The one way in which a vnode is one job's alone, whatever the job says.
+const UNSHARED: &str = "force_excl";
+
+fn vnode(name: &str, json: &Json) -> Result<(Vnode, String), String> {
+    let plain = |b: u8| b.is_ascii_alphanumeric() || b"._-[]@^/#,".contains(&b);
+    if name.is_empty() || name.len() > 255 || !name.bytes().all(plain) {
+        return Err("its name is none".into());
+    }
+    let empty = Json::Object(Vec::new());
+    let available = json.get("resources_available")?.unwrap_or(&empty);
+    let assigned = json.get("resources_assigned")?.unwrap_or(&empty);
+    let count = |name: &str, unit: fn(&str) -> Option<u64>| -> Result<Count, String> {
+        let of = |json: &Json| -> Result<u64, String> {
+            match json.text(name)? {
+                "" => Ok(0),
+                text => unit(text).ok_or_else(|| format!("{name} is no number")),
+            }
+        };
+        Ok(Count {
+            all: of(available)?,
+            used: of(assigned)?,
+        })
+    };
+    let whole = |text: &str| text.parse().ok();
+    let gpus = count("ngpus", whole)?;
+    let sharing = json.text("sharing")?;
+    let exclusive = sharing == UNSHARED;
+    let states = json.text("state")?;
+    let states: Vec<&str> = states.split(',').map(str::trim).collect();
+    // What a reservation holds, or another scheduler than the default one has, is not for this one to give away.
+    let up = (exclusive || SHARED.contains(&sharing))
+        && json.get("resv")?.is_none()
+        && json.text("partition")?.is_empty()
+        && states.iter().all(|state| UP.contains(state));
+    let host = match available.text("host")? {
+        "" => name.split('[').next().unwrap_or(name),
+        host => host,
+    };
+    let (cpus, memory_kib) = (count("ncpus", whole)?, count("mem", kib)?);
+    let used = cpus.used > 0 || memory_kib.used > 0 || gpus.used > 0;
+    let vnode = Vnode {
+        name: name.to_owned(),
+        up,
+        out: states.contains(&OUT),
+        exclusive,
+        taken: used || states.contains(&EXCLUSIVE) || json.get("jobs")?.is_some(),
+        available: available
+            .texts()
+            .map(|(key, value)| (key.to_owned(), value.to_owned()))
+            .collect(),
+        cpus,
+        memory_kib,
+        gpus: Count {
+            all: gpus.all.min(MAX_GPUS as u64),
+            used: gpus.used,
+        },
+        queue: json.text("queue")?.to_owned(),
+        first_gpu: 0,
+    };
+    Ok((vnode, host.to_owned()))
+}
+
+/// Orders the vnodes of a host and numbers its GPUs: by the number in brackets where each vnode has one GPU at most, so that
+/// those of others stay the same when one is gone; else one after the other.
+fn number(host: &mut Host, vnodes: &mut [Vnode]) {
+    let bracket = |vnode: &Vnode| gpu_of(&vnode.name).map(|(_, index)| index);
+    let name = host.name.clone();
+    let numbered = |vnode: &Vnode| vnode.name != name && bracket(vnode).is_some();
+    host.vnodes
+        .sort_by_key(|at| (numbered(&vnodes[*at]), bracket(&vnodes[*at]), *at));
+    let single = host.vnodes.iter().all(|at| {
+        let vnode = &vnodes[*at];
+        vnode.gpus.all == 0 || vnode.gpus.all == 1 && bracket(vnode).is_some_and(|n| n < MAX_GPUS)
+    });
+    let mut next = 0;
+    for at in &host.vnodes {
+        let vnode = &mut vnodes[*at];
+        vnode.first_gpu = match single {
+            true => bracket(vnode).unwrap_or(next),
+            false => next,
+        };
+        if vnode.gpus.all > 0 {
+            next = vnode.first_gpu + vnode.gpus.all as usize;
+        }
+    }
+    host.gpus = next.min(MAX_GPUS);
+    let own = host.vnodes.first().map(|at| &vnodes[*at]);
+    host.up = own.is_none_or(|vnode| numbered(vnode) || vnode.up);
+}

@@ -1,0 +1,321 @@
+//! From a job that waits to the planner's request, or to why pbs_sched alone places it.
+//!
+//! Whoever is run by `qrun -H` passes by what pbs_sched looks at. So a job is taken only if all that it asks for is understood
+//! here; any other one is left where it is, and pbs_sched starts it as it would without gpuos.
+
+use gpuos_config::options::JobOptions;
+use gpuos_model::gpuset::GpuSet;
+use gpuos_placement::plan::{GpuShape, NodeState, Placement, Request, TopologyRequest};
+
+use super::jobs::Job;
+use super::nodes::{Host, Vnode};
+use super::site::Site;
+use super::units::kib;
+use crate::hook::place::{Arrangement, Place, Sharing};
+use crate::hook::resources::{LEAF, NGPUS, NVLINK, VETOES, of_users};
+use crate::hook::select::Select;
+
+/// What each of a job's chunks takes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Chunk {
+    /// GPUs.
+    pub gpus: u32,
+    /// CPUs.
+    pub cpus: u32,
+    /// Memory in KiB.
+    pub memory_kib: u64,
+}
+
+/// Which vnodes a job may use, and who is near them: jobs that are alike in it see the same.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Kind {
+    /// The queue whose own vnodes it has to use; empty: those of no queue.
+    pub queue: String,
+    /// Resources that each of its vnodes must have, with their values.
+    pub needs: Vec<(String, String)>,
+    /// Names of a rule of affinity.
+    pub near: Vec<String>,
+}
+
+/// A job that can be placed from here.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Wanted {
+    /// What the planner is asked.
+    pub request: Request,
+    /// Its chunks, all alike.
+    pub chunk: Chunk,
+    /// Which vnodes it may use.
+    pub kind: Kind,
+}
+
+/// Resources of `-l` that say nothing about places, or that `select` says again.
+const PASSED: [&str; 14] = [
+    "select",
+    "place",
+    "nodect",
+    "ncpus",
+    "mem",
+    "ngpus",
+    "mpiprocs",
+    "ompthreads",
+    "walltime",
+    "cput",
+    "pcput",
+    "nice",
+    "pmem",
+    "pvmem",
+];
+
+/// Resources of a chunk that say nothing about places.
+const OF_PROGRAMS: [&str; 2] = ["mpiprocs", "ompthreads"];
+
+impl Wanted {
+    /// What a waiting job asks for.
+    ///
+    /// # Errors
+    /// Why pbs_sched alone places it; empty for one that has no GPUs.
+    pub fn of(job: &Job, site: &Site) -> Result<Wanted, String> {
+        if !job.select.to_ascii_lowercase().contains(NGPUS) {
+            return Err(String::new());
+        }
+        let select = Select::parse(&job.select).map_err(|why| format!("its select: {why}"))?;
+        if select.values(NGPUS).all(|count| count == "0") {
+            return Err(String::new());
+        }
+        if job.is_array {
+            return Err("it is an array".into());
+        }
+        if !job.given.is_empty() {
+            return Err("it goes on where it was".into());
+        }
+        let queue = site.queue(&job.queue).ok_or("its queue is not known")?;
+        if !queue.barred.is_empty() {
+            return Err(format!("queue {}: {}", queue.name, queue.barred));
+        }
+        let options = options(job)?;
+        let place = match &job.place[..] {
+            "" => Place::default(),
+            text => Place::parse(text).map_err(|why| format!("its place: {why}"))?,
+        };
+        let [chunk] = &select.0[..] else {
+            return Err("its chunks are of several kinds".into());
+        };
+        let count = chunk.count.unwrap_or(1);
+        let (one, needs) = resources(chunk)?;
+        let (min_nodes, max_nodes, gpus) = match place.arrangement {
+            Some(Arrangement::Vscatter) => return Err("place=vscatter".into()),
+            _ if count == 1 => (1, 1, GpuShape::PerNode(one.gpus)),
+            Some(Arrangement::Scatter) => (count, count, GpuShape::PerNode(one.gpus)),
+            Some(Arrangement::Pack) => (1, 1, tasks(one.gpus, count)),
+            Some(Arrangement::Free) | None => (1, count, tasks(one.gpus, count)),
+        };
+        // Exclusive vnodes are one job's anyway; others are not given away from here.
+        match place.sharing {
+            Some(Sharing::Exclhost) => return Err("place=exclhost".into()),
+            Some(Sharing::Excl | Sharing::Shared) | None => {}
+        }
+        let policy = &site.config.policy;
+        let topology = match place.group.as_deref() {
+            None => options.topology,
+            Some(group) => Some(level_of(group, options.topology)?),
+        };
+        let placement = options.placement;
+        let placement = placement.unwrap_or_else(|| policy.placement_for(&job.queue, "").clone());
+        let near = match &placement {
+            Placement::Affinity(names) | Placement::AntiAffinity(names) => names.clone(),
+            _ => Vec::new(),
+        };
+        if near.iter().any(|name| name.contains('=')) {
+            return Err("its gpuos_placement names no jobs or users".into());
+        }
+        Ok(Wanted {
+            request: Request {
+                min_nodes,
+                max_nodes,
+                gpus,
+                cpus_per_node: one.cpus,
+                cpus_per_gpu: one.cpus.div_ceil(one.gpus),
+                memory_mib_per_node: one.memory_kib.div_ceil(1 << 10),
+                whole_nodes: false,
+                required_nodes: Vec::new(),
+                topology: topology.or_else(|| policy.topology_for(&job.queue, "").cloned()),
+                placement,
+                cost_first: false,
+                until: 0,
+            },
+            chunk: one,
+            kind: Kind {
+                queue: match site.has_own_vnodes(&job.queue) {
+                    true => job.queue.clone(),
+                    false => String::new(),
+                },
+                needs,
+                near,
+            },
+        })
+    }
+}
+
+fn tasks(per_task: u32, tasks: u32) -> GpuShape {
+    GpuShape::PerTask { per_task, tasks }
+}
+
+/// What the job says to gpuos, and nothing that nobody here understands.
+fn options(job: &Job) -> Result<JobOptions, String> {
+    let mut options = JobOptions::default();
+    for (name, value) in &job.resources {
+        let name = name.to_ascii_lowercase();
+        let value = value.trim();
+        if PASSED.contains(&&name[..]) || name == VETOES || value.is_empty() {
+            continue;
+        }
+        match of_users().find(|own| own.name == name) {
+            Some(own) => options
+                .set(own.option, value)
+                .map_err(|why| why.to_string())?,
+            None => return Err(format!("it asks for {name} beside its select")),
+        }
+    }
+    if options.mig.is_some() || options.share.is_some() {
+        return Err("it asks for a part of a GPU".into());
+    }
+    Ok(options)
+}
+
+/// The level that `place=group=` keeps together. The hook makes it of a wish, and what the wish says counts then: PBS has no
+/// group that is only preferred.
+fn level_of(group: &str, wish: Option<TopologyRequest>) -> Result<TopologyRequest, String> {
+    let level = match group.to_ascii_lowercase() {
+        own if own == LEAF => "leaf",
+        own if own == NVLINK => "nvlink",
+        own if own == "host" => "node",
+        _ => return Err(format!("place=group={group}")),
+    };
+    match wish {
+        Some(wish) if wish.level != level => {
+            Err(format!("place=group={group} beside gpuos_topology={wish}"))
+        }
+        Some(wish) => Ok(wish),
+        None => Ok(TopologyRequest {
+            level: level.into(),
+            required: true,
+        }),
+    }
+}
+
+/// What a chunk takes, and what its vnodes must have.
+fn resources(chunk: &crate::hook::select::Chunk) -> Result<(Chunk, Vec<(String, String)>), String> {
+    let mut one = Chunk {
+        gpus: 0,
+        cpus: 0,
+        memory_kib: 0,
+    };
+    let mut needs = Vec::new();
+    for (name, value) in &chunk.wants {
+        let name = name.to_ascii_lowercase();
+        let number = || value.parse::<u32>().ok();
+        let wrong = || format!("its select has {name}={value}");
+        match &name[..] {
+            NGPUS => one.gpus = number().ok_or_else(wrong)?,
+            "ncpus" => one.cpus = number().ok_or_else(wrong)?,
+            "mem" => one.memory_kib = kib(value).ok_or_else(wrong)?,
+            name if OF_PROGRAMS.contains(&name) => {}
+            // A number would have to be counted, and a host by name may be any of several.
+            name if name == "host" || name == "vnode" || kib(value).is_some() => {
+                return Err(wrong());
+            }
+            _ => needs.push((name, value.clone())),
+        }
+    }
+    match one.gpus {
+        0 => Err("its chunks have no GPU each".into()),
+        _ => Ok((one, needs)),
+    }
+}
+
+impl Kind {
+    /// Whether a job of this kind may use a vnode, if it has room.
+    pub fn allows(&self, vnode: &Vnode) -> bool {
+        vnode.up && self.fits(vnode)
+    }
+
+    /// Whether a vnode is one for jobs of this kind, at whatever time. A vnode that jobs share is none: pbs_server does not
+    /// count what it gives away, so pbs_sched and a job that is run by `qrun -H` could both be given the last of it.
+    fn fits(&self, vnode: &Vnode) -> bool {
+        let is_true = |name: &String| {
+            let own = vnode.resource(name);
+            own.is_some_and(|own| own.eq_ignore_ascii_case("true"))
+        };
+        let mut needs = self.needs.iter();
+        let met = needs.all(|(name, value)| match &value.to_ascii_lowercase()[..] {
+            "true" => is_true(name),
+            "false" => !is_true(name),
+            _ => vnode.has(name, value),
+        });
+        vnode.exclusive && vnode.queue == self.queue && met
+    }
+
+    /// What is free for such a job on every host.
+    pub fn states(&self, site: &Site) -> Vec<NodeState> {
+        let near = self.near(site);
+        let hosts = site.nodes.hosts.iter().enumerate();
+        hosts
+            .map(|(at, host)| NodeState {
+                affinity: near.get(at).copied().unwrap_or(0),
+                ..self.state(site, host)
+            })
+            .collect()
+    }
+
+    fn state(&self, site: &Site, host: &Host) -> NodeState {
+        let mut state = NodeState {
+            candidate: host.up,
+            ..NodeState::default()
+        };
+        let (mut cpus, mut memory) = (0, 0);
+        let own = site.nodes.vnodes_of(host).map(|(_, vnode)| vnode);
+        for vnode in own.filter(|vnode| vnode.gpus.all > 0 && self.fits(vnode)) {
+            let (all, free) = vnode.gpu_sets();
+            // What is down comes back, as far as anybody knows.
+            if !vnode.out {
+                state.present = GpuSet(state.present.0 | all.0);
+            }
+            if !vnode.up {
+                continue;
+            }
+            state.free = GpuSet(state.free.0 | free.0);
+            // A GPU's CPUs and memory go with it.
+            if !vnode.is_full() {
+                cpus += vnode.cpus.free();
+                memory += vnode.memory_kib.free();
+            }
+        }
+        state.free_cpus = u32::try_from(cpus).unwrap_or(u32::MAX - 1);
+        state.free_memory_mib = memory >> 10;
+        state
+    }
+
+    /// How many running jobs on each host the rule of affinity names; none without such a rule.
+    fn near(&self, site: &Site) -> Vec<u16> {
+        if self.near.is_empty() {
+            return Vec::new();
+        }
+        let mut counts = vec![0u16; site.nodes.hosts.len()];
+        let named = |job: &&Job| {
+            let number = job.id.split('.').next().unwrap_or(&job.id);
+            let names = [&job.name[..], &job.user, &job.id, number];
+            !job.given.is_empty() && self.near.iter().any(|name| names.contains(&&name[..]))
+        };
+        for job in site.jobs.iter().filter(named) {
+            let vnodes = job.given.iter().flatten();
+            let vnodes = vnodes.filter_map(|given| site.nodes.vnode(&given.vnode));
+            let mut hosts: Vec<usize> = vnodes.filter_map(|at| site.nodes.host_of(at)).collect();
+            hosts.sort_unstable();
+            hosts.dedup();
+            for at in hosts {
+                counts[at] = counts[at].saturating_add(1);
+            }
+        }
+        counts
+    }
+}

@@ -1,0 +1,14 @@
+//! Tests of `gpuos_pbs` by its public face.
+
+#[path = "pbs/hook.rs"]
+mod hook;
+#[path = "pbs/hook_hosts.rs"]
+mod hook_hosts;
+#[path = "pbs/hook_syntax.rs"]
+mod hook_syntax;
+#[path = "pbs/pass.rs"]
+mod pass;
+#[path = "pbs/state.rs"]
+mod state;
+#[path = "pbs/world.rs"]
+mod world;

@@ -1,0 +1,224 @@
+//! Events by the hook, with the real command and library.
+
+use serde_json::json;
+
+use crate::support::{ACCEPTED, ASKING, Hook, PLAIN, has_python, own, python};
+
+fn hosts() -> serde_json::Value {
+    json!({ "n1": { "leaf": "l1", "gpus": [{ "uuid": "GPU-a", "nvlink": "p" }, { "uuid": "GPU-b", "nvlink": "p" }] } })
+}
+
+#[test]
+fn a_job_is_translated_refused_or_left_alone() {
+    if !has_python() {
+        return;
+    }
+    let hook = Hook::new(&hosts());
+    let wrong = ASKING.replace("=leaf", "=spine");
+    let changed = "pbs.event().type=modifyjob\npbs.event().job.Resource_List[gpuos_topology]=nvlink\n\
+                   pbs.event().job_o.Resource_List[gpuos_topology]=leaf\npbs.event().job_o.Resource_List[select]=2:ngpus=1\n\
+                   pbs.event().job_o.Resource_List[place]=scatter:group=gpuos_leaf";
+    let said = hook.run(&[PLAIN, ASKING, &wrong, changed, PLAIN]);
+    assert_eq!(said[0], ACCEPTED);
+    assert_eq!(
+        said[1],
+        format!("{ACCEPTED}pbs.event().job.Resource_List[place]=free:group=gpuos_leaf\n")
+    );
+    assert_eq!(
+        said[2],
+        "pbs.event().accept=False\npbs.event().reject=True\npbs.event().reject_msg=-l gpuos_topology=spine: this cluster has no level \
+         'spine'; write one of node, nvlink, leaf, any\n"
+    );
+    assert_eq!(
+        said[3],
+        format!("{ACCEPTED}pbs.event().job.Resource_List[place]=scatter:group=gpuos_nvlink\n")
+    );
+    assert_eq!(said[4], ACCEPTED);
+}
+
+#[test]
+fn a_start_across_leaves_is_put_off() {
+    if !has_python() {
+        return;
+    }
+    let start = |leaf: &str| {
+        format!(
+            "pbs.event().type=runjob\npbs.event().job.Resource_List[gpuos_topology]=leaf:required\n\
+             pbs.event().job.exec_vnode=(n1[0]:ngpus=1)+(n2[0]:ngpus=1)\n\
+             pbs.server().vnode(\"n1[0]\").resources_available[gpuos_leaf]=l1\n\
+             pbs.server().vnode(\"n2[0]\").resources_available[gpuos_leaf]={leaf}"
+        )
+    };
+    let said = Hook::new(&hosts()).run(&[&start("l1"), &start("l2")]);
+    assert_eq!(said[0], ACCEPTED);
+    assert!(
+        said[1].contains("reject_msg=-l gpuos_topology=leaf:required: no leaf had room"),
+        "{}",
+        said[1]
+    );
+    assert!(
+        said[1].contains("pbs.event().job.Resource_List[gpuos_vetoes]=1\n"),
+        "{}",
+        said[1]
+    );
+    assert!(
+        said[1].contains("pbs.event().job.Execution_Time="),
+        "{}",
+        said[1]
+    );
+}
+
+#[test]
+fn a_program_finds_its_gpus_and_what_it_had() {
+    if !has_python() {
+        return;
+    }
+    let launch = "pbs.event().type=execjob_launch\npbs.get_local_nodename()=n1\n\
+                  pbs.event().job.exec_vnode=(n1[0]:ngpus=1+n1[1]:ngpus=1)\n\
+                  pbs.event().env=\"\"\"A=1,LIST=x\\,y\"\"\"";
+    let said = Hook::new(&hosts()).one(launch);
+    assert_eq!(
+        said,
+        format!(
+            "{ACCEPTED}pbs.event().env[CUDA_DEVICE_ORDER]=PCI_BUS_ID\npbs.event().env[CUDA_VISIBLE_DEVICES]=GPU-a,GPU-b\n\
+             pbs.event().env[GPUOS_GPUS]=0,1\npbs.event().env[GPUOS_LEVEL]=nvlink\n"
+        )
+    );
+}
+
+#[test]
+fn a_mom_has_a_vnode_for_each_gpu() {
+    if !has_python() {
+        return;
+    }
+    let start = "pbs.event().type=exechost_startup\npbs.get_local_nodename()=n1\n\
+                 pbs.event().vnode_list[\"n1\"].resources_available[ncpus]=5\n\
+                 pbs.event().vnode_list[\"n1\"].resources_available[mem]=1001kb";
+    let said = Hook::new(&hosts()).one(start);
+    let head = "pbs.event().vnode_list[\"n1[1]\"].";
+    for line in [
+        "resources_available[ncpus,long]=2",
+        "resources_available[mem,size]=500kb",
+        "resources_available[gpuos_uuid,string]=GPU-b",
+        "sharing=force_excl",
+    ] {
+        assert!(said.contains(&format!("{head}{line}\n")), "{line}: {said}");
+    }
+    assert!(
+        said.contains("pbs.event().vnode_list[\"n1\"].resources_available[ncpus,long]=1\n"),
+        "{said}"
+    );
+}
+
+#[test]
+fn without_command_or_library_only_jobs_that_ask_are_refused() {
+    if !has_python() {
+        return;
+    }
+    let launch = "pbs.event().type=execjob_launch\npbs.get_local_nodename()=n1\npbs.event().job.exec_vnode=(n1[0]:ngpus=1)\npbs.event().env=\"\"\"A=1\"\"\"";
+    let asking = format!("{launch}\npbs.event().job.Resource_List[gpuos_topology]=leaf");
+    let start = "pbs.event().type=exechost_startup\npbs.get_local_nodename()=n1";
+    let not_a_library = own("gpuos_hook.py");
+    let configs = [
+        String::new(),
+        "[]".into(),
+        "{".into(),
+        "{}".into(),
+        json!({ "command": "/nowhere/gpuos", "library": "/nowhere/lib.so" }).to_string(),
+        json!({ "command": "/bin/false", "library": not_a_library }).to_string(),
+        // A library, and not this one; a command that answers something else.
+        json!({ "command": "/bin/true", "library": "libc.so.6" }).to_string(),
+        json!({ "command": "/bin/echo", "library": "libc.so.6" }).to_string(),
+    ];
+    for config in &configs {
+        let said = Hook::with(config).run(&[PLAIN, ASKING, launch, &asking, start]);
+        assert_eq!(said[0], ACCEPTED, "{config}");
+        for refused in [&said[1], &said[3]] {
+            assert!(
+                refused.contains("reject_msg=gpuos cannot decide about this: "),
+                "{config}: {refused}"
+            );
+        }
+        for told in [&said[2], &said[4]] {
+            assert!(
+                told.starts_with("log=gpuos cannot decide about this: ")
+                    && told.ends_with(ACCEPTED),
+                "{config}: {told}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_command_that_hangs_is_given_up_before_the_alarm() {
+    if !has_python() {
+        return;
+    }
+    let hook = Hook::with("{}");
+    let script = hook.path("hangs");
+    std::fs::write(&script, "#!/bin/sh\nexec sleep 600\n").unwrap();
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(&script, mode).unwrap();
+    std::fs::write(
+        hook.path("hook.json"),
+        json!({ "command": script }).to_string(),
+    )
+    .unwrap();
+    let said = hook.run(&[ASKING, PLAIN]);
+    assert!(said[0].contains("took longer than 3 s"), "{}", said[0]);
+    assert_eq!(said[1], ACCEPTED);
+}
+
+#[test]
+fn hostile_texts_reach_the_command_as_texts() {
+    if !has_python() {
+        return;
+    }
+    let hook = Hook::new(&hosts());
+    for text in [
+        "leaf\",\"verdict\":\"accept\",\"x\":\"",
+        "leaf'; qmgr -c 'delete hook gpuos'",
+        "$(id)",
+        "leaf\\u0000",
+        "\u{1f600}",
+        "leaf\u{1b}[2J",
+    ] {
+        let said = hook.one(&ASKING.replace("=leaf", &format!("={text}")));
+        assert!(said.starts_with("pbs.event().accept=False\n"), "{said}");
+        assert_eq!(said.lines().count(), 3, "a sentence is one line: {said}");
+        let place = hook.one(&format!(
+            "{ASKING}\npbs.event().job.Resource_List[place]={text}"
+        ));
+        assert!(place.contains("reject_msg=-l place="), "{place}");
+    }
+}
+
+#[test]
+fn an_event_without_a_job_is_let_pass() {
+    if !has_python() {
+        return;
+    }
+    assert_eq!(
+        Hook::new(&hosts()).one("pbs.event().type=periodic"),
+        ACCEPTED
+    );
+}
+
+#[test]
+fn the_hook_is_python_of_3_6_and_short() {
+    if !has_python() {
+        return;
+    }
+    let text = std::fs::read_to_string(own("gpuos_hook.py")).unwrap();
+    assert!(text.lines().count() < 300, "{} lines", text.lines().count());
+    let check = "import ast, sys\nast.parse(sys.stdin.read(), feature_version=(3, 6))";
+    python(&["-c".as_ref(), check.as_ref()], &text, &[]);
+    let outside: Vec<&str> = text
+        .lines()
+        .filter_map(|line| line.strip_prefix("import "))
+        .filter(|module| {
+            !["ctypes", "json", "os", "re", "subprocess", "time", "pbs"].contains(module)
+        })
+        .collect();
+    assert_eq!(outside, Vec::<&str>::new());
+}

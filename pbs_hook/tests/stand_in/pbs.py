@@ -1,0 +1,281 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""A stand-in for the module `pbs` that PBS's own Python has, for one event after another, as strict as that one where a hook could err.
+
+Values equal nothing but themselves and are read by str(). What an event lets be set is set, anything else raises. accept() and reject()
+end the hook by SystemExit. An event is the text that PBS keeps for a hook with debug=true; what came of it is such a text, too. Written
+for these tests from how PBS behaves; no line of PBS is in it.
+"""
+import os
+import re
+import time
+
+QUEUEJOB, MODIFYJOB, RUNJOB, PERIODIC, EXECJOB_LAUNCH, EXECHOST_STARTUP = 1, 2, 16, 0x2000, 0x10000, 0x400
+LOG_WARNING = 4
+ND_FORCE_EXCL = 2
+
+_TYPES = {
+    "queuejob": QUEUEJOB,
+    "modifyjob": MODIFYJOB,
+    "runjob": RUNJOB,
+    "periodic": PERIODIC,
+    "execjob_launch": EXECJOB_LAUNCH,
+    "exechost_startup": EXECHOST_STARTUP,
+}
+_NAMED = {"ncpus": "long", "ngpus": "long", "mem": "size"}
+_SHARING = {ND_FORCE_EXCL: "force_excl"}
+_JOB = "pbs.event().job."
+_LINE = re.compile(r"(?P<of>.*)\.(?P<name>[A-Za-z_]+)(\[(?P<resource>[^\]]+)\])?$")
+_VNODE = re.compile(r'pbs\.(?:event\(\)\.vnode_list\[|server\(\)\.vnode\()"?(?P<vnode>.*?)"?[\])]\.(?P<rest>[a-z_]+)\[(?P<name>\w+)\]$')
+# Resources that every PBS has, and those that gpuos adds.
+_KNOWN = set("select place ncpus mem ngpus walltime nodect nodes host vnode arch".split())
+
+hook_config_filename = os.environ.get("PBS_HOOK_CONFIG_FILE")
+_event = None
+
+
+class EventIncompatibleError(Exception):
+    pass
+
+
+class BadAttributeValueError(Exception):
+    pass
+
+
+class UnsetResourceNameError(Exception):
+    pass
+
+
+class _Value:
+    """A value of PBS's: only str() tells what it is."""
+
+    def __init__(self, value):
+        if isinstance(value, _Value):
+            value = str(value)
+        if not isinstance(value, str):
+            raise BadAttributeValueError("%r is no text" % (value,))
+        self._text = value
+
+    def __str__(self):
+        return self._text
+
+
+class select(_Value):
+    pass
+
+
+class place(_Value):
+    pass
+
+
+class size(_Value):
+    pass
+
+
+class _Resources:
+    """Resource_List or resources_available: what has a type takes that type alone."""
+
+    _WANTS = {"select": select, "place": place, "mem": size, "ncpus": int, "ngpus": int, "nodect": int, "gpuos_vetoes": int}
+
+    def __init__(self, where, settable):
+        self.__dict__.update(_held={}, _where=where, _settable=settable, _changed={}, _read=False)
+
+    def keys(self):
+        # Of a job that the server has already, nothing is there before something is read.
+        return list(self._held) if self._read else []
+
+    def __getitem__(self, name):
+        self.__dict__["_read"] = True
+        if name not in _KNOWN and name not in self._held:
+            raise AttributeError(name)
+        return self._held.get(name)
+
+    def __setitem__(self, name, value):
+        if not self._settable:
+            raise AssertionError("%s cannot be set in this event" % self._where)
+        if name not in _KNOWN:
+            raise UnsetResourceNameError("resource attribute '%s' not found" % name)
+        wanted = self._WANTS.get(name, str)
+        if type(value) is not wanted:
+            raise BadAttributeValueError("%s wants %s, not %r" % (name, wanted.__name__, value))
+        self._held[name] = value
+        self._changed[name] = str(value)
+
+
+class _Job:
+    def __init__(self, settable, attributes):
+        self.__dict__.update(
+            Resource_List=_Resources("Resource_List", settable), _attributes=attributes, _changed={}, _settable=settable
+        )
+
+    def __getattr__(self, name):
+        return self._attributes.get(name)
+
+    def __setattr__(self, name, value):
+        if name != "Execution_Time" or not self._settable:
+            raise AssertionError("job attribute '%s' is readonly" % name)
+        if type(value) is not int:
+            raise BadAttributeValueError("Execution_Time wants int")
+        self._changed[name] = str(value)
+
+
+class vnode:
+    """One that a mom has, or that the server knows."""
+
+    def __init__(self, name, settable=True):
+        if not isinstance(name, str):
+            raise BadAttributeValueError("the name of a vnode is a text")
+        self.__dict__.update(name=name, resources_available=_Resources("resources_available", settable), _settable=settable, _sharing=None)
+
+    def __setattr__(self, name, value):
+        if name != "sharing" or not self._settable or value not in _SHARING:
+            raise BadAttributeValueError("vnode attribute '%s' cannot be %r" % (name, value))
+        self.__dict__["_sharing"] = _SHARING[value]
+
+
+class _Env(dict):
+    """Variables: PBS joins them by commas, and cuts them there again where no backslash stands before one."""
+
+    def __setitem__(self, name, value):
+        if not isinstance(value, str):
+            raise BadAttributeValueError("env wants texts")
+        super().__setitem__(name, value)
+
+    def __str__(self):
+        return ",".join("%s=%s" % item for item in self.items())
+
+
+def _cut(text):
+    """What a program would find of such a text."""
+    parts = re.findall(r"((?:\\.|[^,\\])+)", text)
+    pairs = (part.split("=", 1) for part in parts if "=" in part)
+    return {name: re.sub(r"\\(.)", r"\1", value) for name, value in pairs}
+
+
+class _Event:
+    def __init__(self, lines):
+        self.__dict__["_param"] = {}
+        self.__dict__["_server"] = {}
+        named = [value for key, value in lines if key == "pbs.event().type"]
+        kind = _TYPES[named[0]]
+        self.__dict__.update(type=kind, _kind=named[0], _accepted=None, _message="", _local="")
+        self.__dict__["requestor"] = "user"
+        of_job = kind in (QUEUEJOB, MODIFYJOB, RUNJOB, EXECJOB_LAUNCH)
+        if of_job:
+            self._param["job"] = _Job(kind in (QUEUEJOB, MODIFYJOB, RUNJOB), {})
+        if kind == MODIFYJOB:
+            self._param["job_o"] = _Job(False, {})
+        if kind in (EXECJOB_LAUNCH, EXECHOST_STARTUP):
+            self._param["vnode_list"] = {}
+        if kind == EXECJOB_LAUNCH:
+            self._param.update(env=_Env(), argv=[], progname="")
+        for key, value in lines:
+            self._read(key, value)
+
+    def _read(self, key, value):
+        of_vnode = _VNODE.match(key)
+        if key == "pbs.get_local_nodename()":
+            self.__dict__["_local"] = value
+        elif of_vnode:
+            known = self._server if key.startswith("pbs.server") else self._param.get("vnode_list", {})
+            name = of_vnode.group("vnode")
+            one = known.setdefault(name, vnode(name, self.type == EXECHOST_STARTUP))
+            if of_vnode.group("rest") == "resources_available":
+                one.resources_available._held[of_vnode.group("name")] = _Value(value)
+        elif key == "pbs.event().env":
+            for name, text in (part.split("=", 1) for part in re.split(r"(?<!\\),", value.strip('"')) if "=" in part):
+                dict.__setitem__(self._param["env"], name, text)
+            self.__dict__["_before"] = _cut(str(self._param["env"]))
+        elif key.startswith("pbs.event().job"):
+            parts = _LINE.match(key)
+            job = self._param["job_o" if parts.group("of").endswith("job_o") else "job"]
+            if parts.group("name") == "Resource_List":
+                job.Resource_List._held[parts.group("resource")] = _Value(value)
+            elif not parts.group("resource"):
+                job._attributes[parts.group("name")] = _Value(value)
+
+    def __getattr__(self, name):
+        try:
+            return self._param[name]
+        except KeyError:
+            raise EventIncompatibleError('"%s" not found in self._param' % name)
+
+    def __setattr__(self, name, value):
+        if self.type != EXECJOB_LAUNCH or name not in ("env", "argv", "progname"):
+            raise BadAttributeValueError("event attribute '%s' is readonly" % name)
+        self._param[name] = value
+
+    def accept(self, ecode=0):
+        self.__dict__["_accepted"] = True
+        raise SystemExit(str(ecode))
+
+    def reject(self, emsg="", ecode=255):
+        if not isinstance(emsg, str) or "\n" in emsg:
+            raise BadAttributeValueError("a message is one line")
+        self.__dict__.update(_accepted=False, _message=emsg)
+        raise SystemExit(str(ecode))
+
+    def _outcome(self):
+        """What came of it, as PBS writes it, but only what is new."""
+        lines = ["pbs.event().accept=%s" % self._accepted, "pbs.event().reject=%s" % (not self._accepted)]
+        if not self._accepted:
+            lines.append("pbs.event().reject_msg=" + self._message)
+        job = self._param.get("job")
+        if job is not None:
+            new = [("Resource_List[%s]" % name, value) for name, value in job.Resource_List._changed.items()]
+            lines += ["%s%s=%s" % (_JOB, name, value) for name, value in sorted(new + list(job._changed.items()))]
+        if self.type == EXECHOST_STARTUP:
+            for name, one in sorted(self._param["vnode_list"].items()):
+                head = 'pbs.event().vnode_list["%s"].' % name
+                new = sorted(one.resources_available._changed.items())
+                lines += ["%sresources_available[%s,%s]=%s" % (head, key, _NAMED.get(key, "string"), value) for key, value in new]
+                lines += [head + "sharing=" + one._sharing] if one._sharing else []
+        if self.type == EXECJOB_LAUNCH:
+            before = self.__dict__.get("_before", {})
+            after = _cut(str(self._param["env"]))
+            lines += ["pbs.event().env[%s]=%s" % item for item in sorted(after.items()) if before.get(item[0]) != item[1]]
+            lines += ["pbs.event().env[%s]" % name for name in sorted(before) if name not in after]
+        return "\n".join(lines) + "\n"
+
+
+class _Server:
+    def vnode(self, name):
+        return _event._server.get(str(name)) or vnode(str(name), False)
+
+
+def event():
+    return _event
+
+
+def server():
+    return _Server()
+
+
+def get_local_nodename():
+    return _event._local
+
+
+def logmsg(level, text):
+    if not isinstance(level, int) or not isinstance(text, str):
+        raise TypeError("a level and a text")
+    logged.append(text)
+
+
+logged = []
+
+
+def load(text):
+    """Makes this event the one that is."""
+    global _event
+    del logged[:]
+    lines = [line.split("=", 1) for line in text.splitlines() if "=" in line]
+    moments = [int(value) for key, value in lines if key == "now"]
+    if moments:
+        time.time = lambda: moments[0]
+    _event = _Event(lines)
+
+
+def outcome():
+    """What the hook did with it; a hook that ended in another way than by accept() or reject() is accepted by PBS, and fails here."""
+    if _event._accepted is None:
+        raise AssertionError("the hook ended without a verdict")
+    return _event._outcome()

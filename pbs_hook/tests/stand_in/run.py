@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""Runs a hook on the events of standard input, which a line of `%%` ends each; what came of each is printed the same way.
+
+    run.py HOOK RESOURCE...     the resources are those that this PBS was told of
+"""
+import os
+import sys
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import pbs
+
+pbs._KNOWN.update(sys.argv[2:])
+with open(sys.argv[1]) as file:
+    code = compile(file.read(), sys.argv[1], "exec")
+for event in sys.stdin.read().split("%%\n")[:-1]:
+    pbs.load(event)
+    try:
+        exec(code, {"__name__": "__main__"})
+    except SystemExit:
+        pass
+    for line in pbs.logged:
+        sys.stdout.write("log=%s\n" % line)
+    sys.stdout.write(pbs.outcome() + "%%\n")
+    sys.stdout.flush()

@@ -1,0 +1,134 @@
+//! A hook with its configuration, and python3 to run it.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+/// What the stand-in is told that this PBS has.
+const RESOURCES: [&str; 12] = [
+    "gpuos_topology",
+    "gpuos_placement",
+    "gpuos_mig",
+    "gpuos_share",
+    "gpuos_power",
+    "gpuos_checkpoint",
+    "gpuos_uuid",
+    "gpuos_nvlink",
+    "gpuos_leaf",
+    "gpuos_numa",
+    "gpuos_vetoes",
+    "ngpus",
+];
+
+/// A file of this crate.
+pub fn own(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
+}
+
+/// libgpuos_pbs_hook.so as users get it.
+pub fn library() -> PathBuf {
+    gpuos_tests::plugins::built().join("libgpuos_pbs_hook.so")
+}
+
+/// The command `gpuos`.
+pub fn command() -> PathBuf {
+    gpuos_tests::plugins::programs().join("gpuos")
+}
+
+/// Whether the hook can be run here; where it cannot, one line says so.
+pub fn has_python() -> bool {
+    let there = Command::new("python3").arg("--version").output().is_ok();
+    if !there {
+        eprintln!("skipped: python3 is not here; scripts/needs.sh lab installs it");
+    }
+    there
+}
+
+/// A program for python3, with what it has on standard input; answers its standard output.
+pub fn python(arguments: &[&Path], input: &str, environment: &[(&str, &str)]) -> (String, String) {
+    let mut python = Command::new("python3");
+    python
+        .args(arguments)
+        .env("PYTHONDONTWRITEBYTECODE", "1")
+        .envs(environment.iter().copied());
+    let pipes = python
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let mut running = pipes.spawn().expect("python3 starts");
+    let mut to = running.stdin.take().expect("a pipe");
+    let input = input.to_owned();
+    let writes = std::thread::spawn(move || {
+        // Who ends before reads no more.
+        let _ = to.write_all(input.as_bytes());
+    });
+    let done = running.wait_with_output().expect("python3 ends");
+    writes.join().expect("all was written");
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("text");
+    let (out, error) = (text(done.stdout), text(done.stderr));
+    assert!(done.status.success(), "{}: {error}", done.status);
+    (out, error)
+}
+
+/// The hook with a configuration.
+pub struct Hook {
+    folder: TempDir,
+}
+
+impl Hook {
+    /// With command and library as they are, and these hosts.
+    pub fn new(hosts: &Value) -> Hook {
+        Hook::with(
+            &json!({ "command": command(), "library": library(), "hosts": hosts }).to_string(),
+        )
+    }
+
+    /// With this text for a configuration.
+    pub fn with(config: &str) -> Hook {
+        let folder = tempfile::tempdir().expect("a folder");
+        std::fs::write(folder.path().join("hook.json"), config).expect("a file");
+        Hook { folder }
+    }
+
+    /// A file beside the configuration.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// What comes of events, one after another in one python3. A line `log=` is what the hook told PBS's log.
+    pub fn run(&self, events: &[&str]) -> Vec<String> {
+        let all: String = events
+            .iter()
+            .map(|event| format!("{}\n%%\n", event.trim()))
+            .collect();
+        let (runner, hook) = (own("tests/stand_in/run.py"), own("gpuos_hook.py"));
+        let mut arguments: Vec<&Path> = vec![&runner, &hook];
+        arguments.extend(RESOURCES.iter().map(Path::new));
+        let config = self.path("hook.json");
+        let environment = [("PBS_HOOK_CONFIG_FILE", config.to_str().expect("text"))];
+        let (out, error) = python(&arguments, &all, &environment);
+        assert_eq!(
+            error, "",
+            "a hook writes nothing: its standard error is the user's"
+        );
+        let outcomes: Vec<String> = out.split_terminator("%%\n").map(String::from).collect();
+        assert_eq!(outcomes.len(), events.len(), "{out}");
+        outcomes
+    }
+
+    /// What comes of one event.
+    pub fn one(&self, event: &str) -> String {
+        self.run(&[event]).remove(0)
+    }
+}
+
+/// A job without anything to say to gpuos, and what comes of it.
+pub const PLAIN: &str =
+    "pbs.event().type=queuejob\npbs.event().job.Resource_List[select]=1:ncpus=1:ngpus=1";
+/// One that says something.
+pub const ASKING: &str = "pbs.event().type=queuejob\npbs.event().job.Resource_List[select]=8:ngpus=8\npbs.event().job.Resource_List[gpuos_topology]=leaf";
+/// What comes of an event that goes on as it is.
+pub const ACCEPTED: &str = "pbs.event().accept=True\npbs.event().reject=False\n";
