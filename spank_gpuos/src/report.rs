@@ -27,8 +27,8 @@ use crate::messages;
 const SOCKET: &str = "/run/gpuos/gpuosd.sock";
 
 /// How long a step waits for its GPUs to be set: gpuosd needs a moment for it, and one that hangs is to hold
-/// up nobody.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// up nobody. What plays gpuosd in tests may need longer on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(if cfg!(test) { 15 } else { 2 });
 
 /// How long a step waits for its slices: what held them before it may have to be killed. slurmd drains the node where a
 /// step has not ended within its UnkillableStepTimeout, 60 s unless slurm.conf says otherwise, after a scancel, and this

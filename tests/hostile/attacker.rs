@@ -48,23 +48,29 @@ fn wait_for_the_end() {
 
 fn connect(socket: &str) -> UnixStream {
     let stream = UnixStream::connect(socket).expect("gpuosd listens");
-    let limit = Some(Duration::from_secs(10));
+    // A busy machine is no attack.
+    let limit = Some(Duration::from_secs(60));
     stream.set_read_timeout(limit).expect("a limit");
     stream.set_write_timeout(limit).expect("a limit");
     stream
 }
 
-/// Sends what comes on standard input, and says what is answered: so many lines, or until the other side has been still for 2 s, or
-/// for 5 s: a daemon that paces its answers is not waited for.
+/// Sends what comes on standard input, and says what is answered: so many lines, which may take half a minute on a busy machine. Where
+/// any number is wanted, until the other side has been still for 2 s, or for 5 s: a daemon that paces its answers is not waited for.
 fn talk(socket: &str, answers: &str) {
     let mut stream = connect(socket);
     let mut text = Vec::new();
     let _ = std::io::stdin().read_to_end(&mut text);
     // A daemon that closes before it has read all has its reasons.
     let _ = stream.write_all(&text);
-    let _ = stream.set_read_timeout(Some(Duration::from_secs(2)));
     let wanted: usize = answers.parse().expect("a count");
-    let end = Instant::now() + Duration::from_secs(5);
+    let (still, most) = if wanted == usize::MAX {
+        (2, 5)
+    } else {
+        (30, 45)
+    };
+    let _ = stream.set_read_timeout(Some(Duration::from_secs(still)));
+    let end = Instant::now() + Duration::from_secs(most);
     let mut heard = Vec::new();
     let mut bytes = [0; 4096];
     while heard.iter().filter(|byte| **byte == b'\n').count() < wanted && Instant::now() < end {

@@ -30,7 +30,7 @@ pub const VICTIM: &str = "srun -N2 -n2 sh -c 'd=$GPUOS_CHECKPOINT_DIR; r=$SLURM_
 /// A program that joins, is asked, does `{trick}` in its folder, and waits for what becomes of it. `$d` is the job's folder, `$n` the number.
 const PROGRAM: &str = "d=$GPUOS_CHECKPOINT_DIR; : >$d/ranks/0.1.7; while [ ! -e $d/request ]; do sleep 0.1; done; read n w <$d/request; \
     cd $d/$n/files/rank-0-of-1; echo mine >f; {trick}; touch $d/$n/ready.0; i=0; \
-    while [ $i -lt 100 ] && [ ! -e $d/failed ] && [ ! -e $d/commit ]; do sleep 0.1; i=$((i+1)); done; \
+    while [ $i -lt {tenths} ] && [ ! -e $d/failed ] && [ ! -e $d/commit ]; do sleep 0.1; i=$((i+1)); done; \
     echo \"end=$(cat $d/failed $d/commit 2>/dev/null | head -1)\"; {after}; echo after=over; sleep 60";
 
 /// The attempts.
@@ -97,7 +97,10 @@ fn tried_as(
             std::os::unix::fs::chown(path, Some(ALICE.uid), Some(ALICE.uid)).expect("given away");
         }
         let pid = stage.cluster.lab.mover_pid(NODE);
+        // Not for long where it may be told nothing.
+        let tenths = ["100", "2000"][usize::from(!told.is_empty())];
         let script = PROGRAM
+            .replace("{tenths}", tenths)
             .replace("{trick}", &trick)
             .replace("{after}", &after);
         let mut command = stage.command(MALLORY, "sbatch");

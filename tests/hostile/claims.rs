@@ -163,7 +163,10 @@ pub fn all() -> Vec<Attempt> {
         "GPUs of others by Slurm's variables, to be watched",
         quiet,
         |stage| {
-            let step = STEP.replace("{ask}", "--gpuos-watch=on");
+            // It has to run when it is looked at.
+            let step = STEP
+                .replace("{ask}", "--gpuos-watch=on")
+                .replace("sleep 60", "sleep 3600");
             let command = claims(stage, "sbatch");
             let options = ["-w", "n3", "--requeue", "--gpuos-watch=on"];
             let job = stage.sbatch_with(command, &options, &(EXPORTS.to_owned() + &step));

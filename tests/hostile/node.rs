@@ -202,7 +202,7 @@ fn on_gpu(stage: &Stage, mut part: std::process::Child, group: Option<Group>) ->
         &["run", &gpu, "--pid", &part.id().to_string()],
     );
     Box::new(move |stage| {
-        let ended = stage.try_until_soon(|| part.try_wait().ok().flatten());
+        let ended = stage.try_until(|| part.try_wait().ok().flatten());
         slices::nvml(&stage.cluster, "n1", &["stop", &part.id().to_string()]);
         let _ = part.kill();
         let _ = part.wait();

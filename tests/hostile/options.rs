@@ -396,7 +396,7 @@ fn requests(all: &mut Vec<Attempt>) {
                 "sleep 1200",
             );
             let mut asked = stage.command(ALICE, "sbatch");
-            asked.arg("-t1");
+            asked.arg("-t5");
             let other = stage.sbatch_with(asked, &["-w", "n3", "--gres=gpu:1"], "echo end=1");
             judge(move |stage| {
                 greedy?;

@@ -325,7 +325,9 @@ fn others(all: &mut Vec<Attempt>) {
                             .find(|line| line.contains(&format!("\"job\":{job},")));
                         line.unwrap_or_default().to_owned()
                     })?;
-                    let mut told = text.lines().filter(|line| line.starts_with('{'));
+                    // The last one may not be there to its end.
+                    let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+                    let mut told = whole.lines().filter(|line| line.starts_with('{'));
                     told.try_for_each(|line| names_nobody(stage, line))
                 })
             },

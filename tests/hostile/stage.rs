@@ -6,7 +6,6 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpListener;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -17,7 +16,7 @@ use gpuos_core::health::ExtraPart;
 use gpuos_core::wire::{Reply, Request, Status};
 use gpuos_host::socket::{Client, NAME};
 use gpuos_lab::{Cgroup, Suite};
-use gpuos_tests::{Cluster, MPS_CONTROL, plugins, program, slices};
+use gpuos_tests::{Cluster, MPS_CONTROL, plugins, port, program, slices};
 
 use super::checkpoints::VICTIM;
 use crate::attacker::{MARK, ROLE, WORDS};
@@ -29,7 +28,7 @@ pub const DIVIDED: u64 = 1 << 7;
 pub const NODES: [&str; 5] = ["n1", "n2", "n3", "n4", "n5"];
 
 /// A longer wait than anything takes that happens at all.
-const LIMIT: Duration = Duration::from_secs(180);
+const LIMIT: Duration = Duration::from_secs(400);
 
 /// All that a site can switch on that does something to processes and nodes.
 const TOML: &str = "\
@@ -123,8 +122,8 @@ impl Stage {
     pub fn up(suite: &Suite) -> Option<Stage> {
         // Built before the lab is there: it may take a while.
         let programs = plugins::programs();
-        let free = TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr());
-        let metrics = free.expect("a port").to_string();
+        // Not one that an outgoing connection may get meanwhile.
+        let metrics = format!("127.0.0.1:{}", port::port());
         let mut setup = slices::pool("hostile", suite, NODES.len(), DIVIDED);
         setup.spec.cgroup = Cgroup::Auto;
         setup.spec.movers = Some(plugins::daemons().to_path_buf());
@@ -173,13 +172,13 @@ impl Stage {
             self.sbatch(ALICE, &options, script)
                 .expect("it is a job like any other")
         };
-        let sleep = "sleep 1200";
+        let sleep = "sleep 7200";
         self.victims = Victims {
             plain: ask(&["-w", "n1", one], sleep),
             capped: ask(&["-w", "n1", one, "--gpuos-power=300W"], sleep),
             slices: ask(&["-w", "n1", "--gpuos-mig=3g.40gb"], sleep),
             mps: ask(&["-w", "n2", one, "--gpuos-mps=on"], sleep),
-            wide: ask(&["-N2", "-w", "n[2-3]", one], "srun sleep 1200"),
+            wide: ask(&["-N2", "-w", "n[2-3]", one], "srun sleep 7200"),
             logged: ask(&["-w", "n4", one], sleep),
             saved: ask(
                 &["-N2", "-w", "n[4-5]", "--gpuos-checkpoint=1s,l2=partner"],
@@ -196,13 +195,23 @@ impl Stage {
         // The heartbeat between its nodes begins once gpuosd has asked Slurm for the job.
         let folder = self.runtime("n2").join(format!("mps/{}", self.victims.mps));
         self.until("the victim's MPS", || folder.exists().then_some(()));
+        // What is compared later has to be there: a step may go on before gpuosd has come to it.
+        self.until("the victim's power cap", || {
+            let shown = slices::nvml(&self.cluster, "n1", &["show"]);
+            shown.contains("limit 300 W").then_some(())
+        });
+        let (pid, begun) = (folder.join("pipe/pid"), Instant::now());
+        self.until("the victim's MPS daemon, or none comes", || {
+            let text = fs::read_to_string(&pid).unwrap_or_default();
+            (text.ends_with('\n') || begun.elapsed() > Duration::from_secs(60)).then_some(())
+        });
     }
 
     /// Starts jobs of the first attacker with a slice each, which job_submit/gpuos gives them.
     pub fn start_sliced(&mut self) {
         let options = ["-J", "sliced", "-w", "n1", "--gpuos-mig=1g.10gb"];
         let ask = || {
-            self.sbatch(MALLORY, &options, "sleep 1200")
+            self.sbatch(MALLORY, &options, "sleep 7200")
                 .expect("a job like any other")
         };
         self.sliced = vec![ask(), ask()];
@@ -264,23 +273,12 @@ impl Stage {
         }
     }
 
-    /// The same for what comes within seconds, so that what does not come costs no more.
-    pub fn try_until_soon<T>(&self, mut done: impl FnMut() -> Option<T>) -> Option<T> {
-        for _ in 0..150 {
-            if let Some(value) = done() {
-                return Some(value);
-            }
-            std::thread::sleep(Duration::from_millis(100));
-        }
-        None
-    }
-
     /// A command of Slurm's by a user.
     pub fn command(&self, user: User, name: &str) -> Command {
         let mut command = self.cluster.lab.command("setpriv").expect("the lab is up");
         let [uid, gid] = ["reuid", "regid"].map(|what| format!("--{what}={}", user.uid));
         command.args([&uid, &gid, "--clear-groups", "--"]);
-        command.args(["timeout", "-k", "5", "60", name]);
+        command.args(["timeout", "-k", "5", "240", name]);
         command.env("ATTACKER", self.path("bin/attacker"));
         command.current_dir(self.path("work")).stdin(Stdio::null());
         command
@@ -407,9 +405,15 @@ impl Stage {
         }
     }
 
+    /// The same of one that may still wait to start.
+    pub fn come_to_run(&self, job: u32) -> Result<(), String> {
+        self.try_until(|| (self.is_touched(job) || self.run_on(&[job]).is_ok()).then_some(()));
+        self.run_on(&[job])
+    }
+
     /// Root's question to the gpuosd of a node.
     pub fn ask(&self, node: &str, request: &Request) -> Result<Reply, String> {
-        let client = Client::connect(&self.socket(node), Duration::from_secs(30));
+        let client = Client::connect(&self.socket(node), LIMIT);
         let mut client = client.map_err(|e| format!("{node}: {e}"))?;
         client.ask(request).map_err(|e| format!("{node}: {e}"))
     }

@@ -72,7 +72,8 @@ impl World {
 /// Whether Slurm lets a node have jobs. One that is idle or in use is well.
 fn state(stage: &Stage, node: &str) -> String {
     let text = stage.cluster.run("sinfo", &["-h", "-n", node, "-o", "%T"]);
-    match text.trim() {
+    // With a minus backfill has plans for it.
+    match text.trim().trim_end_matches('-') {
         "idle" | "mixed" | "allocated" | "completing" | "planned" => "in service".to_owned(),
         other => other.to_owned(),
     }

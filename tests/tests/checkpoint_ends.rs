@@ -1,12 +1,10 @@
 //! Jobs that Slurm will end, on a real Slurm: they save themselves in time, are requeued, and go on.
 
-use std::time::{Duration, Instant};
-
 use gpuos_lab::Suite;
 use gpuos_tests::cluster::LIMIT;
 use gpuos_tests::{Cluster, Setup, per_suite, plugins};
 
-use crate::checkpoint::{counter, logs, said, until};
+use crate::checkpoint::{counter, had_saved, logs, said, until};
 
 per_suite!(jobs_go_on_after_their_limit_and_after_preemption);
 
@@ -19,7 +17,7 @@ fn jobs_go_on_after_their_limit_and_after_preemption(suite: &Suite) {
         "PreemptType=preempt/partition_prio".into(),
         "PreemptMode=REQUEUE".into(),
         "PartitionName=high Nodes=ALL PriorityTier=10 MaxTime=INFINITE State=UP".into(),
-        "PartitionName=low Nodes=ALL PriorityTier=1 GraceTime=60 Default=YES MaxTime=INFINITE State=UP"
+        "PartitionName=low Nodes=ALL PriorityTier=1 GraceTime=900 Default=YES MaxTime=INFINITE State=UP"
             .into(),
         "PartitionName=short Nodes=ALL PriorityTier=1 GraceTime=5 State=UP".into(),
         "PartitionName=none Nodes=ALL PriorityTier=1 State=UP".into(),
@@ -44,16 +42,10 @@ fn jobs_go_on_after_their_limit_and_after_preemption(suite: &Suite) {
             "sleep 5",
         )
         .expect("submits");
-    let begun = Instant::now();
+    // Long before their grace is over.
     until(&cluster, "the preempting job has the nodes", || {
         is(&cluster, high, "RUNNING").or(is(&cluster, high, "COMPLETED"))
     });
-    let waited = begun.elapsed();
-    assert!(
-        waited < Duration::from_secs(45),
-        "it waited {waited:?} for a grace of 60 s\n{}",
-        logs(&cluster)
-    );
     for (job, rank) in ranks {
         goes_on(&cluster, job, rank);
     }
@@ -177,7 +169,7 @@ fn suspected(cluster: &Cluster) {
         said(cluster, job, 0, "saved").pop()
     });
     assert_eq!(number, 1, "for nothing else than the suspicion");
-    assert!(is(cluster, job, "RUNNING").is_some());
+    until(cluster, "it runs on", || is(cluster, job, "RUNNING"));
     let told = format!("job {job} is asked to save: GPU {gpu} is degraded");
     until(cluster, "the audit log", || {
         let text = health(cluster, &node, &["--audit=50"]);
@@ -284,16 +276,14 @@ fn goes_on(cluster: &Cluster, job: u32, rank: u32) {
         let next = saved.iter().find(|(of, _)| *of > number).copied()?;
         Some((saved, next))
     });
-    // Of the last one before the requeue it may have had no time to tell.
-    let before = saved.iter().rfind(|(of, _)| *of <= number);
-    let before = *before.expect("it had saved in its first run");
     assert!(
-        before == (number, count) || (before.0 + 1 == number && before.1 < count),
+        had_saved(&saved, (number, count)),
         "rank {rank} of job {job} went on from {number} at {count}: {saved:?}\n{}",
         logs(cluster)
     );
     assert!(next.1 > count, "{saved:?}");
-    assert!(is(cluster, job, "RUNNING").is_some());
+    // It may have come to its limit once more.
+    until(cluster, "it runs", || is(cluster, job, "RUNNING"));
 }
 
 fn is(cluster: &Cluster, job: u32, state: &str) -> Option<()> {

@@ -4,7 +4,7 @@ use gpuos_lab::Suite;
 use gpuos_tests::suites::left_to_soak;
 use gpuos_tests::{Cluster, Setup, per_suite, plugins};
 
-use crate::checkpoint::{committed, counter, output, until};
+use crate::checkpoint::{committed, counter, had_saved, output, until};
 
 per_suite!(each_task_of_an_array_and_the_first_component_have_checkpoints);
 
@@ -121,16 +121,15 @@ fn goes_on(cluster: &Cluster, job: u32) {
             .find_map(|line| line.strip_prefix("restored checkpoint "));
         line.map(str::to_string)
     });
-    let saved = output(cluster, job);
-    assert!(
-        saved.contains(&format!("saved {restored}\n")),
-        "{restored}\n{saved}"
-    );
-    let number: u32 = restored
-        .split(' ')
-        .next()
-        .and_then(|word| word.parse().ok())
-        .expect("a number");
+    let read = |line: &str| -> Option<(u32, u32)> {
+        let (number, count) = line.split_once(" at ")?;
+        Some((number.parse().ok()?, count.parse().ok()?))
+    };
+    let (number, count) = read(&restored).expect("a number and a count");
+    let text = output(cluster, job);
+    let saved = text.lines().filter_map(|line| line.strip_prefix("saved "));
+    let saved: Vec<(u32, u32)> = saved.filter_map(read).collect();
+    assert!(had_saved(&saved, (number, count)), "{restored}\n{text}");
     until(cluster, "another checkpoint", || {
         newest(cluster, job).filter(|newest| *newest > number + 1)
     });

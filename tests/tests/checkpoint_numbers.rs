@@ -7,7 +7,9 @@ use gpuos_lab::Suite;
 use gpuos_tests::suites::left_to_soak;
 use gpuos_tests::{Cluster, Setup, per_suite, plugins};
 
-use crate::checkpoint::{counter, drained, logs, lose, movers, output, said, starts_soon, until};
+use crate::checkpoint::{
+    counter, drained, had_saved, logs, lose, movers, output, said, starts_soon, until,
+};
 use crate::checkpoint_outside::{go_on, newest, publish};
 
 per_suite!(
@@ -190,7 +192,7 @@ fn a_job_goes_on_with_fewer_nodes_from_what_was_drained(suite: &Suite) {
     for (rank, (number, count)) in (0..).zip(&from) {
         assert!(*number >= newest, "{newest} was drained: {from:?}");
         let saved = said(&cluster, job, rank, "saved");
-        assert!(saved.contains(&(*number, *count)), "{saved:?}, {from:?}");
+        assert!(had_saved(&saved, (*number, *count)), "{saved:?}, {from:?}");
     }
     crate::checkpoint_outside::newest(&cluster, &["n4"], job, newest + 2);
     cluster.cancel(&[job]);

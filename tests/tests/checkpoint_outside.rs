@@ -6,7 +6,9 @@ use gpuos_lab::Suite;
 use gpuos_tests::cluster::LIMIT;
 use gpuos_tests::{Cluster, per_suite, plugins};
 
-use crate::checkpoint::{committed, count, logs, movers, requeue, said, starts_soon, until};
+use crate::checkpoint::{
+    committed, count, had_saved, logs, movers, requeue, said, starts_soon, until,
+};
 
 per_suite!(a_job_goes_on_from_what_nodes_hold_that_it_does_not_have);
 
@@ -53,7 +55,7 @@ pub(crate) fn go_on(cluster: &Cluster, job: u32, times: usize, least: u32) -> u3
         assert!(*number >= least, "{least} was committed: {from:?}");
         let saved = said(cluster, job, rank, "saved");
         assert!(
-            saved.contains(&(*number, *count)),
+            had_saved(&saved, (*number, *count)),
             "rank {rank}: {saved:?}, {from:?}\n{}",
             logs(cluster)
         );
@@ -71,7 +73,11 @@ fn a_job_goes_on_from_what_nodes_hold_that_it_does_not_have(suite: &Suite) {
     publish(&cluster, &OLD, job);
     away(&cluster, job, &OLD, &NEW);
     let first = go_on(&cluster, job, 1, before);
-    assert!(logs(&cluster).contains("gave the part of node 2"));
+    until(&cluster, "a mover tells who gave the part", || {
+        logs(&cluster)
+            .contains("gave the part of node 2")
+            .then_some(())
+    });
     let before = newest(&cluster, &NEW, job, first + 2);
     // Back to nodes that have something older, and one that has the newest is lost with all that it had.
     publish(&cluster, &NEW, job);

@@ -52,7 +52,7 @@ fn four(name: &str, suite: &Suite) -> Option<Cluster> {
 
 /// A job that notes each of its starts, and where.
 fn start(cluster: &Cluster, options: &[&str]) -> u32 {
-    let script = "echo $SLURM_JOB_ID ${SLURM_RESTART_COUNT:-0} $(date +%s%N) >> starts; sleep 900";
+    let script = "echo $SLURM_JOB_ID ${SLURM_RESTART_COUNT:-0} $(date +%s%N) >> starts; sleep 3600";
     let job = cluster.sbatch(&[&["--requeue"], options].concat(), script);
     cluster.wait(job, &["RUNNING"]);
     job
@@ -153,7 +153,7 @@ fn again(cluster: &Cluster, job: u32) {
 /// On one node a GPU fails under one task of an array, on another one falls off the bus, and on a third gpuosd is killed
 /// in the middle of a recovery; all at the same time.
 fn many_at_once(cluster: &Cluster) {
-    let script = "echo $SLURM_JOB_ID ${SLURM_RESTART_COUNT:-0} $(date +%s%N) >> starts; sleep 900";
+    let script = "echo $SLURM_JOB_ID ${SLURM_RESTART_COUNT:-0} $(date +%s%N) >> starts; sleep 3600";
     let options = ["--requeue", "--array=0-2", "--gres=gpu:1", "-w", "n1"];
     // The array's number is that of its last task, too, and of all of them in Slurm's eyes.
     let last = cluster.sbatch(&options, script);
@@ -181,9 +181,10 @@ fn many_at_once(cluster: &Cluster) {
     fault(cluster, "n1", gpu, "xid 48");
     fault(cluster, &off, off_gpu, "xid 79");
     fault(cluster, &mid, mid_gpu, "xid 48");
-    // Slurm knows that the GPU is out; what follows from it is about to be done.
+    // Slurm knows that the GPU is out; what follows from it is about to be done, or was done meanwhile.
     cluster.until("Slurm knows", || {
-        is_out(cluster, &mid, mid_gpu).then_some(())
+        let knows = is_out(cluster, &mid, mid_gpu) || started(cluster, hit, 1).is_some();
+        knows.then_some(())
     });
     let lab = &cluster.lab;
     assert!(lab.kill_gpuosd(&mid, 9).expect("ends"));
@@ -220,7 +221,7 @@ fn many_at_once(cluster: &Cluster) {
 
 /// A job that its user cancelled stays cancelled, though gpuosd saw it run and has it requeued a moment later.
 fn ended_meanwhile(cluster: &Cluster) {
-    let job = cluster.sbatch(&["--requeue"], "trap '' TERM; echo up > up; sleep 8");
+    let job = cluster.sbatch(&["--requeue"], "trap '' TERM; echo up > up; sleep 600");
     let up = cluster.lab.dir().join("work/up");
     cluster.until("the job ignores the signal", || up.exists().then_some(()));
     let id = job.to_string();

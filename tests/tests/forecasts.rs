@@ -69,18 +69,17 @@ fn kept(suite: &Suite) {
 /// Nodes and start that backfill plans for a job, which is cancelled then.
 fn forecast(cluster: &Cluster, options: &[&str]) -> (String, String) {
     let job = cluster.sbatch(&[options, &["--time=30"]].concat(), "sleep 600");
-    let nodes = planned(cluster, job);
-    let text = cluster.show(job);
-    let start = gpuos_lab::field(&text, "StartTime").unwrap_or_default();
+    let plan = planned(cluster, job);
     cluster.cancel(&[job]);
-    (nodes, start.to_string())
+    plan
 }
 
-fn planned(cluster: &Cluster, job: u32) -> String {
+fn planned(cluster: &Cluster, job: u32) -> (String, String) {
     cluster.until("backfill plans the job", || {
         let text = cluster.show(job);
-        let nodes = gpuos_lab::field(&text, "SchedNodeList").unwrap_or_default();
-        nodes.contains('n').then(|| nodes.to_string())
+        let [nodes, start] = ["SchedNodeList", "StartTime"]
+            .map(|key| gpuos_lab::field(&text, key).unwrap_or_default().to_string());
+        (nodes.contains('n') && start != "Unknown").then_some((nodes, start))
     })
 }
 

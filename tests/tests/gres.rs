@@ -83,7 +83,7 @@ fn job(cluster: &Cluster) -> String {
         srun -n1 --gres=none sh -c 'echo none=${GPUOS_SLICES-unset}'\n\
         GPUOS_SLICES=0-31 srun -n1 sh -c 'echo forged=$GPUOS_SLICES'\n\
         GPUOS_SLICES=0-31 srun -n1 --gres=none sh -c 'echo forged_none=${GPUOS_SLICES-unset}'\n\
-        echo end=1; sleep 600";
+        echo end=1; sleep 3600";
     let options = ["--gres=gpuos:4", "--export=ALL,GPUOS_SLICES=0-31"];
     let job = cluster.sbatch(&options, script);
     let text = cluster
@@ -226,7 +226,7 @@ fn a_step_opens_the_devices_of_its_slices_alone(suite: &Suite) {
     let step = opens(&cluster, "srun -n1", &all);
     let none = opens(&cluster, "srun -n1 --gres=none", &all);
     let batch = opens(&cluster, "", &all);
-    let script = format!("{step}; {batch}; {none}; echo end=1; sleep 600");
+    let script = format!("{step}; {batch}; {none}; echo end=1; sleep 3600");
     let seen = |options: &[&str]| {
         let job = cluster.sbatch(options, &script);
         let text = cluster
@@ -290,7 +290,7 @@ fn no_job_opens_an_instance_that_is_made_while_it_runs(suite: &Suite) {
     let work = cluster.lab.dir().join("work");
     let script = format!(
         "echo bits=$GPUOS_SLICES mig=$CUDA_VISIBLE_DEVICES; while ! [ -e {0}/go ]; do sleep 0.1; done; . {0}/go; \
-         echo end=1; sleep 600",
+         echo end=1; sleep 3600",
         work.display()
     );
     let mut found = Vec::new();
@@ -310,7 +310,9 @@ fn no_job_opens_an_instance_that_is_made_while_it_runs(suite: &Suite) {
     }
     let all: Vec<PathBuf> = found.iter().flat_map(|(_, caps)| caps.clone()).collect();
     assert_eq!(all.len(), 4, "{all:?}");
-    fs::write(work.join("go"), opens(&cluster, "", &all)).expect("writes");
+    // The jobs read it as soon as it is there.
+    fs::write(work.join("go.new"), opens(&cluster, "", &all)).expect("writes");
+    fs::rename(work.join("go.new"), work.join("go")).expect("it is there");
     let seen = |job: u32| {
         let text = cluster
             .lab

@@ -19,14 +19,14 @@ const NODES: [&str; 4] = ["n1", "n2", "n3", "n4"];
 /// Four nodes whose gpuosds ask slurmctld to act.
 fn four(name: &str, suite: &Suite) -> Option<Cluster> {
     let mut setup = Setup::simulated(name, suite, 4);
-    let toml = "[heartbeat]\nact = \"down\"\nhung-ms = 6000\n";
+    let toml = "[heartbeat]\nact = \"down\"\nhung-ms = 20000\n";
     setup.spec.gpuos_toml = Some(toml.into());
     setup.steered()
 }
 
 /// A job on three nodes that notes each of its starts.
 fn start(cluster: &Cluster) -> u32 {
-    let script = "echo $SLURM_JOB_ID ${SLURM_RESTART_COUNT:-0} >> starts; srun sleep 900";
+    let script = "echo $SLURM_JOB_ID ${SLURM_RESTART_COUNT:-0} >> starts; srun sleep 3600";
     let job = cluster.sbatch(&["--requeue", "-N3", "--gres=gpu:1"], script);
     cluster.wait(job, &["RUNNING"]);
     job

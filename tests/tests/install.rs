@@ -117,6 +117,11 @@ fn what_is_installed_follows_its_places_and_goes_again() {
         ));
         let started = format!("ExecStart=/{prefix}/bin/gpuos ckpt drill ");
         assert!(unit.contains(&started), "{unit}");
+        let unit = read(&format!(
+            "{prefix}/lib/systemd/system/gpuos-pbs-planner.service"
+        ));
+        let started = format!("ExecStart=/{prefix}/bin/gpuos pbs-planner ");
+        assert!(unit.contains(&started), "{unit}");
         let timer = read(&format!(
             "{prefix}/lib/systemd/system/gpuos-ckpt-drill.timer"
         ));

@@ -46,7 +46,7 @@ fn nvml(cluster: &Cluster, words: &str) {
 /// A job whose script says its process id.
 fn start(cluster: &Cluster, gpus: u32) -> (u32, u32, Vec<usize>) {
     let gres = format!("--gres=gpu:{gpus}");
-    let job = cluster.sbatch(&[&gres], "echo pid=$$; sleep 900");
+    let job = cluster.sbatch(&[&gres], "echo pid=$$; sleep 3600");
     cluster.wait(job, &["RUNNING"]);
     let text = cluster
         .lab

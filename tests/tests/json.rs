@@ -368,6 +368,13 @@ fn the_json_of_a_node_has_the_agreed_form() {
     let (code, reload) = node.gpuos(&["health", "--reload"]);
     assert_eq!(code, 0);
     agreed("reload", "gpuos.health-reload/1", &[reload]);
+    // What is told last of what was done.
+    let deadline = Instant::now() + LIMIT;
+    let heard = |line: &Value| line["event"]["job"] == 17;
+    while !node.lines("watch").iter().any(heard) {
+        assert!(Instant::now() < deadline, "{:?}", node.lines("watch"));
+        sleep(Duration::from_millis(100));
+    }
     drop(watch);
     agreed("event", "gpuos.event/1", &node.lines("watch"));
     let discover = |gpus: Option<&str>| {

@@ -1,6 +1,7 @@
 //! What jobs ask of their GPUs while they run, from the command line to the GPU, in real Slurm clusters: power
 //! caps and clocks, MPS, the watch for hangs.
 
+use std::cell::Cell;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -89,8 +90,12 @@ fn caps_last_as_long_as_their_job(suite: &Suite) {
         "{0}/bin/gpuos-nvml --state {0}/nvml/$SLURMD_NODENAME/state show | grep -c 'limit 300 W' > first; sleep 2",
         cluster.lab.dir().display()
     );
-    let job = cluster.sbatch(&["--gres=gpu:2", "--gpuos-power=300W", "-w", "n1"], &show);
-    cluster.wait(job, &["COMPLETED"]);
+    cluster.answered(|| {
+        all_as_before(&cluster);
+        let job = cluster.sbatch(&["--gres=gpu:2", "--gpuos-power=300W", "-w", "n1"], &show);
+        cluster.wait(job, &["COMPLETED"]);
+        cluster.lab.job_output(job)
+    });
     let first = fs::read_to_string(cluster.lab.dir().join("work/first")).unwrap_or_default();
     assert_eq!(first.trim(), "2");
     all_as_before(&cluster);
@@ -245,9 +250,15 @@ fn mps_lasts_as_long_as_its_job(suite: &Suite) {
     let asks = ["--gres=gpu:2", "-n2", "-w", "n1", "--gpuos-mps=50%"];
 
     // Without the program the job is told, and runs.
-    let without = cluster.sbatch(&asks, "echo here $CUDA_MPS_PIPE_DIRECTORY");
-    cluster.wait(without, &["COMPLETED"]);
-    let told = work(&format!("{without}.out"));
+    let ended = |script: &str| {
+        let job = cluster.sbatch(&asks, script);
+        cluster.wait(job, &["COMPLETED"]);
+        job
+    };
+    let told = cluster.answered(|| {
+        let job = ended("echo here $CUDA_MPS_PIPE_DIRECTORY");
+        cluster.lab.job_output(job)
+    });
     assert!(
         told.lines().any(|line| line == "here") && told.contains("MPS is not there: the program"),
         "{told}"
@@ -260,9 +271,12 @@ fn mps_lasts_as_long_as_its_job(suite: &Suite) {
         cat $CUDA_MPS_PIPE_DIRECTORY/gpus > mps.gpus\n\
         srun sh -c 'echo $CUDA_MPS_ACTIVE_THREAD_PERCENTAGE $(cat $CUDA_MPS_PIPE_DIRECTORY/pid)' > mps.tasks\n\
         srun --gpuos-mps=on -n1 sh -c 'echo share=$CUDA_MPS_ACTIVE_THREAD_PERCENTAGE' > mps.on";
-    let job = cluster.sbatch(&asks, script);
-    cluster.wait(job, &["COMPLETED"]);
-    let out = work(&format!("{job}.out"));
+    let last = Cell::new(0);
+    let out = cluster.answered(|| {
+        last.set(ended(script));
+        cluster.lab.job_output(last.get())
+    });
+    let job = last.get();
     let seen = work("mps.script");
     let words: Vec<&str> = seen.split_whitespace().collect();
     let [pipe, log, "50"] = words[..] else {

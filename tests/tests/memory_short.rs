@@ -36,17 +36,14 @@ fn a_node_that_is_short_requeues_the_job_of_the_lowest_rank(suite: &Suite) {
     setup.spec.cgroup = Cgroup::Auto;
     let Some(cluster) = lab(setup) else { return };
     configure(&cluster, "", SHARES);
-    cluster.run("scontrol", &["reconfigure"]);
+    cluster.lab.reconfigure().expect("reconfigures");
     let args = ["--gres=gpu:1", "--mem=100", "--gpuos-mem=256M"];
     // 192 MiB of the host are more than the account gets of a node.
-    let said = cluster.until("sbatch refuses it", || {
+    cluster.until("sbatch refuses it", || {
         let told = cluster.submit_held(&[&args[..], &["--account=small"]].concat());
-        told.err()
+        let says = |why: &String| why.contains("account small get 100 MiB of a node together");
+        told.err().filter(says)
     });
-    assert!(
-        said.contains("account small get 100 MiB of a node together"),
-        "{said}"
-    );
     if !cluster.lab.has_cgroup() {
         return;
     }
@@ -73,7 +70,8 @@ fn a_node_that_is_short_requeues_the_job_of_the_lowest_rank(suite: &Suite) {
     configure(&cluster, "pressure-begins = 2\npressure-ends = 1\n", "");
     cluster.until("the requeue", || {
         let shown = cluster.show(low);
-        shown.contains("Restarts=1").then_some(())
+        // It may have been so once more since.
+        (!shown.contains("Restarts=0")).then_some(())
     });
     // Jobs that may need its memory come here last.
     cluster.until("slurmctld is told", || {

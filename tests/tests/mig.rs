@@ -360,7 +360,7 @@ fn churn(cluster: &Cluster, rounds: usize, each: usize) {
         *counts.entry("requeued".into()).or_default() += requeued.len();
         for &(job, code) in &jobs {
             let state = cluster.until("the job is over", || {
-                let state = cluster.lab.job_state(job).expect("a state");
+                let state = cluster.lab.job_state(job).ok()?;
                 // Slurm holds a requeued job back for a while.
                 if state == "PENDING" {
                     let id = format!("JobId={job}");

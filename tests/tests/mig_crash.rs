@@ -253,7 +253,7 @@ impl Scene {
         Some(Scene {
             // A srun that asks a slurmctld which has just started would ask again a minute later only.
             script: format!(
-                "{seen} batch; for n in 1 2 3 4 5 6; do srun -I5 -n1 {seen} step && break; done; echo end=1"
+                "{seen} batch; for n in $(seq 24); do srun -I5 -n1 {seen} step && break; done; echo end=1"
             ),
             cluster,
             neighbour,

@@ -31,7 +31,7 @@ struct Running(Vec<(u32, Gpus)>);
 impl Running {
     /// A job over both nodes whose step runs as long as it does.
     fn start(&mut self, cluster: &Cluster) {
-        let script = "srun sh -c 'echo step=$SLURM_NODEID; sleep 600'";
+        let script = "srun sh -c 'echo step=$SLURM_NODEID; sleep 3600'";
         let job = cluster.sbatch(&["-N2", "--gres=gpu:1", "--ntasks-per-node=1"], script);
         cluster.wait(job, &["RUNNING"]);
         cluster
@@ -61,8 +61,10 @@ impl Running {
         given.sort();
         given.dedup();
         assert_eq!(given.len(), count, "a GPU is given twice after {after}");
-        let used: u32 = cluster.used().values().map(|used| used.gpus).sum();
-        assert_eq!(used as usize, count, "after {after}");
+        cluster.until(&format!("the nodes count {count} after {after}"), || {
+            let used: u32 = cluster.used().values().map(|used| used.gpus).sum();
+            (used as usize == count).then_some(())
+        });
     }
 }
 
@@ -81,6 +83,8 @@ fn change(cluster: &mut Cluster, jobs: &mut Running, select: Select) {
     if let Err(e) = cluster.lab.restart() {
         panic!("{after}: {e}");
     }
+    // Before that stock Slurm gives jobs no GPUs.
+    cluster.registered();
     jobs.check(cluster, &after);
     jobs.start(cluster);
     let (job, _) = jobs.0.last().expect("a job");
@@ -149,7 +153,7 @@ fn step_manager(suite: &Suite) {
     lab.set_slurm_conf("SlurmctldParameters", Some("enable_stepmgr"))
         .expect("edits");
     lab.restart().expect("restarts");
-    let script = "srun -N2 sh -c 'echo step=$SLURM_NODEID gpus=$CUDA_VISIBLE_DEVICES'; echo end=$?; sleep 600";
+    let script = "srun -N2 sh -c 'echo step=$SLURM_NODEID gpus=$CUDA_VISIBLE_DEVICES'; echo end=$?; sleep 3600";
     let options = ["-N2", "--gres=gpu:2", "--ntasks-per-node=1", "--stepmgr"];
     let job = cluster.sbatch(&options, script);
     cluster.wait(job, &["RUNNING"]);

@@ -252,7 +252,7 @@ fn steps(cluster: &Cluster) {
     // Waits for so many GPUs with the cap, and tells how many have it then.
     let lab = cluster.lab.dir().display();
     let capped = format!(
-        "for i in $(seq 60); do n=$({lab}/bin/gpuos-nvml --state {lab}/nvml/$SLURMD_NODENAME/state show | grep -c 'limit 200 W'); \
+        "for i in $(seq 600); do n=$({lab}/bin/gpuos-nvml --state {lab}/nvml/$SLURMD_NODENAME/state show | grep -c 'limit 200 W'); \
          [ $n = $1 ] && break; sleep 0.2; done; echo $2=$n"
     );
     let capped = cluster.script("capped", &capped);
@@ -267,13 +267,15 @@ fn steps(cluster: &Cluster) {
         let out = format!("--output={}/%A.out", work.display());
         let sbatch = ["sbatch", "--parsable", &out];
         let all = [variables, &sbatch, flags, &[&script]].concat();
-        let out = cluster.output("env", &all).expect("sbatch runs");
-        let job = String::from_utf8_lossy(&out.stdout)
-            .trim()
-            .parse()
-            .expect("a job");
-        cluster.wait(job, &["COMPLETED"]);
-        cluster.lab.job_output(job)
+        cluster.answered(|| {
+            let out = cluster.output("env", &all).expect("sbatch runs");
+            let job = String::from_utf8_lossy(&out.stdout)
+                .trim()
+                .parse()
+                .expect("a job");
+            cluster.wait(job, &["COMPLETED"]);
+            cluster.lab.job_output(job)
+        })
     };
     let text = told(
         &[GPU, "--gpuos-power=100W"],

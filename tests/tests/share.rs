@@ -125,7 +125,7 @@ fn gpus_are_shared_as_asked(suite: &Suite) {
     // The batch script and its steps find the same GPU, and a step without GRES none.
     let env = "echo $CUDA_VISIBLE_DEVICES $SLURM_SHARDS_ON_NODE";
     let script = format!(
-        "{env} > env.batch; srun sh -c '{env}' > env.step; srun --gres=none sh -c '{env}' > env.none; sleep 600"
+        "{env} > env.batch; srun sh -c '{env}' > env.step; srun --gres=none sh -c '{env}' > env.none; sleep 3600"
     );
     let first = cluster.sbatch(&["--gpuos-share=timeslice"], &script);
     cluster.wait(first, &["RUNNING"]);
@@ -171,7 +171,7 @@ fn gpus_are_shared_as_asked(suite: &Suite) {
         .values()
         .fold(0, |all, (whole, parts)| all | whole | parts);
     assert_eq!(taken, 0xfe, "{have:?}");
-    let waits = cluster.sbatch(&["--gres=gpu:1"], "sleep 600");
+    let waits = cluster.sbatch(&["--gres=gpu:1"], "sleep 3600");
     holders(&cluster, gpu as u8, &[first, more[0], more[1]]);
     // With the last of its shares gone a GPU is whole again.
     for job in [next, last] {
@@ -184,7 +184,7 @@ fn gpus_are_shared_as_asked(suite: &Suite) {
     // Slurm 22.05 alone would give the GPU as a whole once the first of several that share it has gone.
     cluster.run("scancel", &[&more[0].to_string()]);
     cluster.wait(more[0], &["CANCELLED"]);
-    let late = cluster.sbatch(&["--gres=gpu:1"], "sleep 600");
+    let late = cluster.sbatch(&["--gres=gpu:1"], "sleep 3600");
     let why = cluster.until("it was looked for a GPU", || {
         let show = cluster.show(late);
         let reason = field(&show, "Reason")?.to_owned();
@@ -261,7 +261,7 @@ fn come_and_go(cluster: &Cluster) {
             _ => format!("--gpuos-share=timeslice:{}", 1 + any(4)),
         };
         let time = format!("sleep 0.{}", 1 + any(9));
-        all.push(cluster.sbatch(&[&ask, "-t", "1"], &time));
+        all.push(cluster.sbatch(&[&ask, "-t", "10"], &time));
         given(cluster);
     }
     cluster.until("all have run", || {
@@ -292,7 +292,7 @@ fn under_mps(cluster: &Cluster, shared: u64, beside: u32) {
                 $CUDA_VISIBLE_DEVICES $(cat $CUDA_MPS_PIPE_DIRECTORY/pid) $(cat $CUDA_MPS_PIPE_DIRECTORY/gpus)";
     let start = |name: &str| {
         let script = format!(
-            "{says} > {name}.batch; srun sh -c '{says}' > {name}.step; touch {name}.done; sleep 600"
+            "{says} > {name}.batch; srun sh -c '{says}' > {name}.step; touch {name}.done; sleep 3600"
         );
         let job = cluster.sbatch(&["--gpuos-share=mps:25%"], &script);
         cluster.wait(job, &["RUNNING"]);

@@ -193,7 +193,7 @@ fn slices_without_a_placement(cluster: &Cluster) {
         *found.expect("each slice has one")
     };
     cluster.cancel(&[at(0), at(2), at(4)]);
-    let half = ask(cluster, "windowless", "--gpuos-mig=3g.40gb --time=1");
+    let half = ask(cluster, "windowless", "--gpuos-mig=3g.40gb --time=10");
     waits(cluster, half);
     let plan = planned(cluster, "3g.40gb");
     let free = json!([{ "gpu": 7, "slices": [0, 2, 4, 7] }]);
@@ -241,7 +241,7 @@ fn media(cluster: &Cluster) {
     waits(cluster, second);
     cluster.save(first);
     cluster.restart_slurmctld();
-    let plain = start(cluster, "plain", "--gpuos-mig=1g.10gb --time=1");
+    let plain = start(cluster, "plain", "--gpuos-mig=1g.10gb --time=10");
     waits(cluster, second);
     assert_ne!(on_one(cluster, plain), on_one(cluster, first));
     cluster.cancel(&[first]);

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use gpuos_lab::{LabSpec, Suite};
 use gpuos_placement::record::{self, Tally};
+use gpuos_tests::cluster::LIMIT;
 use gpuos_tests::{Cluster, Setup, per_suite};
 
 per_suite!(whole_memory, forms, cores_with_threads, whole_sockets);
@@ -20,6 +21,8 @@ per_suite!(whole_memory, forms, cores_with_threads, whole_sockets);
 const NODES: usize = 16;
 /// Jobs of one form in one state, as an array.
 const JOBS: usize = 4;
+/// None of the jobs of a cell that has not begun by then may ever do.
+const WHILE: Duration = Duration::from_millis(2500);
 
 /// A cluster of `pairs-8` nodes: 8 GPUs, 2 sockets with 32 cores each, 512 GiB.
 fn cloud(name: &str, suite: &Suite, nodes: usize, conf: &[&str]) -> Option<Cluster> {
@@ -78,8 +81,13 @@ fn running(cluster: &Cluster, job: u32) -> usize {
     text.map_or(0, |text| text.lines().count())
 }
 
-/// Submits an array of a form and waits until all of it runs, or none of it has begun to for a while; how many run.
-fn array(cluster: &Cluster, jobs: usize, form: &[&str]) -> Option<(u32, usize)> {
+/// Submits an array of a form and waits until all of it runs, or none of it has begun to for so long; how many run.
+fn array(
+    cluster: &Cluster,
+    jobs: usize,
+    form: &[&str],
+    patience: Duration,
+) -> Option<(u32, usize)> {
     let tasks = format!("--array=1-{jobs}");
     let options = [&[tasks.as_str()], form].concat();
     let job = match cluster.try_sbatch(&options, "sleep 600") {
@@ -95,7 +103,7 @@ fn array(cluster: &Cluster, jobs: usize, form: &[&str]) -> Option<(u32, usize)> 
         if now > seen {
             (seen, since) = (now, Instant::now());
         }
-        if seen == jobs || since.elapsed() > Duration::from_millis(2500) {
+        if seen == jobs || since.elapsed() > patience {
             return Some((job, seen));
         }
         sleep(Duration::from_millis(30));
@@ -157,7 +165,7 @@ fn whole_memory(suite: &Suite) {
         &["--gres=gpu:1", "--mem=1000"],
     ] {
         let before = tally(&cluster);
-        let (job, run) = array(&cluster, jobs, form).expect("submits");
+        let (job, run) = array(&cluster, jobs, form, LIMIT).expect("submits");
         let seen = tally(&cluster).since(&before);
         eprintln!("{form:?}: {run} of {jobs} run; {seen:?}");
         assert_eq!(run, jobs);
@@ -356,7 +364,7 @@ fn table(cluster: &Cluster, forms: &[&[&str]], site: &str) {
         (state.make)(cluster);
         for form in chosen {
             let before = tally(cluster);
-            let Some((job, count)) = array(cluster, JOBS, form) else {
+            let Some((job, count)) = array(cluster, JOBS, form, WHILE) else {
                 continue;
             };
             let seen = tally(cluster).since(&before);

@@ -122,7 +122,8 @@ fn foreseen_after(cluster: &Cluster, job: u32, holder: u32) {
 }
 
 fn they_change_sides(suite: &Suite) {
-    let Some(mut cluster) = cluster("sides", suite, [3, HOUR], 0) else {
+    // A job waits long enough to be seen on a busy machine.
+    let Some(mut cluster) = cluster("sides", suite, [20, HOUR], 0) else {
         return;
     };
     // At the start all MIG-switchable ones are whole: a job with slices waits its time for one.
@@ -138,7 +139,7 @@ fn they_change_sides(suite: &Suite) {
     );
     let seconds = |letter| time(&cluster, moved, letter).expect("a time");
     assert!(
-        seconds("%S") >= seconds("%V") + 3,
+        seconds("%S") >= seconds("%V") + 20,
         "{}",
         cluster.show(moved)
     );
@@ -159,7 +160,11 @@ fn they_change_sides(suite: &Suite) {
         "{cut:x} {slices:x}"
     );
     cluster.cancel(&[again]);
-    change(&cluster, "switch-hold = \"3600s\"", "switch-hold = \"0s\"");
+    change(
+        &cluster,
+        "switch-after = \"20s\"\nswitch-hold = \"3600s\"",
+        "switch-after = \"3s\"\nswitch-hold = \"0s\"",
+    );
     cluster.wait(all, &["RUNNING"]);
     assert_eq!(held(&cluster, all), (WHOLE, 0));
     // Slices of a GPU that somebody has whole come back when he ends.
@@ -194,7 +199,7 @@ fn both_kinds(cluster: &Cluster) {
     // Who takes the whole node has all of both.
     let node = start(cluster, "node", "--exclusive --time=60");
     assert_eq!(held(cluster, node), (WHOLE, 0xff_ffff));
-    let one = ask(cluster, "one", "--gres=gpu:1 --time=1");
+    let one = ask(cluster, "one", "--gres=gpu:1 --time=10");
     foreseen_after(cluster, one, node);
     cluster.cancel(&[node]);
     cluster.wait(one, &["RUNNING"]);

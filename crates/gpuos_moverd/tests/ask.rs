@@ -46,8 +46,8 @@ fn what_a_program_asks_for_is_made_and_asking_all_the_time_makes_no_more() {
     let folder = mover.step(1, uid, "1h").unwrap();
     let (rank, told) = Rank::join(&folder, uid, 1);
     assert_eq!(told, "new");
-    ask(&folder, 0);
     let begun = std::time::Instant::now();
+    ask(&folder, 0);
     let (first, outcome) = rank.checkpoint(b"one");
     assert_eq!((first, outcome), (1, Ok(())));
     // Two more asks at once are one, and it waits for its time.

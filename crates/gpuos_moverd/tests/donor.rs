@@ -32,7 +32,8 @@ use gpuos_workload::{Holder, WorkloadManager};
 use rustix::process::{getegid, geteuid};
 use tempfile::TempDir;
 
-use crate::one::{listens, port};
+use crate::one::listens;
+use crate::port::port;
 
 const OLD: &str = "n1";
 const NEW: &str = "n4";

@@ -190,7 +190,7 @@ fn who_has_ended_is_known_of_those_that_lock_their_file() {
     // A child that another test starts just now has our files, with their locks, until it runs its program.
     let becomes = |number: usize| {
         let start = std::time::Instant::now();
-        while folder.gone(&joins).len() < number && start.elapsed() < Duration::from_secs(20) {
+        while folder.gone(&joins).len() < number && start.elapsed() < Duration::from_secs(60) {
             thread::sleep(Duration::from_millis(5));
         }
         folder.gone(&joins)

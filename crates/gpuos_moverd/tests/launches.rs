@@ -123,10 +123,13 @@ fn a_step_has_the_nodes_that_the_workload_manager_names_and_no_others() {
             "{start}"
         );
     }
-    assert_eq!(base.mover.shown(7).start, 1);
+    base.mover
+        .until_shown(7, "the first start", |shown| shown.start == 1);
     // Of a step that is gone nothing is begun, and the one that is there goes on.
     assert!(refused(10, 2).contains("knows no step 7.10"));
-    assert_ne!(base.mover.shown(7).phase, CheckpointPhase::Left);
+    base.mover.until_shown(7, "it goes on", |shown| {
+        shown.start == 1 && shown.phase != CheckpointPhase::Left
+    });
 }
 
 #[test]

@@ -4,6 +4,8 @@
 mod checkpoints;
 mod numbers;
 mod one;
+#[path = "../../../tests/src/port.rs"]
+mod port;
 mod support;
 
 mod ask;

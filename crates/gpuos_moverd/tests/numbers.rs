@@ -33,7 +33,8 @@ use rustix::process::{getegid, geteuid};
 use tempfile::TempDir;
 
 use crate::donor::Plain;
-use crate::one::{asked, line, listens, port, until};
+use crate::one::{asked, line, listens, until};
+use crate::port::port;
 
 /// A node with its store and its folders of jobs.
 struct Node {

@@ -2,10 +2,8 @@
 //! memory, and a program that is played by the test.
 
 use std::fs;
-use std::net::TcpListener;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -35,7 +33,7 @@ use gpuos_workload::recorded::{Recorded, Table};
 use rustix::process::{getegid, geteuid};
 
 /// A longer wait than anything takes.
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(180);
 
 pub const NODE: &str = "n1";
 
@@ -197,17 +195,6 @@ pub fn until<T>(what: &str, mut done: impl FnMut() -> Option<T>) -> T {
         assert!(Instant::now() < end, "waited in vain: {what}");
         std::thread::sleep(Duration::from_millis(20));
     }
-}
-
-/// A port on which nobody listens, below those that the kernel gives to who names none, and no two tests of this program the same.
-pub fn port() -> u16 {
-    static NEXT: AtomicU16 = AtomicU16::new(0);
-    let first = (std::process::id() % 1000) as u16 * 10;
-    until("a free port", || {
-        let nth = first + NEXT.fetch_add(1, Ordering::Relaxed);
-        let port = 21_000 + nth % 10_000;
-        TcpListener::bind(("127.0.0.1", port)).ok().map(|_| port)
-    })
 }
 
 /// The mover of a node takes connections. A child that another test starts just now has the port as well, until it runs its program.

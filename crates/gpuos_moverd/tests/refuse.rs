@@ -156,8 +156,10 @@ fn what_a_rank_refuses_is_marked_and_the_one_before_is_taken_and_at_last_none() 
             )),
         "{told}"
     );
-    let marked: Vec<u32> = marks(&mover.shown(1)).iter().map(|(of, _)| *of).collect();
-    assert_eq!(marked, [first, second]);
+    mover.until_shown(1, "both are marked", |shown| {
+        let marked = marks(shown).into_iter().map(|(of, _)| of);
+        marked.eq([first, second])
+    });
 }
 
 #[test]

@@ -164,7 +164,7 @@ impl Drop for Mounted {
         let begun = Instant::now();
         let unmounted = || Command::new("umount").arg(&self.0).status();
         while unmounted().is_ok_and(|status| !status.success())
-            && begun.elapsed() < Duration::from_secs(20)
+            && begun.elapsed() < Duration::from_secs(60)
         {
             sleep(Duration::from_millis(20));
         }

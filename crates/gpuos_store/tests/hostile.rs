@@ -182,7 +182,7 @@ fn what_is_mounted_is_refused_and_not_asked() {
         thread::scope(|scope| {
             let place = &place;
             scope.spawn(move || told.send(refused(place)));
-            let said = hears.recv_timeout(Duration::from_secs(20));
+            let said = hears.recv_timeout(Duration::from_secs(60));
             // With its program gone the file system answers all who wait with an error, so that the test ends in any case.
             drop((mounted, program));
             let said = said.expect("the file system was asked");

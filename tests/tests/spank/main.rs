@@ -14,7 +14,7 @@ use lab::{carried, no_node_is_drained, queue, up, with};
 use object::{Object, ObjectSymbol};
 use rank_file::rank_file;
 
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(240);
 
 fn plugin(name: &str) -> PathBuf {
     let dir = plugins::built();

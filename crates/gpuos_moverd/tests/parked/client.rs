@@ -23,7 +23,7 @@ use rustix::process::geteuid;
 use tempfile::TempDir;
 
 /// A busy machine is no fault.
-pub const LIMIT: Duration = Duration::from_secs(60);
+pub const LIMIT: Duration = Duration::from_secs(180);
 
 /// What the kernel says of this process: one with another start is another process. Its number is that of who is dead, or zero.
 #[derive(Clone, Default)]
