@@ -18,7 +18,7 @@ extern "C" {
 #define GPUOS_PBS_VERSION 1
 uint32_t gpuos_pbs_version(void);
 
-/* The answer to an event: both are JSON of the form gpuos.pbs/1, the event up to 1 MiB of it, ended by a NUL. "verdict" of the
+/* The answer to an event: both are JSON of the form gpuos.pbs/1, the event up to 8 MiB of it, ended by a NUL. "verdict" of the
  * answer is accept, reject or error, and "message" a sentence of one line where it is not accept; "edits" has what PBS is to change.
  * error: the text was no event, and nothing was decided. NULL: there was no memory. Give the answer back with gpuos_pbs_free. */
 char *gpuos_pbs_event(const char *json);

@@ -21,10 +21,11 @@ SCHEMA = "gpuos.pbs/1"
 VERSION = 1
 # Seconds for the command; the hook's alarm is more than twice as long.
 PATIENCE = 3
-# What is asked of a vnode on which a job is about to be started.
-DOMAINS = ("host", "gpuos_nvlink", "gpuos_leaf")
-# What is asked of a vnode whose job is launched, or whose mom starts.
-OWN = ("ncpus", "mem", "gpuos_uuid", "gpuos_nvlink")
+# What vnodes of one domain of a level have in common.
+DOMAINS = {"node": "host", "nvlink": "gpuos_nvlink", "leaf": "gpuos_leaf"}
+# What is asked of a vnode whose job is launched, and of one whose mom starts.
+OF_GPUS = ("gpuos_uuid", "gpuos_nvlink")
+OF_HOST = ("ncpus", "mem")
 # Resources whose values PBS has types for.
 TYPED = {"select": "select", "place": "place", "mem": "size"}
 # Names of vnodes in exec_vnode.
@@ -192,28 +193,42 @@ def started(event):
     """A job that is about to be started."""
     job = resources(event.job.Resource_List)
     given = text(event.job.exec_vnode or "")
+    # Only a level that is required stops a start; for no other are thousands of vnodes looked at.
+    wish = " ".join(value.lower() for name, value in job.items() if name.lower() == "gpuos_topology")
+    asked = [DOMAINS[level] for level in DOMAINS if level in wish] if "required" in wish else []
 
     def about(known):
         server = pbs.server()
         vnodes = {}
-        for name in set(VNODES.findall(given)):
-            vnodes[name] = resources(server.vnode(name).resources_available, DOMAINS)
-        what = {"resources": job, "exec_vnode": given}
+        for name in set(VNODES.findall(given)) if asked else ():
+            vnodes[name] = resources(server.vnode(name).resources_available, asked)
+        what = {"id": text(event.job.id or ""), "resources": job, "exec_vnode": given}
         return dict(site(known), event="runjob", now=int(time.time()), job=what, vnodes=vnodes)
 
     return says_something(job), by_command, about
 
 
-def own_vnodes(event):
+def own_vnodes(event, names):
     """The vnodes that a mom tells its hook of."""
     listed = event.vnode_list
-    return {text(name): resources(listed[name].resources_available, OWN) for name in listed.keys()}
+    return {text(name): resources(listed[name].resources_available, names) for name in listed.keys()}
 
 
-def hosts(known, names):
-    """What the administrator says of some hosts."""
-    described = known.get("hosts", {})
-    return {name: described[name] for name in described if name in names}
+def short(name):
+    """The name of a host, or of the host of a vnode, up to its first dot."""
+    return re.split(r"[.\[]", name.lower())[0]
+
+
+def hosts(known, own, others=()):
+    """What the administrator says of the mom's own host, and of others where their GPUs are, not which."""
+    found = {}
+    for name, host in known.get("hosts", {}).items():
+        if short(name) == short(own):
+            found[name] = host
+        elif short(name) in others:
+            gpus = [{"nvlink": gpu.get("nvlink", "")} for gpu in host.get("gpus", [])]
+            found[name] = {"leaf": host.get("leaf", ""), "gpus": gpus}
+    return found
 
 
 def launched(event):
@@ -222,13 +237,10 @@ def launched(event):
     given = text(event.job.exec_vnode or "")
 
     def about(known):
-        return {
-            "event": "execjob_launch",
-            "host": text(pbs.get_local_nodename()),
-            "job": {"resources": job, "exec_vnode": given},
-            "vnodes": own_vnodes(event),
-            "hosts": hosts(known, {name.split("[")[0] for name in VNODES.findall(given)}),
-        }
+        host = text(pbs.get_local_nodename())
+        others = {short(name) for name in VNODES.findall(given)}
+        told = {"event": "execjob_launch", "host": host, "job": {"resources": job, "exec_vnode": given}}
+        return dict(told, vnodes=own_vnodes(event, OF_GPUS), hosts=hosts(known, host, others))
 
     return says_something(job), by_library, about
 
@@ -238,12 +250,7 @@ def mom_started(event):
     host = text(pbs.get_local_nodename())
 
     def about(known):
-        return {
-            "event": "exechost_startup",
-            "host": host,
-            "vnodes": own_vnodes(event),
-            "hosts": hosts(known, {host, host.split(".")[0]}),
-        }
+        return {"event": "exechost_startup", "host": host, "vnodes": own_vnodes(event, OF_HOST), "hosts": hosts(known, host)}
 
     # There is nobody to be told but the log.
     return False, by_library, about
@@ -281,8 +288,10 @@ def main():
             pbs.logmsg(pbs.LOG_WARNING, sentence)
             event.accept()
         event.reject(sentence)
-    if refused:
+    if refused and asks:
         event.reject(message)
+    if refused:
+        pbs.logmsg(pbs.LOG_WARNING, message)
     event.accept()
 
 

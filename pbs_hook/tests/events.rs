@@ -68,6 +68,124 @@ fn a_start_across_leaves_is_put_off() {
     );
 }
 
+/// A job of an array with a time to wait for is in a state that pbs_server does not count when it looks whether the array has ended.
+#[test]
+fn a_start_of_a_subjob_is_refused_and_nothing_of_it_changed() {
+    if !has_python() {
+        return;
+    }
+    let start = "pbs.event().type=runjob\npbs.event().job.id=12[3].head\n\
+                 pbs.event().job.Resource_List[gpuos_topology]=leaf:required\n\
+                 pbs.event().job.exec_vnode=(n1[0]:ngpus=1)+(n2[0]:ngpus=1)\n\
+                 pbs.server().vnode(\"n1[0]\").resources_available[gpuos_leaf]=l1\n\
+                 pbs.server().vnode(\"n2[0]\").resources_available[gpuos_leaf]=l2";
+    let said = Hook::new(&hosts()).one(start);
+    let lines: Vec<&str> = said.lines().collect();
+    assert_eq!(lines.len(), 3, "{said}");
+    assert!(
+        lines[2].contains(
+            "reject_msg=-l gpuos_topology=leaf:required: no leaf had room for all of this subjob"
+        ),
+        "{said}"
+    );
+}
+
+#[test]
+fn a_launch_that_asks_for_nothing_goes_on_whatever_is_decided() {
+    if !has_python() {
+        return;
+    }
+    // A bracket is not closed: nobody can tell which GPUs those are.
+    let launch = "pbs.event().type=execjob_launch\npbs.get_local_nodename()=n1\n\
+                  pbs.event().job.exec_vnode=(n1[0]:ngpus=1\npbs.event().env=\"\"\"A=1\"\"\"";
+    let asking = format!("{launch}\npbs.event().job.Resource_List[gpuos_topology]=leaf");
+    let said = Hook::new(&hosts()).run(&[launch, &asking]);
+    assert!(
+        said[0].starts_with("log=gpuos cannot read exec_vnode") && said[0].ends_with(ACCEPTED),
+        "{}",
+        said[0]
+    );
+    assert!(
+        said[1].contains("reject_msg=gpuos cannot read exec_vnode"),
+        "{}",
+        said[1]
+    );
+}
+
+#[test]
+fn a_host_with_a_dot_in_its_name_has_its_gpus_once() {
+    if !has_python() {
+        return;
+    }
+    let described = json!({ "n1.site": { "gpus": [{ "uuid": "GPU-a", "nvlink": "p" }, { "uuid": "GPU-b", "nvlink": "p" }] } });
+    let hook = Hook::new(&described);
+    let start = "pbs.event().type=exechost_startup\npbs.get_local_nodename()=n1.site\n\
+                 pbs.event().vnode_list[\"n1.site\"].resources_available[ncpus]=5\n\
+                 pbs.event().vnode_list[\"n1.site\"].resources_available[mem]=1001kb";
+    let launch = "pbs.event().type=execjob_launch\npbs.get_local_nodename()=n1.site\n\
+                  pbs.event().job.exec_vnode=(n1[0]:ngpus=1+n1[1]:ngpus=1)\npbs.event().env=\"\"\"A=1\"\"\"";
+    let said = hook.run(&[start, launch]);
+    for line in [
+        "vnode_list[\"n1.site\"].resources_available[ncpus,long]=1\n",
+        "vnode_list[\"n1[1]\"].resources_available[ncpus,long]=2\n",
+    ] {
+        assert!(said[0].contains(line), "{line}: {}", said[0]);
+    }
+    assert!(!said[0].contains("vnode_list[\"n1\"]"), "{}", said[0]);
+    for line in [
+        "env[CUDA_VISIBLE_DEVICES]=GPU-a,GPU-b\n",
+        "env[GPUOS_LEVEL]=nvlink\n",
+    ] {
+        assert!(said[1].contains(line), "{line}: {}", said[1]);
+    }
+}
+
+/// Of each vnode and each host no more than what is needed goes to command and library, which read 8 MiB.
+#[test]
+fn a_job_with_ten_thousand_gpus_is_started() {
+    if !has_python() {
+        return;
+    }
+    let all = || (0..10_000).map(|gpu| (gpu / 8, gpu % 8));
+    let gpus = |host: u32| -> Vec<_> {
+        let one = |gpu| json!({ "uuid": format!("GPU-{host:08}-0000-0000-0000-{gpu:012}"), "nvlink": format!("r{:04}-nvlink", host / 9) });
+        (0..8).map(one).collect()
+    };
+    let host = |host: u32| {
+        (
+            format!("rack17node{host:04}"),
+            json!({ "leaf": "leaf-switch-0017", "gpus": gpus(host) }),
+        )
+    };
+    let hosts: serde_json::Map<String, _> = (0..1250).map(host).collect();
+    let given: Vec<String> = all()
+        .map(|(host, gpu)| format!("(rack17node{host:04}[{gpu}]:ncpus=14:mem=257949696kb:ngpus=1)"))
+        .collect();
+    let given = given.join("+");
+    let leaves: String = all()
+        .map(|(host, gpu)| {
+            format!("pbs.server().vnode(\"rack17node{host:04}[{gpu}]\").resources_available[gpuos_leaf]=leaf-switch-0017\n")
+        })
+        .collect();
+    let start = format!(
+        "pbs.event().type=runjob\npbs.event().job.Resource_List[gpuos_topology]=leaf:required\n\
+         pbs.event().job.exec_vnode={given}\n{leaves}"
+    );
+    let launch = format!(
+        "pbs.event().type=execjob_launch\npbs.get_local_nodename()=rack17node0007\n\
+         pbs.event().job.exec_vnode={given}\npbs.event().env=\"\"\"A=1\"\"\""
+    );
+    let said = Hook::new(&hosts.into()).run(&[&start, &launch]);
+    assert_eq!(said[0], ACCEPTED);
+    for line in [
+        "env[GPUOS_GPUS]=0,1,2,3,4,5,6,7\n",
+        "env[GPUOS_LEVEL]=leaf\n",
+    ] {
+        assert!(said[1].contains(line), "{line}: {}", said[1]);
+    }
+    assert!(said[1].starts_with(ACCEPTED), "{}", said[1]);
+}
+
 #[test]
 fn a_program_finds_its_gpus_and_what_it_had() {
     if !has_python() {
@@ -164,7 +282,7 @@ fn a_command_that_hangs_is_given_up_before_the_alarm() {
         json!({ "command": script }).to_string(),
     )
     .unwrap();
-    let said = hook.run(&[ASKING, PLAIN]);
+    let said = hook.run_patiently("3", &[ASKING, PLAIN]);
     assert!(said[0].contains("took longer than 3 s"), "{}", said[0]);
     assert_eq!(said[1], ACCEPTED);
 }

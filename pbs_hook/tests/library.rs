@@ -29,7 +29,7 @@ cases = {
     "bad": b"{" * 1000,
     "latin": b"\xff\xfe",
     "mib": b'"' + b"x" * (1 << 20) + b'"',
-    "more": b"y" * (3 << 20),
+    "more": b"y" * (9 << 20),
     "planted": good.replace(b"leaf", b"PLANTED"),
     "again": good,
 }

@@ -14,7 +14,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "sta
 import pbs
 
 KEPT = re.compile(
-    r"pbs\.event\(\)\.(type|env|job(_o)?\.(Resource_List\[|exec_vnode$)|vnode_list\[.*\]\.resources_available\[(ncpus|mem|gpuos_\w+)\])"
+    r"pbs\.event\(\)\.(type|env|job(_o)?\.(Resource_List\[|exec_vnode$|id$)|vnode_list\[.*\]\.resources_available\[(ncpus|mem|gpuos_\w+)\])"
     r"|pbs\.get_local_nodename\(\)$|pbs\.server\(\)\.vnode\(.*\)\.resources_available\[(host|gpuos_nvlink|gpuos_leaf)\]"
 )
 _JOB_TIME = "pbs.event().job.Execution_Time"

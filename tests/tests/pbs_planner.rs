@@ -104,9 +104,12 @@ fn signal(lab: &PbsLab, name: &str) {
 /// A planner that runs without end, and says what it does in a file of the lab.
 struct Planner(Child);
 
+/// What planners say is in this file of the lab.
+const SAID: &str = "work/planner";
+
 impl Planner {
     fn start(lab: &PbsLab) -> Planner {
-        let path = lab.dir().join("work/planner");
+        let path = lab.dir().join(SAID);
         let said = fs::OpenOptions::new().create(true).append(true).open(path);
         let said = said.unwrap();
         let mut command = ran(lab.command(&gpuos()));
@@ -135,14 +138,15 @@ fn names(exec_vnode: &str) -> BTreeSet<String> {
         .collect()
 }
 
-/// Where jobs were started, by PBS's accounting; panics where a vnode was given to two at a time, or GPUs are not as asked.
-fn ledger(lab: &PbsLab) -> HashMap<String, BTreeSet<String>> {
+/// Where jobs were started, each as often as it was, by PBS's accounting; panics where a vnode was given to two at a time.
+fn ledger(lab: &PbsLab) -> HashMap<String, Vec<BTreeSet<String>>> {
     let mut files: Vec<_> = fs::read_dir(lab.home("head").join("server_priv/accounting"))
         .unwrap()
         .map(|entry| entry.unwrap().path())
         .collect();
     files.sort();
-    let (mut owner, mut started) = (HashMap::new(), HashMap::new());
+    let mut owner = HashMap::new();
+    let mut started: HashMap<String, Vec<BTreeSet<String>>> = HashMap::new();
     for file in files {
         for line in fs::read_to_string(file).unwrap().lines() {
             let mut parts = line.splitn(4, ';');
@@ -160,7 +164,7 @@ fn ledger(lab: &PbsLab) -> HashMap<String, BTreeSet<String>> {
                         let before = owner.insert(vnode.clone(), job.to_owned());
                         assert!(before.is_none(), "{vnode} of {before:?} was given to {job}");
                     }
-                    started.insert(job.to_owned(), given);
+                    started.entry(job.to_owned()).or_default().push(given);
                 }
                 "E" | "R" => owner.retain(|_, of| of != job),
                 _ => {}
@@ -172,13 +176,33 @@ fn ledger(lab: &PbsLab) -> HashMap<String, BTreeSet<String>> {
 
 /// What the planner said that it started, and where.
 fn planned(lab: &PbsLab) -> Vec<(String, BTreeSet<String>)> {
-    let text = fs::read_to_string(lab.dir().join("work/planner")).unwrap_or_default();
+    let text = fs::read_to_string(lab.dir().join(SAID)).unwrap_or_default();
     let starts = text.lines().filter_map(|line| {
         let (job, rest) = line.split_once(" starts: ")?;
         let (_, given) = rest.rsplit_once("; ")?;
         Some((job.to_owned(), names(given)))
     });
     starts.collect()
+}
+
+/// Vnodes that are not free, or have jobs.
+fn left(lab: &PbsLab) -> BTreeSet<String> {
+    let text = ran(lab.run("pbsnodes", &["-av"]));
+    let vnodes = text.split("\n\n").filter(|vnode| {
+        let free = vnode.contains("state = free") && !vnode.contains("jobs = ");
+        !free && !vnode.trim().is_empty()
+    });
+    let name = |vnode: &str| vnode.trim().lines().next().unwrap_or_default().to_owned();
+    vnodes.map(name).collect()
+}
+
+/// The notes of a plan.
+fn notes(lab: &PbsLab) -> String {
+    let mut command = ran(lab.command(&gpuos()));
+    let out = command.args(["pbs-planner", "--dry-run"]).output().unwrap();
+    let text = String::from_utf8_lossy(&out.stdout);
+    let notes = text.lines().filter(|line| line.starts_with("note: "));
+    notes.collect::<Vec<_>>().join("\n")
 }
 
 fn submit(lab: &PbsLab, options: &[&str], script: &str) -> String {
@@ -279,6 +303,14 @@ fn no_vnode_twice_among_random_jobs_while_planner_and_scheduler_come_and_go() {
         let (lab, ended) = (&lab, &ended);
         scope.spawn(move || {
             let mut random = Rng::new(7);
+            // The first planner has the jobs to itself until it has started one.
+            let first = Planner::start(lab);
+            signal(lab, "-STOP");
+            while planned(lab).is_empty() && !ended.load(Ordering::Relaxed) {
+                sleep(Duration::from_millis(200));
+            }
+            signal(lab, "-CONT");
+            drop(first);
             while !ended.load(Ordering::Relaxed) {
                 let planner = Planner::start(lab);
                 for _ in 0..1 + random.below(3) {
@@ -318,6 +350,14 @@ fn no_vnode_twice_among_random_jobs_while_planner_and_scheduler_come_and_go() {
     for job in &jobs {
         assert!(started.contains_key(job), "{job} never ran");
     }
+    // pbs_sched may still be the one of whose gangs pbs_server refused a start half way; then the planner names each such vnode.
+    until("every vnode is free, or told to be left", || {
+        let told = notes(&lab);
+        let left = left(&lab);
+        eprintln!("{} vnodes are left by refused starts", left.len());
+        left.iter()
+            .all(|vnode| told.contains(&format!(" {vnode} ")))
+    });
     let planned = planned(&lab);
     eprintln!(
         "{} of {} jobs were started by the planner",
@@ -326,7 +366,7 @@ fn no_vnode_twice_among_random_jobs_while_planner_and_scheduler_come_and_go() {
     );
     assert!(!planned.is_empty());
     for (job, vnodes) in &planned {
-        assert_eq!(&started[job], vnodes, "{job}");
+        assert!(started[job].contains(vnodes), "{job} on {vnodes:?}");
     }
     ran(lab.down());
 }

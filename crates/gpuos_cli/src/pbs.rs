@@ -5,9 +5,10 @@ use std::fs::{self, DirBuilder};
 use std::io::Read;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use gpuos_host::{Machine, ThisMachine};
 use gpuos_pbs::hook::event::Host;
 use gpuos_pbs::hook::install::{
     HOOK, Objects, install, largest, parse_list, programs, read_hosts, remove,
@@ -21,6 +22,9 @@ use crate::reply::{Reply, out};
 
 /// The hook, as PBS gets it.
 const SCRIPT: &str = include_str!("../../../pbs_hook/gpuos_hook.py");
+
+/// How long qmgr may take for a line. pbs_server answers nobody while a hook runs there.
+const LIMIT: Duration = Duration::from_secs(60);
 
 /// What the hook is told of this installation. Its names are those in gpuos_hook.py.
 #[derive(Serialize, Deserialize)]
@@ -162,8 +166,8 @@ fn path_text(path: &Path) -> Result<String> {
 
 /// The qmgr of the PBS that is meant.
 struct Qmgr {
-    program: PathBuf,
-    pbs_conf: PathBuf,
+    program: String,
+    pbs_conf: String,
 }
 
 impl Qmgr {
@@ -174,8 +178,8 @@ impl Qmgr {
             .with_context(|| format!("cannot read {}; {other}", conf.display()))?;
         let programs =
             programs(&text).map_err(|why| anyhow::anyhow!("{}: {why}; {other}", conf.display()))?;
-        let program = Path::new(&programs).join("qmgr");
-        if !program.is_file() {
+        let program = format!("{programs}/qmgr");
+        if !Path::new(&program).is_file() {
             bail!(
                 "{} names {programs}, where there is no qmgr; {other}",
                 conf.display()
@@ -183,30 +187,23 @@ impl Qmgr {
         }
         Ok(Qmgr {
             program,
-            pbs_conf: conf.clone(),
+            pbs_conf: conf
+                .to_str()
+                .with_context(|| format!("{} is no UTF-8 text; {other}", conf.display()))?
+                .into(),
         })
     }
 
     /// What qmgr prints for a line.
     ///
     /// # Errors
-    /// What it says on standard error, where it fails.
+    /// What it says on standard error, where it fails; the outer one: it cannot be run, or gave no answer in time.
     fn ask(&self, line: &str) -> Result<Result<String, String>> {
-        let mut command = Command::new(&self.program);
-        command
-            .args(["-c", line])
-            .env("PBS_CONF_FILE", &self.pbs_conf)
-            .stdin(Stdio::null());
-        let done = command
-            .output()
-            .with_context(|| format!("cannot run {}", self.program.display()))?;
-        let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        Ok(match done.status.success() {
-            true => Ok(said(&done.stdout)),
-            false => Err(said(&done.stderr)
-                .split_whitespace()
-                .collect::<Vec<_>>()
-                .join(" ")),
+        let variable = ("PBS_CONF_FILE", &self.pbs_conf[..]);
+        let done = ThisMachine.run_with_env(LIMIT, variable, &self.program, &["-c", line])?;
+        Ok(match done.ok {
+            true => Ok(done.stdout),
+            false => Err(done.stderr.split_whitespace().collect::<Vec<_>>().join(" ")),
         })
     }
 

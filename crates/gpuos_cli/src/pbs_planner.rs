@@ -2,16 +2,16 @@
 //!
 //! All that it knows it asks of PBS anew for each pass. So it may end at any moment, and pbs_sched goes on meanwhile.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use gpuos_host::Machine;
 use gpuos_host::pbs::Pbs;
 use gpuos_model::screen::lines;
 use gpuos_pbs::pass::{Plan, Start, plan};
-use gpuos_pbs::state::Site;
+use gpuos_pbs::state::{Job, Site};
 use gpuos_placement::plan::Planner;
 use gpuos_placement::queue::Bounds;
 use serde_json::{Value, json};
@@ -24,6 +24,9 @@ const SCHEMA: &str = "gpuos.pbs-plan/1";
 
 /// The most passes that a job is left out of after PBS has refused to run it, and again and again.
 const MOST_PASSES: u32 = 64;
+
+/// How old PBS's answers may be when a job is started by them; what is left then is planned again.
+const FRESH: Duration = Duration::from_secs(10);
 
 /// Runs passes without end, or one; `None`: everything is said.
 pub fn run(
@@ -42,50 +45,62 @@ pub fn run(
         },
         planner: None,
         refused: HashMap::new(),
+        asked: Instant::now(),
+        fresh: match args.once {
+            true => Duration::MAX,
+            false => FRESH,
+        },
     };
     if args.once || args.dry_run {
         let (site, plan) = passes.plan()?;
         let done = match args.dry_run {
             true => Vec::new(),
-            false => passes.start(&plan.starts),
+            false => passes.start(&site, &plan.starts),
         };
         return Ok(Some(reply(&site, &plan, &done)));
     }
-    let mut said = String::new();
+    let mut said = HashSet::new();
     loop {
-        match passes.plan() {
-            Ok((site, plan)) => {
-                for note in &site.notes {
-                    say(note, &mut said);
-                }
-                if !site.barred.is_empty() {
-                    say(&format!("no job is started: {}", site.barred), &mut said);
-                }
-                for (start, refused) in plan.starts.iter().zip(passes.start(&plan.starts)) {
-                    out(&lines(&format!("{}\n", started(start, &refused))));
-                }
+        let pass = passes.plan();
+        let sentences = match &pass {
+            Ok((site, _)) => {
+                let barred = (!site.barred.is_empty())
+                    .then(|| format!("no job is started: {}", site.barred));
+                site.notes.iter().cloned().chain(barred).collect()
             }
             // PBS may be away for a while; it is asked again.
-            Err(e) => say(&format!("{e:#}"), &mut said),
+            Err(e) => vec![format!("{e:#}")],
+        };
+        for sentence in news(sentences, &mut said) {
+            eprintln!("gpuos: {}", lines(&sentence));
+        }
+        if let Ok((site, plan)) = pass {
+            let done = passes.start(&site, &plan.starts);
+            for (start, outcome) in plan.starts.iter().zip(&done) {
+                out(&lines(&format!("{}\n", started(start, outcome))));
+            }
+            if done.len() < plan.starts.len() {
+                continue;
+            }
         }
         machine.pause(Duration::from_secs(args.interval));
     }
 }
 
-/// Says what was not said last.
-fn say(sentence: &str, said: &mut String) {
-    if sentence != said {
-        eprintln!("gpuos: {}", lines(sentence));
-        sentence.clone_into(said);
-    }
+/// Those of a pass's sentences that the pass before did not have.
+fn news(sentences: Vec<String>, said: &mut HashSet<String>) -> Vec<String> {
+    let before = std::mem::replace(said, sentences.iter().cloned().collect());
+    let mut new = sentences;
+    new.retain(|sentence| !before.contains(sentence));
+    new
 }
 
 /// What became of a start.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Outcome {
     Runs,
-    /// PBS refused it lately, so it was not tried.
-    NotTried,
+    /// The plan does not hold any more, so it was not tried.
+    NotTried(String),
     Refused(String),
 }
 
@@ -98,43 +113,74 @@ struct Passes<'m> {
     planner: Option<Planner>,
     /// How often PBS has refused to run a job, and in how many passes it is tried again.
     refused: HashMap<String, (u32, u32)>,
+    /// When PBS had given the answers of the last plan.
+    asked: Instant,
+    /// How old they may be for a start that is not the first one of a pass.
+    fresh: Duration,
 }
 
 impl Passes<'_> {
     fn plan(&mut self) -> Result<(Site, Plan)> {
         let site = self.pbs.site(self.machine, self.config)?;
+        self.asked = Instant::now();
         let known = self.planner.take();
         let known = known.filter(|planner| *planner.cluster() == site.cluster);
         let mut planner = known.unwrap_or_else(|| Planner::new(site.cluster.clone()));
-        let plan = plan(&site, &mut planner, self.bounds);
+        let refused = self.put_off(&site);
+        let plan = plan(&site, &mut planner, self.bounds, &refused);
         self.planner = Some(planner);
         Ok((site, plan))
     }
 
-    /// Has PBS run the jobs, one after the other.
-    fn start(&mut self, starts: &[Start]) -> Vec<Outcome> {
-        for (_, passes) in self.refused.values_mut() {
-            *passes = passes.saturating_sub(1);
+    /// The jobs that are left out of the next pass. What is known of jobs that do not wait any more is forgotten.
+    fn put_off(&mut self, site: &Site) -> HashSet<String> {
+        let waiting = site.jobs.iter().filter(|job| job.state == "Q");
+        let waiting: HashSet<&str> = waiting.map(|job| &job.id[..]).collect();
+        self.refused.retain(|job, _| waiting.contains(&job[..]));
+        let mut put_off = HashSet::new();
+        for (job, (_, passes)) in &mut self.refused {
+            if *passes > 0 {
+                *passes -= 1;
+                put_off.insert(job.clone());
+            }
         }
-        let mut before = std::mem::take(&mut self.refused);
-        let run = |start: &Start| {
-            let tries = before.remove(&start.job).unwrap_or_default();
-            if tries.1 > 0 {
-                self.refused.insert(start.job.clone(), tries);
-                return Outcome::NotTried;
+        put_off
+    }
+
+    /// Has PBS run the jobs, one after the other, until its answers are too old: then fewer outcomes than starts come back, at
+    /// least one.
+    fn start(&mut self, site: &Site, starts: &[Start]) -> Vec<Outcome> {
+        let by_id: HashMap<&str, &Job> = site.jobs.iter().map(|job| (&job.id[..], job)).collect();
+        let mut done = Vec::new();
+        for start in starts {
+            if !done.is_empty() && self.asked.elapsed() > self.fresh {
+                break;
             }
-            let ran = self.pbs.run_at(self.machine, &start.job, &start.exec_vnode);
-            match ran {
-                Ok(()) => Outcome::Runs,
-                Err(e) => {
-                    let passes = (1 << tries.0.min(10)).min(MOST_PASSES);
-                    let tries = (tries.0.saturating_add(1), passes);
-                    self.refused.insert(start.job.clone(), tries);
-                    Outcome::Refused(format!("{e:#}"))
-                }
+            let outcome = match by_id.get(&start.job[..]) {
+                Some(job) => self.try_start(job, &start.exec_vnode),
+                None => Outcome::NotTried("PBS does not know it any more".into()),
+            };
+            done.push(outcome);
+        }
+        done
+    }
+
+    fn try_start(&mut self, job: &Job, exec_vnode: &str) -> Outcome {
+        if let Err(e) = self.pbs.still_holds(self.machine, job, exec_vnode) {
+            return Outcome::NotTried(format!("{e:#}"));
+        }
+        match self.pbs.run_at(self.machine, &job.id, exec_vnode) {
+            Ok(()) => {
+                self.refused.remove(&job.id);
+                Outcome::Runs
             }
-        };
-        starts.iter().map(run).collect()
+            Err(e) => {
+                let (tries, passes) = self.refused.entry(job.id.clone()).or_default();
+                *passes = (1 << (*tries).min(10)).min(MOST_PASSES);
+                *tries = tries.saturating_add(1);
+                Outcome::Refused(format!("{e:#}"))
+            }
+        }
     }
 }
 
@@ -146,7 +192,7 @@ fn started(start: &Start, outcome: &Outcome) -> String {
     } = start;
     match outcome {
         Outcome::Runs => format!("{job} starts: {sentence}; {exec_vnode}"),
-        Outcome::NotTried => format!("{job} is not tried again yet: PBS refused to run it"),
+        Outcome::NotTried(why) => format!("{job} was not tried: {why}"),
         Outcome::Refused(why) => format!("{job} was not started: {why}"),
     }
 }
@@ -181,8 +227,7 @@ fn reply(site: &Site, plan: &Plan, done: &[Outcome]) -> Reply {
     }
     let outcome = |outcome: &Outcome| match outcome {
         Outcome::Runs => Value::Null,
-        Outcome::NotTried => json!("PBS refused to run it lately"),
-        Outcome::Refused(why) => json!(why),
+        Outcome::NotTried(why) | Outcome::Refused(why) => json!(why),
     };
     Reply {
         schema: SCHEMA,
@@ -196,5 +241,101 @@ fn reply(site: &Site, plan: &Plan, done: &[Outcome]) -> Reply {
         }),
         text,
         yes: !done.iter().any(|outcome| *outcome != Outcome::Runs),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gpuos_host::Recorded;
+
+    use super::*;
+
+    const VNODES: &str = r#"{"nodes":{"n":{"state":"free","sharing":"force_excl","resources_available":{"ngpus":1}}}}"#;
+    const QUEUES: &str =
+        r#"{"Queue":{"workq":{"queue_type":"Execution","enabled":"True","started":"True"}}}"#;
+    const SERVER: &str = r#"{"Server":{"head":{"scheduling":"True"}}}"#;
+
+    /// Jobs `1.head` to `3.head`, and a PBS that would run the first two.
+    fn machine() -> Recorded {
+        let job = |id: u32| {
+            format!(r#""{id}.head":{{"job_state":"Q","queue":"workq","schedselect":"1:ngpus=1"}}"#)
+        };
+        let all = format!("{{\"Jobs\":{{{},{},{}}}}}", job(1), job(2), job(3));
+        let asked = (1..4).fold(Recorded::default(), |machine, id| {
+            machine.command(&format!("/opt/bin/qstat -f -F json {id}.head"), &all)
+        });
+        (1..3)
+            .fold(asked, |machine, id| {
+                machine.command(&format!("/opt/bin/qrun -H (n:ngpus=1) {id}.head"), "")
+            })
+            .command("/opt/bin/qstat -f -F json", &all)
+            .command("/opt/bin/qstat -B -f -F json", SERVER)
+            .command("/opt/bin/qstat -Q -f -F json", QUEUES)
+            .command("/opt/bin/pbsnodes -av -F json", VNODES)
+            .file("/etc/pbs.conf", "PBS_EXEC=/opt\n")
+            .file("/etc/gpuos/gpuos.toml", "")
+    }
+
+    fn passes(machine: &Recorded, fresh: Duration) -> Passes<'_> {
+        Passes {
+            machine,
+            pbs: Pbs::find(machine).unwrap(),
+            config: None,
+            bounds: Bounds::default(),
+            planner: None,
+            refused: HashMap::new(),
+            asked: Instant::now(),
+            fresh,
+        }
+    }
+
+    fn starts() -> Vec<Start> {
+        let start = |id: u32| Start {
+            job: format!("{id}.head"),
+            exec_vnode: "(n:ngpus=1)".into(),
+            sentence: String::new(),
+        };
+        (1..4).map(start).collect()
+    }
+
+    #[test]
+    fn what_is_old_starts_one_job_and_is_planned_again() {
+        let machine = machine();
+        let mut passes = passes(&machine, Duration::ZERO);
+        let (site, _) = passes.plan().unwrap();
+        assert_eq!(passes.start(&site, &starts()), [Outcome::Runs]);
+        passes.fresh = Duration::MAX;
+        let done = passes.start(&site, &starts());
+        assert_eq!((done.len(), &done[1]), (3, &Outcome::Runs));
+    }
+
+    #[test]
+    fn a_job_that_pbs_refuses_is_left_out_of_the_next_passes() {
+        let machine = machine();
+        let mut passes = passes(&machine, Duration::MAX);
+        let mut left_out = Vec::new();
+        for _ in 0..3 {
+            let (site, _) = passes.plan().unwrap();
+            let done = passes.start(&site, &starts());
+            assert!(matches!(done[2], Outcome::Refused(_)), "{done:?}");
+            let mut passes_without = 0;
+            while passes.put_off(&site).contains("3.head") {
+                passes_without += 1;
+            }
+            left_out.push(passes_without);
+        }
+        assert_eq!(left_out, [1, 2, 4]);
+        passes.put_off(&Site::default());
+        assert!(passes.refused.is_empty());
+    }
+
+    #[test]
+    fn a_sentence_is_said_when_it_is_new() {
+        let mut said = HashSet::new();
+        let mut say = |all: &[&str]| news(all.iter().map(|s| (*s).to_owned()).collect(), &mut said);
+        assert_eq!(say(&["a", "b"]), ["a", "b"]);
+        assert!(say(&["a", "b"]).is_empty());
+        assert_eq!(say(&["b", "c"]), ["c"]);
+        assert_eq!(say(&["a"]), ["a"]);
     }
 }

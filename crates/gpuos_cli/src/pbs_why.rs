@@ -1,5 +1,6 @@
 //! `gpuos why` for a job of PBS: where it runs, or why it waits and what the planner would do with it.
 
+use std::collections::HashSet;
 use std::path::Path;
 
 use anyhow::{Result, bail};
@@ -47,7 +48,7 @@ pub fn run(machine: &dyn Machine, config: Option<&Path>, label: &str) -> Result<
         return Ok(reply(label, None, sentence, Value::Null, &site));
     };
     let (sentence, more) = match &job.unreadable[..] {
-        "" if !job.given.is_empty() && job.state != "Q" => (runs(&site, job), names(&job.given)),
+        "" if job.has_vnodes() => (runs(&site, job), names(&job.given)),
         _ => waits(&site, job),
     };
     let said = match &job.comment[..] {
@@ -106,6 +107,7 @@ fn runs(site: &Site, job: &Job) -> String {
         Some(format!("in {} {name}", level.name))
     });
     let place = match (hosts.len(), within) {
+        (0, _) => "on vnodes that PBS does not list any more".to_owned(),
         (1, _) => "on one host".to_owned(),
         (count, Some(within)) => format!("on {count} hosts {within}"),
         (count, None) => format!("on {count} hosts, in no domain together"),
@@ -122,7 +124,15 @@ fn runs(site: &Site, job: &Job) -> String {
 fn waits(site: &Site, job: &Job) -> (String, Value) {
     let id = &job.id;
     if job.state != "Q" {
+        if !job.unreadable.is_empty() {
+            let sentence = format!(
+                "Job {id} does not wait, and it cannot be read: {}.",
+                job.unreadable
+            );
+            return (sentence, Value::Null);
+        }
         let what = match &job.state[..] {
+            "S" => "it is suspended, and its vnodes are given to others meanwhile",
             "H" => "it is held",
             "W" => {
                 "it waits for its time; one that requires a level is put off for a while when PBS would spread it"
@@ -139,6 +149,7 @@ fn waits(site: &Site, job: &Job) -> (String, Value) {
         site,
         &mut Planner::new(site.cluster.clone()),
         Bounds::default(),
+        &HashSet::new(),
     );
     let Plan {
         starts,
@@ -167,9 +178,15 @@ fn waits(site: &Site, job: &Job) -> (String, Value) {
     let mut sentence = format!("Job {id} waits: {}.", waits.why.trim_end_matches('.'));
     match keeps.first() {
         Some(keeps) if keeps.job == *id => {
-            sentence += &format!(" {} are kept for it.", keeps.vnodes.join(" "));
+            let vnodes = keeps.vnodes.join(" ");
+            sentence += &format!(" A planner with --keep=1, as by default, keeps {vnodes} for it.");
         }
-        Some(keeps) => sentence += &format!(" Vnodes are kept for job {} before it.", keeps.job),
+        Some(keeps) => {
+            sentence += &format!(
+                " A planner with --keep=1, as by default, keeps vnodes for job {} before it.",
+                keeps.job
+            );
+        }
         None => {}
     }
     (sentence, Value::Null)

@@ -3,6 +3,7 @@
 #[path = "../../gpuos_pbs/tests/pbs/world.rs"]
 mod world;
 
+use std::collections::HashSet;
 use std::fmt::Write;
 use std::path::Path;
 
@@ -221,7 +222,7 @@ fn by_pbs(world: &World) -> (gpuos_pbs::state::Site, Decided) {
     };
     let site = gpuos_pbs::state::Site::read(&texts, Config::default()).unwrap();
     let mut planner = Planner::new(site.cluster.clone());
-    let plan = gpuos_pbs::pass::plan(&site, &mut planner, Bounds::default());
+    let plan = gpuos_pbs::pass::plan(&site, &mut planner, Bounds::default(), &HashSet::new());
     assert!(plan.left.is_empty(), "{:?}", plan.left);
     (site, plan.decided)
 }

@@ -3,6 +3,8 @@
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use crate::error::LabError;
+
 /// First pause.
 const SHORTEST: Duration = Duration::from_millis(50);
 /// Longest one.
@@ -27,6 +29,34 @@ impl Pauses {
     /// The next pause.
     pub fn pause(&self) {
         sleep(after(self.begun.elapsed()));
+    }
+}
+
+/// Waits until job `job` is in one of these states; returns which. `look` says in which it is, or nothing where that is not known now, and
+/// `shown` what its manager shows of it.
+///
+/// # Errors
+/// It is in none of them after `limit`: with what is shown of it.
+pub(crate) fn wait_for_state(
+    (job, states): (&str, &[&str]),
+    limit: Duration,
+    mut look: impl FnMut() -> Result<Option<String>, LabError>,
+    shown: impl Fn() -> Result<String, LabError>,
+) -> Result<String, LabError> {
+    let (pauses, deadline) = (Pauses::new(), Instant::now() + limit);
+    loop {
+        let state = look()?.unwrap_or_default();
+        if states.contains(&state.as_str()) {
+            return Ok(state);
+        }
+        if Instant::now() > deadline {
+            return Err(LabError::Command {
+                command: format!("wait for job {job} to be {}", states.join(" or ")),
+                status: format!("after {} s it is {state}", limit.as_secs()),
+                stderr: shown()?,
+            });
+        }
+        pauses.pause();
     }
 }
 

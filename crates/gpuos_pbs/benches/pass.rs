@@ -4,6 +4,7 @@
 #[path = "../tests/pbs/world.rs"]
 mod world;
 
+use std::collections::HashSet;
 use std::time::Instant;
 
 use gpuos_config::gpuos_toml::Config;
@@ -36,7 +37,7 @@ fn main() {
         let read = begun.elapsed();
         let mut planner = Planner::new(site.cluster.clone());
         let made = begun.elapsed();
-        let plan = plan(&site, &mut planner, Bounds::default());
+        let plan = plan(&site, &mut planner, Bounds::default(), &HashSet::new());
         let all = begun.elapsed();
         println!(
             "{what}: {} KiB of vnodes and {} KiB of jobs read in {} ms, planner {} ms, pass {} ms, all {} ms: {} start, {} wait",

@@ -2,10 +2,12 @@
 //!
 //! - [`hook`]: an event of a hook as JSON, and what PBS is to do about it,
 //! - [`state`]: nodes and jobs by what `pbsnodes` and `qstat` print,
-//! - [`pass`]: where waiting jobs go.
+//! - [`pass`]: where waiting jobs go,
+//! - [`units`]: sizes and times as PBS writes them.
 
 #![forbid(unsafe_code)]
 
 pub mod hook;
 pub mod pass;
 pub mod state;
+pub mod units;

@@ -3,7 +3,7 @@
 //! The texts of one moment come in, a plan goes out; [`gpuos_placement::queue`] decides, as for any workload manager. Here its
 //! choices become vnodes, each of which is given to one job at most.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt::Write as _;
 
 use gpuos_placement::explain::{sentence, why_wait};
@@ -64,8 +64,9 @@ pub struct Plan {
     pub decided: Decided,
 }
 
-/// Plans for all GPU jobs that wait. The same site gives the same plan.
-pub fn plan(site: &Site, planner: &mut Planner, bounds: Bounds) -> Plan {
+/// Plans for all GPU jobs that wait, but those that PBS refused to run lately: they would have their vnodes in the plan and
+/// not start there. The same site gives the same plan.
+pub fn plan(site: &Site, planner: &mut Planner, bounds: Bounds, refused: &HashSet<String>) -> Plan {
     let mut plan = Plan::default();
     let mut kinds: Vec<Kind> = Vec::new();
     let mut jobs: Vec<(&Job, Chunk)> = Vec::new();
@@ -81,6 +82,10 @@ pub fn plan(site: &Site, planner: &mut Planner, bounds: Bounds) -> Plan {
         let wanted = wanted.and_then(|wanted| match &site.barred[..] {
             "" => Ok(wanted),
             barred => Err(barred.to_owned()),
+        });
+        let wanted = wanted.and_then(|wanted| match refused.contains(&job.id) {
+            true => Err("PBS refused to run it lately".into()),
+            false => Ok(wanted),
         });
         match wanted {
             // It has no GPUs.
@@ -112,6 +117,7 @@ pub fn plan(site: &Site, planner: &mut Planner, bounds: Bounds) -> Plan {
     let mut board = Board {
         site,
         taken: HashMap::new(),
+        came_late: HashSet::new(),
     };
     let mut texts: HashMap<usize, String> = HashMap::new();
     let mut accept = |index: usize, choice: &Choice| {
@@ -129,6 +135,11 @@ pub fn plan(site: &Site, planner: &mut Planner, bounds: Bounds) -> Plan {
                 sentence: sentence(choice, &waiting[index].request, &site.cluster),
             }),
             Answer::Waits(wait) => plan.waits.push(stays(job, why_wait(wait))),
+            Answer::Refused if board.came_late.contains(&index) => {
+                let why =
+                    "jobs before it in this pass have the vnodes of the GPUs that it could have";
+                plan.waits.push(stays(job, why.into()));
+            }
             Answer::Refused => {
                 let why = "the vnodes of the GPUs that it could have lack CPUs or memory for it";
                 plan.left.push(stays(job, why.into()));
@@ -170,18 +181,24 @@ fn in_order(site: &Site) -> Vec<&Job> {
     jobs
 }
 
-/// When running jobs give GPUs back, by host.
+/// When running jobs give GPUs back, by host: those of whole vnodes, which are one job's alone. What a job has that is not
+/// listed, such as a task of an array, comes back at a time that nobody knows.
 fn endings(site: &Site) -> Vec<Ending> {
     let mut endings = Vec::new();
-    let running = site.jobs.iter().filter(|job| job.state != "Q");
-    for job in running {
+    let comes_back = |at: &usize| {
+        let vnode = site.nodes.vnodes.get(*at)?;
+        let comes = vnode.exclusive && vnode.taken && !vnode.out && vnode.gpus.all > 0;
+        let host = site.nodes.host_of(*at).filter(|_| comes)?;
+        Some((host, vnode.gpus.all as u32))
+    };
+    let mut listed: HashSet<usize> = HashSet::new();
+    for job in site.jobs.iter().filter(|job| job.has_vnodes()) {
         let at = job.ends_in.unwrap_or(queue::ENDLESS);
         let mut hosts: Vec<(usize, u32)> = Vec::new();
         for given in job.given.iter().flatten() {
             let vnode = site.nodes.vnode(&given.vnode);
-            let host = vnode.and_then(|vnode| site.nodes.host_of(vnode));
-            let gpus = u32::try_from(given.count(crate::hook::resources::NGPUS)).unwrap_or(0);
-            if let (Some(host), 1..) = (host, gpus) {
+            let vnode = vnode.filter(|vnode| listed.insert(*vnode));
+            if let Some((host, gpus)) = vnode.as_ref().and_then(comes_back) {
                 match hosts.iter_mut().find(|(known, _)| *known == host) {
                     Some((_, sum)) => *sum = sum.saturating_add(gpus),
                     None => hosts.push((host, gpus)),
@@ -194,6 +211,13 @@ fn endings(site: &Site) -> Vec<Ending> {
             gpus,
         }));
     }
+    let others = (0..site.nodes.vnodes.len()).filter(|vnode| !listed.contains(vnode));
+    let others = others.filter_map(|vnode| comes_back(&vnode));
+    endings.extend(others.map(|(host, gpus)| Ending {
+        at: queue::ENDLESS,
+        node: host as u32,
+        gpus,
+    }));
     endings
 }
 
@@ -202,6 +226,8 @@ struct Board<'s> {
     site: &'s Site,
     /// The job that was given a vnode, by index of both.
     taken: HashMap<usize, usize>,
+    /// Jobs that a place was refused because a vnode of it is an earlier job's by now.
+    came_late: HashSet<usize>,
 }
 
 /// What a chunk gets of a vnode.
@@ -220,17 +246,22 @@ impl Board<'_> {
         // What the job itself has of a vnode so far: one with several GPUs may serve several of its chunks.
         let mut own: HashMap<usize, Part> = HashMap::new();
         for chosen in &choice.nodes {
-            let host = self.site.nodes.hosts.get(chosen.node as usize)?;
+            let nodes = &self.site.nodes;
+            let host = nodes.hosts.get(chosen.node as usize)?;
             let mut gpus = chosen.gpus.iter();
             let count = chosen.gpus.len() as u32 / chunk.gpus.max(1);
             for _ in 0..count {
                 let mut parts: Vec<Part> = Vec::new();
                 for gpu in gpus.by_ref().take(chunk.gpus as usize) {
-                    let mut vnodes = self.site.nodes.vnodes_of(host);
-                    let (at, _) = vnodes.find(|(at, vnode)| {
-                        let free = vnode.gpu_sets().1.contains(gpu);
-                        free && kind.allows(vnode) && !self.taken.contains_key(at)
+                    let mut vnodes = nodes.vnodes_of(host);
+                    let (at, _) = vnodes.find(|(_, vnode)| {
+                        let free = vnode.gpu_sets(&kind.has_left).1.contains(gpu);
+                        free && kind.allows(vnode)
                     })?;
+                    if self.taken.contains_key(&at) {
+                        self.came_late.insert(job);
+                        return None;
+                    }
                     match parts.iter_mut().find(|part| part.vnode == at) {
                         Some(part) => part.gpus += 1,
                         None => parts.push(Part {

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 """Runs a hook on the events of standard input, which a line of `%%` ends each; what came of each is printed the same way.
 
-    run.py HOOK RESOURCE...     the resources are those that this PBS was told of
+    run.py HOOK PATIENCE RESOURCE...    the hook waits so many seconds for the command; the resources are those that this PBS was told of
 """
 import os
 import sys
@@ -9,9 +9,12 @@ import sys
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import pbs
 
-pbs._KNOWN.update(sys.argv[2:])
+pbs._KNOWN.update(sys.argv[3:])
 with open(sys.argv[1]) as file:
-    code = compile(file.read(), sys.argv[1], "exec")
+    before, line, after = file.read().partition("\nPATIENCE = 3\n")
+if not line:
+    sys.exit("the hook has no line PATIENCE = 3")
+code = compile("%s\nPATIENCE = %s\n%s" % (before, sys.argv[2], after), sys.argv[1], "exec")
 for event in sys.stdin.read().split("%%\n")[:-1]:
     pbs.load(event)
     try:

@@ -98,14 +98,20 @@ impl Hook {
         self.folder.path().join(name)
     }
 
-    /// What comes of events, one after another in one python3. A line `log=` is what the hook told PBS's log.
+    /// What comes of events, one after another in one python3. A line `log=` is what the hook told PBS's log. The hook waits for the
+    /// command for a minute, so that what comes of an event is not a matter of how busy this machine is.
     pub fn run(&self, events: &[&str]) -> Vec<String> {
+        self.run_patiently("60", events)
+    }
+
+    /// The same with the patience of users' hooks, or any other, in seconds.
+    pub fn run_patiently(&self, patience: &str, events: &[&str]) -> Vec<String> {
         let all: String = events
             .iter()
             .map(|event| format!("{}\n%%\n", event.trim()))
             .collect();
         let (runner, hook) = (own("tests/stand_in/run.py"), own("gpuos_hook.py"));
-        let mut arguments: Vec<&Path> = vec![&runner, &hook];
+        let mut arguments: Vec<&Path> = vec![&runner, &hook, patience.as_ref()];
         arguments.extend(RESOURCES.iter().map(Path::new));
         let config = self.path("hook.json");
         let environment = [("PBS_HOOK_CONFIG_FILE", config.to_str().expect("text"))];

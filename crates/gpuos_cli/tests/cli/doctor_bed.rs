@@ -206,11 +206,7 @@ impl Bed {
             .env("SLURM_CONF", self.path("slurm.conf"))
             .output()
             .unwrap();
-        Answer {
-            code: out.status.code().unwrap(),
-            out: String::from_utf8(out.stdout).unwrap(),
-            err: String::from_utf8(out.stderr).unwrap(),
-        }
+        Answer::of(out)
     }
 
     /// Exit code, and the findings that are none of `ok` and `note`, each as `status name: message | where | why | fix`.

@@ -192,7 +192,7 @@ fn an_event_is_answered_on_standard_output() {
     };
     let good = ask(br#"{"schema":"gpuos.pbs/1","event":"queuejob","job":{"resources":{"select":"1:ngpus=1","gpuos_topology":"node"}}}"#);
     assert_eq!(good["edits"][0]["value"], "free:group=host");
-    for bad in [&b""[..], b"\xff\0", &vec![b' '; 3 << 20]] {
+    for bad in [&b""[..], b"\xff\0", &vec![b' '; 9 << 20]] {
         assert_eq!(ask(bad)["verdict"], "error");
     }
 }

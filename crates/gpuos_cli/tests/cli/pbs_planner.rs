@@ -29,10 +29,13 @@ impl Pbs {
         site.file("server", SERVER);
         site.program(
             "pbsnodes",
-            &format!("#!/bin/sh\nexec /bin/cat {folder}/vnodes\n"),
+            &format!(
+                "#!/bin/sh\n[ $1 = -av ] || [ ! -e {folder}/vnodes-now ] || exec /bin/cat {folder}/vnodes-now\nexec /bin/cat {folder}/vnodes\n"
+            ),
         );
         let qstat = format!(
-            "#!/bin/sh\ncase $1 in -B) exec /bin/cat {folder}/server;; -Q) exec /bin/cat {folder}/queues;; *) exec /bin/cat {folder}/jobs;; esac\n"
+            "#!/bin/sh\ncase \"$1 $4\" in -B*) exec /bin/cat {folder}/server;; -Q*) exec /bin/cat {folder}/queues;; *.head) \
+             [ ! -e {folder}/jobs-now ] || exec /bin/cat {folder}/jobs-now;; esac\nexec /bin/cat {folder}/jobs\n"
         );
         site.program("qstat", &qstat);
         site.program("qrun", &format!("#!/bin/sh\necho \"$*\" >> {folder}/ran\n"));
@@ -52,11 +55,7 @@ impl Pbs {
             .env("GPUOS_CONF", self.0.path("gpuos.toml"))
             .output()
             .unwrap();
-        Answer {
-            code: out.status.code().unwrap(),
-            out: String::from_utf8(out.stdout).unwrap(),
-            err: String::from_utf8(out.stderr).unwrap(),
-        }
+        Answer::of(out)
     }
 
     fn ran(&self) -> String {
@@ -103,6 +102,38 @@ fn one_pass_runs_jobs_on_exactly_these_vnodes() {
     let answer = pbs.planner(&["--once"]);
     assert_eq!((answer.code, &answer.err[..]), (0, ""), "{}", answer.out);
     assert_eq!(pbs.ran(), "-H (n0[0]:ncpus=1:ngpus=1) 1000.head\n");
+}
+
+#[test]
+fn what_does_not_hold_any_more_is_not_started() {
+    let mut world = world();
+    world.waiting[0].gpus = 2;
+    let pbs = Pbs::new(&world);
+    let held = world.jobs().replace("\"Q\"", "\"H\"");
+    pbs.0.file("jobs-now", &held);
+    let answer = pbs.planner(&["--once"]);
+    assert_eq!(answer.code, 1);
+    let told = "1000.head was not tried: it is in state H by now";
+    assert!(answer.out.contains(told), "{}", answer.out);
+    // Of a gang whose vnodes are not all free PBS would leave some taken.
+    fs::remove_file(pbs.0.path("jobs-now")).unwrap();
+    let mut taken = world.clone();
+    taken.running.push(Running {
+        id: 900,
+        on: vec![(0, 2)],
+        cpus: 1,
+        limit: 600,
+        ran: 0,
+    });
+    pbs.0.file("vnodes-now", &taken.vnodes());
+    let answer = pbs.planner(&["--once"]);
+    let told = "1000.head was not tried: vnode n0[1] is not free any more";
+    assert!(answer.out.contains(told), "{}", answer.out);
+    assert_eq!(pbs.ran(), "");
+    fs::remove_file(pbs.0.path("vnodes-now")).unwrap();
+    let answer = pbs.planner(&["--once"]);
+    assert_eq!(answer.code, 0, "{}", answer.out);
+    assert!(pbs.ran().ends_with(" 1000.head\n"), "{}", pbs.ran());
 }
 
 #[test]
@@ -165,6 +196,27 @@ fn why_says_what_is_with_a_job_of_pbs() {
     );
     let waits = says("1001");
     assert!(waits.starts_with("Job 1001.head waits: "), "{waits}");
+    assert!(
+        waits.contains("A planner with --keep=1, as by default, keeps n0[0]"),
+        "{waits}"
+    );
+    let jobs = world.jobs();
+    pbs.0.file("jobs", &jobs.replacen("\"R\"", "\"H\"", 1));
+    assert!(says("900").starts_with("Job 900.head is in state H: it is held."));
+    let twice = jobs.replacen("\"queue\"", "\"queue\":\"x\",\"queue\"", 1);
+    pbs.0.file("jobs", &twice);
+    assert_eq!(
+        says("900"),
+        "Job 900.head does not wait, and it cannot be read: queue stands in it twice.\n"
+    );
+    pbs.0
+        .file("jobs", &jobs.replace("n0[", "x[").replace("n1[", "x["));
+    assert!(
+        says("900").contains("on vnodes that PBS does not list any more"),
+        "{}",
+        says("900")
+    );
+    pbs.0.file("jobs", &jobs);
     let gone = pbs.gpuos(&["why", "5"]);
     assert_eq!(gone.code, 1);
     assert!(

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Output};
 
 use serde_json::Value;
 
@@ -22,6 +22,14 @@ pub struct Answer {
 }
 
 impl Answer {
+    pub fn of(out: Output) -> Answer {
+        Answer {
+            code: out.status.code().unwrap(),
+            out: String::from_utf8(out.stdout).unwrap(),
+            err: String::from_utf8(out.stderr).unwrap(),
+        }
+    }
+
     pub fn json(&self) -> Value {
         serde_json::from_str(&self.out).unwrap_or_else(|e| panic!("{e}: {}", self.out))
     }
@@ -112,10 +120,6 @@ impl Site {
             .env("PATH", path)
             .output()
             .unwrap();
-        Answer {
-            code: out.status.code().unwrap(),
-            out: String::from_utf8(out.stdout).unwrap(),
-            err: String::from_utf8(out.stderr).unwrap(),
-        }
+        Answer::of(out)
     }
 }

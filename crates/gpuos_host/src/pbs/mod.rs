@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use gpuos_pbs::state::jobs::is_job;
-use gpuos_pbs::state::{Site, Texts};
+use gpuos_pbs::state::{Job, Site, Texts, fresh};
 
 use crate::Machine;
 use crate::config_file;
@@ -82,6 +82,24 @@ impl Pbs {
             jobs: self.ask(machine, "qstat", &["-f", "-F", "json"])?,
             vnodes: self.ask(machine, "pbsnodes", &["-av", "-F", "json"])?,
         })
+    }
+
+    /// Whether a planned start still holds: `qrun` would start a job that is held by now, and a start on several vnodes that
+    /// pbs_server refuses leaves some of them taken.
+    ///
+    /// # Errors
+    /// It does not hold, or PBS does not say so: a sentence.
+    pub fn still_holds(&self, machine: &dyn Machine, job: &Job, exec_vnode: &str) -> Result<()> {
+        let text = self.ask(machine, "qstat", &["-f", "-F", "json", &job.id])?;
+        fresh::still_waits(job, &text).map_err(|why| anyhow!(why))?;
+        let vnodes = fresh::vnodes_of(exec_vnode);
+        if let [_, _, ..] = vnodes[..] {
+            let names = vnodes.iter().map(|name| &name[..]);
+            let args: Vec<&str> = ["-v", "-F", "json"].into_iter().chain(names).collect();
+            let text = self.ask(machine, "pbsnodes", &args)?;
+            fresh::still_free(&job.id, exec_vnode, &text).map_err(|why| anyhow!(why))?;
+        }
+        Ok(())
     }
 
     /// Runs a job on exactly these vnodes, as an operator may.

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use super::Lab;
 use crate::daemons::TOOLS;
 use crate::error::{Context, LabError};
-use crate::pauses::Pauses;
+use crate::pauses::{Pauses, wait_for_state};
 use crate::process;
 use crate::sys::PidFd;
 
@@ -149,25 +149,15 @@ impl Lab {
 
     /// Waits until the job is in one of these states; returns which.
     pub fn wait_job(&self, job: u32, states: &[&str], limit: Duration) -> Result<String, LabError> {
-        let (pauses, deadline) = (Pauses::new(), Instant::now() + limit);
-        loop {
-            let state = match self.job_state(job) {
-                // It may be starting anew.
-                Err(e) if is_late(&e) && Instant::now() < deadline => String::new(),
-                state => state?,
-            };
-            if states.contains(&state.as_str()) {
-                return Ok(state);
-            }
-            if Instant::now() > deadline {
-                return Err(LabError::Command {
-                    command: format!("wait for job {job} to be {}", states.join(" or ")),
-                    status: format!("after {} s it is {state}", limit.as_secs()),
-                    stderr: self.run("scontrol", &["show", "job", "-d", &job.to_string()])?,
-                });
-            }
-            pauses.pause();
-        }
+        let deadline = Instant::now() + limit;
+        let name = job.to_string();
+        let look = || match self.job_state(job) {
+            // slurmctld may be starting anew.
+            Err(e) if is_late(&e) && Instant::now() < deadline => Ok(None),
+            state => state.map(Some),
+        };
+        let shown = || self.run("scontrol", &["show", "job", "-d", &name]);
+        wait_for_state((&name, states), limit, look, shown)
     }
 
     /// Waits until the output of a job of [`Lab::sbatch`] contains a text; returns the output.

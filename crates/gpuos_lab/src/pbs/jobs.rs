@@ -2,12 +2,12 @@
 
 use std::io::Write;
 use std::process::{Output, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::PbsLab;
 use super::files::HEAD;
 use crate::error::{Context, LabError};
-use crate::pauses::Pauses;
+use crate::pauses::wait_for_state;
 
 impl PbsLab {
     /// Runs a command on the head as root and returns what it wrote to standard output.
@@ -116,21 +116,9 @@ impl PbsLab {
         states: &[&str],
         limit: Duration,
     ) -> Result<String, LabError> {
-        let (pauses, deadline) = (Pauses::new(), Instant::now() + limit);
-        loop {
-            let state = self.job(job, "job_state")?.unwrap_or_default();
-            if states.contains(&state.as_str()) {
-                return Ok(state);
-            }
-            if Instant::now() > deadline {
-                return Err(LabError::Command {
-                    command: format!("wait for job {job} to be {}", states.join(" or ")),
-                    status: format!("after {} s it is {state}", limit.as_secs()),
-                    stderr: self.run("qstat", &["-x", "-f", job])?,
-                });
-            }
-            pauses.pause();
-        }
+        let look = || self.job(job, "job_state");
+        let shown = || self.run("qstat", &["-x", "-f", job]);
+        wait_for_state((job, states), limit, look, shown)
     }
 }
 

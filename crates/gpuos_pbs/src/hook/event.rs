@@ -71,6 +71,8 @@ pub struct Event {
 #[derive(Clone, PartialEq, Eq, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Job {
+    /// PBS's name of it, such as `12.head`, or `12[3].head` of a subjob; empty where the event does not need it.
+    pub id: String,
     /// `Resource_List`.
     pub resources: Resources,
     /// The vnodes that it was given.

@@ -157,18 +157,16 @@ pub fn remove(resources: &Objects, hooks: &Objects, nodes: &Objects) -> Vec<Stri
     lines
 }
 
-/// The directory with PBS's programs, by the text of pbs.conf.
+/// The directory with PBS's programs, by the text of pbs.conf; the last line that names it counts, with quotes or without.
 ///
 /// # Errors
 /// It names none.
 pub fn programs(pbs_conf: &str) -> Result<String, String> {
-    let mut lines = pbs_conf
-        .lines()
-        .filter_map(|line| line.trim().strip_prefix("PBS_EXEC="));
-    match lines
-        .next_back()
-        .map(|value| value.trim().trim_matches('"'))
-    {
+    let exec = pbs_conf.lines().rev().find_map(|line| {
+        let (key, value) = line.trim().split_once('=')?;
+        (key.trim() == "PBS_EXEC").then(|| value.trim().trim_matches(['"', '\'']))
+    });
+    match exec {
         Some(directory) if directory.starts_with('/') => Ok(format!("{directory}/bin")),
         _ => Err("it has no line PBS_EXEC=DIRECTORY".into()),
     }

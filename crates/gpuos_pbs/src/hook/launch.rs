@@ -1,8 +1,8 @@
 //! A program that is about to be started: it is told which GPUs of this host are the job's.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::event::{Edit, Event, Gpu};
+use super::event::{Edit, Event, Gpu, Host};
 use super::options::said;
 use super::resources::{NGPUS, NVLINK, UUID};
 use super::vnodes::{Given, gpu_of, parse_exec_vnode, vnode_name};
@@ -21,15 +21,20 @@ pub(super) fn launched(event: &Event) -> Result<Vec<Edit>, String> {
         Err(_) => return Ok(Vec::new()),
     };
     let gpus: BTreeSet<(&str, usize)> = chunks.iter().flatten().filter_map(gpu).collect();
+    let this = short(&event.host);
     let here: Vec<usize> = gpus
         .iter()
-        .filter(|(host, _)| same_host(host, &event.host))
+        .filter(|(host, _)| short(host) == this)
         .map(|(_, index)| *index)
         .collect();
     if here.is_empty() {
         return Ok(Vec::new());
     }
-    let uuids: Vec<Option<String>> = here.iter().map(|index| uuid(event, *index)).collect();
+    let hosts = Hosts::of(event);
+    let uuids: Vec<Option<String>> = here
+        .iter()
+        .map(|index| uuid(event, &hosts, *index))
+        .collect();
     // A mixture of names and numbers is none that CUDA takes.
     let whole: Option<Vec<String>> = uuids.into_iter().collect();
     let numbers: Vec<String> = here.iter().map(usize::to_string).collect();
@@ -40,7 +45,7 @@ pub(super) fn launched(event: &Event) -> Result<Vec<Edit>, String> {
         env("CUDA_DEVICE_ORDER", "PCI_BUS_ID"),
         env("GPUOS_GPUS", &numbers.join(",")),
     ];
-    if let Some(level) = level(event, &gpus) {
+    if let Some(level) = level(event, &hosts, &gpus) {
         edits.push(env("GPUOS_LEVEL", level));
     }
     Ok(edits)
@@ -51,35 +56,42 @@ fn gpu(given: &Given) -> Option<(&str, usize)> {
     gpu_of(&given.vnode).filter(|_| given.count(NGPUS) > 0)
 }
 
-/// Whether two names are of one host: PBS has the short one in names of vnodes, and may have the long one for the host.
-fn same_host(one: &str, other: &str) -> bool {
-    let short = |name: &str| {
-        name.split('.')
-            .next()
-            .unwrap_or_default()
-            .to_ascii_lowercase()
-    };
-    short(one) == short(other)
+/// The name of a host by which names of it are compared: PBS has the short one in names of vnodes, and may have the long one for the host.
+fn short(name: &str) -> String {
+    let first = name.split('.').next().unwrap_or_default();
+    first.to_ascii_lowercase()
 }
 
-/// What the administrator says of a GPU.
-fn described<'a>(event: &'a Event, host: &str, index: usize) -> Option<&'a Gpu> {
-    let mut hosts = event.hosts.iter();
-    let (_, described) = hosts.find(|(name, _)| same_host(name, host))?;
-    described.gpus.get(index)
+/// What the administrator says of hosts, by their short names.
+struct Hosts<'a>(BTreeMap<String, &'a Host>);
+
+impl<'a> Hosts<'a> {
+    fn of(event: &'a Event) -> Hosts<'a> {
+        // Of two with one short name the first in order counts.
+        let hosts = event.hosts.iter().rev();
+        Hosts(hosts.map(|(name, host)| (short(name), host)).collect())
+    }
+
+    fn host(&self, name: &str) -> Option<&'a Host> {
+        self.0.get(&short(name)).copied()
+    }
+
+    fn gpu(&self, host: &str, index: usize) -> Option<&'a Gpu> {
+        self.host(host)?.gpus.get(index)
+    }
 }
 
 /// The UUID of a GPU of this host, by the administrator or by its vnode.
-fn uuid(event: &Event, index: usize) -> Option<String> {
-    let described = described(event, &event.host, index).map(|gpu| gpu.uuid.as_str());
-    let short = event.host.split('.').next().unwrap_or_default();
-    let vnode = event.vnodes.get(&vnode_name(short, index));
+fn uuid(event: &Event, hosts: &Hosts, index: usize) -> Option<String> {
+    let described = hosts.gpu(&event.host, index).map(|gpu| gpu.uuid.as_str());
+    let name = event.host.split('.').next().unwrap_or_default();
+    let vnode = event.vnodes.get(&vnode_name(name, index));
     let known = described.or_else(|| vnode.and_then(|vnode| said(vnode, UUID)));
     known.filter(|uuid| is_word(uuid)).map(String::from)
 }
 
 /// The closest level at which all GPUs of the job are in one domain, as far as it is known.
-fn level(event: &Event, gpus: &BTreeSet<(&str, usize)>) -> Option<&'static str> {
+fn level(event: &Event, hosts: &Hosts, gpus: &BTreeSet<(&str, usize)>) -> Option<&'static str> {
     let one = |domain: &dyn Fn(&str, usize) -> Option<String>| {
         let mut domains = gpus.iter().map(|(host, index)| domain(host, *index));
         let first = domains.next().flatten().filter(|domain| !domain.is_empty());
@@ -90,14 +102,10 @@ fn level(event: &Event, gpus: &BTreeSet<(&str, usize)>) -> Option<&'static str> 
             .vnodes
             .get(&vnode_name(host, index))
             .and_then(|vnode| said(vnode, NVLINK));
-        let described = described(event, host, index).map(|gpu| gpu.nvlink.as_str());
+        let described = hosts.gpu(host, index).map(|gpu| gpu.nvlink.as_str());
         described.or(said_here).map(String::from)
     };
-    let leaf = |host: &str, _: usize| {
-        let mut hosts = event.hosts.iter();
-        let (_, described) = hosts.find(|(name, _)| same_host(name, host))?;
-        Some(described.leaf.clone())
-    };
+    let leaf = |host: &str, _: usize| Some(hosts.host(host)?.leaf.clone());
     if gpus.len() > 1 && one(&nvlink) {
         return Some("nvlink");
     }

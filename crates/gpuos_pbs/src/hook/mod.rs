@@ -26,8 +26,8 @@ pub mod vnodes;
 
 use event::{Event, Kind, Verdict};
 
-/// The longest event that is read, in bytes.
-pub const MOST_BYTES: usize = 1 << 20;
+/// The longest event that is read, in bytes: one of a job with 30,000 GPUs is shorter.
+pub const MOST_BYTES: usize = 8 << 20;
 
 /// What is to be done about an event, as JSON: an accepted or refused event with its edits, or `"verdict":"error"` where the
 /// text is no event. It never panics for what the text holds.

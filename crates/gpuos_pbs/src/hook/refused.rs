@@ -36,6 +36,14 @@ gpuos_config::refusals! {
     pub(super) fn nowhere(level, vnode, tries, minutes) on "-l gpuos_topology" =
         "vnode {vnode} is in no {level} that PBS knows of; start put off (number {tries}) and tried again in {minutes} min",
         write "a level without :required to start all the same";
+    /// As the last but one, of a subjob of an array, which PBS cannot put off.
+    pub(super) fn spread_subjob(level, one, other) on "-l gpuos_topology" =
+        "no {level} had room for all of this subjob: {one} and {other} are in different ones; not started, and tried again whenever pbs_sched comes to it",
+        write "a level without :required to start all the same, or ask for less";
+    /// The same where a vnode is in no domain.
+    pub(super) fn nowhere_subjob(level, vnode) on "-l gpuos_topology" =
+        "vnode {vnode} is in no {level} that PBS knows of; the subjob is not started, and tried again whenever pbs_sched comes to it",
+        write "a level without :required to start all the same";
 }
 
 #[cfg(test)]

@@ -38,24 +38,36 @@ pub(super) fn started(event: &Event) -> Verdict {
     let Some((first, domain_of_first)) = domains.next() else {
         return Verdict::accept(Vec::new());
     };
+    // The two vnodes that are in different domains, or the one that is in none.
+    let apart = match domain_of_first {
+        None => Some((first, None)),
+        Some(domain) => domains
+            .find(|(_, other)| *other != Some(domain))
+            .map(|(vnode, other)| match other {
+                None => (vnode, None),
+                Some(_) => (first, Some(vnode)),
+            }),
+    };
+    let Some(apart) = apart else {
+        return Verdict::accept(Vec::new());
+    };
+    let level = &wish.level;
+    if is_subjob(&event.job.id) {
+        let sentence = match apart {
+            (one, Some(other)) => refused::spread_subjob(&wish, level, one, other),
+            (vnode, None) => refused::nowhere_subjob(&wish, level, vnode),
+        };
+        return Verdict::reject(sentence.to_string());
+    }
     let earlier = said(job, VETOES).and_then(|text| text.parse::<u64>().ok());
     let tries = earlier.unwrap_or(0).saturating_add(1);
     let step = usize::try_from(tries - 1)
         .unwrap_or(usize::MAX)
         .min(MINUTES.len() - 1);
     let minutes = MINUTES[step];
-    let level = &wish.level;
-    let sentence = match domain_of_first {
-        None => Some(refused::nowhere(&wish, level, first, tries, minutes)),
-        Some(domain) => domains
-            .find(|(_, other)| *other != Some(domain))
-            .map(|(vnode, other)| match other {
-                None => refused::nowhere(&wish, level, vnode, tries, minutes),
-                Some(_) => refused::spread(&wish, level, first, vnode, tries, minutes),
-            }),
-    };
-    let Some(sentence) = sentence else {
-        return Verdict::accept(Vec::new());
+    let sentence = match apart {
+        (one, Some(other)) => refused::spread(&wish, level, one, other, tries, minutes),
+        (vnode, None) => refused::nowhere(&wish, level, vnode, tries, minutes),
     };
     let edits = vec![
         Edit::Resource {
@@ -70,6 +82,12 @@ pub(super) fn started(event: &Event) -> Verdict {
         refused: Some(sentence.to_string()),
         edits,
     }
+}
+
+/// Whether a job is one of an array. pbs_server makes it for this start; given a time to wait for it would be in state W, which is not
+/// counted among the subjobs that are left: the array would end, and be freed under it. So nothing of it is changed.
+fn is_subjob(id: &str) -> bool {
+    id.contains('[')
 }
 
 /// The domain of a vnode. Its host is the name of it before the bracket, where PBS does not say it.

@@ -5,28 +5,32 @@ use super::launch::is_word;
 use super::options::said;
 use super::resources::{LEAF, NGPUS, NUMA, NVLINK, UUID};
 use super::vnodes::{MOST_GPUS, vnode_name};
+use crate::units;
 
 /// What the host's vnodes are, where the administrator describes its GPUs; any other host stays as it is.
 pub(super) fn started(event: &Event) -> Result<Vec<Edit>, String> {
     let short = event.host.split('.').next().unwrap_or_default();
     let host = event
         .hosts
-        .get(short)
-        .or_else(|| event.hosts.get(&event.host));
+        .get(&event.host)
+        .or_else(|| event.hosts.get(short));
     let Some(host) = host.filter(|host| !host.gpus.is_empty()) else {
         return Ok(Vec::new());
     };
     let what = |why: String| format!("gpuos makes no vnodes of the GPUs of {short}: {why}");
     check(host).map_err(what)?;
+    // The host's own vnode may have the long name; under another one what is left would be counted a second time.
     let natural = event
         .vnodes
-        .get(short)
-        .or_else(|| event.vnodes.get(&event.host));
-    let number = |name| natural.and_then(|vnode| kib_or_count(said(vnode, name)?));
-    let cpus = number("ncpus")
-        .ok_or_else(|| what("mom does not say how many CPUs the host has".into()))?;
-    let memory = number("mem")
-        .ok_or_else(|| what("mom does not say how much memory the host has".into()))?;
+        .get_key_value(&event.host)
+        .or_else(|| event.vnodes.get_key_value(short));
+    let has = |name| natural.and_then(|(_, vnode)| said(vnode, name));
+    let cpus = has("ncpus").and_then(|count| count.parse::<u64>().ok());
+    let memory = has("mem").and_then(units::kib);
+    let cpus = cpus.ok_or_else(|| what("mom does not say how many CPUs the host has".into()))?;
+    let memory =
+        memory.ok_or_else(|| what("mom does not say how much memory the host has".into()))?;
+    let own = natural.map_or(short, |(name, _)| name);
     let count = u64::try_from(host.gpus.len()).unwrap_or(u64::MAX);
     let share = |all: u64, kept: u64| all.saturating_sub(kept) / count;
     let (cpu_share, memory_share) = (
@@ -45,16 +49,16 @@ pub(super) fn started(event: &Event) -> Result<Vec<Edit>, String> {
         ("mem", kib(memory - memory_share * count)),
         (NGPUS, Value::Number(0)),
     ];
-    set(&mut edits, short, rest);
-    text(&mut edits, short, LEAF, &host.leaf);
+    set(&mut edits, own, rest);
+    text(&mut edits, own, LEAF, &host.leaf);
     for (index, gpu) in host.gpus.iter().enumerate() {
         let vnode = vnode_name(short, index);
-        let own = [
+        let share = [
             ("ncpus", Value::Number(cpu_share)),
             ("mem", kib(memory_share)),
             (NGPUS, Value::Number(1)),
         ];
-        set(&mut edits, &vnode, own);
+        set(&mut edits, &vnode, share);
         about(&mut edits, &vnode, gpu);
         // Of a vnode that jobs may share pbs_server does not see that two starts which race take the same GPU.
         edits.push(Edit::Sharing {
@@ -113,18 +117,4 @@ fn set<const N: usize>(edits: &mut Vec<Edit>, vnode: &str, values: [(&'static st
 
 fn kib(amount: u64) -> Value {
     Value::Text(format!("{amount}kb"))
-}
-
-/// A count as it is, and a size such as `527990560kb` in KiB.
-fn kib_or_count(text: &str) -> Option<u64> {
-    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let number: u64 = digits.parse().ok()?;
-    match &text[digits.len()..].to_ascii_lowercase()[..] {
-        "" | "kb" => Some(number),
-        "b" => Some(number / 1024),
-        "mb" => number.checked_mul(1 << 10),
-        "gb" => number.checked_mul(1 << 20),
-        "tb" => number.checked_mul(1 << 30),
-        _ => None,
-    }
 }

@@ -2,8 +2,7 @@
 
 use gpuos_model::hostlist::shorten;
 
-/// The longest text that is taken apart, in bytes: a select of 10,000 vnodes by name is shorter.
-const MOST_BYTES: usize = 1 << 19;
+use super::MOST_BYTES;
 
 /// Cuts a text at a separator outside quotes, of which PBS has two kinds.
 ///

@@ -67,7 +67,8 @@ fn given(text: &str) -> Result<Given, String> {
     })
 }
 
-fn is_vnode(name: &str) -> bool {
+/// Whether a text can be the name of a vnode.
+pub fn is_vnode(name: &str) -> bool {
     let inner = |b: u8| b.is_ascii_alphanumeric() || b"._-[]@^/#,".contains(&b);
     !name.is_empty() && name.len() <= 255 && name.bytes().all(inner)
 }

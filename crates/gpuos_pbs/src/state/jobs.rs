@@ -7,8 +7,8 @@
 use std::collections::HashMap;
 
 use super::json::Json;
-use super::units::seconds;
 use crate::hook::vnodes::{Given, parse_exec_vnode};
+use crate::units::seconds;
 
 /// A job as PBS shows it.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -25,6 +25,8 @@ pub struct Job {
     pub queue: String,
     /// `-l` by resource.
     pub resources: Vec<(String, String)>,
+    /// The reservation that it is of; empty: none.
+    pub reservation: String,
     /// What it asks for, with the defaults of server and queue.
     pub select: String,
     /// `-l place`.
@@ -47,6 +49,12 @@ impl Job {
         let mut all = self.resources.iter();
         let (_, value) = all.find(|(known, _)| known.eq_ignore_ascii_case(name))?;
         Some(value.trim()).filter(|value| !value.is_empty())
+    }
+
+    /// Whether it has the vnodes that it was given: one that is held or waits again only goes on there, and a suspended one has
+    /// given them back.
+    pub fn has_vnodes(&self) -> bool {
+        matches!(&self.state[..], "R" | "E" | "U") && !self.given.is_empty()
     }
 
     /// How long it may run, in seconds.
@@ -136,6 +144,7 @@ fn job(id: &str, json: &Json) -> Result<Job, String> {
         user: owner.split('@').next().unwrap_or(owner).to_owned(),
         state: json.text("job_state")?.to_owned(),
         queue: json.text("queue")?.to_owned(),
+        reservation: json.text("reserve_ID")?.to_owned(),
         resources,
         select: select.to_owned(),
         place: asked.text("place")?.to_owned(),
@@ -224,9 +233,9 @@ pub fn server_bars(text: &str) -> Result<String, String> {
     Ok(String::new())
 }
 
-/// A limit of running jobs, which whoever runs a job by qrun passes by.
+/// A limit of running jobs or of what they have in sum, which whoever runs a job by qrun passes by.
 fn limit_of(json: &Json) -> Option<String> {
-    const LIMITS: [&str; 3] = ["max_run", "max_user_", "max_group_"];
+    const LIMITS: [&str; 4] = ["max_run", "max_user_", "max_group_", "resources_available"];
     let mut keys = json.entries().iter().map(|(key, _)| key);
     let limit = keys.find(|key| LIMITS.iter().any(|limit| key.starts_with(limit)))?;
     Some(limit.to_string())

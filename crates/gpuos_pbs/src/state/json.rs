@@ -6,7 +6,8 @@
 //! clear which value is meant.
 use std::borrow::Cow;
 
-/// The most objects and lists inside each other; PBS has five.
+/// The most objects and lists inside each other that are read; PBS has five. What lies deeper is a user's text that looks like
+/// JSON: it is passed over, as an empty text.
 const MOST_DEPTH: usize = 32;
 
 /// A value.
@@ -106,17 +107,37 @@ impl<'a> Reader<'a> {
     }
 
     fn value(&mut self, depth: usize) -> Result<Json<'a>, String> {
-        if depth > MOST_DEPTH {
-            return Err(format!(
-                "it has more than {MOST_DEPTH} values in each other"
-            ));
-        }
         self.blanks();
         match self.peek() {
+            Some(b'{' | b'[') if depth > MOST_DEPTH => self.skip(),
             Some(b'{') => self.object(depth),
             Some(b'[') => self.list(depth),
             Some(b'"') => Ok(Json::Text(self.string()?)),
             _ => self.bare(),
+        }
+    }
+
+    /// Passes over an object or a list, however deep it is: without a call for each level, which would end the stack.
+    fn skip(&mut self) -> Result<Json<'a>, String> {
+        let mut open = Vec::new();
+        loop {
+            match self.peek() {
+                Some(b'"') => {
+                    self.string()?;
+                    continue;
+                }
+                Some(b'{') => open.push(b'}'),
+                Some(b'[') => open.push(b']'),
+                Some(end @ (b'}' | b']')) if open.pop() != Some(end) => {
+                    return Err(self.error("another bracket"));
+                }
+                Some(_) => {}
+                None => return Err(self.error("a closing bracket")),
+            }
+            self.at += 1;
+            if open.is_empty() {
+                return Ok(Json::Text(Cow::Borrowed("")));
+            }
         }
     }
 

@@ -1,15 +1,16 @@
 //! What PBS has, and what waiting jobs ask of it.
 //!
-//! - [`json`] and [`units`]: the forms in which PBS prints,
+//! - [`json`]: the form in which PBS prints,
 //! - [`nodes`] and [`jobs`]: what `pbsnodes` and `qstat` print,
 //! - [`site`]: all of it joined with gpuos.toml into the planner's model,
+//! - [`fresh`]: whether what was planned still holds,
 //! - [`wanted`]: from a job to the planner's request.
 
+pub mod fresh;
 pub mod jobs;
 pub mod json;
 pub mod nodes;
 pub mod site;
-pub mod units;
 pub mod wanted;
 
 pub use jobs::Job;

@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use gpuos_model::gpuset::{GpuSet, MAX_GPUS};
 
 use super::json::Json;
-use super::units::kib;
 use crate::hook::vnodes::gpu_of;
+use crate::units::kib;
 
 /// A vnode: a part of a host that PBS gives away by itself, such as one GPU with its share of CPUs, or a whole host.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -21,6 +21,8 @@ pub struct Vnode {
     pub exclusive: bool,
     /// Whether some job has it.
     pub taken: bool,
+    /// The jobs that PBS has on it, each once.
+    pub jobs: Vec<String>,
     /// What it has, by resource; values as PBS prints them.
     pub available: Vec<(String, String)>,
     /// CPUs, and what of them is given away.
@@ -156,16 +158,31 @@ impl Vnode {
         self.resource(name).is_some_and(any)
     }
 
-    /// Whether nothing of it can be had by another job.
-    pub fn is_full(&self) -> bool {
-        self.exclusive && self.taken
+    /// Whether a job can have nothing of it, because it is another's alone.
+    pub fn is_full(&self, job: &str) -> bool {
+        self.exclusive && self.taken && self.left_with() != Some(job)
     }
 
-    /// Its GPUs by their index on the host, and those of them that nobody has: of a vnode with several PBS says only how many.
-    pub fn gpu_sets(&self) -> (GpuSet, GpuSet) {
+    /// The job with which a start that was refused has left it: nothing of it is given away, and yet it is one job's. PBS would
+    /// start this job on it, and no other.
+    pub fn left_with(&self) -> Option<&str> {
+        match &self.jobs[..] {
+            [job] if self.exclusive && !self.is_used() => Some(job),
+            _ => None,
+        }
+    }
+
+    /// Whether something of it is given away.
+    fn is_used(&self) -> bool {
+        self.cpus.used > 0 || self.memory_kib.used > 0 || self.gpus.used > 0
+    }
+
+    /// Its GPUs by their index on the host, and those of them that are free for a job: of a vnode with several PBS says only
+    /// how many.
+    pub fn gpu_sets(&self, job: &str) -> (GpuSet, GpuSet) {
         let last = self.first_gpu.saturating_add(self.gpus.all as usize);
         let set = |from: usize| (from..last.min(MAX_GPUS)).fold(GpuSet::EMPTY, GpuSet::with);
-        let used = match self.is_full() {
+        let used = match self.is_full(job) {
             true => usize::MAX,
             false => usize::try_from(self.gpus.used).unwrap_or(usize::MAX),
         };
@@ -226,13 +243,14 @@ fn vnode(name: &str, json: &Json) -> Result<(Vnode, String), String> {
         host => host,
     };
     let (cpus, memory_kib) = (count("ncpus", whole)?, count("mem", kib)?);
-    let used = cpus.used > 0 || memory_kib.used > 0 || gpus.used > 0;
-    let vnode = Vnode {
+    let listed = json.get("jobs")?;
+    let mut vnode = Vnode {
         name: name.to_owned(),
         up,
         out: states.contains(&OUT),
         exclusive,
-        taken: used || states.contains(&EXCLUSIVE) || json.get("jobs")?.is_some(),
+        taken: states.contains(&EXCLUSIVE) || listed.is_some(),
+        jobs: listed.map(job_names).unwrap_or_default(),
         available: available
             .texts()
             .map(|(key, value)| (key.to_owned(), value.to_owned()))
@@ -246,7 +264,28 @@ fn vnode(name: &str, json: &Json) -> Result<(Vnode, String), String> {
         queue: json.text("queue")?.to_owned(),
         first_gpu: 0,
     };
+    vnode.taken |= vnode.is_used();
     Ok((vnode, host.to_owned()))
+}
+
+/// The jobs of a vnode, which PBS lists as `12.head` or `12.head/0`.
+fn job_names(listed: &Json) -> Vec<String> {
+    let all = match listed {
+        Json::List(all) => &all[..],
+        one => std::slice::from_ref(one),
+    };
+    let mut names: Vec<String> = Vec::new();
+    for one in all {
+        let Json::Text(text) = one else { continue };
+        for name in text.split(',') {
+            let name = name.trim();
+            let name = name.split('/').next().unwrap_or(name);
+            if !name.is_empty() && !names.iter().any(|known| known == name) {
+                names.push(name.to_owned());
+            }
+        }
+    }
+    names
 }
 
 /// Orders the vnodes of a host and numbers its GPUs: by the number in brackets where each vnode has one GPU at most, so that

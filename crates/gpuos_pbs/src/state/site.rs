@@ -1,6 +1,6 @@
 //! PBS and gpuos.toml joined into the planner's model.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use gpuos_config::gpuos_toml::Config;
 use gpuos_model::cluster::{Cluster, Fabric, FabricLevel, NO_DOMAIN};
@@ -45,6 +45,8 @@ pub struct Site {
     pub notes: Vec<String>,
     /// Queues that have vnodes of their own.
     own_vnodes: HashSet<String>,
+    /// Jobs with which refused starts have left vnodes.
+    have_left: HashSet<String>,
 }
 
 impl Site {
@@ -73,6 +75,15 @@ impl Site {
         let cluster = cluster.map_err(|why| why.to_string())?;
         let mut notes = nodes.notes.clone();
         notes.extend(of_jobs);
+        let left = left_over(&nodes, &jobs);
+        notes.extend(left.iter().map(|(job, vnodes)| {
+            format!(
+                "PBS keeps {} for job {job}, to which it has given nothing of that: a start that it refused has left them so, until \
+                 the job runs there or pbs_server is started again",
+                vnodes.join(" ")
+            )
+        }));
+        let have_left = left.into_keys().map(str::to_owned).collect();
         let of_queues = nodes.vnodes.iter().map(|vnode| &vnode.queue);
         let own_vnodes = of_queues
             .filter(|queue| !queue.is_empty())
@@ -87,6 +98,7 @@ impl Site {
             cluster,
             notes,
             own_vnodes,
+            have_left,
         })
     }
 
@@ -95,10 +107,32 @@ impl Site {
         self.queues.iter().find(|queue| queue.name == name)
     }
 
+    /// Whether refused starts have left vnodes with this job.
+    pub fn has_left(&self, job: &str) -> bool {
+        self.have_left.contains(job)
+    }
+
     /// Whether some vnodes are of this queue alone: its jobs run nowhere else then.
     pub fn has_own_vnodes(&self, queue: &str) -> bool {
         self.own_vnodes.contains(queue)
     }
+}
+
+/// The vnodes with which refused starts have left jobs, by job. Tasks of arrays are not looked for: qstat does not list them.
+fn left_over<'n>(nodes: &'n Nodes, jobs: &[Job]) -> BTreeMap<&'n str, Vec<&'n str>> {
+    let by_id: HashMap<&str, &Job> = jobs.iter().map(|job| (&job.id[..], job)).collect();
+    let has = |job: &str, vnode: &Vnode| {
+        let given = by_id.get(job).map(|job| job.given.iter().flatten());
+        given.is_some_and(|mut given| given.any(|given| given.vnode == vnode.name))
+    };
+    let mut left: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for vnode in &nodes.vnodes {
+        let job = vnode.left_with().filter(|job| !job.contains('['));
+        if let Some(job) = job.filter(|job| !has(job, vnode)) {
+            left.entry(job).or_default().push(&vnode.name);
+        }
+    }
+    left
 }
 
 /// The vnodes with GPUs, each as often as it has some.

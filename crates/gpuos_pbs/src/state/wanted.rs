@@ -10,10 +10,10 @@ use gpuos_placement::plan::{GpuShape, NodeState, Placement, Request, TopologyReq
 use super::jobs::Job;
 use super::nodes::{Host, Vnode};
 use super::site::Site;
-use super::units::kib;
 use crate::hook::place::{Arrangement, Place, Sharing};
 use crate::hook::resources::{LEAF, NGPUS, NVLINK, VETOES, of_users};
 use crate::hook::select::Select;
+use crate::units::kib;
 
 /// What each of a job's chunks takes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -35,6 +35,8 @@ pub struct Kind {
     pub needs: Vec<(String, String)>,
     /// Names of a rule of affinity.
     pub near: Vec<String>,
+    /// The job, where refused starts have left vnodes with it, which are free for it alone; else empty.
+    pub has_left: String,
 }
 
 /// A job that can be placed from here.
@@ -69,6 +71,10 @@ const PASSED: [&str; 14] = [
 /// Resources of a chunk that say nothing about places.
 const OF_PROGRAMS: [&str; 2] = ["mpiprocs", "ompthreads"];
 
+/// Resources of a chunk that PBS itself knows more of: a host by name may be any of several, and a vnode with another operating
+/// system is provided with this one first.
+const OF_PBS: [&str; 4] = ["host", "vnode", "aoe", "eoe"];
+
 impl Wanted {
     /// What a waiting job asks for.
     ///
@@ -87,6 +93,9 @@ impl Wanted {
         }
         if !job.given.is_empty() {
             return Err("it goes on where it was".into());
+        }
+        if !job.reservation.is_empty() {
+            return Err(format!("it is of reservation {}", job.reservation));
         }
         let queue = site.queue(&job.queue).ok_or("its queue is not known")?;
         if !queue.barred.is_empty() {
@@ -151,6 +160,10 @@ impl Wanted {
                 },
                 needs,
                 near,
+                has_left: match site.has_left(&job.id) {
+                    true => job.id.clone(),
+                    false => String::new(),
+                },
             },
         })
     }
@@ -220,10 +233,11 @@ fn resources(chunk: &crate::hook::select::Chunk) -> Result<(Chunk, Vec<(String, 
             "ncpus" => one.cpus = number().ok_or_else(wrong)?,
             "mem" => one.memory_kib = kib(value).ok_or_else(wrong)?,
             name if OF_PROGRAMS.contains(&name) => {}
-            // A number would have to be counted, and a host by name may be any of several.
-            name if name == "host" || name == "vnode" || kib(value).is_some() => {
+            // What may be a number would have to be counted.
+            _ if value.starts_with(|c: char| c.is_ascii_digit() || "+-.".contains(c)) => {
                 return Err(wrong());
             }
+            name if OF_PBS.contains(&name) => return Err(wrong()),
             _ => needs.push((name, value.clone())),
         }
     }
@@ -275,7 +289,7 @@ impl Kind {
         let (mut cpus, mut memory) = (0, 0);
         let own = site.nodes.vnodes_of(host).map(|(_, vnode)| vnode);
         for vnode in own.filter(|vnode| vnode.gpus.all > 0 && self.fits(vnode)) {
-            let (all, free) = vnode.gpu_sets();
+            let (all, free) = vnode.gpu_sets(&self.has_left);
             // What is down comes back, as far as anybody knows.
             if !vnode.out {
                 state.present = GpuSet(state.present.0 | all.0);
@@ -285,7 +299,7 @@ impl Kind {
             }
             state.free = GpuSet(state.free.0 | free.0);
             // A GPU's CPUs and memory go with it.
-            if !vnode.is_full() {
+            if !vnode.is_full(&self.has_left) {
                 cpus += vnode.cpus.free();
                 memory += vnode.memory_kib.free();
             }
@@ -304,7 +318,7 @@ impl Kind {
         let named = |job: &&Job| {
             let number = job.id.split('.').next().unwrap_or(&job.id);
             let names = [&job.name[..], &job.user, &job.id, number];
-            !job.given.is_empty() && self.near.iter().any(|name| names.contains(&&name[..]))
+            job.has_vnodes() && self.near.iter().any(|name| names.contains(&&name[..]))
         };
         for job in site.jobs.iter().filter(named) {
             let vnodes = job.given.iter().flatten();

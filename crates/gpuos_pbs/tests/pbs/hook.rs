@@ -362,6 +362,39 @@ fn a_job_that_requires_a_level_is_not_started_across_it() {
     );
 }
 
+/// A subjob in state W is not counted among those that are left: its array would end and be freed under it.
+#[test]
+fn a_subjob_is_refused_and_never_put_off() {
+    let start = |id: &str, given: &str| {
+        let vnodes = json!({ "n1[0]": { "gpuos_leaf": "l1" }, "n2[0]": { "gpuos_leaf": "l2" } });
+        let mut job = job(&[GPUS, ("gpuos_topology", "leaf:required")]);
+        job["id"] = id.into();
+        job["exec_vnode"] = given.into();
+        ask(&json!({ "event": "runjob", "now": 1000, "job": job, "vnodes": vnodes }))
+    };
+    let apart = "(n1[0]:ngpus=1)+(n2[0]:ngpus=1)";
+    let nowhere = "(n1[0]:ngpus=1)+(n9[0]:ngpus=1)";
+    assert_eq!(
+        refusal(&start("12[3].head", apart)),
+        "-l gpuos_topology=leaf:required: no leaf had room for all of this subjob: n1[0] and n2[0] are in different ones; not started, \
+         and tried again whenever pbs_sched comes to it; write a level without :required to start all the same, or ask for less"
+    );
+    let said = refusal(&start("12[3].head", nowhere));
+    assert!(
+        said.contains("vnode n9[0] is in no leaf") && !said.contains("put off"),
+        "{said}"
+    );
+    untouched(&start("12[3].head", "(n1[0]:ngpus=1)"));
+    for given in [apart, nowhere] {
+        let put_off = start("12.head", given);
+        assert_eq!(
+            put_off["edits"].as_array().map(Vec::len),
+            Some(2),
+            "{put_off}"
+        );
+    }
+}
+
 #[test]
 fn each_time_costs_the_scheduler_less_and_never_too_much() {
     let apart = "(n1[0]:ngpus=1)+(n2[0]:ngpus=1)";

@@ -93,6 +93,71 @@ fn jobs_without_gpus_of_this_host_are_started_as_they_are() {
     );
 }
 
+/// Of 24,000 GPUs the texts have more than a MiB.
+#[test]
+fn a_program_of_a_very_large_job_is_told_its_gpus() {
+    let host = |host: usize| {
+        (
+            format!("n{host}"),
+            json!({ "leaf": "l1", "gpus": [{}, {}, {}, {}, {}, {}, {}, {}] }),
+        )
+    };
+    let mut hosts: serde_json::Map<String, Value> = (0..3000).map(host).collect();
+    let given: Vec<String> = (0..24_000)
+        .map(|gpu| {
+            format!(
+                "(n{}[{}]:ncpus=14:mem=257949696kb:ngpus=1:gpuos_leaf=l1)",
+                gpu / 8,
+                gpu % 8
+            )
+        })
+        .collect();
+    let given = given.join("+");
+    assert!(given.len() > 1 << 20);
+    let said = launch(&given, &hosts.clone().into(), &json!({}));
+    assert_eq!(said["GPUOS_GPUS"].split("\\,").count(), 8);
+    assert_eq!(said["GPUOS_LEVEL"], "leaf");
+    hosts.insert("n2999".into(), json!({ "leaf": "l2", "gpus": [] }));
+    let said = launch(&given, &hosts.into(), &json!({}));
+    assert!(!said.contains_key("GPUOS_LEVEL"), "{said:?}");
+}
+
+/// What is left of the host goes to the vnode that has all of it, or PBS counts the share of the GPUs twice.
+#[test]
+fn what_is_left_of_a_host_is_its_own_vnode_s_under_the_name_that_it_has() {
+    for (host, named, own) in [
+        ("n1.site", "n1.site", "n1.site"),
+        ("n1.site", "n1", "n1.site"),
+        ("n1.site", "n1", "n1"),
+        ("n1", "n1", "n1"),
+    ] {
+        let hosts = json!({ named: { "leaf": "l1", "gpus": [{}, {}] } });
+        // One of this name may be left of an earlier start.
+        let mut vnodes = json!({ "n1": { "ncpus": "1", "mem": "1kb" } });
+        vnodes[own] = json!({ "ncpus": "5", "mem": "1001kb" });
+        let answer = ask(
+            &json!({ "event": "exechost_startup", "host": host, "hosts": hosts, "vnodes": vnodes }),
+        );
+        let edits = answer["edits"].as_array().expect("edits");
+        let of = |vnode: &str| -> BTreeMap<&str, &Value> {
+            let of = edits
+                .iter()
+                .filter(|edit| edit["set"] == "vnode" && edit["vnode"] == vnode);
+            of.map(|edit| (edit["name"].as_str().expect("a name"), &edit["value"]))
+                .collect()
+        };
+        assert_eq!(
+            json!(of(own)),
+            json!({ "ncpus": 1, "mem": "1kb", "ngpus": 0, "gpuos_leaf": "l1" }),
+            "{host} {own}"
+        );
+        assert_eq!(of("n1[1]")["ncpus"], 2, "{host} {own}");
+        let mut vnodes: Vec<_> = edits.iter().map(|edit| edit["vnode"].as_str()).collect();
+        vnodes.dedup();
+        assert_eq!(vnodes.len(), 3, "{vnodes:?}");
+    }
+}
+
 fn start(host: &str, hosts: &Value, resources: &Value) -> Value {
     ask(
         &json!({ "event": "exechost_startup", "host": host, "hosts": hosts, "vnodes": { "n1": resources } }),
@@ -276,6 +341,14 @@ fn qmgr_is_where_pbs_conf_says() {
         programs("PBS_SERVER=head\nPBS_EXEC=/opt/pbs\n").unwrap(),
         "/opt/pbs/bin"
     );
+    for (text, programs_in) in [
+        ("PBS_EXEC='/opt/pbs'", "/opt/pbs/bin"),
+        ("PBS_EXEC=\"/opt/pbs\"\n", "/opt/pbs/bin"),
+        (" PBS_EXEC = /opt/pbs\n", "/opt/pbs/bin"),
+        ("PBS_EXEC=/old\nPBS_EXEC=/new\n", "/new/bin"),
+    ] {
+        assert_eq!(programs(text).as_deref(), Ok(programs_in), "{text}");
+    }
     for text in ["", "PBS_EXEC=\n", "PBS_EXEC=opt\n", "#PBS_EXEC=/opt/pbs\n"] {
         assert!(programs(text).is_err(), "{text}");
     }

@@ -1,12 +1,12 @@
 //! Where waiting jobs go.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use gpuos_config::gpuos_toml::Config;
 use gpuos_pbs::hook::vnodes::parse_exec_vnode;
 use gpuos_pbs::pass::{Plan, plan};
-use gpuos_pbs::state::units::kib;
 use gpuos_pbs::state::{Site, Texts};
+use gpuos_pbs::units::kib;
 use gpuos_placement::plan::Planner;
 use gpuos_placement::queue::Bounds;
 use proptest::prelude::*;
@@ -20,6 +20,7 @@ fn planned(site: &Site) -> Plan {
         site,
         &mut Planner::new(site.cluster.clone()),
         Bounds::default(),
+        &HashSet::new(),
     )
 }
 
@@ -57,7 +58,7 @@ pub fn checked(site: &Site) -> Plan {
         for given in chunks.iter().flatten() {
             let at = site.nodes.vnode(&given.vnode).unwrap();
             let vnode = &site.nodes.vnodes[at];
-            assert!(vnode.up && vnode.exclusive && !vnode.taken, "{start:?}");
+            assert!(vnode.up && !vnode.is_full(&start.job), "{start:?}");
             assert!(given.count("ncpus") <= vnode.cpus.all, "{start:?}");
             let memory = given.resources.iter().find(|(name, _)| name == "mem");
             let memory = memory.map_or(0, |(_, size)| kib(size).unwrap());
@@ -246,6 +247,10 @@ fn what_is_not_understood_is_left_to_pbs_sched_with_the_reason() {
         ("1:ngpus=1+1:ncpus=1", "its chunks are of several kinds"),
         ("1:ngpus=1:host=n1", "its select has host=n1"),
         ("1:ngpus=1:licenses=3", "its select has licenses=3"),
+        ("1:ngpus=1:licenses=.5", "its select has licenses=.5"),
+        ("1:ngpus=1:rate=-1e3", "its select has rate=-1e3"),
+        ("1:ngpus=1:aoe=rhel9", "its select has aoe=rhel9"),
+        ("1:ngpus=1:eoe=low", "its select has eoe=low"),
     ] {
         assert_eq!(says(select, &format!("\"schedselect\":\"{to}\"")), why);
     }
@@ -254,6 +259,10 @@ fn what_is_not_understood_is_left_to_pbs_sched_with_the_reason() {
     assert_eq!(
         says(more, "\"exec_vnode\":\"(n1[0]:ngpus=1)\""),
         "it goes on where it was"
+    );
+    assert_eq!(
+        says(more, "\"reserve_ID\":\"R12.head\""),
+        "it is of reservation R12.head"
     );
     assert!(says("\"queue\":\"workq\"", "\"queue\":\"limited\"").contains("max_run"));
     assert_eq!(says("\"job_state\":\"Q\"", "\"job_state\":\"H\""), "");
@@ -276,6 +285,74 @@ fn a_gpu_whose_vnode_a_job_without_gpus_has_is_not_free() {
     let plan = checked(&site(&vnodes, &world.jobs()));
     assert!(plan.starts.is_empty(), "{plan:?}");
     assert_eq!(plan.waits.len(), 1);
+}
+
+#[test]
+fn only_what_has_its_vnodes_gives_them_back() {
+    let mut world = small(vec![waits(1000, 4, 4)]);
+    world.running = vec![on(1, 0, 1, 3600)];
+    let starts_in = |jobs: &str| {
+        let plan = checked(&site(&world.vnodes(), jobs));
+        plan.keeps[0].starts_in
+    };
+    let jobs = world.jobs();
+    assert_eq!(starts_in(&jobs), 3600);
+    // What is taken and in no listed job, as that of a task of an array, comes back at a time that nobody knows.
+    let gone = jobs.replace("\"1.head\"", "\"1[].head\"");
+    let gone = gone.replace("exec_vnode", "exec_host");
+    assert_eq!(starts_in(&gone), gpuos_placement::queue::ENDLESS);
+    // A job that is held keeps only the text.
+    let running = "\"job_state\":\"R\"";
+    let held = jobs.replace(running, "\"job_state\":\"H\"");
+    assert_eq!(starts_in(&held), gpuos_placement::queue::ENDLESS);
+    world.running.clear();
+    let free = checked(&site(&world.vnodes(), &held));
+    assert_eq!(free.starts.len(), 1, "{free:?}");
+}
+
+#[test]
+fn a_job_that_pbs_refused_lately_has_no_vnodes_in_the_plan() {
+    let world = small(vec![waits(1000, 4, 4), waits(1001, 1, 1)]);
+    let site = site(&world.vnodes(), &world.jobs());
+    let mut planner = Planner::new(site.cluster.clone());
+    let refused = HashSet::from(["1000.head".to_owned()]);
+    let plan = plan(&site, &mut planner, Bounds::default(), &refused);
+    let starts: Vec<_> = plan.starts.iter().map(|start| &start.job[..]).collect();
+    assert_eq!(starts, ["1001.head"]);
+    assert_eq!(plan.left[0].why, "PBS refused to run it lately");
+    assert!(plan.keeps.is_empty());
+}
+
+#[test]
+fn vnodes_that_a_refused_start_has_left_are_free_for_that_job_alone() {
+    let mut world = small(vec![waits(1001, 4, 4)]);
+    world.running = vec![on(1, 2, 6, 3600)];
+    let vnodes = world.vnodes().replace("\"1.head/0\"", "\"1001.head/0\"");
+    let nothing = "\"resources_assigned\":{\n                \"mem\":\"0kb\",\n                \"ncpus\":1,\n                \"ngpus\":1";
+    assert!(vnodes.contains(nothing));
+    let vnodes = vnodes.replace(nothing, "\"resources_assigned\":{");
+    world.running.clear();
+    let plan = checked(&site(&vnodes, &world.jobs()));
+    assert_eq!(plan.starts.len(), 1, "{plan:?}");
+    assert_eq!(plan.starts[0].job, "1001.head");
+    assert!(plan.starts[0].exec_vnode.contains("n2[1]"), "{plan:?}");
+    world.waiting[0].id = 1002;
+    let plan = checked(&site(&vnodes, &world.jobs()));
+    assert_eq!((plan.starts.len(), plan.waits.len()), (0, 1), "{plan:?}");
+}
+
+#[test]
+fn a_vnode_of_several_gpus_that_an_earlier_job_has_is_waited_for() {
+    let vnodes = r#"{"nodes":{"big":{"state":"free","sharing":"force_excl","resources_available":{"ncpus":64,"ngpus":8},
+        "resources_assigned":{}}}}"#;
+    let world = small(vec![waits(1000, 1, 2), waits(1001, 1, 2)]);
+    let plan = checked(&site(vnodes, &world.jobs()));
+    assert_eq!(plan.starts.len(), 1, "{plan:?}");
+    assert!(plan.left.is_empty(), "{plan:?}");
+    assert!(
+        plan.waits[0].why.contains("jobs before it in this pass"),
+        "{plan:?}"
+    );
 }
 
 #[test]
@@ -315,8 +392,8 @@ proptest! {
         prop_assert_eq!(all, 24);
         // A planner that has planned before gives the same plan.
         let mut planner = Planner::new(site.cluster.clone());
-        plan(&site, &mut planner, Bounds::default());
-        prop_assert_eq!(first, plan(&site, &mut planner, Bounds::default()));
+        plan(&site, &mut planner, Bounds::default(), &HashSet::new());
+        prop_assert_eq!(first, plan(&site, &mut planner, Bounds::default(), &HashSet::new()));
     }
 }
 

@@ -3,7 +3,7 @@
 use gpuos_config::gpuos_toml::Config;
 use gpuos_pbs::state::json::Json;
 use gpuos_pbs::state::nodes::Nodes;
-use gpuos_pbs::state::{Site, Texts, jobs};
+use gpuos_pbs::state::{Site, Texts, fresh, jobs};
 use proptest::prelude::*;
 
 use crate::world::{QUEUES, SERVER, World};
@@ -46,11 +46,41 @@ fn values_are_read_as_pbs_prints_them() {
     ] {
         assert!(Json::parse(bad).is_err(), "{bad}");
     }
-    assert!(
-        Json::parse(&"[".repeat(100_000))
-            .unwrap_err()
-            .contains("in each other")
-    );
+}
+
+#[test]
+fn what_lies_too_deep_is_passed_over_and_the_rest_is_read() {
+    // What a user's variable `[[[…` becomes, with quotes and brackets in it that mean nothing.
+    let job = |deep: &str| {
+        let text = format!(
+            r#"{{"Jobs":{{"1.head":{{"job_state":"Q","Variable_List":{{"X":{deep},"Y":"z"}},"queue":"workq"}}}}}}"#
+        );
+        jobs::parse(&text)
+    };
+    let nested = |open: &str, close: &str, levels: usize| {
+        format!(
+            "{}\"]}}\\\"{{\"{}",
+            open.repeat(levels),
+            close.repeat(levels)
+        )
+    };
+    for levels in [20, 40, 1_000, 100_000] {
+        for (open, close) in [("[", "]"), ("{\"a\":", "}"), ("[1,{\"b\":", "},2]")] {
+            let (jobs, notes) = job(&nested(open, close, levels)).unwrap();
+            assert_eq!((&jobs[0].queue[..], &jobs[0].unreadable[..]), ("workq", ""));
+            assert!(notes.is_empty());
+        }
+    }
+    for bad in [
+        "[".repeat(1_000),
+        "[".repeat(1_000) + &"]".repeat(999),
+        "[".repeat(1_000) + &"]".repeat(1_001),
+        "[".repeat(1_000) + "}" + &"]".repeat(999),
+        "[".repeat(1_000) + "\"" + &"]".repeat(1_000),
+    ] {
+        let why = job(&bad).unwrap_err();
+        assert!(why.starts_with("qstat -f: line 1 of it has"), "{why}");
+    }
 }
 
 #[test]
@@ -89,10 +119,10 @@ fn a_host_that_is_one_vnode_has_its_gpus_without_names() {
     );
     assert_eq!(nodes.vnodes[0].cpus.free(), 64);
     // PBS gives a second job nothing of it.
-    assert!(nodes.vnodes[0].is_full());
-    assert!(nodes.vnodes[0].gpu_sets().1.is_empty());
+    assert!(nodes.vnodes[0].is_full(""));
+    assert!(nodes.vnodes[0].gpu_sets("").1.is_empty());
     let shared = Nodes::parse(&text.replace("force_excl", "default_shared")).unwrap();
-    assert_eq!(shared.vnodes[0].gpu_sets().1.len(), 5);
+    assert_eq!(shared.vnodes[0].gpu_sets("").1.len(), 5);
 }
 
 #[test]
@@ -184,12 +214,101 @@ fn limits_of_running_jobs_and_formulas_are_pbs_scheds() {
     let says = |more: &str| jobs::server_bars(&SERVER.replace("\"server_state\"", more)).unwrap();
     assert!(says(r#""job_sort_formula":"ncpus","server_state""#).contains("job_sort_formula"));
     assert!(says(r#""max_run_res.ngpus":"[o:PBS_ALL=8]","server_state""#).contains("max_run_res"));
+    assert!(
+        says(r#""resources_available":{"ngpus":4},"server_state""#).contains("resources_available")
+    );
+    let sum = r#""enabled":"True","resources_available":{"ngpus":8},"#;
+    let queues = jobs::parse_queues(&QUEUES.replacen(r#""enabled":"True","#, sum, 1)).unwrap();
+    assert_eq!(
+        queues[0].barred,
+        "it has resources_available, which pbs_sched alone keeps"
+    );
     let off = SERVER.replace("\"scheduling\":\"True\"", "\"scheduling\":\"False\"");
     assert!(
         jobs::server_bars(&off)
             .unwrap()
             .contains("scheduling is off")
     );
+}
+
+/// The vnodes of a GPU each, as PBS prints them; `jobs` are those of the first ones.
+fn gpus(jobs: &[&str]) -> String {
+    let vnode = |(at, jobs): (usize, &&str)| {
+        let (state, jobs) = match *jobs {
+            "" => ("free", String::new()),
+            jobs => ("job-exclusive", format!(r#""jobs":[{jobs}],"#)),
+        };
+        format!(
+            r#""n[{at}]":{{"state":"{state}","sharing":"force_excl",{jobs}"resources_available":{{"host":"n","ncpus":1,"ngpus":1}},
+            "resources_assigned":{{}}}}"#
+        )
+    };
+    let all: Vec<_> = jobs.iter().enumerate().map(vnode).collect();
+    format!("{{\"nodes\":{{{}}}}}", all.join(","))
+}
+
+#[test]
+fn vnodes_that_a_refused_start_has_left_are_told() {
+    let vnodes = gpus(&[
+        r#""1.head/0""#,
+        r#""1.head/0","1.head/1""#,
+        r#""7[3].head""#,
+        "",
+    ]);
+    let jobs = r#"{"Jobs":{"1.head":{"job_state":"Q","queue":"workq"}}}"#;
+    let waits = site(&vnodes, jobs);
+    assert_eq!(waits.notes.len(), 1, "{:?}", waits.notes);
+    let told = &waits.notes[0];
+    assert!(
+        told.starts_with("PBS keeps n[0] n[1] for job 1.head,"),
+        "{told}"
+    );
+    assert!(waits.has_left("1.head") && !waits.has_left("7[3].head"));
+    // It runs, and has one of them.
+    let jobs =
+        r#"{"Jobs":{"1.head":{"job_state":"R","queue":"workq","exec_vnode":"(n[0]:ncpus=0)"}}}"#;
+    let told = &site(&vnodes, jobs).notes;
+    assert!(
+        told[0].starts_with("PBS keeps n[1] for job 1.head,"),
+        "{told:?}"
+    );
+}
+
+#[test]
+fn a_planned_start_holds_while_job_and_vnodes_are_the_same() {
+    let world = World::random(1, 2, 0, 1);
+    let text = world.jobs();
+    let (all, _) = jobs::parse(&text).unwrap();
+    let planned = &all[0];
+    assert_eq!(fresh::still_waits(planned, &text), Ok(()));
+    let now = |from: &str, to: &str| {
+        assert!(text.contains(from), "{from}");
+        fresh::still_waits(planned, &text.replace(from, to)).unwrap_err()
+    };
+    let state = "\"job_state\":\"Q\"";
+    assert_eq!(now(state, "\"job_state\":\"H\""), "it is in state H by now");
+    assert!(now(state, &format!("{state},{state}")).contains("cannot be read"));
+    let other = "it asks for something else by now";
+    for (from, to) in [
+        ("\"place\":\"", "\"place\":\"excl:"),
+        ("\"schedselect\":\"", "\"schedselect\":\"1"),
+        ("\"queue\":\"workq\"", "\"queue\":\"express\""),
+        (state, &format!("{state},\"reserve_ID\":\"R1.head\"")),
+    ] {
+        assert_eq!(now(from, to), other);
+    }
+    assert_eq!(
+        fresh::still_waits(planned, "{}"),
+        Err("PBS does not know it any more".into())
+    );
+    let free =
+        |jobs: &[&str]| fresh::still_free("1.head", "(n[0]:ngpus=1+n[1]:ngpus=1)", &gpus(jobs));
+    assert_eq!(free(&["", ""]), Ok(()));
+    // Left with it by a start that was refused.
+    assert_eq!(free(&["", r#""1.head/0""#]), Ok(()));
+    let gone = || Err("vnode n[1] is not free any more".to_owned());
+    assert_eq!(free(&["", r#""2.head/0""#]), gone());
+    assert_eq!(free(&[""]), gone());
 }
 
 proptest! {
