@@ -57,6 +57,14 @@ fn comes(it: &Effect) -> bool {
     matches!(it, Effect::Turn { client: OTHER, .. })
 }
 
+fn failed(client: ClientId, refused: bool, runs_on: bool) -> Input {
+    Input::NotCheckpointed {
+        client,
+        refused,
+        runs_on,
+    }
+}
+
 fn place(broker: &Broker) -> Place {
     let clients = broker.view().clients;
     clients[0].place
@@ -125,7 +133,7 @@ fn where_the_site_has_not_turned_it_on_all_is_as_ever() {
     broker.step(0, Input::Checkpoints(true));
     let mut now = 0;
     until(&mut broker, &mut now, parks(ONE)).expect("a turn ends");
-    let bytes = 0;
+    let bytes = 64 * GIB;
     let effects = broker.step(now, Input::Pinned { client: ONE, bytes });
     assert!(effects.iter().any(is_checkpoint), "{effects:?}");
 }
@@ -136,7 +144,7 @@ fn who_was_not_told_to_park_is_left_alone() {
     for client in [ONE, OTHER, ClientId(9)] {
         let effects = broker.step(100, Input::Pinned { client, bytes: 0 });
         assert!(effects.is_empty(), "{effects:?}");
-        let effects = broker.step(100, Input::NotCheckpointed(client));
+        let effects = broker.step(100, failed(client, true, true));
         assert!(effects.is_empty(), "{effects:?}");
     }
 }
@@ -176,15 +184,15 @@ fn what_is_beyond_the_lease_counts_in_the_jobs_memory_or_is_not_moved() {
 
 #[test]
 fn whom_the_driver_does_not_take_out_is_ended_and_nobody_comes_before_it_is_dead() {
-    let (mut broker, now, _) = told(config(), 0);
-    let effects = broker.step(now, Input::NotCheckpointed(ONE));
+    let (mut broker, now, _) = told(config(), 64 * GIB);
+    let effects = broker.step(now, failed(ONE, true, true));
     let why = effects.iter().find_map(ends(ONE));
     assert_eq!(why, Some(Ended::NotCheckpointed));
     assert!(!effects.iter().any(comes), "{effects:?}");
     let effects = broker.step(now, Input::Gone(ONE));
     assert!(effects.iter().any(comes), "{effects:?}");
     // The same where nobody says anything.
-    let (mut broker, mut now, _) = told(config(), 0);
+    let (mut broker, mut now, _) = told(config(), 64 * GIB);
     let why = until(&mut broker, &mut now, ends(ONE));
     assert_eq!(why, Some(Ended::NotCheckpointed));
 }
@@ -192,14 +200,100 @@ fn whom_the_driver_does_not_take_out_is_ended_and_nobody_comes_before_it_is_dead
 /// The driver cannot lock who is stopped: he is told to park anew when he goes on.
 #[test]
 fn who_is_stopped_meanwhile_is_not_ended_for_it() {
-    let (mut broker, mut now, _) = told(config(), 0);
+    let (mut broker, mut now, _) = told(config(), 64 * GIB);
     broker.step(now, Input::Suspended(JobId(1), true));
-    let effects = broker.step(now, Input::NotCheckpointed(ONE));
+    let effects = broker.step(now, failed(ONE, false, true));
     assert!(effects.iter().find_map(ends(ONE)).is_none(), "{effects:?}");
+    assert_eq!(place(&broker), Place::Resident);
     now += 100_000;
     let effects = broker.step(now, Input::Suspended(JobId(1), false));
     let parks = effects.iter().find_map(parks(ONE));
     assert!(parks.is_some(), "{effects:?}");
+}
+
+/// Whoever calls has a time that does not stand still while the process is stopped.
+#[test]
+fn what_failed_while_a_process_was_stopped_is_tried_again_when_it_goes_on() {
+    let (client, took_ms) = (ONE, 5);
+    // On its way out: locked, and nobody could let it go on.
+    let (mut broker, mut now, _) = told(config(), 64 * GIB);
+    broker.step(now, Input::Suspended(JobId(1), true));
+    now += 100_000;
+    broker.step(now, failed(ONE, false, false));
+    assert_eq!(place(&broker), Place::Parking(Refuge::Host));
+    assert!(broker.view().clients[0].by_driver);
+    let effects = broker.step(now, Input::Tick);
+    assert!(!effects.iter().any(is_checkpoint), "{effects:?}");
+    broker.step(now, Input::Suspended(JobId(1), false));
+    let effects = broker.step(now, Input::Tick);
+    assert!(effects.iter().any(is_checkpoint), "{effects:?}");
+    broker.step(now, Input::Checkpointed { client, took_ms });
+    let client = OTHER;
+    broker.step(now, Input::Back { client, took_ms });
+    until(&mut broker, &mut now, parks(OTHER)).expect("a turn ends");
+    // On its way back: nobody hears that it failed.
+    let effects = broker.step(now, Input::Parked { client, took_ms });
+    assert!(effects.iter().any(is_restore), "{effects:?}");
+    broker.step(now, Input::Suspended(JobId(1), true));
+    now += 100_000;
+    broker.step(now, Input::Suspended(JobId(1), false));
+    let effects = broker.step(now, Input::Tick);
+    assert!(effects.iter().any(is_restore), "{effects:?}");
+    assert!(effects.iter().find_map(ends(ONE)).is_none(), "{effects:?}");
+    // Once its time is over it is ended.
+    let why = until(&mut broker, &mut now, ends(ONE));
+    assert_eq!(why, Some(Ended::NotBack));
+}
+
+#[test]
+fn what_was_not_refused_is_tried_again_until_its_time_is_over() {
+    let (mut broker, mut now, _) = told(config(), 64 * GIB);
+    let effects = broker.step(now, failed(ONE, false, true));
+    assert!(effects.iter().find_map(ends(ONE)).is_none(), "{effects:?}");
+    assert_eq!(place(&broker), Place::Parking(Refuge::Host));
+    now += 100;
+    let effects = broker.step(now, Input::Tick);
+    assert!(effects.iter().any(is_checkpoint), "{effects:?}");
+    let why = until(&mut broker, &mut now, ends(ONE));
+    assert_eq!(why, Some(Ended::NotCheckpointed));
+}
+
+/// What it takes of host memory could not be promised.
+#[test]
+fn of_whom_nobody_knows_what_he_has_the_driver_takes_nothing() {
+    let (mut broker, now, effects) = told(config(), 0);
+    assert!(!effects.iter().any(is_checkpoint), "{effects:?}");
+    // It was measured only now.
+    let bytes = 64 * GIB;
+    let effects = broker.step(now, Input::Pinned { client: ONE, bytes });
+    assert!(effects.iter().any(is_checkpoint), "{effects:?}");
+}
+
+#[test]
+fn who_asks_while_the_driver_has_him_has_what_he_had() {
+    let (mut broker, now, _) = told(config(), 64 * GIB);
+    let (client, took_ms) = (ONE, 5);
+    for parked in [false, true] {
+        if parked {
+            broker.step(now, Input::Checkpointed { client, took_ms });
+        }
+        let before = broker.view().clients[0].leases.clone();
+        for bytes in [0, GIB, 64 * GIB, 65 * GIB] {
+            let ask = Input::Ask {
+                client,
+                job: JobId(1),
+                gpu: GpuId(0),
+                bytes,
+            };
+            let effects = broker.step(now, ask);
+            let answered = effects.iter().find_map(|it| match it {
+                Effect::Answer { answer, .. } => Some(answer.expect("what it has").hbm),
+                _ => None,
+            });
+            assert_eq!(answered, Some(64 * GIB), "{bytes}");
+            assert_eq!(broker.view().clients[0].leases, before, "{bytes}");
+        }
+    }
 }
 
 /// What the journal has, as a daemon that was started anew reads it.
@@ -235,7 +329,7 @@ fn a_daemon_that_was_started_anew_has_the_driver_go_on() {
 #[test]
 fn who_returns_while_the_driver_has_him_is_believed_nothing() {
     for at in [At::Gpu, At::Parked(Refuge::Host), At::Parked(Refuge::Nvme)] {
-        let (mut broker, now, _) = told(config(), 0);
+        let (mut broker, now, _) = told(config(), 64 * GIB);
         broker.step(now, Input::Away(ONE));
         let effects = broker.step(now, Input::Return(ONE, at));
         assert!(effects.is_empty(), "{at:?}: {effects:?}");

@@ -1,6 +1,6 @@
 //! Removes a folder that is a user's, whatever the user has put there.
 //!
-//! Root does not go in. A process of its own, [`FLAG`], with the rights of the folder's owner and nothing else, makes
+//! Root does not go in. A process of its own, [`FLAG`], which takes the rights of the folder's owner and nothing else, makes
 //! the folder empty; so a link, a mount or a race leads it no further than the user could go alone. Root removes what
 //! is empty then, by its name in a folder of root's. The process uses no recursion and four descriptors however deep
 //! folders lie in each other. It ends itself after [`TIME`] or [`MOST`] entries, and is killed soon after: a user may
@@ -15,14 +15,16 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::fs::{
-    AtFlags, Mode, OFlags, RawDir, ResolveFlags, chmod, chmodat, fstat, openat, openat2, unlinkat,
+    AtFlags, Mode, OFlags, RawDir, ResolveFlags, Stat, chmod, chmodat, fstat, openat, openat2,
+    unlinkat,
 };
 use rustix::io::Errno;
-use rustix::process::{Resource, Rlimit, Signal, set_parent_process_death_signal, setrlimit};
+use rustix::process::{Resource, Rlimit, getppid, setrlimit};
+
+use crate::as_user;
 
 /// The first word; the second one is a number of seconds, and the folder is standard input.
 pub const FLAG: &str = "--empty-folder";
@@ -46,13 +48,14 @@ const FOLDER: OFlags = OFlags::RDONLY
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// Why a folder is not empty, and the exit code that says so: nothing that the user could write is passed on.
-const WHY: [(u8, &str); 6] = [
+const WHY: [(u8, &str); 7] = [
     (3, "something is mounted in it"),
     (4, "something in it may not be removed by its owner"),
     (5, "it was not empty in time"),
     (6, "it has more than 2000000 entries"),
     (7, "it cannot be read"),
     (8, "it was changed while it was emptied"),
+    (9, "the rights of its owner cannot be taken"),
 ];
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -63,6 +66,7 @@ enum Stop {
     Many = 6,
     Unread = 7,
     Moved = 8,
+    Rights = 9,
 }
 
 /// Opens a folder by its name in another one: no link, no other file system, and nothing is asked of what may be
@@ -116,40 +120,26 @@ pub fn remove(program: &Path, parent: &Path, name: &OsStr, time: Duration) -> Re
 
 /// Runs the process. `Ok(Err)`: why the folder may not be empty.
 fn empty(program: &Path, folder: OwnedFd, time: Duration) -> io::Result<Result<(), &'static str>> {
-    let owner = fstat(&folder)?;
-    let mut process = Command::new(program)
+    let mut process = Command::new(program);
+    process
         .arg(FLAG)
         .arg(time.as_secs().to_string())
         .env_clear()
         .current_dir("/")
-        // As root this clears root's further groups, too, and with its number root's capabilities go.
-        .uid(owner.st_uid)
-        .gid(owner.st_gid)
         .process_group(0)
         .stdin(Stdio::from(folder))
         .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()?;
-    let deadline = Instant::now() + time + GRACE;
-    while Instant::now() < deadline {
-        if let Some(status) = process.try_wait()? {
-            let code = status.code().and_then(|code| u8::try_from(code).ok());
-            let known = |(of, _): &&(u8, &str)| Some(*of) == code;
-            return Ok(match (code, WHY.iter().find(known)) {
-                (Some(0), _) => Ok(()),
-                (_, Some((_, why))) => Err(why),
-                _ => Err("the process that empties it was ended"),
-            });
-        }
-        thread::sleep(PAUSE);
-    }
-    let _ = process.kill();
-    // One that a file system holds even now is not waited for.
-    let deadline = Instant::now() + Duration::from_secs(1);
-    while matches!(process.try_wait(), Ok(None)) && Instant::now() < deadline {
-        thread::sleep(PAUSE);
-    }
-    Ok(Err("it does not answer"))
+        .stderr(Stdio::null());
+    let Some((status, _)) = as_user::run(&mut process, time + GRACE, PAUSE)? else {
+        return Ok(Err("it does not answer"));
+    };
+    let code = status.code().and_then(|code| u8::try_from(code).ok());
+    let known = |(of, _): &&(u8, &str)| Some(*of) == code;
+    Ok(match (code, WHY.iter().find(known)) {
+        (Some(0), _) => Ok(()),
+        (_, Some((_, why))) => Err(why),
+        _ => Err("the process that empties it was ended"),
+    })
 }
 
 /// The process, with the words after [`FLAG`]: empties the folder that is its standard input.
@@ -157,7 +147,8 @@ pub fn run(words: &[OsString]) -> ExitCode {
     let seconds = words.first().and_then(|word| word.to_str()?.parse().ok());
     let time = seconds.map_or(TIME, Duration::from_secs).min(TIME);
     // It does not outlive who started it, and takes no more than it needs.
-    let _ = set_parent_process_death_signal(Some(Signal::KILL));
+    let parent = getppid();
+    let _ = as_user::ends_with(parent);
     let limits = [
         (Resource::Nofile, FILES),
         (Resource::Cpu, 2 * TIME.as_secs()),
@@ -172,7 +163,14 @@ pub fn run(words: &[OsString]) -> ExitCode {
         let _ = setrlimit(of, limit);
     }
     let stdin = io::stdin();
-    match Progress::new(time).all(stdin.as_fd()) {
+    let owner = fstat(stdin.as_fd());
+    let become_owner = |it: Stat| as_user::become_user(it.st_uid, it.st_gid);
+    let done = match owner.and_then(become_owner) {
+        Ok(()) if as_user::ends_with(parent) => Progress::new(time).all(stdin.as_fd()),
+        Ok(()) => Err(Stop::Late),
+        Err(_) => Err(Stop::Rights),
+    };
+    match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(stop) => ExitCode::from(stop as u8),
     }

@@ -1,10 +1,10 @@
-//! The process that calls the driver's checkpoint calls for gpuosd, which itself loads no library of the driver's and waits for nobody.
+//! The process that calls the driver's checkpoint calls for gpuosd, which itself does not load libcuda and waits for nobody.
 //!
-//! It is this program with [`FLAG`], with the rights of the user whose process it is about and nothing else: whatever that process's number
-//! means by the time of a call, it is one of the same user's. It first sees that the number means the process that was meant, holds that
-//! process by a descriptor, and looks after each call that it has not ended: then its number has been its own all the time. What it does it
-//! does from where the driver says that it is, so it may be killed at any point and begun anew. Its end is an exit code, and one line with
-//! two numbers where the driver refused.
+//! It is this program with [`FLAG`]. As root it sees that a number means the process that was meant, and holds that process by a descriptor.
+//! Then it takes the rights of that process's user and group, and keeps nothing else: whatever the number means by the time of a call, it is
+//! a process of the same user's. After each call it looks that the process has not ended: then the number has been its own all the time. What
+//! it does it does from where the driver says that it is, so it may be killed at any point and begun anew. Its end is an exit code, and one
+//! line with two numbers where the driver refused.
 
 use std::ffi::OsString;
 use std::os::fd::{AsFd, OwnedFd};
@@ -16,16 +16,18 @@ use gpuos_host::hardware::checkpoint::{
     Call, Checkpoints, Driver, NOT_READY, OUT_OF_MEMORY, Refused, State, has_ended,
 };
 use gpuos_host::steps::job_processes::{Proc, Processes};
-use rustix::process::{
-    Pid, PidfdFlags, Resource, Rlimit, Signal, getppid, pidfd_open,
-    set_parent_process_death_signal, setrlimit,
-};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, pidfd_open, setrlimit};
+
+use crate::as_user;
 
 /// The first word. [`words`] has the others.
 pub const FLAG: &str = "--driver-checkpoint";
 
 /// Between two looks at a process that is on its way, or for which there is no room.
 const LOOK: Duration = Duration::from_millis(20);
+/// The group of nobody, where a process does not show its own.
+const NOGROUP: u32 = 65534;
 
 /// What is to be done with a process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -62,9 +64,24 @@ pub enum Stop {
     Failed,
     /// The driver refused.
     Refused(Refused),
+    /// It cannot be told which process it is, or it is another user's.
+    Unseen,
+    /// The rights of its user cannot be taken.
+    Rights,
 }
 
 impl Stop {
+    /// Codes that have nothing beside them.
+    const ALONE: [Stop; 7] = [
+        Stop::Usage,
+        Stop::Gone,
+        Stop::NoDriver,
+        Stop::Late,
+        Stop::Failed,
+        Stop::Unseen,
+        Stop::Rights,
+    ];
+
     /// The exit code that says so.
     fn code(self) -> u8 {
         match self {
@@ -74,21 +91,20 @@ impl Stop {
             Stop::Late => 5,
             Stop::Failed => 6,
             Stop::Refused(_) => 7,
+            Stop::Unseen => 8,
+            Stop::Rights => 9,
         }
+    }
+
+    /// It would be the same if it were tried again.
+    pub fn stays(self) -> bool {
+        !matches!(self, Stop::Late | Stop::Gone)
     }
 
     /// What an exit code and the line before it say: nothing else of what a process with a user's rights writes is passed on.
     pub fn of(code: i32, line: &str) -> Option<Stop> {
-        let known = [
-            Stop::Usage,
-            Stop::Gone,
-            Stop::NoDriver,
-            Stop::Late,
-            Stop::Failed,
-        ];
-        let known = known
-            .into_iter()
-            .find(|stop| i32::from(stop.code()) == code);
+        let mut known = Stop::ALONE.into_iter();
+        let known = known.find(|stop| i32::from(stop.code()) == code);
         if known.is_some() || code != 7 {
             return known;
         }
@@ -111,6 +127,8 @@ impl Stop {
             Stop::Late => "it was not done in time".into(),
             Stop::Failed => "the driver cannot go on with the process".into(),
             Stop::Refused(refused) => refused.to_string(),
+            Stop::Unseen => "it cannot be told whether it is this user's process".into(),
+            Stop::Rights => "the rights of its user cannot be taken".into(),
         }
     }
 }
@@ -188,9 +206,8 @@ pub fn run(words: &[OsString]) -> ExitCode {
 
 fn act(asked: &Asked) -> Result<(), Stop> {
     // It does not outlive who started it, who may have died before this is said.
-    let _ = set_parent_process_death_signal(Some(Signal::KILL));
-    let parent = getppid().map(|pid| pid.as_raw_nonzero().get().unsigned_abs());
-    if parent != Some(asked.parent) {
+    let parent = i32::try_from(asked.parent).ok().and_then(Pid::from_raw);
+    if !as_user::ends_with(parent) {
         return Err(Stop::Late);
     }
     let none = Rlimit {
@@ -199,9 +216,19 @@ fn act(asked: &Asked) -> Result<(), Stop> {
     };
     let _ = setrlimit(Resource::Core, none);
     let until = Instant::now() + asked.limit;
-    let held = Held::of(&asked.target, &Proc::at(&asked.proc)).ok_or(Stop::Gone)?;
-    let driver = Driver::open(&asked.library).map_err(|_| Stop::NoDriver)?;
+    let proc = Proc::at(&asked.proc);
+    let held = Held::of(&asked.target, &proc)?;
+    let group = proc.real_group(asked.target.pid).unwrap_or(NOGROUP);
     let is_there = || !has_ended(held.0.as_fd());
+    // Then the group is its own, too.
+    if !is_there() {
+        return Err(Stop::Gone);
+    }
+    as_user::become_user(asked.target.uid, group).map_err(|_| Stop::Rights)?;
+    if !as_user::ends_with(parent) {
+        return Err(Stop::Late);
+    }
+    let driver = Driver::open(&asked.library).map_err(|_| Stop::NoDriver)?;
     match asked.way {
         Way::Out => out(&driver, asked.target.pid, until, is_there),
         Way::Back => back(&driver, asked.target.pid, until, is_there),
@@ -212,15 +239,22 @@ fn act(asked: &Asked) -> Result<(), Stop> {
 struct Held(OwnedFd);
 
 impl Held {
-    /// `None`: there is no such process.
-    fn of(target: &Target, proc: &Proc) -> Option<Held> {
-        let pid = Pid::from_raw(i32::try_from(target.pid).ok()?)?;
-        let held = pidfd_open(pid, PidfdFlags::empty()).ok()?;
+    /// [`Stop::Gone`]: there is no such process any more. [`Stop::Unseen`]: that is not known, or it is another user's.
+    fn of(target: &Target, proc: &Proc) -> Result<Held, Stop> {
+        let pid = i32::try_from(target.pid).ok().and_then(Pid::from_raw);
+        let pid = pid.ok_or(Stop::Gone)?;
+        let held = pidfd_open(pid, PidfdFlags::empty()).map_err(|why| match why {
+            Errno::SRCH => Stop::Gone,
+            _ => Stop::Unseen,
+        })?;
         // The number cannot have become another's since, without that the descriptor shows it.
-        let who = proc.who(target.pid).ok()??;
-        let same = who.started == target.started && !who.ended;
-        let own = who.uid == target.uid || who.owners.contains(&target.uid);
-        (same && own).then_some(Held(held))
+        let who = proc.who(target.pid).map_err(|_| Stop::Unseen)?;
+        let who = who.filter(|who| who.started == target.started && !who.ended);
+        let who = who.ok_or(Stop::Gone)?;
+        match who.uid == target.uid || who.owners.contains(&target.uid) {
+            true => Ok(Held(held)),
+            false => Err(Stop::Unseen),
+        }
     }
 }
 
@@ -311,6 +345,7 @@ fn back(
 #[cfg(test)]
 mod tests {
     use std::cell::{Cell, RefCell};
+    use std::fs;
 
     use super::*;
 
@@ -468,7 +503,7 @@ mod tests {
         ] {
             assert_eq!(Stop::of(code, line), None, "{code} {line:?}");
         }
-        for stop in [Stop::Gone, Stop::NoDriver, Stop::Late, Stop::Failed] {
+        for stop in Stop::ALONE {
             assert_eq!(Stop::of(stop.code().into(), "x"), Some(stop));
         }
     }
@@ -483,7 +518,7 @@ mod tests {
             started: who.started,
             uid: who.uid,
         };
-        assert!(Held::of(&own, &proc).is_some());
+        assert!(Held::of(&own, &proc).is_ok());
         let later = Target {
             started: who.started + 1,
             ..own
@@ -492,8 +527,18 @@ mod tests {
             uid: who.uid + 1,
             ..own
         };
-        for wrong in [later, of_another, Target { pid: 0, ..own }] {
-            assert!(Held::of(&wrong, &proc).is_none(), "{wrong:?}");
+        let nobody = Target { pid: 0, ..own };
+        for (wrong, why) in [
+            (later, Stop::Gone),
+            (nobody, Stop::Gone),
+            (of_another, Stop::Unseen),
+        ] {
+            assert_eq!(Held::of(&wrong, &proc).err(), Some(why), "{wrong:?}");
         }
+        // Who cannot be looked at may be there still.
+        let unread = tempfile::tempdir().unwrap();
+        fs::create_dir_all(unread.path().join(own.pid.to_string()).join("stat")).unwrap();
+        let unread = Proc::at(unread.path());
+        assert_eq!(Held::of(&own, &unread).err(), Some(Stop::Unseen));
     }
 }

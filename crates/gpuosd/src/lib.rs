@@ -21,11 +21,12 @@
 //!
 //! Between them: [`numbering`] (which GPUs Slurm counts, and how), [`jobs`] (which of them hold which GPUs), [`known`] (whose jobs they are, for [`socket_handler`]), [`status`] (the state as
 //! clients see it), [`queue`] (what slurmctld is asked and told, one at a time), [`clear`] (empties folders of users with their rights) and [`driver_checkpoint`] (calls the driver
-//! for processes of users, with their rights).
+//! for processes of users, with their rights), both by `as_user`.
 //! [`options`] and [`run`] start it all. Sockets, the log, and whether a folder is nobody else's are `gpuos_daemon`'s.
 
 #![forbid(unsafe_code)]
 
+mod as_user;
 pub mod audit;
 pub mod blocking;
 pub mod clear;

@@ -103,7 +103,15 @@ impl Broker {
         out: &mut Vec<Effect>,
     ) -> Result<(), Refused> {
         let first = !self.ledger.in_turns(job) || self.ledger.of_job(job).next().is_some();
-        self.ledger.ask(&self.config, client, job, gpu, bytes)?;
+        // What it says of its memory while the driver has it changes nothing.
+        let known = self.ledger.clients.get(&client);
+        let stays = known.is_some_and(|it| {
+            let driven = it.by_driver.is_some() && it.ending.is_none();
+            driven && it.job == job && it.leases.contains_key(&gpu)
+        });
+        if !stays {
+            self.ledger.ask(&self.config, client, job, gpu, bytes)?;
+        }
         if !first {
             turns::catch_up(&self.config, &mut self.ledger, job, true);
         }
@@ -159,8 +167,13 @@ impl Broker {
             Input::Checkpointed { client, took_ms } => {
                 checkpointed::done(&self.config, &mut self.ledger, now, client, took_ms);
             }
-            Input::NotCheckpointed(client) => {
-                checkpointed::failed(&self.config, &mut self.ledger, now, client, out);
+            Input::NotCheckpointed {
+                client,
+                refused,
+                runs_on,
+            } => {
+                let how = (refused, runs_on);
+                checkpointed::failed(&self.config, &mut self.ledger, now, client, how, out);
             }
             Input::BroughtBack { client, took_ms } => {
                 checkpointed::back(&self.config, &mut self.ledger, now, client, took_ms);
@@ -225,7 +238,8 @@ impl Broker {
                 self.links.wish(&self.config, now, client, link, wish, out);
             }
             Input::Moved(id) => self.links.ended(now, id),
-            Input::Ask { .. } | Input::Tick => {}
+            Input::Tick => checkpointed::try_again(&self.ledger, now, out),
+            Input::Ask { .. } => {}
         }
     }
 
@@ -306,12 +320,11 @@ impl Broker {
             Place::Parking(Refuge::Host) => {
                 let lacks = it.on_nvme(Refuge::Host);
                 // The memory of a job with NVMe of its own is for its programs.
-                let spec = self.ledger.jobs.get(&job).map(|it| &it.spec);
-                let spec = spec.filter(|spec| spec.nvme == 0);
-                let left = spec.map_or(0, |spec| spec.host);
-                let left = left.saturating_sub(self.ledger.charge(job).host);
-                let room = left.min(self.ledger.quota_room(job));
-                let room = room.min(self.ledger.host_room(job));
+                let known = self.ledger.jobs.get(&job);
+                let room = match known.is_some_and(|it| it.spec.nvme == 0) {
+                    true => self.ledger.room_of_own(job),
+                    false => 0,
+                };
                 let (config, now) = (&self.config, self.now);
                 match self.ledger.clients.get_mut(&client) {
                     Some(it) if lacks > 0 && lacks <= room => {
@@ -516,6 +529,7 @@ impl Broker {
             ending: it.ending.is_some(),
             stopped: it.stopped.is_some(),
             by_driver: it.by_driver.is_some(),
+            beyond: it.by_driver.unwrap_or(0),
             gpu_ms: ledger.jobs.get(&it.job).map_or(0, |job| job.gpu_ms),
             squeezed: it.squeezed.values().sum(),
         });

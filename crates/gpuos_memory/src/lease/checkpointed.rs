@@ -5,7 +5,7 @@
 //! its lease: contexts and small allocations go along, which have to have room in its job's memory too.
 
 use super::config::Config;
-use super::ids::{ClientId, JobId, Refuge};
+use super::ids::{ClientId, Refuge};
 use super::input::Effect;
 use super::ledger::Ledger;
 use super::reason::Ended;
@@ -28,7 +28,9 @@ pub(super) fn pinned(
     // The driver brings all of it to host memory.
     let goes = it.hears() && it.on_nvme(Refuge::Host) == 0;
     let beyond = bytes.saturating_sub(it.refuge_host());
-    if !(config.checkpoints && told && goes && beyond <= room(ledger, it.job)) {
+    // What nobody has measured cannot be promised.
+    let has_room = bytes > 0 && beyond <= ledger.room_of_own(it.job);
+    if !(config.checkpoints && told && goes && has_room) {
         return;
     }
     if let Some(it) = ledger.clients.get_mut(&client) {
@@ -37,13 +39,6 @@ pub(super) fn pinned(
         it.until = it.until(it.place, turns::park_until(config, now, it, Refuge::Host));
         out.push(it.to_park(client, Refuge::Host));
     }
-}
-
-/// Host memory that a job could be promised beyond what it has: of its own by the workload manager's record, its account's and the node's.
-fn room(ledger: &Ledger, job: JobId) -> u64 {
-    let given = ledger.jobs.get(&job).map_or(0, |it| it.spec.host);
-    let left = given.saturating_sub(ledger.charge(job).host);
-    left.min(ledger.quota_room(job)).min(ledger.host_room(job))
 }
 
 /// The driver has taken it out of its GPUs.
@@ -57,13 +52,14 @@ pub(super) fn done(config: &Config, ledger: &mut Ledger, now: u64, client: Clien
     }
 }
 
-/// The driver has not, and the process is as it was. Others wait for the GPU, so it is ended; one that is stopped cannot be locked by the
-/// driver, and is told anew when it goes on.
+/// The driver has not. Others wait for the GPU, so the process is ended where the driver refuses or its time is over; before that it is tried
+/// again. One that is stopped cannot be locked by the driver, and is told anew when it goes on, if the driver does not hold it.
 pub(super) fn failed(
     config: &Config,
     ledger: &mut Ledger,
     now: u64,
     client: ClientId,
+    (refused, runs_on): (bool, bool),
     out: &mut Vec<Effect>,
 ) {
     let Some(it) = ledger.clients.get_mut(&client) else {
@@ -72,10 +68,29 @@ pub(super) fn failed(
     if it.place != Place::Parking(Refuge::Host) || it.by_driver.is_none() {
         return;
     }
-    it.by_driver = None;
-    match it.stopped {
-        Some(_) => it.place = Place::Resident,
-        None => ledger.end(config, now, client, Ended::NotCheckpointed, out),
+    let stopped = it.stopped.is_some();
+    let ends = !stopped && (refused || now >= it.until);
+    if runs_on && (stopped || ends) {
+        it.by_driver = None;
+    }
+    if runs_on && stopped {
+        it.place = Place::Resident;
+    }
+    if ends {
+        ledger.end(config, now, client, Ended::NotCheckpointed, out);
+    }
+}
+
+/// Has the driver called again for those whom it has not brought to where they are to be, while they have time for it: it may have failed as
+/// they were stopped, or as whoever called it was killed.
+pub(super) fn try_again(ledger: &Ledger, now: u64, out: &mut Vec<Effect>) {
+    let clients = ledger.clients.iter();
+    for (id, it) in clients.filter(|(_, it)| it.by_driver.is_some() && it.hears()) {
+        match it.place {
+            Place::Parking(to) if now < it.until => out.push(it.to_park(*id, to)),
+            Place::Returning(_) if now < it.until => out.push(it.to_come_back(*id)),
+            _ => {}
+        }
     }
 }
 

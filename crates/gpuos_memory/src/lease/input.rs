@@ -114,7 +114,7 @@ pub enum Input {
     Pinned {
         /// The process.
         client: ClientId,
-        /// What it has of GPUs in all, contexts too, as it was measured; 0: that is not known.
+        /// What it has of GPUs in all, contexts too, as it was measured; 0: that is not known, and the driver is not called.
         bytes: u64,
     },
     /// The driver did what [`Effect::Checkpoint`] said.
@@ -124,8 +124,15 @@ pub enum Input {
         /// How long that took, in ms.
         took_ms: u64,
     },
-    /// The driver did not, and the process is as it was before.
-    NotCheckpointed(ClientId),
+    /// The driver did not.
+    NotCheckpointed {
+        /// The process.
+        client: ClientId,
+        /// It would not if it were tried again.
+        refused: bool,
+        /// The driver has let the process go on. Where that is not known, it may have the process still.
+        runs_on: bool,
+    },
     /// The driver did what [`Effect::Restore`] said.
     BroughtBack {
         /// The process.
@@ -265,14 +272,15 @@ pub enum Effect {
         deadline_ms: u64,
     },
     /// The driver takes all of the process's memory out of its GPUs, and stops it there, by its checkpoint calls: [`Input::Checkpointed`] or
-    /// [`Input::NotCheckpointed`] says what came of it. Said again after a restart: the driver knows how far it is.
+    /// [`Input::NotCheckpointed`] says what came of it. Said again after a restart, and with each tick until something came of it: the driver knows how far it is, and
+    /// who calls it is not begun twice.
     Checkpoint {
         /// The process.
         client: ClientId,
         /// On the clock of [`super::Broker::step`].
         deadline_ms: u64,
     },
-    /// The driver brings it back, and lets it go on: [`Input::BroughtBack`] says that it did.
+    /// The driver brings it back, and lets it go on: [`Input::BroughtBack`] says that it did. Said again as [`Effect::Checkpoint`] is.
     Restore {
         /// The process.
         client: ClientId,

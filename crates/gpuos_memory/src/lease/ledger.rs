@@ -470,6 +470,13 @@ impl Ledger {
         share.share.at_most.saturating_sub(has)
     }
 
+    /// The same of its own by the workload manager's record, its account's and the node's together.
+    pub fn room_of_own(&self, job: JobId) -> u64 {
+        let given = self.jobs.get(&job).map_or(0, |it| it.spec.host);
+        let left = given.saturating_sub(self.charge(job).host);
+        left.min(self.quota_room(job)).min(self.host_room(job))
+    }
+
     /// NVMe that a job could be promised beyond what it has: what is left of its own, and what is not counted.
     pub fn nvme_room(&self, job: JobId) -> u64 {
         let own = |job: JobId| self.jobs.get(&job).map_or(0, |job| job.spec.nvme);

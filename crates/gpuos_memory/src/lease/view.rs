@@ -50,6 +50,8 @@ pub struct ClientView {
     pub stopped: bool,
     /// The driver parks it, or has.
     pub by_driver: bool,
+    /// Bytes of host memory that this takes beyond its leases.
+    pub beyond: u64,
     /// GPU time of its job in turns, in ms.
     pub gpu_ms: u64,
     /// Bytes that lie in host memory because others use a GPU who ask nobody.

@@ -156,6 +156,8 @@ impl World {
                 client,
                 deadline_ms,
             } => self.turn(client, deadline_ms),
+            Effect::Checkpoint { client, .. } | Effect::Restore { client, .. }
+                if self.calls(client) => {}
             Effect::Checkpoint {
                 client,
                 deadline_ms,

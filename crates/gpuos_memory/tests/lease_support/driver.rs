@@ -40,6 +40,7 @@ impl World {
         let moved = if moves { process.hbm() } else { 0 };
         process.driven = Some((parks, self.now));
         process.drives += 1;
+        process.called = Some(self.generation);
         let drive = process.drives;
         let took = 1 + moved * self.ms_per_gib / GIB + self.rng.below(5);
         let generation = self.generation;
@@ -49,6 +50,12 @@ impl World {
             false => Moment::Restoring,
         };
         self.moment(client, moment);
+    }
+
+    /// Somebody calls the driver for a process already.
+    pub fn calls(&self, client: ClientId) -> bool {
+        let process = self.processes.get(&client);
+        process.is_some_and(|it| it.called == Some(self.generation))
     }
 
     /// The driver is done, if whoever called it has not died with the daemon before. Then nobody is told.
@@ -65,12 +72,22 @@ impl World {
         if process.drives != drive || dies {
             return;
         }
+        process.called = None;
         let bytes = self.truth.bytes.entry(client).or_default();
         let took_ms = self.now - since;
+        // It is called again.
+        if !parks && process.at != At::Gpu && fails {
+            process.driven = None;
+            return;
+        }
         if parks && process.at == At::Gpu && fails {
             process.driven = None;
             bytes.host = process.host();
-            self.input(Input::NotCheckpointed(client));
+            self.input(Input::NotCheckpointed {
+                client,
+                refused: true,
+                runs_on: true,
+            });
             self.goes_on(client);
             return;
         }

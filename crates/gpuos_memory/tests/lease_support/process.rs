@@ -48,6 +48,8 @@ pub struct Process {
     pub driven: Option<(bool, u64)>,
     /// Counts what the driver began.
     pub drives: u64,
+    /// The daemon of this generation has the driver called, and has not been told what came of it.
+    pub called: Option<u64>,
     /// It has work.
     pub busy: bool,
     /// What is left, in ms.
@@ -84,6 +86,7 @@ impl Process {
             held: false,
             driven: None,
             drives: 0,
+            called: None,
             busy: true,
             left,
             since: None,

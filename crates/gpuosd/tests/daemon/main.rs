@@ -1,5 +1,6 @@
 //! A real gpuosd on a simulated NVIDIA library, with Slurm's commands as a script that remembers.
 
+mod as_user;
 mod bpf;
 mod checkpointed;
 mod claims;

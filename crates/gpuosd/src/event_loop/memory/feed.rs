@@ -38,7 +38,7 @@ pub struct Machine {
     pub lendable: Option<u64>,
     /// Of each GPU, what others use who have no lease there.
     pub others: BTreeMap<GpuId, u64>,
-    /// Of all GPUs together, what processes with leases use, contexts too.
+    /// Of all GPUs together, what processes with leases use, contexts too, as it was seen before the driver took it.
     pub used: BTreeMap<ClientId, u64>,
     /// What programs were told that they may move over a link for which nobody waits, in bytes a second.
     budgets: BTreeMap<(ClientId, GpuId), u64>,
@@ -55,6 +55,21 @@ impl Machine {
         } = record;
         self.config.share_of(account, partitions, qos)
     }
+}
+
+/// What processes with leases (`has`) use of GPUs, by what was known and what is seen now. Of those that the driver has NVML shows nothing or
+/// a part, and it may miss others: what is known of them stays.
+fn in_use(
+    before: &BTreeMap<ClientId, u64>,
+    mut seen: BTreeMap<ClientId, u64>,
+    by_driver: &BTreeSet<ClientId>,
+    has: &BTreeSet<ClientId>,
+) -> BTreeMap<ClientId, u64> {
+    seen.retain(|client, bytes| *bytes > 0 && !by_driver.contains(client));
+    for (client, bytes) in before.iter().filter(|(client, _)| has.contains(client)) {
+        seen.entry(*client).or_insert(*bytes);
+    }
+    seen
 }
 
 /// The broker's number of a share.
@@ -195,7 +210,7 @@ impl Memory {
         for client in self.broker.view().clients {
             let all = client.leases.iter();
             let all = all.map(|(_, lease)| lease.host.saturating_add(lease.refuge_host));
-            *promised.entry(client.job).or_default() += all.sum::<u64>();
+            *promised.entry(client.job).or_default() += all.sum::<u64>() + client.beyond;
         }
         let measured = |number: &Number| {
             let mut jobs = seen.jobs.iter();
@@ -223,13 +238,29 @@ impl Memory {
                 (None, _) => {}
             }
         }
-        self.machine.used = used;
+        let view = self.broker.view().clients.into_iter();
+        let by_driver = view.filter(|it| it.by_driver).map(|it| it.client).collect();
+        let has = leases.iter().map(|(client, _)| *client).collect();
+        let before = std::mem::take(&mut self.machine.used);
+        self.machine.used = in_use(&before, used, &by_driver, &has);
+        self.measured(&before, on, fx);
         for bytes in others.values_mut() {
             *bytes = bytes.div_ceil(STEP) * STEP;
         }
         if others != self.machine.others {
             self.machine.others = others;
             self.supply(on, fx);
+        }
+    }
+
+    /// Of processes that cannot be moved it was not known what they have, and the driver was not called.
+    fn measured(&mut self, before: &BTreeMap<ClientId, u64>, on: &Facts<'_>, fx: &mut Effects) {
+        let pinned = |client: &ClientId| self.holders.get(client).is_some_and(|it| it.pinned);
+        let used = self.machine.used.iter();
+        let new = used.filter(|(client, _)| !before.contains_key(client) && pinned(client));
+        let new: Vec<(ClientId, u64)> = new.map(|(client, bytes)| (*client, *bytes)).collect();
+        for (client, bytes) in new {
+            self.step(Input::Pinned { client, bytes }, on, fx);
         }
     }
 
@@ -294,5 +325,27 @@ impl Memory {
     /// A connection is new: what its program was told before does not count.
     pub(super) fn forget_budgets(&mut self, client: ClientId) {
         self.machine.budgets.retain(|(of, _), _| *of != client);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_driver_has_taken_is_known_still() {
+        let of = |all: &[(u64, u64)]| -> BTreeMap<ClientId, u64> {
+            let all = all.iter();
+            all.map(|(client, bytes)| (ClientId(*client), *bytes))
+                .collect()
+        };
+        let ids = |all: &[u64]| all.iter().map(|client| ClientId(*client)).collect();
+        let before = of(&[(1, 10), (2, 20), (3, 30), (4, 40)]);
+        // The driver has 1 and 2, and 5 since before this daemon was started. 3 was missed, 4 has no lease any more.
+        let seen = of(&[(1, 0), (2, 7), (5, 3), (6, 60), (7, 0)]);
+        let known = in_use(&before, seen, &ids(&[1, 2, 5]), &ids(&[1, 2, 3, 5, 6, 7]));
+        assert_eq!(known, of(&[(1, 10), (2, 20), (3, 30), (6, 60)]));
+        let later = in_use(&known, of(&[(1, 11)]), &ids(&[]), &ids(&[1, 6]));
+        assert_eq!(later, of(&[(1, 11), (6, 60)]));
     }
 }

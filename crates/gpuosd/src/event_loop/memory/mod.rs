@@ -115,6 +115,8 @@ pub struct Memory {
     holders: BTreeMap<ClientId, Holder>,
     /// Processes for which the driver is called just now.
     in_call: BTreeSet<ClientId>,
+    /// Why the driver was called for a process in vain, the last time, as the audit log has it.
+    in_vain: BTreeMap<ClientId, String>,
     /// What is to be done when the journal of that revision is on the disk.
     pending: VecDeque<(u64, Want)>,
     revision: u64,
@@ -153,6 +155,7 @@ impl Memory {
             jobs: BTreeMap::new(),
             holders: BTreeMap::new(),
             in_call: BTreeSet::new(),
+            in_vain: BTreeMap::new(),
             pending: VecDeque::new(),
             revision: 0,
             saved: 0,
@@ -292,6 +295,7 @@ impl Memory {
                 if let Some(holder) = self.holders.remove(&client) {
                     holder.line.iter().for_each(Line::end);
                 }
+                self.in_vain.remove(&client);
                 self.step(Input::Gone(client), on, fx);
                 self.ask_again(|_| true, on, fx);
             }

@@ -20,7 +20,7 @@ use super::super::effect::{Effect, Effects, Quota};
 use super::super::facts::Facts;
 use super::{Memory, job_of, uuid};
 use crate::driver_checkpoint::Way;
-use crate::memory::caller::{Order, Outcome};
+use crate::memory::caller::{Failed, Order, Outcome};
 use crate::memory::programs::process;
 use crate::memory::watch;
 use crate::queue::{Task, Why};
@@ -72,11 +72,11 @@ impl Memory {
             Want::Checkpoint {
                 client,
                 deadline_ms,
-            } => self.call_driver(client, Way::Out, left(deadline_ms), fx),
+            } => self.call_driver((client, Way::Out), left(deadline_ms), on, fx),
             Want::Restore {
                 client,
                 deadline_ms,
-            } => self.call_driver(client, Way::Back, left(deadline_ms), fx),
+            } => self.call_driver((client, Way::Back), left(deadline_ms), on, fx),
             Want::Lease {
                 client,
                 gpu,
@@ -285,7 +285,13 @@ impl Memory {
     }
 
     /// Has the driver called for a process. Where that is under way it is not begun twice: it was told the same then.
-    fn call_driver(&mut self, client: ClientId, way: Way, limit_ms: u64, fx: &mut Effects) {
+    fn call_driver(
+        &mut self,
+        (client, way): (ClientId, Way),
+        limit_ms: u64,
+        on: &Facts<'_>,
+        fx: &mut Effects,
+    ) {
         let holder = self.holders.get(&client).map(|it| it.program.uid);
         let known = || {
             let lent = self.jobs.get(&self.job_of(client)?)?;
@@ -296,6 +302,9 @@ impl Memory {
             return;
         };
         if self.in_call.insert(client) {
+            if let Some(holder) = self.holders.get_mut(&client) {
+                holder.told.get_or_insert(on.now.at);
+            }
             fx.push(Effect::CallDriver(Order {
                 client,
                 uid,
@@ -315,58 +324,89 @@ impl Memory {
         fx: &mut Effects,
     ) {
         self.in_call.remove(&client);
-        let leases = self.seen(client).map_or(Vec::new(), |one| one.leases);
-        let bytes: u64 = leases.iter().map(|(_, lease)| lease.hbm).sum();
-        let pid = process(client).0;
-        let job = self.job_of(client);
-        let mut note = |text: String| {
-            let job = job.clone();
-            fx.push(Effect::Note {
-                text: match &job {
-                    Some(job) => format!("process {pid} of job {job}: {text}"),
-                    None => format!("process {pid}: {text}"),
-                },
-                job,
-                uid: None,
-                quota: Quota::Job,
-            });
-        };
-        let holder = self.holders.get_mut(&client);
-        let input = match (way, done) {
-            (Way::Out, Ok(took_ms)) => {
-                if let Some(holder) = holder {
-                    holder.told = None;
-                    holder.parks += 1;
-                    holder.parked[0] = holder.parked[0].saturating_add(bytes);
-                    if !std::mem::replace(&mut holder.by_driver, true) {
-                        note(
-                            "its memory cannot be moved, and the driver parks it from now on"
-                                .into(),
-                        );
-                    }
+        match &done {
+            Ok(_) => self.drove(client, way, fx),
+            Err(failed) => self.drove_in_vain(client, way, &failed.why, fx),
+        }
+        match (way, done) {
+            (Way::Out, Ok(took_ms)) => self.step(Input::Checkpointed { client, took_ms }, on, fx),
+            (
+                Way::Out,
+                Err(Failed {
+                    refused, runs_on, ..
+                }),
+            ) => {
+                let input = Input::NotCheckpointed {
+                    client,
+                    refused,
+                    runs_on,
+                };
+                self.step(input, on, fx);
+                // Where it is tried again the program leaves the driver alone as before.
+                let left = self.seen(client).is_some_and(|it| !it.by_driver);
+                if runs_on && left {
+                    self.say(client, &ToProgram::Turn);
                 }
-                Input::Checkpointed { client, took_ms }
-            }
-            (Way::Out, Err(why)) => {
-                note(format!("the driver did not take it out of its GPU: {why}"));
-                self.say(client, &ToProgram::Turn);
-                Input::NotCheckpointed(client)
             }
             (Way::Back, Ok(took_ms)) => {
-                if let Some(holder) = holder {
-                    holder.parked[1] = holder.parked[1].saturating_add(bytes);
-                }
                 // From now on it may look at what it does.
                 self.say(client, &ToProgram::Turn);
-                Input::BroughtBack { client, took_ms }
+                self.step(Input::BroughtBack { client, took_ms }, on, fx);
             }
-            (Way::Back, Err(why)) => {
-                return note(format!(
-                    "the driver did not bring it back to its GPU: {why}"
-                ));
-            }
+            // It is tried again while there is time.
+            (Way::Back, Err(_)) => {}
+        }
+    }
+
+    /// The driver has done it: that is counted, and the first time it is in the audit log.
+    fn drove(&mut self, client: ClientId, way: Way, fx: &mut Effects) {
+        self.in_vain.remove(&client);
+        let leases = self.seen(client).map_or(Vec::new(), |one| one.leases);
+        let bytes: u64 = leases.iter().map(|(_, lease)| lease.hbm).sum();
+        let Some(holder) = self.holders.get_mut(&client) else {
+            return;
         };
-        self.step(input, on, fx);
+        holder.told = None;
+        match way {
+            Way::Out => {
+                holder.parks += 1;
+                holder.parked[0] = holder.parked[0].saturating_add(bytes);
+                if !std::mem::replace(&mut holder.by_driver, true) {
+                    let text = "its memory cannot be moved, and the driver parks it from now on";
+                    self.audit_driver(client, text, fx);
+                }
+            }
+            Way::Back => holder.parked[1] = holder.parked[1].saturating_add(bytes),
+        }
+    }
+
+    /// The driver has not: why is in the audit log, once where it is the same again.
+    fn drove_in_vain(&mut self, client: ClientId, way: Way, why: &str, fx: &mut Effects) {
+        let text = match way {
+            Way::Out => format!("the driver did not take it out of its GPU: {why}"),
+            Way::Back => format!("the driver did not bring it back to its GPU: {why}"),
+        };
+        if self.in_vain.get(&client) == Some(&text) {
+            return;
+        }
+        self.audit_driver(client, &text, fx);
+        if self.seen(client).is_some() {
+            self.in_vain.insert(client, text);
+        }
+    }
+
+    fn audit_driver(&self, client: ClientId, text: &str, fx: &mut Effects) {
+        let pid = process(client).0;
+        let job = self.job_of(client);
+        fx.push(Effect::Note {
+            text: match &job {
+                Some(job) => format!("process {pid} of job {job}: {text}"),
+                None => format!("process {pid}: {text}"),
+            },
+            job,
+            uid: None,
+            quota: Quota::Job,
+        });
     }
 
     pub(super) fn refuse(&self, client: ClientId, why: &str) {
