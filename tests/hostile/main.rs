@@ -237,12 +237,7 @@ fn acted(stage: &Stage) {
 }
 
 fn untouched(stage: &Stage, before: &World, name: &str) -> Line {
-    // A node may be silent for a moment on a busy machine; what was done stays.
-    let mut changed = Vec::new();
-    stage.try_until(|| {
-        changed = before.differs(&World::look(stage));
-        changed.is_empty().then_some(())
-    });
+    let changed = before.changed(stage);
     Line {
         input: "All of them",
         name: format!("what is not the attackers' {name}"),

@@ -147,7 +147,9 @@ impl Cluster {
         loop {
             match self.try_run(program, args) {
                 Ok(text) => return text,
-                Err(why) if again && why.contains("timed out") && Instant::now() < deadline => {}
+                Err(why) if again && why.contains("timed out") && Instant::now() < deadline => {
+                    println!("{program} {} is said again: {why}", args.join(" "));
+                }
                 Err(why) => panic!("{program} {}: {why}{}", args.join(" "), self.report("")),
             }
         }
@@ -320,8 +322,14 @@ impl Cluster {
     /// What a job has written that `run` submits and sees end, once gpuosd has answered its steps in time: on a busy machine it
     /// may not, and the job goes on without.
     pub fn answered(&self, run: impl Fn() -> String) -> String {
-        let mut tries = (0..8).map(|_| run());
-        let in_time = tries.find(|text| !text.contains("gpuosd has not answered within"));
+        let mut tries = (1..=8).map(|time| (time, run()));
+        let in_time = tries.find_map(|(time, text)| {
+            let late = text.contains("gpuosd has not answered within");
+            if late {
+                println!("gpuosd was late, {time} of at most 8 times: {text}");
+            }
+            (!late).then_some(text)
+        });
         in_time.unwrap_or_else(|| panic!("eight times gpuosd was late{}", self.report("gpuos")))
     }
 

@@ -108,11 +108,37 @@ pub(crate) fn said(cluster: &Cluster, job: u32, rank: u32, word: &str) -> Vec<(u
     numbers.collect()
 }
 
+/// Waits until ranks from 0 on have told that they saved this checkpoint, or a later one: what one tells just before its end may be lost.
+pub(crate) fn have_told(cluster: &Cluster, job: u32, ranks: u32, number: u32) {
+    until(cluster, "the ranks tell that they have saved", || {
+        let told = |rank| {
+            let saved = said(cluster, job, rank, "saved");
+            saved.iter().any(|(of, _)| *of >= number)
+        };
+        (0..ranks).all(told).then_some(())
+    });
+}
+
 /// Whether a rank that goes on from this checkpoint at this count has saved it so. Of the last one before its end it may have had no time
-/// to tell, and what it told may not have come to the file.
+/// to tell, and what it told of the last two may not have come to the file: then it has told of the one before those, at a lower count.
 pub(crate) fn had_saved(saved: &[(u32, u32)], (number, count): (u32, u32)) -> bool {
     let told = saved.iter().rfind(|(of, _)| *of <= number);
-    told.is_none_or(|(of, at)| (*of, *at) == (number, count) || *of < number && *at < count)
+    told.is_some_and(|(of, at)| match number - *of {
+        0 => *at == count,
+        lost => lost <= 2 && *at < count,
+    })
+}
+
+#[test]
+fn a_rank_goes_on_from_what_it_has_told_or_one_of_the_next_two() {
+    let saved = [(1, 10), (2, 20), (4, 40)];
+    for whole in [(1, 10), (2, 20), (3, 21), (4, 40), (5, 41), (6, 60)] {
+        assert!(had_saved(&saved, whole), "{whole:?}");
+    }
+    for other in [(1, 11), (2, 10), (3, 20), (4, 41), (5, 40), (7, 70), (0, 0)] {
+        assert!(!had_saved(&saved, other), "{other:?}");
+    }
+    assert!(!had_saved(&[], (1, 10)), "nothing was ever told");
 }
 
 /// Ends everything of a node at once, and what its disk has of checkpoints; slurmctld is told that it is down. `programs`: ends those.
@@ -151,6 +177,8 @@ fn more(cluster: &Cluster, job: u32, by: u32) -> u32 {
 /// A node is lost, and the job goes on from a checkpoint that is as new as what its programs knew of. `meanwhile`: done when it has
 /// started again.
 fn goes_on_without(cluster: &Cluster, node: &str, job: u32, meanwhile: impl FnOnce()) {
+    let newest = committed(cluster, "n1", job).expect("it had one");
+    have_told(cluster, job, 3, newest);
     lose(cluster, node, || {});
     let newest = committed(cluster, "n1", job).expect("it had one");
     starts_soon(cluster, job);
@@ -251,6 +279,7 @@ fn go_on_from_what_was_drained(name: &str, suite: &Suite, nodes: usize) {
     until(&cluster, "one is drained", || {
         drained().filter(|number| *number >= 2)
     });
+    have_told(&cluster, job, nodes as u32, 2);
     let folder = shared.path().join(job.to_string());
     assert_eq!(tells_names(&folder), form.is_empty());
     let of = |node: &&String| committed(&cluster, node, job).is_some();

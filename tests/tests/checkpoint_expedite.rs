@@ -48,8 +48,8 @@ fn a_job_is_expedited(suite: &Suite) {
     let other = cluster.sbatch(&["-w", free, "--exclusive"], "sleep 1000");
     cluster.wait(other, &["RUNNING"]);
     let later = cluster.sbatch(&["-w", free, "--exclusive"], "sleep 1000");
-    lose(&cluster, lost, || {});
     let newest = committed(&cluster, "n1", job).expect("it had one");
+    lose(&cluster, lost, || {});
     until(&cluster, "it is expedited", || {
         let state = cluster.lab.job_state(job).ok()?;
         (state == "EXPEDITING").then_some(())
@@ -58,8 +58,9 @@ fn a_job_is_expedited(suite: &Suite) {
     let gpuos = plugins::programs().join("gpuos");
     let said_why = cluster.run(gpuos.to_str().expect("UTF-8"), &["why", &job.to_string()]);
     assert!(said_why.contains("waits"), "{said_why}");
-    let store = cluster.lab.checkpoints_dir("n1");
-    assert!(store.exists() && committed(&cluster, "n1", job).is_some());
+    // The folder of its programs goes with its run.
+    let store = cluster.lab.checkpoints_dir("n1").join(job.to_string());
+    assert!(store.exists(), "nothing is kept");
     cluster.cancel(&[other]);
     // Nobody lets it go: no begin time holds it back.
     cluster.wait(job, &["RUNNING"]);

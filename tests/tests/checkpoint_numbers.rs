@@ -8,7 +8,7 @@ use gpuos_tests::suites::left_to_soak;
 use gpuos_tests::{Cluster, Setup, per_suite, plugins};
 
 use crate::checkpoint::{
-    counter, drained, had_saved, logs, lose, movers, output, said, starts_soon, until,
+    counter, drained, had_saved, have_told, logs, lose, movers, output, said, starts_soon, until,
 };
 use crate::checkpoint_outside::{go_on, newest, publish};
 
@@ -172,6 +172,7 @@ fn a_job_goes_on_with_fewer_nodes_from_what_was_drained(suite: &Suite) {
     until(&cluster, "two are drained", || {
         drained(&folder, 3).filter(|number| *number >= 2)
     });
+    have_told(&cluster, job, 3, 2);
     for node in ["n1", "n2", "n3"] {
         lose(&cluster, node, || {});
     }

@@ -7,7 +7,7 @@ use gpuos_tests::cluster::LIMIT;
 use gpuos_tests::{Cluster, per_suite, plugins};
 
 use crate::checkpoint::{
-    committed, count, had_saved, logs, movers, requeue, said, starts_soon, until,
+    committed, count, had_saved, have_told, logs, movers, requeue, said, starts_soon, until,
 };
 
 per_suite!(a_job_goes_on_from_what_nodes_hold_that_it_does_not_have);
@@ -35,6 +35,7 @@ pub(crate) fn newest(cluster: &Cluster, nodes: &[&str], job: u32, least: u32) ->
 
 /// Requeues a job, which gets none of the nodes `from`.
 fn away(cluster: &Cluster, job: u32, from: &[&str], to: &[&str]) {
+    have_told(cluster, job, 3, newest(cluster, from, job, 1));
     from.iter().for_each(|node| cluster.set_node(node, "DRAIN"));
     to.iter().for_each(|node| cluster.set_node(node, "RESUME"));
     requeue(cluster, job);
@@ -110,7 +111,9 @@ fn begins_from_another(cluster: &Cluster, job: u32) {
     if let Some(saved) = count_of(from) {
         assert_eq!(at, saved, "checkpoint {from} of job {job}");
     }
-    let own = newest(cluster, &NEW, next, from + 1);
+    // Two, for the word of the last one may be lost.
+    let own = newest(cluster, &NEW, next, from + 2);
+    have_told(cluster, next, 3, own);
     requeue(cluster, next);
     go_on(cluster, next, 2, own);
     cluster.cancel(&[next]);

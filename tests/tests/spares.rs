@@ -6,7 +6,7 @@ use std::time::Instant;
 use gpuos_lab::Suite;
 use gpuos_tests::{Cluster, Setup, per_suite, plugins};
 
-use super::checkpoint::{committed, counter, had_saved, lose, output, said, until};
+use super::checkpoint::{committed, counter, had_saved, have_told, lose, output, said, until};
 use super::checkpoint_matrix::{kill, slurmstepd};
 
 per_suite!(
@@ -134,6 +134,15 @@ fn restarts(cluster: &Cluster, job: u32) -> u32 {
     word.and_then(|word| word.parse().ok()).expect("Restarts=")
 }
 
+/// Two checkpoints more, of which the ranks have told: of the first one after a loss alone they may have had no time to.
+fn two_more(cluster: &Cluster, job: u32, newest: u32) -> u32 {
+    let more = until(cluster, "two more", || {
+        committed(cluster, "n1", job).filter(|number| *number >= newest + 2)
+    });
+    have_told(cluster, job, 3, more);
+    more
+}
+
 fn a_program_goes_on_on_spare_nodes(suite: &Suite) {
     let Some(cluster) = movers("spares", suite, 5) else {
         return;
@@ -144,12 +153,11 @@ fn a_program_goes_on_on_spare_nodes(suite: &Suite) {
     let newest = until(&cluster, "two checkpoints", || {
         committed(&cluster, "n1", job).filter(|number| *number >= 2)
     });
+    have_told(&cluster, job, 3, newest);
     lose_all(&cluster, "n2");
     let newest = have_gone_on(&cluster, job, 1, newest);
     runs_on(&cluster, job, "n[1,3-4]");
-    let newest = until(&cluster, "one more", || {
-        committed(&cluster, "n1", job).filter(|number| *number > newest)
-    });
+    let newest = two_more(&cluster, job, newest);
     // And the one that has just come.
     lose_all(&cluster, "n4");
     have_gone_on(&cluster, job, 2, newest);
@@ -182,8 +190,10 @@ fn without_a_spare_left_the_job_is_requeued(suite: &Suite) {
     let newest = until(&cluster, "checkpoints", || {
         committed(&cluster, "n1", job).filter(|number| *number >= 2)
     });
+    have_told(&cluster, job, 3, newest);
     lose_all(&cluster, "n2");
     let newest = have_gone_on(&cluster, job, 1, newest);
+    let newest = two_more(&cluster, job, newest);
     assert_eq!(restarts(&cluster, job), 0);
     lose_all(&cluster, "n3");
     until(&cluster, "the job is requeued", || {
@@ -343,6 +353,7 @@ fn with_no_spare_the_program_goes_on_with_fewer_nodes(cluster: &Cluster) {
         committed(cluster, "n1", job).filter(|number| *number >= 2)
     });
     runs_on(cluster, job, "n[1-3]");
+    have_told(cluster, job, 3, newest);
     lose_all(cluster, "n2");
     let from = [0, 1].map(|rank| {
         until(cluster, "it goes on", || {

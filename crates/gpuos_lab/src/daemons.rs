@@ -164,7 +164,8 @@ impl Daemons<'_> {
         text
     }
 
-    fn failed(&self, daemon: &str, what: &str) -> LabError {
+    /// An error of a daemon, with the end of its logs.
+    pub(crate) fn failed(&self, daemon: &str, what: &str) -> LabError {
         LabError::Daemon {
             daemon: daemon.to_string(),
             what: what.to_string(),

@@ -1,5 +1,6 @@
 //! A lab that is up.
 
+mod anew;
 mod nodes;
 mod steps;
 mod tools;
@@ -14,6 +15,8 @@ use std::process::{Child, Command};
 use std::thread::sleep;
 use std::time::{Duration, Instant, SystemTime};
 
+use anew::Before;
+
 use crate::cgroup::{self, Cgroups};
 use crate::conf;
 use crate::daemons::{Daemons, place_command, tail};
@@ -25,7 +28,6 @@ use crate::movers;
 use crate::node_type;
 use crate::pauses::Pauses;
 use crate::plugins;
-use crate::process::Stat;
 use crate::spec::{Cgroup, LabSpec, Select, Suite};
 use crate::store::{self, Record};
 use crate::suite;
@@ -449,36 +451,15 @@ impl Lab {
         self.wait_ready(READY)
     }
 
-    /// `scontrol reconfigure`. From 23.11 on slurmctld and each slurmd start anew by it, a moment after the command has ended.
+    /// `scontrol reconfigure`. From 23.11 on slurmctld and each slurmd start anew by it, a moment after the command has ended: that is
+    /// waited for, and an error where one does not.
     pub fn reconfigure(&self) -> Result<(), LabError> {
-        let from = self.slurmctld_log().len();
-        let nodes = self.record.spec.node_names();
-        // One that did not run is not started, and one that is stopped does not hear of it.
-        let hears = |pid: u32| Stat::read(pid).is_some_and(|stat| stat.state != 'T');
-        let ran = nodes
-            .iter()
-            .filter(|node| self.slurmd_pid(node).is_some_and(hears));
-        let ran: Vec<(&String, usize)> = ran
-            .map(|node| (node, self.slurmd_log(node).len()))
-            .collect();
+        let before = Before::look(self);
         self.run("scontrol", &["reconfigure"])?;
-        if self.version() < "23.11" {
-            return Ok(());
+        match self.version() < "23.11" {
+            true => Ok(()),
+            false => before.wait(),
         }
-        // Each may be the same process as before.
-        let says = |log: &str, from: usize, words: &str| {
-            let new = log.get(from..);
-            new.is_some_and(|new| new.contains(words))
-        };
-        let started = || says(&self.slurmctld_log(), from, " started on cluster ");
-        let anew =
-            |(node, from): &(&String, usize)| says(&self.slurmd_log(node), *from, " started on ");
-        // Else whoever asks next may hear of the nodes from the old slurmctld, or meet no slurmd.
-        let deadline = Instant::now() + Duration::from_secs(90);
-        while Instant::now() < deadline && !(started() && ran.iter().all(anew)) {
-            sleep(Duration::from_millis(50));
-        }
-        Ok(())
     }
 
     /// Text of slurm.conf.

@@ -451,8 +451,6 @@ impl Broker {
             }
             // Of a gpuosd that did not know the process any more.
             ToProgram::Lease { wait: true, .. } if self.parked.is_none() => self.park(None),
-            // It has its turn, and `turn` was said on a connection that is lost.
-            ToProgram::Lease { .. } if std::mem::take(&mut self.held) => {}
             ToProgram::Lease {
                 gpu,
                 hbm,
@@ -460,6 +458,8 @@ impl Broker {
                 refuge,
                 ..
             } => {
+                // It has its turn: where it was held, `turn` was said on a connection that is lost.
+                self.held = false;
                 let own = self.gpus.iter().filter(|it| it.uuid == gpu);
                 own.for_each(|it| resize::resize(it.device, lease(hbm, host, refuge)));
             }

@@ -10,6 +10,7 @@ mod calls;
 mod clients;
 mod handles;
 mod heat;
+mod held;
 mod others;
 mod pools;
 mod pressure;
