@@ -35,6 +35,8 @@ use crate::sys;
 
 /// How long nodes may take until they can run jobs, on a machine on which many labs start at once.
 const READY: Duration = Duration::from_secs(240);
+/// How long slurmctld may take to save what is new.
+const SAVED: Duration = Duration::from_secs(16);
 /// So long a slurmctld may have no pid: one that a reconfigure puts in place of the old one has none for a moment.
 const REPLACED: Duration = Duration::from_secs(15);
 
@@ -377,11 +379,12 @@ impl Lab {
         self.daemons().stop("slurmctld", signal)
     }
 
-    /// Has slurmctld save its state and waits for that, 8 s where it does so at once: what
-    /// happened before this call survives a `kill_slurmctld(9)`. Without it slurmctld saves 5 s
-    /// after a change, and a start by the backfill scheduler counts as no change.
+    /// Has slurmctld save its state and waits for that, 8 s where it does so at once and 24 s at
+    /// most: one that has nothing new to save writes nothing. What happened before this call
+    /// survives a `kill_slurmctld(9)`. Without it slurmctld saves 5 s after a change, and a
+    /// start by the backfill scheduler counts as no change.
     pub fn wait_saved(&self) -> Result<(), LabError> {
-        let deadline = Instant::now() + READY;
+        let deadline = Instant::now() + SAVED;
         loop {
             let asked = SystemTime::now();
             // Any update request sets off a save, also one for a job that does not exist.
