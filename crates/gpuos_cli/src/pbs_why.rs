@@ -39,8 +39,7 @@ pub fn refuse(machine: &dyn Machine, command: &str) -> Result<()> {
 /// The answer about a job.
 pub fn run(machine: &dyn Machine, config: Option<&Path>, label: &str) -> Result<Reply> {
     let site = Pbs::find(machine)?.site(machine, config)?;
-    let number = |id: &str| id.split('.').next().unwrap_or(id).to_owned();
-    let is_asked = |job: &&Job| job.id == label || number(&job.id) == label;
+    let is_asked = |job: &&Job| job.id == label || job.number() == label;
     let Some(job) = site.jobs.iter().find(is_asked) else {
         let sentence = format!(
             "PBS has no job {label} that waits or runs; `qstat -x -f {label}` shows one that has ended, `qstat -t` tasks of arrays."

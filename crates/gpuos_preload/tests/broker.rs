@@ -95,6 +95,14 @@ impl Talk {
         }
     }
 
+    /// A program that begins, has so much lent in MiB: of its GPU, of host memory, and to park in.
+    pub fn lent(listener: &UnixListener, lease: [u64; 3], wait: bool) -> Result<Talk, String> {
+        let mut talk = Talk::accept(listener);
+        let gpu = talk.begin(None)?;
+        talk.lease(gpu, lease, wait);
+        Ok(talk)
+    }
+
     pub fn lease(&mut self, gpu: Uuid, [hbm, host, refuge]: [u64; 3], wait: bool) {
         let [hbm, host, refuge] = [hbm, host, refuge].map(|mib| mib * MIB);
         self.say(&ToProgram::Lease {
@@ -257,10 +265,7 @@ fn a_program_has_what_it_is_given_whatever_its_environment_says() {
         return;
     }
     plays(test, &[], |listener, _| {
-        let mut talk = Talk::accept(&listener);
-        let gpu = talk.begin(None)?;
-        talk.lease(gpu, [32, 64, 0], false);
-        Ok(())
+        Talk::lent(&listener, [32, 64, 0], false).map(drop)
     })
     .unwrap();
 }
@@ -315,9 +320,7 @@ fn turns(mutant: Option<&str>) -> Result<String, String> {
     let planted = mutant.map(|mutant| ("GPUOS_PRELOAD_MUTANT", mutant));
     let more: Vec<(&str, &str)> = planted.into_iter().collect();
     plays(TURNS, &more, |listener, progress| {
-        let mut talk = Talk::accept(&listener);
-        let gpu = talk.begin(None)?;
-        talk.lease(gpu, [128, 0, 128], false);
+        let mut talk = Talk::lent(&listener, [128, 0, 128], false)?;
         for _ in 0..3 {
             progress.until_more_than(progress.rounds() + 1)?;
             talk.say(&ToProgram::Park {
@@ -383,9 +386,7 @@ fn random_programs_are_parked_at_random() {
     let soon = AtomicBool::new(false);
     const LEAST: u64 = 3;
     let play = |listener: UnixListener, _: &Progress| {
-        let mut talk = Talk::accept(&listener);
-        let gpu = talk.begin(None)?;
-        talk.lease(gpu, [16, 2032, 2048], false);
+        let mut talk = Talk::lent(&listener, [16, 2032, 2048], false)?;
         let mut turns = 0_u64;
         // Until the program has ended.
         loop {
@@ -468,9 +469,7 @@ fn a_program_without_its_turn_waits_for_it() {
         return work(&folder, &cuda, 32);
     }
     plays(test, &[], |listener, progress| {
-        let mut talk = Talk::accept(&listener);
-        let gpu = talk.begin(None)?;
-        talk.lease(gpu, [128, 0, 128], true);
+        let mut talk = Talk::lent(&listener, [128, 0, 128], true)?;
         let began = Progress(progress.0.with_file_name("began"));
         let deadline = Instant::now() + LIMIT;
         while !began.0.exists() && Instant::now() < deadline {

@@ -27,9 +27,7 @@ fn a_program_that_cannot_be_moved_says_so_each_time_that_it_is_to_park() {
     }
     let (deadline_ms, none) = (60_000, FromProgram::Demoted { bytes: 0 });
     plays(test, &[], |listener, progress| {
-        let mut talk = Talk::accept(&listener);
-        let gpu = talk.begin(None)?;
-        talk.lease(gpu, [128, 0, 128], false);
+        let mut talk = Talk::lent(&listener, [128, 0, 128], false)?;
         told(&mut talk, FromProgram::Pinned)?;
         for _ in 0..2 {
             progress.until_more_than(progress.rounds() + 1)?;
@@ -76,9 +74,7 @@ fn a_program_that_was_held_has_what_it_is_given_with_its_turn() {
         return;
     }
     plays(test, &[], |listener, progress| {
-        let mut talk = Talk::accept(&listener);
-        let gpu = talk.begin(None)?;
-        talk.lease(gpu, [32, 32, 0], false);
+        let mut talk = Talk::lent(&listener, [32, 32, 0], false)?;
         told(&mut talk, FromProgram::Pinned)?;
         talk.say(&ToProgram::Park {
             deadline_ms: 60_000,

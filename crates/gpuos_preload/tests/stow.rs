@@ -224,9 +224,7 @@ fn turns(mutant: Option<&str>, state: impl Fn() -> State) -> Result<u64, String>
     let mover = Mover::start(folder.path(), state());
     let seen = mover.state.clone();
     plays(TURNS, &more, |listener, progress| {
-        let mut talk = Talk::accept(&listener);
-        let gpu = talk.begin(None)?;
-        talk.lease(gpu, [96, 16, 128], false);
+        let mut talk = Talk::lent(&listener, [96, 16, 128], false)?;
         for round in 0..2 {
             progress.until_more_than(progress.rounds() + 1)?;
             talk.stow(&mover, 40, false);
@@ -444,9 +442,7 @@ fn a_program_on_nvme_comes_back_to_a_gpuosd_that_was_started_anew() {
 
 /// The program has its lease, and works.
 fn works(listener: &UnixListener, progress: &Progress) -> Result<Talk, String> {
-    let mut talk = Talk::accept(listener);
-    let gpu = talk.begin(None)?;
-    talk.lease(gpu, [96, 16, 128], false);
+    let talk = Talk::lent(listener, [96, 16, 128], false)?;
     progress.until_more_than(1)?;
     Ok(talk)
 }

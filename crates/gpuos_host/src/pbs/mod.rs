@@ -2,10 +2,11 @@
 //!
 //! The texts are read by [`gpuos_pbs`]; here they are fetched, within limits of time and size.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
+use gpuos_pbs::hook::install::programs;
 use gpuos_pbs::state::jobs::is_job;
 use gpuos_pbs::state::{Job, Site, Texts, fresh};
 
@@ -25,7 +26,8 @@ const RUN: Duration = Duration::from_secs(60);
 /// An installation of PBS.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Pbs {
-    exec: PathBuf,
+    /// The folder of its programs.
+    programs: String,
 }
 
 /// What PBS's commands printed.
@@ -48,14 +50,9 @@ impl Pbs {
             format!("cannot read {path}: run this where PBS's commands are, or name the file in $PBS_CONF_FILE")
         })?;
         let text = String::from_utf8_lossy(&bytes);
-        let exec = text.lines().rev().find_map(|line| {
-            let (key, value) = line.trim().split_once('=')?;
-            (key.trim() == "PBS_EXEC").then(|| value.trim().trim_matches(['"', '\'']).to_owned())
-        });
-        match exec {
-            Some(exec) if exec.starts_with('/') => Ok(Pbs { exec: exec.into() }),
-            _ => bail!("{path} has no PBS_EXEC= with the folder of PBS's programs"),
-        }
+        let programs = programs(&text)
+            .map_err(|_| anyhow!("{path} has no PBS_EXEC= with the folder of PBS's programs"))?;
+        Ok(Pbs { programs })
     }
 
     /// The cluster as pbs_server has it now, with a gpuos.toml: `config`, `$GPUOS_CONF`, or the one in /etc/gpuos.
@@ -125,8 +122,7 @@ impl Pbs {
         program: &str,
         args: &[&str],
     ) -> Result<String> {
-        let path = self.exec.join("bin").join(program);
-        let path = path.to_str().context("PBS_EXEC is not UTF-8 text")?;
+        let path = &format!("{}/{program}", self.programs)[..];
         let output = machine.run_within(limit, path, args)?;
         if output.ok {
             return Ok(output.stdout);

@@ -57,6 +57,11 @@ impl Job {
         matches!(&self.state[..], "R" | "E" | "U") && !self.given.is_empty()
     }
 
+    /// Its number without the server, as in `12` or `12[3]`.
+    pub fn number(&self) -> &str {
+        self.id.split('.').next().unwrap_or(&self.id)
+    }
+
     /// How long it may run, in seconds.
     pub fn walltime(&self) -> Option<i64> {
         seconds(self.resource("walltime")?)

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use gpuos_model::gpuset::{GpuSet, MAX_GPUS};
 
 use super::json::Json;
-use crate::hook::vnodes::gpu_of;
+use crate::hook::vnodes::{gpu_of, is_vnode};
 use crate::units::kib;
 
 /// A vnode: a part of a host that PBS gives away by itself, such as one GPU with its share of CPUs, or a whole host.
@@ -208,8 +208,7 @@ const SHARED: [&str; 4] = ["", "default_shared", "default_excl", "ignore_excl"];
 const UNSHARED: &str = "force_excl";
 
 fn vnode(name: &str, json: &Json) -> Result<(Vnode, String), String> {
-    let plain = |b: u8| b.is_ascii_alphanumeric() || b"._-[]@^/#,".contains(&b);
-    if name.is_empty() || name.len() > 255 || !name.bytes().all(plain) {
+    if !is_vnode(name) {
         return Err("its name is none".into());
     }
     let empty = Json::Object(Vec::new());

@@ -316,8 +316,7 @@ impl Kind {
         }
         let mut counts = vec![0u16; site.nodes.hosts.len()];
         let named = |job: &&Job| {
-            let number = job.id.split('.').next().unwrap_or(&job.id);
-            let names = [&job.name[..], &job.user, &job.id, number];
+            let names = [&job.name[..], &job.user, &job.id, job.number()];
             job.has_vnodes() && self.near.iter().any(|name| names.contains(&&name[..]))
         };
         for job in site.jobs.iter().filter(named) {
