@@ -1,5 +1,7 @@
 //! `gpuos plan --gpuos-mem`: which part of a job's memory lies where, and what that may cost by a trace of its program.
 
+use std::collections::BTreeMap;
+
 use anyhow::{Context, Result, bail};
 use gpuos_config::options::{MemoryOption, MemoryTiers};
 use gpuos_host::slurm::site::{JobRequest, Site};
@@ -26,6 +28,8 @@ pub struct Split {
     gpus: u64,
     /// Nodes that it could have and that are short of host memory, by index, where it may need some.
     short: Vec<u32>,
+    /// By node type that it could have: the share that the GPUs have no room for, in thousandths.
+    outside: BTreeMap<String, u32>,
     /// Why sbatch would refuse it.
     refusal: Option<String>,
     prediction: Option<Prediction>,
@@ -109,6 +113,9 @@ pub fn split(
         let could = node.is_up() && wanted.allows(node) && !node.gpus_of_type(kind).is_empty();
         wanted.needs_host_memory && could && node.is_short()
     });
+    let grant = asked.grant(config.reserve_mib);
+    let outside = types.iter().filter(|_| asked.tiers.has_host());
+    let outside = outside.map(|(_, of)| (of.name.clone(), grant.outside(of)));
     let prediction = trace.map(|name| predict(name, &asked, own_mib, least));
     Ok(Split {
         asked,
@@ -117,6 +124,7 @@ pub fn split(
         share_mib,
         gpus: gpus.clamp(1, most_gpus),
         short: short.map(|(at, _)| at).collect(),
+        outside: outside.collect(),
         refusal,
         prediction: prediction.transpose()?,
     })
@@ -230,6 +238,18 @@ impl Split {
                 self.gpus
             ),
         };
+        let least = self.outside.values().min();
+        if self.outside.values().max() != least {
+            let room = |(name, outside): (&String, &u32)| match outside {
+                0 => format!("all of it on {name}"),
+                outside => format!("{} % on {name}", (1000 - outside) / 10),
+            };
+            let rooms: Vec<String> = self.outside.iter().map(room).collect();
+            text += &format!(
+                "GPUs have room for {}. Among places as close, those are worth more to the job where less of it lies outside.\n",
+                rooms.join(", ")
+            );
+        }
         if let Some(why) = &self.refusal {
             text += &format!("sbatch would refuse it: {why}.\n");
         }
@@ -244,6 +264,7 @@ impl Split {
             "size_mib": self.asked.mib,
             "gpu_mib": self.gpu_mib,
             "host_mib_per_gpu": self.share_mib,
+            "outside_thousandths": self.outside,
             "gpus_of_node": self.gpus,
             "host_mib_of_node": self.host_mib(),
             "refused": self.refusal,

@@ -7,7 +7,7 @@ use gpuos_model::figures::Precision;
 use gpuos_model::gpuset::GpuSet;
 use gpuos_model::node_types;
 use gpuos_placement::cost::{
-    Condition, Model, Objectives, Place, Profile, Scoring, Workload, percent_better, steps,
+    Condition, Grant, Model, Objectives, Place, Profile, Scoring, Workload, percent_better, steps,
 };
 use gpuos_placement::plan::{Choice, Criterion, GpuShape, NodeState, Planner, Request};
 use proptest::prelude::*;
@@ -285,7 +285,11 @@ proptest! {
 
     /// The same place scores the same whatever else there is of lesser types, and never over the whole.
     #[test]
-    fn scores_are_bounded(kinds in prop::collection::vec(any_kind("k"), 1..5), wish in any_wish()) {
+    fn scores_are_bounded(
+        kinds in prop::collection::vec(any_kind("k"), 1..5),
+        wish in any_wish(),
+        outside in 0u32..=1000,
+    ) {
         let model = Model::new(&kinds, Precision::Bf16, 30_000);
         for kind in &kinds {
             let place = Place {
@@ -294,13 +298,71 @@ proptest! {
                 nodes: 1,
                 nvlink: true,
                 bus: 20_000,
+                outside,
                 condition: Condition::default(),
             };
             let score = model.score(&place, &wish.workload, &wish.objectives, 0);
-            prop_assert!(score.total <= 100_000);
+            prop_assert!(score.total <= 100_000 && model.by_memory(&place) <= 100_000);
             prop_assert_eq!(score.total, score.parts.iter().map(|p| p.value * p.weight).sum::<u32>());
         }
     }
+}
+
+/// A grant of MiB for each GPU.
+fn grant(mib: u64) -> Grant {
+    Grant {
+        mib,
+        reserve_mib: 1024,
+    }
+}
+
+#[test]
+fn a_job_with_more_memory_than_a_gpu_goes_where_least_of_it_is_outside() {
+    // A100 with 80 GB in n0 and n1, L40S with 48 in n2 and n3, H100 with 80 in n4 and n5: the latter two over PCIe 4.0, 4.0 and 5.0.
+    let cluster = mixed([0; 3]);
+    let states = idle(&cluster);
+    let mut planner = Planner::new(cluster);
+    let asked = request(1, GpuShape::PerNode(1));
+    let mut first = |mib, wish: Option<Scoring>, taken: &[usize]| {
+        let mut states = states.clone();
+        taken
+            .iter()
+            .for_each(|&node| states[node].free = GpuSet::EMPTY);
+        let wish = Scoring::with_memory(wish, grant(mib));
+        nodes(&planned(&mut planner, &states, &asked, wish.as_ref()))[0] / 2
+    };
+    // What all have room for tells none apart: the first of all is taken.
+    assert_eq!(first(40 << 10, None, &[]), 0);
+    // 60 GiB: n2 and n3 would have some of it outside, and get it only when the others are taken.
+    assert_eq!(first(60 << 10, None, &[]), 0);
+    assert_eq!(first(60 << 10, None, &[0, 1]), 2);
+    assert_eq!(first(60 << 10, None, &[0, 1, 4, 5]), 1);
+    // 120 GiB: of all some is outside, and H100 has the fastest link to it.
+    assert_eq!(first(120 << 10, None, &[]), 2);
+    assert_eq!(first(120 << 10, None, &[4, 5]), 0);
+    // Beside a wish it counts as far as the job's time goes with memory.
+    let speed = |profile| wish(THROUGHPUT, Some(profile));
+    assert_eq!(first(60 << 10, speed(Profile::Memory), &[4, 5]), 0);
+    assert_eq!(first(60 << 10, speed(Profile::Compute), &[4, 5]), 0);
+}
+
+#[test]
+fn a_grant_that_a_gpu_has_room_for_is_none() {
+    let kind = node_types::by_name("dgx-h100").unwrap();
+    let own = kind.gpu_memory_mib - 1024;
+    assert_eq!(Grant::default().outside(&kind), 0);
+    assert_eq!(grant(own).outside(&kind), 0);
+    assert_eq!(grant(own + 1).outside(&kind), 1);
+    assert_eq!(grant(own * 2).outside(&kind), 500);
+    let unknown = NodeType {
+        gpu_memory_mib: 0,
+        ..kind
+    };
+    assert_eq!(grant(u64::from(u32::MAX)).outside(&unknown), 0);
+    // Without a grant a wish stays what it was.
+    assert_eq!(Scoring::with_memory(None, Grant::default()), None);
+    let told = wish(COST, None);
+    assert_eq!(Scoring::with_memory(told, Grant::default()), told);
 }
 
 #[test]

@@ -167,13 +167,14 @@ impl ClusterState {
         job: (Job<'_>, JobGres<'_>),
         options: &JobOptions,
     ) -> Option<Wanted> {
-        let policy = &site.settings.config.policy;
+        let config = &site.settings.config;
+        let memory = options.grant(config.memory.reserve_mib);
         let among = Among {
             source,
             planner: self.planner.as_mut(),
             snapshot: &mut self.snapshot,
         };
-        self.standing.wanted(policy, among, asked, job, options)
+        (self.standing).wanted((&config.policy, memory), among, asked, job, options)
     }
 
     /// Makes the book of who runs where, if there is none.

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use gpuos_config::gpuos_toml::Policy;
 use gpuos_config::options::JobOptions;
-use gpuos_placement::cost::{Condition, End, History, Objective, Scoring};
+use gpuos_placement::cost::{Condition, End, Grant, History, Objective, Scoring};
 use gpuos_placement::explain::{Note, ValueGain};
 use gpuos_placement::plan::{Choice, NodeState, Planner, Request};
 use gpuos_placement::record::Run;
@@ -106,7 +106,7 @@ impl Standing {
         planner: &mut Planner,
         job: Job<'_>,
         options: &JobOptions,
-        objectives: Option<gpuos_placement::cost::Objectives>,
+        (objectives, memory): (Option<gpuos_placement::cost::Objectives>, Grant),
         (request, snapshot): (&mut Request, &mut Snapshot),
     ) {
         let alone = options.profile.is_none() && options.shape.is_none();
@@ -127,8 +127,10 @@ impl Standing {
             let short = u64::from(self.priority - job.priority()) * 1000;
             wish.over_share = short.checked_div(self.priority.into()).unwrap_or(0) as u32;
         }
-        let wish = self.wish.as_ref();
-        planner.weigh(wish, &self.conditions, request, &mut snapshot.states);
+        // The note tells of objectives; what memory outside GPUs costs is no gain by them.
+        let wish = Scoring::with_memory(self.wish, memory);
+        let states = &mut snapshot.states;
+        planner.weigh(wish.as_ref(), &self.conditions, request, states);
     }
 }
 
@@ -147,7 +149,7 @@ impl Standing {
     /// sets what the candidates are worth to it.
     pub fn wanted(
         &mut self,
-        policy: &Policy,
+        (policy, memory): (&Policy, Grant),
         among: Among<'_>,
         asked: Counts,
         (job, gpus): (Job<'_>, JobGres<'_>),
@@ -168,12 +170,13 @@ impl Standing {
         )?;
         if let Some(planner) = among.planner {
             let objectives = policy.objectives_for(partition, &qos);
-            if objectives.is_none() && options.profile.is_none() && self.conditions.is_empty() {
+            let weighs = objectives.is_some() || options.profile.is_some();
+            if !weighs && memory.is_none() && self.conditions.is_empty() {
                 // Nobody weighs places: they are worth the same to the job.
                 self.wish = None;
             } else {
                 let asked = (&mut wanted.request, among.snapshot);
-                self.weigh(planner, job, options, objectives, asked);
+                self.weigh(planner, job, options, (objectives, memory), asked);
             }
         }
         Some(wanted)

@@ -370,3 +370,46 @@ fn plan_topo_and_why_heed_gpus_out_of_service() {
     assert!(health.contains("0,1,2,3,4,5,6,7 "), "{health}");
     assert!(health.contains("no list of GPU indices"), "{health}");
 }
+
+#[test]
+fn plan_goes_where_less_of_a_jobs_memory_lies_outside_and_says_so() {
+    let site = crate::worth::site();
+    // n2 has a free GPU of 2 GiB, of which programs have 1, n4 one of 4.
+    site.file(
+        "gpuos.toml",
+        "[memory]\noversubscribe = true\n\
+         [[node-type]]\nname = \"large\"\nbase = \"dgx-h100\"\ngpu-memory-mib = 4096\n\
+         [[node-type]]\nname = \"small\"\nbase = \"dgx-h100\"\ngpu-memory-mib = 2048\n\
+         [[nodes]]\nmatch = \"n4\"\ntype = \"large\"\n\
+         [[nodes]]\nmatch = \"n[1-3]\"\ntype = \"small\"\n",
+    );
+    let on = |more: &[&str]| {
+        let args = [&["plan", "--gres=gpu:1"], more].concat();
+        let json = site.run(&[&args[..], &["--json"]].concat()).json();
+        let node = json["place"]["nodes"][0]["node"].clone();
+        (
+            site.run(&args).out,
+            node,
+            json["memory"]["outside_thousandths"].clone(),
+        )
+    };
+    let room = "GPUs have room for all of it on large, 80 % on small. Among places as close, those are worth more to the job where \
+                less of it lies outside.\n";
+    let (text, node, outside) = on(&["--gpuos-mem=1280M"]);
+    assert_eq!(node, "n4", "{text}");
+    assert!(text.contains(room), "{text}");
+    assert_eq!(outside["large"], 0);
+    assert_eq!(outside["small"], 200);
+    // It is a wish that comes from nothing else, and forbids nothing.
+    let (text, node, _) = on(&["--gpuos-mem=1280M", "--exclude=n4"]);
+    assert_eq!(node, "n2", "{text}");
+    for fits in [
+        &["--gpuos-mem=1G"][..],
+        &["--gpuos-mem=1280M,tiers=hbm"],
+        &[],
+    ] {
+        let (text, node, _) = on(fits);
+        assert_eq!(node, "n2", "{text}");
+        assert!(!text.contains("have room for"), "{text}");
+    }
+}

@@ -2,6 +2,7 @@
 use std::fmt;
 
 use gpuos_model::words::{check_value, not_understood};
+use gpuos_placement::cost::Grant;
 
 use super::{OptionError, size};
 
@@ -81,6 +82,14 @@ impl MemoryOption {
     /// Bytes for each GPU.
     pub fn bytes(&self) -> u64 {
         u64::from(self.mib) << 20
+    }
+
+    /// What the planner is told of it.
+    pub fn grant(&self, reserve_mib: u32) -> Grant {
+        Grant {
+            mib: self.mib.into(),
+            reserve_mib: reserve_mib.into(),
+        }
     }
 
     /// Whether it takes no more than `other`, of no tier.

@@ -8,7 +8,7 @@ use std::fmt;
 use gpuos_core::limits::{ClockRange, PowerCap, Share};
 use gpuos_model::hostlist::shorten;
 use gpuos_model::words::{check_value, not_understood};
-use gpuos_placement::cost::Profile;
+use gpuos_placement::cost::{Grant, Profile};
 use gpuos_placement::gang::{GroupShape, SHAPE_FORM};
 use gpuos_placement::mig::MigRequest;
 use gpuos_placement::plan::{Placement, TopologyRequest};
@@ -553,6 +553,13 @@ impl JobOptions {
         let tiers = self.memory.is_some_and(|memory| memory.tiers.has_host());
         let parks = |share: Share| share.in_turns_mib().is_some() && share.nvme_gib() == 0;
         tiers || self.share.is_some_and(parks)
+    }
+
+    /// What the job was granted for each GPU in GPU memory and the host's together, where it may lie in both. `reserve_mib` is
+    /// [`MemoryConfig`](crate::gpuos_toml::MemoryConfig)'s.
+    pub fn grant(&self, reserve_mib: u32) -> Grant {
+        let memory = self.memory.filter(|memory| memory.tiers.has_host());
+        memory.map_or_else(Grant::default, |memory| memory.grant(reserve_mib))
     }
 
     /// Whether the job says nothing at all.

@@ -2,6 +2,7 @@
 //!
 //! - [`Figures`](gpuos_model::figures::Figures): what one GPU of a node type can do and takes (data, per node type);
 //! - [`Condition`]: how the node is now (power cap, temperature, health);
+//! - [`Grant`]: memory for each GPU beyond what the GPU has, which is read over its link to the host;
 //! - [`collective`]: time of NCCL's collectives from latency and bandwidth;
 //! - [`Workload`]: what the job does with its time, from `--gpuos-profile`, its group shape, or
 //!   [`History`] of the same user and job name;
@@ -11,6 +12,7 @@
 //!
 //! Everything is whole numbers: two machines that score the same place get the same number.
 
+mod beyond;
 pub mod collective;
 mod condition;
 mod history;
@@ -19,6 +21,7 @@ mod score;
 mod scoring;
 mod workload;
 
+pub use beyond::Grant;
 pub use condition::Condition;
 pub use history::{End, History, Record};
 pub use objectives::{OBJECTIVES, Objective, Objectives};

@@ -4,6 +4,7 @@ use std::fmt;
 use gpuos_model::cluster::NodeType;
 use gpuos_model::figures::{Figures, Precision};
 
+use super::beyond::stretch;
 use super::collective::{Ranks, allreduce_ns};
 use super::{Condition, OBJECTIVES, Objective, Objectives, WHOLE, Workload};
 use crate::fabric::UNBOUNDED;
@@ -27,6 +28,8 @@ pub struct Place<'a> {
     /// Bus bandwidth in hundredths of GB/s, as [`crate::fabric::Net::bandwidth`] and the ring inside
     /// the node give it; [`UNBOUNDED`] for a single GPU or when not known.
     pub bus: u32,
+    /// The share of the job's memory that its GPUs have no room for, in thousandths; see [`super::Grant::outside`].
+    pub outside: u32,
     /// How the nodes are now (the worst of them).
     pub condition: Condition,
 }
@@ -156,15 +159,40 @@ impl Model {
     /// Work in a time, in thousandths of that on the cluster's best GPUs and links: each share of
     /// the job's time is stretched by what the place has less of its resource (Amdahl's law).
     fn speed(&self, place: &Place<'_>, workload: &Workload, figures: &Figures) -> u32 {
-        self.speed_at(place.bus, place.condition.clock(figures), workload, figures)
+        let extra = self.extra(place);
+        let clock = place.condition.clock(figures);
+        self.speed_at(place.bus, clock, workload, figures, extra)
+    }
+
+    /// What a place is worth to a job for which node types are equally good: less by what is outside its GPUs' memory, and by their
+    /// condition. 0 to 100,000, as [`Score::total`].
+    pub fn by_memory(&self, place: &Place<'_>) -> u32 {
+        let whole = u64::from(WHOLE);
+        let outside = u64::from(place.outside.min(WHOLE));
+        let time = whole - outside + self.extra(place);
+        let value = whole * whole * 100 / time.max(1);
+        let clock = place.condition.clock(&place.node_type.figures).min(WHOLE);
+        value as u32 * place.condition.health.min(WHOLE) / WHOLE * clock / WHOLE
+    }
+
+    fn extra(&self, place: &Place<'_>) -> u64 {
+        stretch(place.outside, self.memory, place.node_type.pcie_gbps)
     }
 
     /// The same on GPUs as new, with the best links of the cluster.
     fn best_speed(&self, workload: &Workload, figures: &Figures) -> u32 {
-        self.speed_at(UNBOUNDED, WHOLE, workload, figures)
+        self.speed_at(UNBOUNDED, WHOLE, workload, figures, 0)
     }
 
-    fn speed_at(&self, bus: u32, clock: u32, workload: &Workload, figures: &Figures) -> u32 {
+    /// `extra`: what [`stretch`] says.
+    fn speed_at(
+        &self,
+        bus: u32,
+        clock: u32,
+        workload: &Workload,
+        figures: &Figures,
+        extra: u64,
+    ) -> u32 {
         let clock = u64::from(clock.max(1));
         let stretched = |share: u32, best: u32, own: u32, clock: u64| {
             let ratio = match (best, own) {
@@ -185,7 +213,8 @@ impl Model {
             clock,
         ) + stretched(workload.memory, self.memory, figures.memory_gbps, whole)
             + stretched(workload.communication, self.bus, own_bus, whole)
-            + u64::from(workload.io);
+            + u64::from(workload.io)
+            + u64::from(workload.memory) * extra / whole;
         (whole * whole / time.max(1)).min(whole) as u32
     }
 

@@ -1,5 +1,5 @@
 //! What one job wants of a place, beside room: the objectives that hold for it, and what it does.
-use super::{Objective, Objectives, Profile, Workload};
+use super::{Grant, Objective, Objectives, Profile, Workload};
 use crate::gang::GroupShape;
 
 /// Below this share of communication, in thousandths, the bandwidth between GPUs is not what a job
@@ -16,6 +16,10 @@ pub struct Scoring {
     /// By how much, in thousandths, the user had more than the fair share; see
     /// [`super::Model::score`].
     pub over_share: u32,
+    /// Memory for each GPU beyond what the GPU has.
+    pub memory: Grant,
+    /// Nobody said what counts: node types are equally good, but for what memory outside their GPUs costs.
+    pub by_memory_alone: bool,
 }
 
 impl Scoring {
@@ -41,16 +45,30 @@ impl Scoring {
         Some(Scoring {
             objectives: objectives.unwrap_or_default(),
             workload,
-            over_share: 0,
+            ..Scoring::default()
         })
     }
 
-    /// Whether the score counts before the bandwidth between the GPUs: with a weight on anything but
-    /// speed, for a job that communicates little, and for a single GPU.
+    /// The same for a job with such a grant. One for which nobody said what counts goes by what memory outside GPUs costs, and by
+    /// nothing else.
+    pub fn with_memory(wish: Option<Scoring>, memory: Grant) -> Option<Scoring> {
+        match (wish, memory.is_none()) {
+            (wish, true) => wish,
+            (Some(wish), false) => Some(Scoring { memory, ..wish }),
+            (None, false) => Some(Scoring {
+                memory,
+                by_memory_alone: true,
+                ..Scoring::default()
+            }),
+        }
+    }
+
+    /// Whether the score counts before the bandwidth between the GPUs: with a weight on anything but speed, for a job that communicates little, and for a single GPU.
     pub fn counts_first(&self, gpus: u64) -> bool {
         let speed = [Objective::Throughput, Objective::Latency];
         let weight: u32 = speed.iter().map(|&of| self.objectives.weight(of)).sum();
-        weight < 100 || self.workload.communication < COMMUNICATES || gpus < 2
+        let little = self.workload.communication < COMMUNICATES || gpus < 2;
+        !self.by_memory_alone && (weight < 100 || little)
     }
 }
 

@@ -20,6 +20,7 @@ fn place(node_type: &NodeType) -> Place<'_> {
         nodes: 1,
         nvlink: node_type.nvswitch,
         bus: if node_type.nvswitch { 37_000 } else { 2_000 },
+        outside: 0,
         condition: Condition::default(),
     }
 }

@@ -96,7 +96,14 @@ pub(super) fn score(
     let type_of = *planner.type_of.get(node as usize)?;
     match type_of {
         NO_TYPE => None,
-        type_of => score_type(planner, type_of, condition, wish, request),
+        type_of => scored(
+            planner,
+            type_of,
+            condition,
+            wish,
+            request,
+            |model, place| model.score(place, &wish.workload, &wish.objectives, wish.over_share),
+        ),
     }
 }
 
@@ -155,19 +162,34 @@ fn node_value(
     if let Some(&(_, _, score)) = same.next() {
         return score;
     }
-    let score = score_type(planner, type_of, condition, wish, request);
-    let total = score.map_or(0, |score| score.total);
+    let score = scored(
+        planner,
+        type_of,
+        condition,
+        wish,
+        request,
+        |model, place| match wish.by_memory_alone {
+            true => model.by_memory(place),
+            false => {
+                let (work, objectives) = (&wish.workload, &wish.objectives);
+                model.score(place, work, objectives, wish.over_share).total
+            }
+        },
+    );
+    let total = score.unwrap_or(0);
     planner.costs.scores.push((type_of, condition, total));
     total
 }
 
-fn score_type(
+/// What `of` says of the place that idle nodes of a type would give; `None` where the job does not fit.
+fn scored<T>(
     planner: &mut Planner,
     type_of: u16,
     condition: Condition,
     wish: &Scoring,
     request: &Request,
-) -> Option<Score> {
+    of: impl FnOnce(&Model, &Place<'_>) -> T,
+) -> Option<T> {
     let table = &mut planner.tables[usize::from(type_of)];
     let node_type = &planner.types[usize::from(type_of)];
     let gpus = request.gpus_in_all();
@@ -191,10 +213,10 @@ fn score_type(
         nodes: u32::try_from(nodes).unwrap_or(u32::MAX),
         nvlink: share > 1 && table.linked(pick.set),
         bus,
+        outside: wish.memory.outside(node_type),
         condition,
     };
-    let model = &planner.costs.model;
-    Some(model.score(&place, &wish.workload, &wish.objectives, wish.over_share))
+    Some(of(&planner.costs.model, &place))
 }
 
 /// Leaves, for a job that weighs what nodes are worth first, only the collected nodes of a domain
