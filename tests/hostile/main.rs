@@ -171,6 +171,7 @@ fn nothing_of_others_is_reached(suite: &Suite) {
         broken.len(),
         lines.len()
     );
+    stage.end_victims();
 }
 
 /// Begins all attempts of a wave, waits until what was forged has been acted on, and judges them.

@@ -516,6 +516,16 @@ impl Stage {
         String::from_utf8_lossy(&both).into_owned()
     }
 
+    /// Ends the jobs that were to be left alone. The MPS daemon of one of them would outlive the lab, as it outlives gpuosd.
+    pub fn end_victims(&self) {
+        let mps = self.victims.mps.to_string();
+        let folder = self.runtime("n2").join("mps").join(&mps);
+        let _ = self.cluster.try_run("scancel", &[&mps[..]]);
+        self.until("the victim's MPS has ended", || {
+            (!folder.exists()).then_some(())
+        });
+    }
+
     /// Ends all jobs of the attackers.
     pub fn end_attackers(&self) {
         for user in [MALLORY, EVE] {
