@@ -1,6 +1,6 @@
 #!/bin/sh
 # Installs, with Debian's apt-get, what the named parts need and this machine lacks.
-# Usage: scripts/needs.sh PART...   PART: build, lint, lab, layout, count, accounting, metrics, mpi, torch, vm, vm-arm64, cross
+# Usage: scripts/needs.sh PART...   PART: build, lint, lab, layout, count, accounting, metrics, mpi, gridengine, torch, vm, vm-arm64, cross
 # A part whose programs are all there needs neither apt-get nor root.
 set -eu
 
@@ -81,6 +81,9 @@ for part in "$@"; do
         want mpirun.openmpi openmpi-bin
         want mpicc.mpich mpich libmpich-dev
         ;;
+    gridengine)
+        # Unpacked after the packages that are installed, below.
+        ;;
     torch)
         # 150 MB. Debian's goes with Debian's Python, which need not be the first in PATH.
         python3 -c 'import torch' 2>/dev/null || /usr/bin/python3 -c 'import torch' 2>/dev/null ||
@@ -91,7 +94,7 @@ for part in "$@"; do
         want debootstrap debootstrap
         ;;
     *)
-        echo "scripts/needs.sh: unknown part '$part': give build, lint, lab, layout, count, accounting, metrics, mpi, torch, vm, vm-arm64 or cross" >&2
+        echo "scripts/needs.sh: unknown part '$part': give build, lint, lab, layout, count, accounting, metrics, mpi, gridengine, torch, vm, vm-arm64 or cross" >&2
         exit 2
         ;;
     esac
@@ -125,6 +128,14 @@ if [ -n "$packages" ]; then
 fi
 
 for part in "$@"; do
+    if [ "$part" = gridengine ]; then
+        # Its packages would start daemons where they are installed: they are unpacked where a test finds them, and nothing else.
+        cache=${GPUOS_LAB_CACHE:-/var/cache/gpuos/suites}
+        folder=$(dirname "$cache")/gridengine
+        as_root=
+        [ "$(id -u)" = 0 ] || as_root=sudo
+        [ -e "$folder/usr/lib/gridengine/sge_qmaster" ] || $as_root sh tests/tests/gridengine/fetch.sh "$folder" || exit 1
+    fi
     if [ "$part" = build ] && ! rust_is_new_enough; then
         echo "Rust $rust_needed or newer is needed; $(rustc --version 2>/dev/null || echo 'no rustc') is first in PATH." >&2
         echo "Install a newer one (https://rustup.rs), or put /usr/bin first where rustc-web is installed." >&2

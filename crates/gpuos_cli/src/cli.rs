@@ -8,6 +8,7 @@ mod pbs;
 mod pbs_planner;
 mod run;
 mod sim;
+mod wlm;
 
 use std::path::PathBuf;
 
@@ -34,6 +35,10 @@ pub use pbs::{PbsArgs, PbsCommand, PbsInstallArgs, PbsReach};
 pub use pbs_planner::PbsPlannerArgs;
 pub use run::RunArgs;
 pub use sim::{Protocol, SimArgs};
+pub use wlm::{
+    Manager, WlmArgs, WlmCommand, WlmFilterArgs, WlmHostArgs, WlmJobArgs, WlmSaveArgs,
+    WlmSavesArgs, WlmSenseArgs, WlmWrapArgs,
+};
 
 /// Topology-aware placement of GPU jobs on Slurm: see, explain, plan and check.
 #[derive(Parser)]
@@ -103,6 +108,8 @@ pub enum Command {
     /// Beside pbs_server: start waiting GPU jobs of PBS on the vnodes that the planner chooses, pass by pass, without end.
     /// Exit 1 when PBS refused to run one in the only pass.
     PbsPlanner(PbsPlannerArgs),
+    /// What Grid Engine, LSF and Torque call when jobs are submitted, start, save and end; people have no use for most of it.
+    Wlm(WlmArgs),
     /// Start, use and end a private Slurm cluster, or a private PBS, on this machine.
     Lab(crate::lab::Args),
     /// Print the completion script of a shell.
@@ -127,6 +134,7 @@ impl Command {
                 | Command::Man(_)
                 | Command::Pbs(_)
                 | Command::PbsHook
+                | Command::Wlm(_)
                 | Command::Lab(_)
         )
     }
@@ -165,6 +173,7 @@ impl Command {
             Command::Sim(_) => Some("sim"),
             Command::Pbs(_) => Some("pbs"),
             Command::PbsHook => Some("pbs-hook"),
+            Command::Wlm(_) => Some("wlm"),
             Command::Lab(_) => Some("lab"),
             Command::Completion(_) => Some("completion"),
             Command::Man(_) => Some("man"),

@@ -50,6 +50,7 @@ mod top;
 mod topo;
 mod value_gain;
 mod why;
+mod wlm;
 
 use std::process::ExitCode;
 
@@ -140,6 +141,8 @@ fn run(cli: &Cli) -> anyhow::Result<u8> {
         Command::Layout(args) => layout::run(args, cli.json)?,
         Command::Pbs(args) => pbs::run(cli.json, args)?,
         Command::PbsHook => return pbs::hook(),
+        // Its exit codes are the workload manager's.
+        Command::Wlm(args) => return wlm::run(&machine, args),
         // It speaks while it works.
         Command::PbsPlanner(args) => match pbs_planner::run(&machine, config, args)? {
             Some(reply) => reply,

@@ -2,7 +2,7 @@
 
 /// What only thinks, from the ground up: no unsafe code, no file, clock, thread or log. Each may use those before it, but
 /// for gpuos_core, the life of a node, which has nothing to do with where jobs go.
-pub const THINKING: [&str; 8] = [
+pub const THINKING: [&str; 9] = [
     "gpuos_model",
     "gpuos_placement",
     "gpuos_core",
@@ -11,10 +11,11 @@ pub const THINKING: [&str; 8] = [
     "gpuos_config",
     "gpuos_workload",
     "gpuos_pbs",
+    "gpuos_wlm",
 ];
 
 /// For each crate, the crates of this workspace that it may use. None may use a plugin.
-pub const MAY_USE: [(&str, &[&str]); 36] = [
+pub const MAY_USE: [(&str, &[&str]); 37] = [
     ("gpuos_model", &[]),
     ("gpuos_placement", &["gpuos_model"]),
     ("gpuos_core", &["gpuos_model"]),
@@ -36,6 +37,10 @@ pub const MAY_USE: [(&str, &[&str]); 36] = [
             "gpuos_core",
             "gpuos_config",
         ],
+    ),
+    (
+        "gpuos_wlm",
+        &["gpuos_model", "gpuos_placement", "gpuos_config"],
     ),
     // Its tests run the command, which the last has built.
     ("pbs_hook", &["gpuos_pbs", "gpuos_tests"]),
@@ -117,6 +122,7 @@ pub const MAY_USE: [(&str, &[&str]); 36] = [
             "gpuos_sim",
             "gpuos_memory",
             "gpuos_pbs",
+            "gpuos_wlm",
         ],
     ),
     (

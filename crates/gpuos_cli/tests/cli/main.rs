@@ -35,4 +35,5 @@ mod top;
 mod topo;
 mod usage;
 mod why;
+mod wlm;
 mod worth;

@@ -1,0 +1,38 @@
+//! The GPUs of this host: by NVIDIA's library, or by the node type that an administrator names.
+
+use std::sync::Arc;
+
+use anyhow::{Result, bail};
+use gpuos_host::Machine;
+use gpuos_host::hardware::discover::{described, shipped};
+use gpuos_model::gpuset::GpuSet;
+use gpuos_wlm::host::{Gpu, Host};
+use gpuos_workload::numbering::GpuNumbering;
+
+use crate::cli::WlmHostArgs;
+use crate::discover::read_hardware;
+
+/// Looks at them.
+///
+/// # Errors
+/// The library cannot be opened, or shows no GPU that answers.
+pub fn host(machine: &dyn Machine, args: &WlmHostArgs) -> Result<Host> {
+    if let Some(kind) = &args.node_type {
+        return Ok(Host::of_kind(Arc::clone(kind)));
+    }
+    let order = GpuNumbering::identity();
+    let (name, found) = read_hardware(machine, &args.hardware, &order, GpuSet::EMPTY)?;
+    let Some(kind) = described(&found) else {
+        bail!("{name}: the driver's library shows no GPU that answers and is not divided");
+    };
+    // Not its place among those that answer: the others would move up when one fails, and jobs' GPUs with them.
+    let minor = |minor: Option<u32>| minor.and_then(|minor| u8::try_from(minor).ok());
+    let gpus = found.gpus.iter().map(|gpu| Gpu {
+        number: minor(gpu.identity.minor).unwrap_or(gpu.index),
+        uuid: gpu.identity.uuid.clone(),
+    });
+    Ok(Host {
+        gpus: gpus.collect(),
+        kind: shipped(&kind).unwrap_or(kind).into(),
+    })
+}

@@ -1,0 +1,227 @@
+//! `gpuos wlm prolog` and `epilog`: what root does before and after a job of Grid Engine.
+//!
+//! A job's environment is its user's, so nothing is taken from it but the path of the job's folder, which the administrator's
+//! adapter hands on. Root appends to a file there: it has to be the file of that job, and not one that its user could have made.
+
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use gpuos_host::Machine;
+use gpuos_model::screen;
+use gpuos_wlm::gridengine::job::{Job, MOST_BYTES};
+use gpuos_wlm::host::Chosen;
+use gpuos_wlm::journal::{self, Entry};
+use gpuos_wlm::start::{Start, start};
+
+use super::hardware::host;
+use super::held::{Held, started};
+use crate::cli::WlmJobArgs;
+
+/// The job goes back into the queue.
+const LATER: u8 = 99;
+/// The job is wrong, and stays as it is until somebody looks at it.
+const WRONG: u8 = 100;
+/// The host is wrong: its queue takes no jobs until somebody looks at it.
+const HOST: u8 = 1;
+
+/// How long GPUs of jobs that have just ended are waited for: Grid Engine ends what they left behind.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Chooses a job's GPUs.
+///
+/// # Errors
+/// What is wrong with the host.
+pub fn prolog(machine: &dyn Machine, args: &WlmJobArgs) -> Result<u8> {
+    let mut text = Vec::new();
+    let most = u64::try_from(MOST_BYTES).unwrap_or(u64::MAX);
+    std::io::stdin()
+        .lock()
+        .take(most.saturating_add(1))
+        .read_to_end(&mut text)
+        .context("cannot read what qstat prints")?;
+    if text.is_empty() {
+        bail!(
+            "qstat prints nothing of job {}: sge_qmaster does not answer, or this host is no administrative or submit host (qconf -ah)",
+            screen::lines(&args.job)
+        );
+    }
+    let job = match Job::read(&String::from_utf8_lossy(&text), &args.job) {
+        Ok(job) => job,
+        Err(why) => return Ok(say(&why, WRONG)),
+    };
+    let of_daemon = |is: fs::Metadata| is.uid() == job.uid;
+    if fs::symlink_metadata(&args.spool).is_ok_and(of_daemon) {
+        // The queue is not to stop because of who submits a job.
+        let why = "the job's user is the account of sge_execd, whose files no job is to write: submit it as another user";
+        return Ok(say(why, WRONG));
+    }
+    let (name, spool) = (name(args)?, Spool::open(args, Some(job.uid))?);
+    if job.ask.gpus == 0 {
+        let none = Chosen {
+            numbers: Vec::new(),
+            visible: Vec::new(),
+            level: None,
+        };
+        spool.tell(&none)?;
+        return Ok(0);
+    }
+    let (keeper, group) = (spool.keeper()?, spool.group()?);
+    let host = host(machine, &args.host)?;
+    let began = Instant::now();
+    loop {
+        let held = Held::lock(&args.host.state)?;
+        held.set_apart(&name, group)?;
+        let (others, left) = held.others(&name)?;
+        match start(&host, &job.ask, &others) {
+            Start::Now(chosen) => {
+                let entry = Entry {
+                    gpus: chosen.numbers.iter().copied().collect(),
+                    keeper,
+                    group,
+                };
+                held.note(&name, &entry)?;
+                spool.tell(&chosen)?;
+                return Ok(0);
+            }
+            Start::Later(why) => return Ok(say(&why, LATER)),
+            Start::HostDiffers(why) if began.elapsed() > PATIENCE => {
+                let left = match left.is_empty() {
+                    true => String::new(),
+                    false => format!(
+                        "; programs of jobs that have ended still run: {}: end them, then clear the queue's error (qmod -cq)",
+                        left.join(", ")
+                    ),
+                };
+                return Ok(say(&format!("{why}{left}"), HOST));
+            }
+            Start::HostDiffers(_) => {}
+        }
+        drop(held);
+        std::thread::sleep(Duration::from_millis(500));
+    }
+}
+
+/// Says why a job does not start, in its output.
+fn say(why: &str, code: u8) -> u8 {
+    eprintln!("gpuos: {}", screen::lines(why));
+    code
+}
+
+/// Frees a job's GPUs.
+///
+/// # Errors
+/// They stay the job's.
+pub fn epilog(args: &WlmJobArgs) -> Result<u8> {
+    let name = name(args)?;
+    if args.host.state.exists() {
+        Held::lock(&args.host.state)?.end(&name)?;
+    }
+    Ok(0)
+}
+
+fn name(args: &WlmJobArgs) -> Result<String> {
+    journal::file(&args.job, &args.task).with_context(|| {
+        let (job, task) = (screen::lines(&args.job), screen::lines(&args.task));
+        format!(
+            "--job {job} --task {task}: write the numbers that $job_id and $ja_task_id stand for"
+        )
+    })
+}
+
+/// The folder that Grid Engine has for a job on this host.
+struct Spool<'a> {
+    folder: &'a Path,
+    user: Option<u32>,
+}
+
+impl<'a> Spool<'a> {
+    /// Looks whether it is the job's, and nothing of its user's.
+    fn open(args: &'a WlmJobArgs, user: Option<u32>) -> Result<Spool<'a>> {
+        let folder = &args.spool;
+        let spool = Spool { folder, user };
+        let is = fs::symlink_metadata(folder)
+            .with_context(|| format!("cannot look at {}", folder.display()))?;
+        let named = folder.file_name() == Some(name(args)?.as_ref());
+        let parent = folder.parent().and_then(Path::file_name);
+        let placed = folder.is_absolute() && parent == Some("active_jobs".as_ref());
+        if !is.is_dir() || !named || !placed || !spool.is_of_daemon(&is) {
+            bail!(
+                "{} is not the folder that sge_execd has for the job: give $SGE_JOB_SPOOL_DIR as it is",
+                folder.display()
+            );
+        }
+        Ok(spool)
+    }
+
+    fn is_of_daemon(&self, is: &fs::Metadata) -> bool {
+        // Group and others must not write, nor the job's user be the owner, who is the daemon's account.
+        self.user != Some(is.uid()) && is.mode() & 0o022 == 0
+    }
+
+    /// Opens a file of the daemon's; neither a link nor a file that has another name too.
+    fn file(&self, name: &str, append: bool) -> Result<File> {
+        let path = self.folder.join(name);
+        let shown = path.display();
+        let before =
+            fs::symlink_metadata(&path).with_context(|| format!("cannot look at {shown}"))?;
+        let sound = |is: &fs::Metadata| is.is_file() && is.nlink() == 1 && self.is_of_daemon(is);
+        if !sound(&before) {
+            bail!("{shown} is not the file of sge_execd");
+        }
+        let mut options = File::options();
+        let file = options.read(!append).append(append).open(&path);
+        let file = file.with_context(|| format!("cannot open {shown}"))?;
+        let after = file
+            .metadata()
+            .with_context(|| format!("cannot look at {shown}"))?;
+        if !sound(&after) || (before.dev(), before.ino()) != (after.dev(), after.ino()) {
+            bail!("{shown} has just become another file");
+        }
+        Ok(file)
+    }
+
+    fn read(&self, name: &str) -> Result<String> {
+        let mut text = Vec::new();
+        let file = self.file(name, false)?;
+        let read = file.take(1 << 20).read_to_end(&mut text);
+        read.with_context(|| format!("cannot read {}", self.folder.join(name).display()))?;
+        // What a user named a job is in there, in any encoding.
+        Ok(String::from_utf8_lossy(&text).into_owned())
+    }
+
+    /// The job's sge_shepherd.
+    fn keeper(&self) -> Result<(u32, u64)> {
+        let text = self.read("pid")?;
+        let pid: u32 = text.trim().parse().context("sge_execd noted no shepherd")?;
+        let start =
+            started(pid).with_context(|| format!("the job's shepherd, {pid}, has ended"))?;
+        Ok((pid, start))
+    }
+
+    /// The group that Grid Engine gives all processes of the job; 0 where it gives none. Its line is the first, before any that a
+    /// user has a part in.
+    fn group(&self) -> Result<u32> {
+        let text = self.read("config")?;
+        let first = text
+            .lines()
+            .next()
+            .and_then(|line| line.strip_prefix("add_grp_id="));
+        Ok(first.and_then(|number| number.parse().ok()).unwrap_or(0))
+    }
+
+    /// Appends variables to the job's environment.
+    fn tell(&self, chosen: &Chosen) -> Result<()> {
+        let lines = chosen.variables();
+        let lines: Vec<String> = lines
+            .iter()
+            .map(|(name, value)| format!("{name}={value}\n"))
+            .collect();
+        let mut file = self.file("environment", true)?;
+        let written = file.write_all(lines.concat().as_bytes());
+        written.context("cannot write the environment of the job")
+    }
+}

@@ -1,0 +1,133 @@
+//! `gpuos wlm wrap`: what it runs as the job's user takes the place of this process.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+use gpuos_host::{Machine, host_name};
+use gpuos_model::screen;
+use gpuos_wlm::{batch, journal};
+
+use super::{hardware, saves};
+use crate::cli::{Manager, WlmWrapArgs};
+
+/// The job did not get what it requires, and goes back into the queue, where the workload manager is told so.
+const LATER: u8 = 99;
+
+/// Becomes the program.
+///
+/// # Errors
+/// It cannot be started, or the GPUs that were given are not this host's.
+pub fn run(machine: &dyn Machine, args: &WlmWrapArgs) -> Result<u8> {
+    let mut command = match args.manager {
+        Manager::Gridengine => gridengine(&args.command)?,
+        Manager::Lsf | Manager::Torque => plain(&args.command)?,
+    };
+    if args.manager != Manager::Gridengine
+        && let Some(why) = tell_gpus(machine, args, &mut command)?
+    {
+        eprintln!("gpuos: {}", screen::lines(&why));
+        return Ok(LATER);
+    }
+    let error = command.exec();
+    let program = command.get_program().to_string_lossy().into_owned();
+    Err(error).with_context(|| format!("cannot start {program}"))
+}
+
+fn plain(words: &[OsString]) -> Result<Command> {
+    let (program, arguments) = words.split_first().context("name a program after --")?;
+    let mut command = Command::new(program);
+    command.args(arguments);
+    Ok(command)
+}
+
+/// The words as Grid Engine's own starter would run them: a script by the job's shell, a command of `qsub -b y` as a line of that shell,
+/// and one with `-shell n` by itself. With a checkpointing environment, the program learns where its checkpoints are.
+fn gridengine(words: &[OsString]) -> Result<Command> {
+    let var = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+    let config = var("SGE_JOB_SPOOL_DIR").map(|folder| PathBuf::from(folder).join("config"));
+    // It has no variables for these two.
+    let config = config.and_then(|file| std::fs::read(file).ok());
+    let config = config.unwrap_or_default();
+    let config = String::from_utf8_lossy(&config);
+    let is = |line: &str| config.lines().any(|one| one == line);
+    let mode = var("SGE_STARTER_SHELL_START_MODE").unwrap_or_default();
+    let by_shell = match is("handle_as_binary=1") {
+        true => !is("no_shell=1"),
+        false => mode != "unix_behavior",
+    };
+    let mut command = match var("SGE_STARTER_SHELL_PATH").filter(|_| by_shell) {
+        None => plain(words)?,
+        Some(shell) => {
+            let mut command = Command::new(&shell);
+            if var("SGE_STARTER_USE_LOGIN_SHELL").is_some_and(|login| login == "true") {
+                let mut name = OsString::from("-");
+                name.push(Path::new(&shell).file_name().unwrap_or(OsStr::new("sh")));
+                command.arg0(name);
+            }
+            match is("handle_as_binary=1") {
+                true => command.arg("-c").arg(words.join(OsStr::new(" "))),
+                false => command.args(words),
+            };
+            command
+        }
+    };
+    if let (Some(folder), Some(job)) = (var("SGE_CKPT_DIR"), var("JOB_ID")) {
+        let task = var("SGE_TASK_ID").unwrap_or_else(|| "0".into());
+        let name = journal::file(&job.to_string_lossy(), &task.to_string_lossy());
+        let name = name.context(
+            "JOB_ID and SGE_TASK_ID are no numbers: run this as the starter_method of a queue",
+        )?;
+        let folder = PathBuf::from(folder).join(name);
+        let committed = saves::open(&folder)?;
+        command.env("GPUOS_SAVES", &folder);
+        match committed {
+            Some(committed) => command.env("GPUOS_RESTORE", committed),
+            None => command.env_remove("GPUOS_RESTORE"),
+        };
+    }
+    Ok(command)
+}
+
+/// Tells the program which GPUs it was given; why it must not start, where they are not as close as it requires.
+fn tell_gpus(
+    machine: &dyn Machine,
+    args: &WlmWrapArgs,
+    command: &mut Command,
+) -> Result<Option<String>> {
+    let var = |name: &str| std::env::var(name).unwrap_or_default();
+    let (visible, file) = (var("CUDA_VISIBLE_DEVICES"), var("PBS_GPUFILE"));
+    let text = match (args.manager, &file[..]) {
+        (Manager::Torque, "") => String::new(),
+        (Manager::Torque, file) => std::fs::read_to_string(file).unwrap_or_default(),
+        _ => String::new(),
+    };
+    let own = host_name(machine).unwrap_or_default();
+    let names = match args.manager {
+        Manager::Torque => batch::of_gpufile(&text, &own),
+        _ => batch::of_visible(&visible),
+    };
+    if names.is_empty() {
+        return Ok(None);
+    }
+    let host = hardware::host(machine, &args.host)?;
+    let Some(chosen) = host.given(&names) else {
+        bail!(
+            "the GPUs that the job was given, {}, are not all of this host",
+            names.join(",")
+        );
+    };
+    for (name, value) in chosen.variables() {
+        command.env(name, value);
+    }
+    let ask = batch::wish(&var(batch::VARIABLE)).map_err(anyhow::Error::msg)?;
+    let required = ask.linked() > 0 && chosen.numbers.len() > 1;
+    Ok((required && chosen.level != Some("nvlink")).then(|| {
+        format!(
+            "the job requires NVLink between all its GPUs, and was given {}, which are not linked so",
+            names.join(",")
+        )
+    }))
+}
