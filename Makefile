@@ -52,7 +52,7 @@ STRIPPED = STRIP=$(STRIP) scripts/install-stripped.sh
 VERSION  = $(shell sed -n '/^\[workspace.package\]/,/^version/s/^version = "\(.*\)"/\1/p' Cargo.toml)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check style random reference bench bench-checkpoint bench-memory replay results soak matrix ckpt-matrix ckpt-rto ckpt-losses ckpt-flips ckpt-scale ckpt-overhead ckpt-beside mem-matrix upgrade hostile lint licences build release install uninstall clean sentences forms vm-build vm-from vm-test vm-sh vm-table arm-test
+.PHONY: help demo test check style random reference bench bench-checkpoint bench-memory replay results soak matrix ckpt-matrix ckpt-rto ckpt-losses ckpt-flips ckpt-scale ckpt-overhead ckpt-beside mem-matrix pbs upgrade hostile lint licences build release install uninstall clean sentences forms vm-build vm-from vm-test vm-sh vm-table arm-test
 
 help:
 	@echo 'make demo       real Slurm clusters on this machine, stock and gpuos side by side (root or sudo)'
@@ -74,6 +74,7 @@ help:
 	@echo 'make ckpt-losses any two of eight stores lost at any moment, and three (SEEDS=)'
 	@echo 'make ckpt-flips flips, cuts and swaps in what is stored and drained: none is loaded (FLIPS=)'
 	@echo 'make mem-matrix random CUDA programs whose memory moves while they run, against a plain reference, and planted errors (MEM_SEEDS=)'
+	@echo 'make pbs        hook and planner on a real OpenPBS: what they cost, 500 random jobs, 60 kills; docs/results/pbs.md (PBS=/opt/pbs, PBS_EVENTS=, PBS_JOBS=, PBS_KILLS=; root or sudo)'
 	@echo 'make ckpt-scale messages, bytes and modelled time of checkpoint, restart and loss of a rack with 1,250 nodes'
 	@echo 'make random     property tests and simulators with cases of their own in each run, and all seeds'
 	@echo 'make upgrade    jobs that run while gpuos itself is upgraded (FROM=REVISION)'
@@ -115,7 +116,7 @@ test: export GPUOS_FAILURES ?= $(abspath $(TARGET))/failures.txt
 BUILT ?= --lib --bins --tests
 test:
 	@mkdir -p $(TARGET) && rm -f $$GPUOS_COSTS $$GPUOS_FAILURES
-	@scripts/timed.sh packages scripts/needs.sh build lab layout count accounting metrics mpi
+	@scripts/timed.sh packages scripts/needs.sh build lab layout count accounting metrics mpi gridengine
 	scripts/timed.sh build $(CARGO) build --workspace --locked $(BUILT)
 	@scripts/timed.sh 'instruction counts' scripts/instructions.sh
 	@status=0; \
@@ -256,6 +257,20 @@ mem-matrix:
 	GPUOS_LONG=1 GPUOS_PRELOAD_SEEDS=$(MEM_SEEDS) $(CARGO) test --locked -p gpuos_preload --test preload -- --nocapture
 	GPUOS_LONG=1 $(CARGO) test --locked -p gpuos_memory --test memory -- --nocapture lease
 
+# An OpenPBS under PBS=, with release builds of what is measured; docs/results/pbs.md has what came of it, and is written anew. Half an hour, on a machine with
+# nothing else to do: the page says the load.
+PBS        ?= /opt/pbs
+PBS_EVENTS ?= 500
+PBS_JOBS   ?= 500
+PBS_KILLS  ?= 20
+pbs:
+	@test -x $(PBS)/sbin/pbs_server || { echo 'no pbs_server under $(PBS): install OpenPBS, and name its prefix with PBS=' >&2; exit 2; }
+	@scripts/needs.sh build lab
+	$(CARGO) build --release --locked -p gpuos_cli -p pbs_hook
+	GPUOS_TEST_PBS=$(PBS) GPUOS_PBS=$(PBS_EVENTS) GPUOS_PBS_JOBS=$(PBS_JOBS) GPUOS_PBS_KILLS=$(PBS_KILLS) GPUOS_WRITE=1 \
+	GPUOS_PROGRAM_DIR=$(abspath $(RELEASE)) GPUOS_PLUGIN_DIR=$(abspath $(RELEASE)) \
+	  $(CARGO) test --workspace --locked $(AS_ROOT) --test slurm -- --nocapture --test-threads=1 pbs_measured:: pbs_holds::
+
 # Jobs that run while gpuos itself is upgraded, from a revision of this repository.
 upgrade:
 	@test -n "$(FROM)" || { echo 'name the revision to come from: make upgrade FROM=REVISION' >&2; exit 2; }
@@ -350,6 +365,14 @@ install:
 	for folder in docs/*/; do \
 	  install -d $(DESTDIR)$(DOC)/$$folder || exit 1; \
 	  install -m 644 $$folder* $(DESTDIR)$(DOC)/$$folder || exit 1; \
+	done
+	@# Called by Grid Engine, LSF and Torque by these paths.
+	for manager in gridengine lsf torque; do \
+	  install -d $(DESTDIR)$(SHARE)/$$manager || exit 1; \
+	  for script in packaging/$$manager/*; do \
+	    to=$(DESTDIR)$(SHARE)/$$manager/$${script##*/}; \
+	    sed -e 's,/usr/bin/gpuos,$(PREFIX)/bin/gpuos,g' -e 's,/usr/share/gpuos,$(SHARE),g' $$script > $$to && chmod 755 $$to || exit 1; \
+	  done; \
 	done
 	install -d $(DESTDIR)$(SHARE)/grafana $(DESTDIR)$(SHARE)/prometheus
 	install -m 644 packaging/grafana/gpuos.json $(DESTDIR)$(SHARE)/grafana/

@@ -10,8 +10,9 @@ For every Python that PBS may be built with: syntax and library of 3.6. `gpuos p
 import ctypes
 import json
 import os
+import pwd
 import re
-import subprocess
+import signal
 import time
 
 import pbs
@@ -28,6 +29,10 @@ OF_GPUS = ("gpuos_uuid", "gpuos_nvlink")
 OF_HOST = ("ncpus", "mem")
 # Resources whose values PBS has types for.
 TYPED = {"select": "select", "place": "place", "mem": "size"}
+# So often pbs_server is asked in one event of a mom.
+TURNS = 2
+# Where gpuosd listens on the host of a mom, unless the configuration says otherwise.
+GPUOSD = "/run/gpuos/gpuosd.sock"
 # Names of vnodes in exec_vnode.
 VNODES = re.compile(r"[(+]\s*([^:()+\s]+)")
 
@@ -89,6 +94,9 @@ def site(known):
 
 def by_command(known, event):
     """The answer of `gpuos pbs-hook`, which gets the event on its standard input."""
+    # Moms run no command, and a pbs_python of theirs starts by milliseconds sooner.
+    import subprocess
+
     command = str(known.get("command", ""))
     try:
         done = subprocess.run(
@@ -145,7 +153,31 @@ def ask(way, known, event):
         raise Missing("the answer cannot be read (%s); hook, command and library have to be of one release" % why)
     if verdict not in ("accept", "reject"):
         raise Missing(str(answer.get("message", verdict)))
-    return verdict == "reject", str(answer.get("message", "")), edits
+    message = str(answer.get("message", ""))
+    if verdict == "accept" and message:
+        pbs.logmsg(pbs.LOG_DEBUG, message)
+    wanted = answer.get("ask")
+    turn = event.get("turn", 0)
+    if wanted and turn < TURNS:
+        # The same event comes with what pbs_server says.
+        return ask(way, known, dict(event, turn=turn + 1, server=of_server(wanted, event.get("server", {}))))
+    return verdict == "reject", message, edits
+
+
+def of_server(wanted, before):
+    """What pbs_server says of vnodes and jobs of this host, with what it said before; what it does not say is left out."""
+    server = pbs.server()
+    vnodes, jobs = dict(before.get("vnodes", {})), dict(before.get("jobs", {}))
+    for name in wanted["vnodes"]:
+        vnode = server.vnode(str(name))
+        if vnode is not None and vnode.state is not None:
+            vnodes[name] = {"offline": bool(int(vnode.state) & pbs.ND_OFFLINE), "comment": text(vnode.comment or "")}
+    for name in wanted["jobs"]:
+        job = server.job(str(name))
+        if job is not None:
+            # Jobs run again unless their users say otherwise.
+            jobs[name] = {"exit": number(job.Exit_status), "rerun": text(job.Rerunable).lower() not in ("0", "false")}
+    return {"vnodes": vnodes, "jobs": jobs}
 
 
 def typed(name, value):
@@ -162,10 +194,23 @@ def vnode_of(event, name):
     return vnodes[name]
 
 
+def end_session(pid, uid):
+    """Ends the first process of a session, if it is one, and this user's: by now the number may be another's."""
+    try:
+        # Its name there can be any bytes.
+        with open("/proc/%d/status" % pid, "rb") as status:
+            real = [int(line.split()[1]) for line in status if line.startswith(b"Uid:")]
+        if real == [uid] and os.getsid(pid) == pid:
+            os.kill(pid, signal.SIGKILL)
+    except OSError:
+        # It has ended.
+        return
+
+
 def apply(event, edits):
     """Does what the answer says."""
     for edit in edits:
-        what, value = edit["set"], edit["value"]
+        what, value = edit["set"], edit.get("value")
         if what == "resource":
             event.job.Resource_List[edit["name"]] = typed(edit["name"], value)
         elif what == "start-after":
@@ -176,6 +221,18 @@ def apply(event, edits):
             vnode_of(event, edit["vnode"]).resources_available[edit["name"]] = typed(edit["name"], value)
         elif what == "sharing":
             vnode_of(event, edit["vnode"]).sharing = getattr(pbs, "ND_" + value.upper())
+        elif what == "offline":
+            vnode = vnode_of(event, edit["vnode"])
+            vnode.state, vnode.comment = pbs.ND_OFFLINE, value
+        elif what == "online":
+            vnode = vnode_of(event, edit["vnode"])
+            vnode.state, vnode.comment = pbs.ND_FREE, None
+        elif what == "rerun":
+            event.job_list[value].rerun()
+        elif what == "delete":
+            event.job_list[value].delete()
+        elif what == "kill":
+            end_session(value, edit["uid"])
         else:
             raise Missing("the answer wants '%s' set; hook, command and library have to be of one release" % what)
 
@@ -189,10 +246,27 @@ def submitted(event):
     return says_something(job) or says_something(old), by_command, lambda known: dict(about, **site(known))
 
 
+def taken(job, given):
+    """Why a start on several vnodes would fail half way: one of them is another job's by now. pbs_server gives a job one vnode after the other, refuses
+    the start there, and leaves it those before for good. Nothing comes between this look, which is in pbs_server, and the start."""
+    names, server = set(VNODES.findall(given)), pbs.server()
+    for name in sorted(names) if len(names) > 1 else ():
+        vnode = server.vnode(name)
+        if vnode is None or not vnode.state or not int(vnode.state) & pbs.ND_JOB_EXCLUSIVE:
+            continue
+        owners = [one.strip().split("/")[0] for one in text(vnode.jobs or "").split(",")]
+        if any(owner != job for owner in owners):
+            return "vnode %s is another job's by now; the start is tried again" % name
+    return ""
+
+
 def started(event):
     """A job that is about to be started."""
     job = resources(event.job.Resource_List)
     given = text(event.job.exec_vnode or "")
+    why = taken(text(event.job.id or ""), given)
+    if why:
+        event.reject(why)
     # Only a level that is required stops a start; for no other are thousands of vnodes looked at.
     wish = " ".join(value.lower() for name, value in job.items() if name.lower() == "gpuos_topology")
     asked = [DOMAINS[level] for level in DOMAINS if level in wish] if "required" in wish else []
@@ -231,6 +305,26 @@ def hosts(known, own, others=()):
     return found
 
 
+def number(value):
+    """A number of PBS's, which may be a text; None where there is none."""
+    try:
+        return int(str(value))
+    except ValueError:
+        return None
+
+
+def held(job):
+    """Whose a job of a mom is, and which run of it."""
+    user = text(job.euser or "")
+    try:
+        uid = pwd.getpwnam(user).pw_uid
+    except (KeyError, ValueError):
+        uid = None
+    # Not every PBS has both.
+    runs = [number(getattr(job, name, None)) for name in ("run_version", "run_count")]
+    return {"user": user, "uid": uid, "run": next((run for run in runs if run and run > 0), 0)}
+
+
 def launched(event):
     """A program of a job that is about to be started."""
     job = resources(event.job.Resource_List)
@@ -239,7 +333,9 @@ def launched(event):
     def about(known):
         host = text(pbs.get_local_nodename())
         others = {short(name) for name in VNODES.findall(given)}
-        told = {"event": "execjob_launch", "host": host, "job": {"resources": job, "exec_vnode": given}}
+        about_job = {"id": text(event.job.id or ""), "resources": job, "exec_vnode": given}
+        told = {"event": "execjob_launch", "host": host, "job": dict(held(event.job), **about_job)}
+        told["gpuosd"] = known.get("gpuosd", GPUOSD)
         return dict(told, vnodes=own_vnodes(event, OF_GPUS), hosts=hosts(known, host, others))
 
     return says_something(job), by_library, about
@@ -256,6 +352,30 @@ def mom_started(event):
     return False, by_library, about
 
 
+def mom_goes_on(event):
+    """A mom that tells what it has, every few seconds."""
+    host = text(pbs.get_local_nodename())
+
+    def about(known):
+        jobs = {}
+        for name in event.job_list.keys():
+            job = event.job_list[name]
+            given = text(job.exec_vnode or "")
+            jobs[text(name)] = dict(held(job), exec_vnode=given, session=max(0, number(job.session_id) or 0))
+        told = {"event": "exechost_periodic", "host": host, "gpuosd": known.get("gpuosd", GPUOSD), "jobs": jobs}
+        return dict(told, vnodes={text(name): {} for name in event.vnode_list.keys()}, hosts=hosts(known, host))
+
+    return False, by_library, about
+
+
+def is_alone(known, event):
+    """Whether a mom that tells what it has has nobody to tell: gpuos has no GPUs on its host, or there is no gpuosd."""
+    if event.type != pbs.EXECHOST_PERIODIC:
+        return False
+    there = os.path.exists(str(known.get("gpuosd", GPUOSD)) + ".root")
+    return not there or not hosts(known, text(pbs.get_local_nodename()))
+
+
 def main():
     """Answers one event."""
     event = pbs.event()
@@ -265,6 +385,7 @@ def main():
         pbs.RUNJOB: started,
         pbs.EXECJOB_LAUNCH: launched,
         pbs.EXECHOST_STARTUP: mom_started,
+        pbs.EXECHOST_PERIODIC: mom_goes_on,
     }
     if event.type not in kinds:
         event.accept()
@@ -274,6 +395,8 @@ def main():
         if way is by_command and not asks:
             event.accept()
         known = config()
+        if is_alone(known, event):
+            event.accept()
         refused, message, edits = ask(way, known, about(known))
         try:
             apply(event, edits)

@@ -1,8 +1,10 @@
 //! libgpuos_pbs_hook.so: what `gpuos_hook.py` loads for events of pbs_mom. `include/gpuos_pbs.h` has its three functions.
 //!
 //! All decisions are those of [`gpuos_pbs::hook`]. Here is what C needs: texts with an end, no panic that leaves a function, and
-//! not a byte on standard output and error, which belong to the user's job where the event is a launch.
+//! not a byte on standard output and error, which belong to the user's job where the event is a launch. And what they do not do: lines
+//! to gpuosd on this host and back.
 
+mod gpuosd;
 mod mutant;
 
 use std::cell::Cell;
@@ -11,7 +13,7 @@ use std::panic::{catch_unwind, set_hook, take_hook};
 use std::sync::Once;
 
 use gpuos_pbs::hook::event::Verdict;
-use gpuos_pbs::hook::{MOST_BYTES, answer};
+use gpuos_pbs::hook::{MOST_BYTES, Step, begin};
 
 /// What hook and library have in common: another number is another form of JSON or another set of functions.
 const VERSION: u32 = 1;
@@ -36,7 +38,10 @@ pub unsafe extern "C" fn gpuos_pbs_event(json: *const c_char) -> *mut c_char {
         match unsafe { read(json) } {
             Ok(text) => {
                 mutant::panic_if_planted(&text);
-                answer(&text)
+                match begin(&text) {
+                    Step::Done(said) => said,
+                    Step::Ask(question) => question.answer(&gpuosd::ask(&question)),
+                }
             }
             Err(why) => Verdict::error_json(&why),
         }

@@ -4,5 +4,6 @@
 
 mod events;
 mod library;
+mod periodic;
 mod recorded;
 mod support;

@@ -6,6 +6,7 @@
 Of each event only what the hook reads is kept, with names of users and machines as they were in the private PBS. An event is its input, a line
 `%`, its outcome as the stand-in writes it, and a line `%%`. To be run by whoever has a PBS; tests read what it wrote.
 """
+import json
 import os
 import re
 import sys
@@ -16,10 +17,14 @@ import pbs
 KEPT = re.compile(
     r"pbs\.event\(\)\.(type|env|job(_o)?\.(Resource_List\[|exec_vnode$|id$)|vnode_list\[.*\]\.resources_available\[(ncpus|mem|gpuos_\w+)\])"
     r"|pbs\.get_local_nodename\(\)$|pbs\.server\(\)\.vnode\(.*\)\.resources_available\[(host|gpuos_nvlink|gpuos_leaf)\]"
+    r"|pbs\.event\(\)\.job_list\[.*\]\.(exec_vnode|euser|session_id|run_version)$"
 )
+# What the hook asks pbs_server for in the event of a mom.
+ASKED = re.compile(r"pbs\.server\(\)\.(vnode\(.*\)\.(state|comment)|job\(.*\)\.(Exit_status|Rerunable))$")
+OF_VNODE = re.compile(r"pbs\.(server\(\)\.vnode\(|event\(\)\.vnode_list\[)\"?[^\[\"]*?(\[(?P<gpu>\d+)\])?\"?[\])]\.comment$")
 _JOB_TIME = "pbs.event().job.Execution_Time"
 MINUTES = (1, 2, 4, 8, 16, 32, 60)
-NEW = re.compile(r"pbs\.event\(\)\.(accept|reject|reject_msg|job\.(Resource_List\[(place|select|gpuos_\w+)\]|Execution_Time)|vnode_list\[.*)$")
+NEW = re.compile(r"pbs\.event\(\)\.(accept|reject|reject_msg|job\.(Resource_List\[(place|select|gpuos_\w+)\]|Execution_Time)|vnode_list\[.*|job_list\[.*\]\._(rerun|delete))$")
 
 
 def read(path):
@@ -38,6 +43,8 @@ def read(path):
 
 def told(pairs, kind):
     """What the server told of the job, under the name by which the hook has it."""
+    if kind == "exechost_periodic":
+        return [pair for pair in pairs if ASKED.match(pair[0])]
     name = {"runjob": "job", "modifyjob": "job_o"}.get(kind, "job_told")
     return [(re.sub(r"^pbs\.server\(\)\.job\([^)]*\)", "pbs.event()." + name, key), value) for key, value in pairs]
 
@@ -66,11 +73,28 @@ def outcome(given, made):
     """What is new in an outcome, as the stand-in says it."""
     before = dict(given)
     new = [(key, value) for key, value in made if NEW.match(key) and (before.get(key) != value or key.startswith("pbs.event().vnode"))]
+    # PBS writes of each job of a mom that nothing becomes of it.
+    new = [pair for pair in new if ".job_list[" not in pair[0] or pair[1] == "True"]
     head = [pair for name in ("accept", "reject", "reject_msg") for pair in new if pair[0] == "pbs.event()." + name]
     rest = sorted(pair for pair in new if pair not in head)
     old, now = environment(given), environment(made)
     variables = [("pbs.event().env[%s]" % name, now[name]) for name in sorted(now) if old.get(name) != now[name]]
     return ["%s=%s" % pair for pair in head + rest + variables]
+
+
+def orders(given, made):
+    """What gpuosd must have said, by what came of it: it is not in PBS's files."""
+    comments = {}
+    for key, value in given + made:
+        match = OF_VNODE.match(key)
+        if match:
+            comments[match.group("gpu")] = value
+    out = sorted(int(gpu) for gpu, text in comments.items() if gpu and text.startswith("gpuos: GPU "))
+    said = {"out": out, "look": any(".vnode(" in key for key, _ in given), "host": "online"}
+    said["host"] = next(({"offline": "gpuos: " + text[len("gpuos: host: "):]} for text in comments.values() if text.startswith("gpuos: host: ")), "online")
+    for name, key in (("rerun", "._rerun"), ("end", "._delete")):
+        said[name] = {of.split('"')[1]: 0 for of, value in made if of.endswith(key) and value == "True"}
+    return json.dumps(said, sort_keys=True)
 
 
 def main():
@@ -83,7 +107,7 @@ def main():
             given = read(stem + ".in")
             kind = dict(given).get("pbs.event().type", "")
             given += told(read(stem + ".data"), kind)
-            kept = ["%s=%s" % pair for pair in given if KEPT.match(pair[0])]
+            kept = ["%s=%s" % pair for pair in given if KEPT.match(pair[0]) or ASKED.match(pair[0])]
             # PBS keeps no exec_vnode of a start, but names the vnodes that the hook asked for.
             vnodes = sorted({match.group(1) for match in map(re.compile(r"pbs\.server\(\)\.vnode\((.*?)\)\.").match, dict(given)) if match})
             if kind == "runjob" and vnodes:
@@ -91,6 +115,8 @@ def main():
             made = made_by(stem, kind)
             if not any(key == "pbs.event().accept" for key, _ in made):
                 continue
+            if kind == "exechost_periodic":
+                kept.append("orders=" + orders(given, made))
             # When a job is put off, the moment from which its minutes count.
             new = dict(made)
             if _JOB_TIME in new:

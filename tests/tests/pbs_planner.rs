@@ -2,39 +2,28 @@
 //!
 //! The ledger is PBS's own accounting: who had which vnode from when to when, in the order in which it happened.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{scope, sleep};
 use std::time::{Duration, Instant};
 
-use gpuos_lab::LabSpec;
 use gpuos_lab::pbs::{MOM, PbsLab};
 use gpuos_model::rng::Rng;
-use gpuos_tests::plugins::programs;
 use gpuos_tests::{costs, pbs};
 
-/// How long a change may take to be seen.
-const LIMIT: Duration = Duration::from_secs(180);
+use crate::pbs_site::{
+    self, GPUS, LIMIT, Planner, all_free, gpuos, ledger, names, only_left_by_refused_starts,
+    planned, ran, signal, submit, until,
+};
 
 /// How long all random jobs may take.
 const ALL: Duration = Duration::from_secs(900);
 
-const NODES: usize = 4;
-const GPUS: usize = 8;
-const SCHED: &str = "pbs_sched";
-
 /// A lab of four nodes under two leaf switches, each GPU a vnode of one job.
 fn up(prefix: &Path, name: &str) -> PbsLab {
-    let spec = LabSpec {
-        nodes: NODES.into(),
-        node_type: "pairs-8".into(),
-        pbs: Some(prefix.to_path_buf()),
-        ..LabSpec::unique(name)
-    };
-    let lab = PbsLab::up(&spec, &mut |step| eprintln!("{step}")).unwrap_or_else(|e| panic!("{e}"));
+    let lab = pbs_site::bare(prefix, name);
     for line in [
         "create resource gpuos_leaf type=string, flag=h",
         "create resource gpuos_nvlink type=string, flag=h",
@@ -51,12 +40,7 @@ fn up(prefix: &Path, name: &str) -> PbsLab {
         lab.kill(node, MOM, 15).unwrap_or_else(|e| panic!("{e}"));
         lab.start(node, MOM).unwrap_or_else(|e| panic!("{e}"));
     }
-    let all = NODES * GPUS;
-    until("all vnodes are free", || {
-        let text = lab.run("pbsnodes", &["-av"]).unwrap_or_default();
-        text.matches("sharing = force_excl").count() == all
-            && text.matches("state = free").count() == all + NODES
-    });
+    all_free(&lab);
     lab
 }
 
@@ -75,138 +59,6 @@ fn vnodes(node: &str, leaf: usize) -> String {
         );
     }
     text
-}
-
-fn ran<T>(result: Result<T, gpuos_lab::LabError>) -> T {
-    result.unwrap_or_else(|e| panic!("{e}"))
-}
-
-fn until(what: &str, there: impl Fn() -> bool) {
-    let deadline = Instant::now() + LIMIT;
-    while !there() {
-        assert!(Instant::now() < deadline, "not after {LIMIT:?}: {what}");
-        sleep(Duration::from_millis(200));
-    }
-}
-
-fn gpuos() -> String {
-    programs().join("gpuos").display().to_string()
-}
-
-/// Stops or continues the scheduler.
-fn signal(lab: &PbsLab, name: &str) {
-    if let Some(pid) = lab.pid("head", SCHED) {
-        let status = Command::new("kill").args([name, &pid.to_string()]).status();
-        assert!(status.unwrap().success());
-    }
-}
-
-/// A planner that runs without end, and says what it does in a file of the lab.
-struct Planner(Child);
-
-/// What planners say is in this file of the lab.
-const SAID: &str = "work/planner";
-
-impl Planner {
-    fn start(lab: &PbsLab) -> Planner {
-        let path = lab.dir().join(SAID);
-        let said = fs::OpenOptions::new().create(true).append(true).open(path);
-        let said = said.unwrap();
-        let mut command = ran(lab.command(&gpuos()));
-        command
-            .args(["pbs-planner", "--interval=1"])
-            .stdin(Stdio::null())
-            .stderr(said.try_clone().unwrap())
-            .stdout(said);
-        Planner(command.spawn().unwrap())
-    }
-}
-
-impl Drop for Planner {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-/// Names of the vnodes of an exec_vnode.
-fn names(exec_vnode: &str) -> BTreeSet<String> {
-    let words = exec_vnode.split(['(', ')', '+']);
-    let names = words.filter(|word| !word.is_empty());
-    names
-        .map(|word| word.split(':').next().unwrap_or_default().to_owned())
-        .collect()
-}
-
-/// Where jobs were started, each as often as it was, by PBS's accounting; panics where a vnode was given to two at a time.
-fn ledger(lab: &PbsLab) -> HashMap<String, Vec<BTreeSet<String>>> {
-    let mut files: Vec<_> = fs::read_dir(lab.home("head").join("server_priv/accounting"))
-        .unwrap()
-        .map(|entry| entry.unwrap().path())
-        .collect();
-    files.sort();
-    let mut owner = HashMap::new();
-    let mut started: HashMap<String, Vec<BTreeSet<String>>> = HashMap::new();
-    for file in files {
-        for line in fs::read_to_string(file).unwrap().lines() {
-            let mut parts = line.splitn(4, ';');
-            let (_, kind, job, rest) = (parts.next(), parts.next(), parts.next(), parts.next());
-            let (Some(kind), Some(job), Some(rest)) = (kind, job, rest) else {
-                continue;
-            };
-            match kind {
-                "S" => {
-                    let given = rest
-                        .split(' ')
-                        .find_map(|word| word.strip_prefix("exec_vnode="));
-                    let given = names(given.unwrap_or_else(|| panic!("{line}")));
-                    for vnode in &given {
-                        let before = owner.insert(vnode.clone(), job.to_owned());
-                        assert!(before.is_none(), "{vnode} of {before:?} was given to {job}");
-                    }
-                    started.entry(job.to_owned()).or_default().push(given);
-                }
-                "E" | "R" => owner.retain(|_, of| of != job),
-                _ => {}
-            }
-        }
-    }
-    started
-}
-
-/// What the planner said that it started, and where.
-fn planned(lab: &PbsLab) -> Vec<(String, BTreeSet<String>)> {
-    let text = fs::read_to_string(lab.dir().join(SAID)).unwrap_or_default();
-    let starts = text.lines().filter_map(|line| {
-        let (job, rest) = line.split_once(" starts: ")?;
-        let (_, given) = rest.rsplit_once("; ")?;
-        Some((job.to_owned(), names(given)))
-    });
-    starts.collect()
-}
-
-/// Vnodes that are not free, or have jobs.
-fn left(lab: &PbsLab) -> BTreeSet<String> {
-    let text = ran(lab.run("pbsnodes", &["-av"]));
-    let vnodes = text.split("\n\n").filter(|vnode| {
-        let free = vnode.contains("state = free") && !vnode.contains("jobs = ");
-        !free && !vnode.trim().is_empty()
-    });
-    let name = |vnode: &str| vnode.trim().lines().next().unwrap_or_default().to_owned();
-    vnodes.map(name).collect()
-}
-
-/// The notes of a plan.
-fn notes(lab: &PbsLab) -> String {
-    let mut command = ran(lab.command(&gpuos()));
-    let out = command.args(["pbs-planner", "--dry-run"]).output().unwrap();
-    let text = String::from_utf8_lossy(&out.stdout);
-    let notes = text.lines().filter(|line| line.starts_with("note: "));
-    notes.collect::<Vec<_>>().join("\n")
-}
-
-fn submit(lab: &PbsLab, options: &[&str], script: &str) -> String {
-    ran(lab.qsub(Some("user1"), options, script))
 }
 
 fn leaves(vnodes: &BTreeSet<String>) -> BTreeSet<bool> {
@@ -289,13 +141,98 @@ fn a_gang_runs_on_exactly_the_planned_vnodes() {
     ran(lab.down());
 }
 
+/// Names of reservations that PBS has confirmed.
+fn confirmed(lab: &PbsLab) -> Vec<String> {
+    let text = ran(lab.run("pbs_rstat", &["-f"]));
+    let blocks = text.split("Resv ID: ").skip(1);
+    let confirmed = blocks.filter(|block| block.contains("reserve_state = RESV_CONFIRMED"));
+    let ids = confirmed.filter_map(|block| block.lines().next());
+    ids.map(str::to_owned).collect()
+}
+
+#[test]
+fn what_is_kept_for_a_gang_pbs_sched_keeps_too_also_when_the_planner_is_killed() {
+    let Some(prefix) = pbs("reservations of gpuos pbs-planner") else {
+        return;
+    };
+    let _cost = costs::of("slurm::pbs_planner::kept");
+    // With the hook: pbs_sched alone would start the gang across leaves.
+    let lab = pbs_site::up(&prefix, "pbs-keep");
+    let whole = |host: &str, limit: &str| {
+        let (select, limit) = (
+            format!("select=8:ngpus=1:host={host}"),
+            format!("walltime={limit}"),
+        );
+        let job = submit(&lab, &["-l", &select, "-l", &limit], "sleep 1000\n");
+        ran(lab.wait_job(&job, &["R"], LIMIT));
+        job
+    };
+    let (first, _second) = (whole("n1", "0:15:00"), whole("n3", "2:00:00"));
+    let planner = Planner::start(&lab, 1);
+    let gang = submit(
+        &lab,
+        &[
+            "-l",
+            "select=2:ngpus=8",
+            "-l",
+            "place=scatter",
+            "-l",
+            "walltime=1:00:00",
+            "-l",
+            "gpuos_topology=leaf:required",
+        ],
+        "sleep 1000\n",
+    );
+    until("PBS keeps the first leaf", || confirmed(&lab).len() == 1);
+    let kept = confirmed(&lab);
+    drop(planner);
+    // pbs_sched is alone now. Whoever would run longer than the gang waits goes to the fourth host, and then nowhere.
+    let limit = ["-l", "select=1:ngpus=1", "-l", "walltime=1:00:00"];
+    let long: Vec<_> = (0..GPUS + 1)
+        .map(|_| submit(&lab, &limit, "sleep 1000\n"))
+        .collect();
+    let (last, others) = long.split_last().unwrap();
+    for job in others {
+        ran(lab.wait_job(job, &["R"], LIMIT));
+        let place = ran(lab.job(job, "exec_vnode")).unwrap();
+        assert!(place.contains("n4["), "{place}");
+    }
+    until("the last one is told why it waits", || {
+        let comment = ran(lab.job(last, "comment")).unwrap_or_default();
+        comment.contains("Not Running")
+    });
+    assert_eq!(ran(lab.job(last, "job_state")).as_deref(), Some("Q"));
+    // Whoever ends before is welcome.
+    let limit = ["-l", "select=1:ngpus=1", "-l", "walltime=0:01:00"];
+    let short = submit(&lab, &limit, "true\n");
+    ran(lab.wait_job(&short, &["F"], LIMIT));
+    ran(lab.run("qdel", &[last]));
+    // The next planner knows the reservation for its own, and needs it no more once the gang runs.
+    let _planner = Planner::start(&lab, 1);
+    sleep(Duration::from_secs(5));
+    assert_eq!(confirmed(&lab), kept);
+    ran(lab.run("qdel", &[&first]));
+    ran(lab.wait_job(&gang, &["R"], LIMIT));
+    let place = names(&ran(lab.job(&gang, "exec_vnode")).unwrap());
+    assert!(
+        place
+            .iter()
+            .all(|name| name.starts_with("n1[") || name.starts_with("n2["))
+    );
+    until("nothing is reserved", || {
+        ran(lab.run("pbs_rstat", &[])).trim().is_empty()
+    });
+    ran(lab.down());
+}
+
 #[test]
 fn no_vnode_twice_among_random_jobs_while_planner_and_scheduler_come_and_go() {
     let Some(prefix) = pbs("random jobs beside gpuos pbs-planner") else {
         return;
     };
     let _cost = costs::of("slurm::pbs_planner::random");
-    let lab = up(&prefix, "pbs-mix");
+    // With the hook, which keeps starts from being refused half way.
+    let lab = pbs_site::up(&prefix, "pbs-mix");
     let mut random = Rng::new(2026);
     let ended = AtomicBool::new(false);
     let mut below = |n: u64| random.below(n);
@@ -304,7 +241,7 @@ fn no_vnode_twice_among_random_jobs_while_planner_and_scheduler_come_and_go() {
         scope.spawn(move || {
             let mut random = Rng::new(7);
             // The first planner has the jobs to itself until it has started one.
-            let first = Planner::start(lab);
+            let first = Planner::start(lab, 1);
             signal(lab, "-STOP");
             while planned(lab).is_empty() && !ended.load(Ordering::Relaxed) {
                 sleep(Duration::from_millis(200));
@@ -312,7 +249,7 @@ fn no_vnode_twice_among_random_jobs_while_planner_and_scheduler_come_and_go() {
             signal(lab, "-CONT");
             drop(first);
             while !ended.load(Ordering::Relaxed) {
-                let planner = Planner::start(lab);
+                let planner = Planner::start(lab, 1);
                 for _ in 0..1 + random.below(3) {
                     signal(lab, "-STOP");
                     sleep(Duration::from_millis(200 + random.below(2000)));
@@ -352,11 +289,7 @@ fn no_vnode_twice_among_random_jobs_while_planner_and_scheduler_come_and_go() {
     }
     // pbs_sched may still be the one of whose gangs pbs_server refused a start half way; then the planner names each such vnode.
     until("every vnode is free, or told to be left", || {
-        let told = notes(&lab);
-        let left = left(&lab);
-        eprintln!("{} vnodes are left by refused starts", left.len());
-        left.iter()
-            .all(|vnode| told.contains(&format!(" {vnode} ")))
+        only_left_by_refused_starts(&lab)
     });
     let planned = planned(&lab);
     eprintln!(

@@ -1,8 +1,11 @@
 //! `gpuos pbs-planner`: beside pbs_server, it starts GPU jobs that wait on the vnodes that the planner chooses.
 //!
-//! All that it knows it asks of PBS anew for each pass. So it may end at any moment, and pbs_sched goes on meanwhile.
+//! All that it knows it asks of PBS anew for each pass. So it may end at any moment, and pbs_sched goes on meanwhile. What it keeps for the
+//! job that is next, PBS keeps too, by reservations: [`keep`].
 
-use std::collections::{HashMap, HashSet};
+pub mod keep;
+
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -10,6 +13,7 @@ use anyhow::Result;
 use gpuos_host::Machine;
 use gpuos_host::pbs::Pbs;
 use gpuos_model::screen::lines;
+use gpuos_pbs::pass::reserve::Reservation;
 use gpuos_pbs::pass::{Plan, Start, plan};
 use gpuos_pbs::state::{Job, Site};
 use gpuos_placement::plan::Planner;
@@ -18,6 +22,7 @@ use serde_json::{Value, json};
 
 use crate::cli::PbsPlannerArgs;
 use crate::reply::{Reply, out};
+use keep::{Keeper, is_root};
 
 /// The form of the answer of one pass.
 const SCHEMA: &str = "gpuos.pbs-plan/1";
@@ -38,6 +43,8 @@ pub fn run(
     let mut passes = Passes {
         machine,
         pbs,
+        keeper: Keeper::find(machine)?,
+        reserved: Vec::new(),
         config,
         bounds: Bounds {
             kept: usize::try_from(args.keep).unwrap_or(1),
@@ -59,10 +66,13 @@ pub fn run(
         };
         return Ok(Some(reply(&site, &plan, &done)));
     }
+    let reserves = is_root(machine);
     let mut said = HashSet::new();
+    // What PBS said of reservations in the pass before.
+    let mut refused = Vec::new();
     loop {
         let pass = passes.plan();
-        let sentences = match &pass {
+        let mut sentences: Vec<String> = match &pass {
             Ok((site, _)) => {
                 let barred = (!site.barred.is_empty())
                     .then(|| format!("no job is started: {}", site.barred));
@@ -71,6 +81,7 @@ pub fn run(
             // PBS may be away for a while; it is asked again.
             Err(e) => vec![format!("{e:#}")],
         };
+        sentences.append(&mut refused);
         for sentence in news(sentences, &mut said) {
             eprintln!("gpuos: {}", lines(&sentence));
         }
@@ -78,6 +89,9 @@ pub fn run(
             let done = passes.start(&site, &plan.starts);
             for (start, outcome) in plan.starts.iter().zip(&done) {
                 out(&lines(&format!("{}\n", started(start, outcome))));
+            }
+            if reserves {
+                refused = passes.keep(&site, &plan, &done);
             }
             if done.len() < plan.starts.len() {
                 continue;
@@ -107,6 +121,9 @@ enum Outcome {
 struct Passes<'m> {
     machine: &'m dyn Machine,
     pbs: Pbs,
+    keeper: Keeper,
+    /// The planner's reservations, as PBS had them for the last plan.
+    reserved: Vec<Reservation>,
     config: Option<&'m Path>,
     bounds: Bounds,
     /// Made once for a cluster: its tables take time.
@@ -121,7 +138,8 @@ struct Passes<'m> {
 
 impl Passes<'_> {
     fn plan(&mut self) -> Result<(Site, Plan)> {
-        let site = self.pbs.site(self.machine, self.config)?;
+        let mut site = self.pbs.site(self.machine, self.config)?;
+        self.reserved = self.keeper.own(self.machine, &mut site);
         self.asked = Instant::now();
         let known = self.planner.take();
         let known = known.filter(|planner| *planner.cluster() == site.cluster);
@@ -130,6 +148,19 @@ impl Passes<'_> {
         let plan = plan(&site, &mut planner, self.bounds, &refused);
         self.planner = Some(planner);
         Ok((site, plan))
+    }
+
+    /// Has PBS keep what the plan keeps; what it refused, in its words.
+    fn keep(&mut self, site: &Site, plan: &Plan, done: &[Outcome]) -> Vec<String> {
+        let runs = |nth: usize| done.get(nth) == Some(&Outcome::Runs);
+        let starts = plan.starts.iter().enumerate();
+        let busy: BTreeSet<String> = starts
+            .filter(|(nth, _)| !runs(*nth))
+            .map(|(_, start)| start.job.clone())
+            .collect();
+        let known = (&self.reserved[..], &plan.keeps[..]);
+        let refused = self.keeper.follow(self.machine, known, &busy, site);
+        refused.iter().map(|why| format!("{why:#}")).collect()
     }
 
     /// The jobs that are left out of the next pass. What is known of jobs that do not wait any more is forgotten.
@@ -280,6 +311,8 @@ mod tests {
         Passes {
             machine,
             pbs: Pbs::find(machine).unwrap(),
+            keeper: Keeper::find(machine).unwrap(),
+            reserved: Vec::new(),
             config: None,
             bounds: Bounds::default(),
             planner: None,

@@ -15,6 +15,7 @@ use gpuos_placement::plan::Planner;
 use gpuos_placement::queue::Bounds;
 use serde_json::{Value, json};
 
+use crate::pbs_planner::keep::Keeper;
 use crate::reply::Reply;
 
 /// Whether PBS is asked: it was said, or this machine has a PBS and no commands of Slurm.
@@ -38,7 +39,9 @@ pub fn refuse(machine: &dyn Machine, command: &str) -> Result<()> {
 
 /// The answer about a job.
 pub fn run(machine: &dyn Machine, config: Option<&Path>, label: &str) -> Result<Reply> {
-    let site = Pbs::find(machine)?.site(machine, config)?;
+    let mut site = Pbs::find(machine)?.site(machine, config)?;
+    // What is reserved for a job that is next is the planner's to give.
+    Keeper::find(machine)?.own(machine, &mut site);
     let is_asked = |job: &&Job| job.id == label || job.number() == label;
     let Some(job) = site.jobs.iter().find(is_asked) else {
         let sentence = format!(

@@ -1,7 +1,9 @@
 //! One pass over the jobs that wait: which of them start now, and on exactly which vnodes.
 //!
 //! The texts of one moment come in, a plan goes out; [`gpuos_placement::queue`] decides, as for any workload manager. Here its
-//! choices become vnodes, each of which is given to one job at most.
+//! choices become vnodes, each of which is given to one job at most. [`reserve`] has PBS itself keep what a plan keeps.
+
+pub mod reserve;
 
 use std::collections::{HashMap, HashSet};
 use std::fmt::Write as _;

@@ -4,6 +4,8 @@
 mod hook;
 #[path = "pbs/hook_hosts.rs"]
 mod hook_hosts;
+#[path = "pbs/hook_mom.rs"]
+mod hook_mom;
 #[path = "pbs/hook_syntax.rs"]
 mod hook_syntax;
 #[path = "pbs/pass.rs"]

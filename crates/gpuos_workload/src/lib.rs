@@ -23,6 +23,7 @@ use std::sync::Arc;
 use gpuos_core::job::JobId;
 use gpuos_core::peers::ManagerAnswer;
 use gpuos_core::step::StepId;
+use gpuos_core::wire::{MomOrders, MomReport};
 use gpuos_model::cluster::Fabric;
 
 use crate::action::{Action, Outcome};
@@ -108,6 +109,25 @@ pub trait WorkloadManager: Send + Sync {
 
     /// Resumes this node if its peers had it set down, and for no other reason.
     fn resume(&self) -> Outcome;
+
+    /// Its daemon, as sentences name it: the one that is asked and told.
+    fn daemon(&self) -> &'static str {
+        "slurmctld"
+    }
+
+    /// What its daemon on this node tells by itself, and what that is to do. `None`: it tells nothing by itself, but is asked.
+    fn told(&self, _report: &MomReport) -> Option<Told> {
+        None
+    }
+}
+
+/// What comes of [`WorkloadManager::told`].
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Told {
+    /// What the daemon of the workload manager is to do.
+    pub orders: MomOrders,
+    /// GPUs have other numbers than before.
+    pub renumbered: bool,
 }
 
 /// Where the nodes of a cluster are.

@@ -7,6 +7,8 @@ pub struct GpuNumbering {
     minors: Vec<u32>,
     /// It goes by the order of NVML, that of the bus.
     by_bus: bool,
+    /// UUIDs in the order of the workload manager's numbers, where it goes by them; else empty.
+    uuids: Vec<String>,
 }
 
 impl GpuNumbering {
@@ -21,12 +23,41 @@ impl GpuNumbering {
         GpuNumbering {
             minors: minors.unwrap_or_default(),
             by_bus,
+            uuids: Vec::new(),
+        }
+    }
+
+    /// In the order of these UUIDs. Where one of them is empty, in NVML's order.
+    pub fn of_uuids(uuids: &[String]) -> GpuNumbering {
+        let whole = uuids.iter().all(|uuid| !uuid.is_empty());
+        GpuNumbering {
+            minors: Vec::new(),
+            by_bus: true,
+            uuids: if whole { uuids.to_vec() } else { Vec::new() },
         }
     }
 
     /// Whether the configuration says which device files are GPUs.
     pub fn names_files(&self) -> bool {
         !self.minors.is_empty()
+    }
+
+    /// Numbers of all GPUs, whose minor numbers and UUIDs are given in NVML's order; an empty UUID is one that is not known. `None`: as
+    /// with [`GpuNumbering::number`].
+    pub fn number_each(&self, gpus: &[(Option<u32>, &str)]) -> Vec<Option<u8>> {
+        if self.uuids.is_empty() {
+            let minors: Vec<Option<u32>> = gpus.iter().map(|(minor, _)| *minor).collect();
+            return self.number(&minors);
+        }
+        let place = |uuid: &str| self.uuids.iter().position(|known| known == uuid);
+        let told: Vec<Option<usize>> = gpus.iter().map(|(_, uuid)| place(uuid)).collect();
+        // Those that do not say who they are, are the ones that are missing.
+        let mut rest = (0..self.uuids.len()).filter(|place| !told.contains(&Some(*place)));
+        let number = |((_, uuid), told): (&(Option<u32>, &str), &Option<usize>)| {
+            let silent = uuid.is_empty();
+            u8::try_from(told.or_else(|| silent.then(|| rest.next())?)?).ok()
+        };
+        gpus.iter().zip(&told).map(number).collect()
     }
 
     /// Numbers of all GPUs, whose minor numbers are given in NVML's order. `None`: the workload manager does not manage it,
@@ -100,6 +131,20 @@ mod tests {
         assert_eq!((swapped.minor(2), swapped.minor(4)), (Some(0), None));
         assert_eq!(swapped.index(2), None);
         assert!(swapped.names_files());
+    }
+
+    #[test]
+    fn uuids_count_where_all_are_known() {
+        let list = |uuids: &[&str]| uuids.iter().map(ToString::to_string).collect::<Vec<_>>();
+        let swapped = GpuNumbering::of_uuids(&list(&["b", "a", "c"]));
+        let gpus = [(Some(0), "a"), (Some(1), "b"), (Some(2), "x"), (None, "")];
+        let numbers = swapped.number_each(&gpus);
+        assert_eq!(numbers, [Some(1), Some(0), None, Some(2)]);
+        let by_bus = GpuNumbering::of_uuids(&list(&["b", ""]));
+        let gpus = [(Some(7), "a"), (Some(3), "b")];
+        assert_eq!(by_bus.number_each(&gpus), [Some(0), Some(1)]);
+        let minors = GpuNumbering::new(Some(vec![3, 7]), false);
+        assert_eq!(minors.number_each(&gpus), [Some(1), Some(0)]);
     }
 
     #[test]

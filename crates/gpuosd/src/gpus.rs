@@ -212,8 +212,9 @@ pub(crate) fn found(
         );
         return Err(Error::Refused(why));
     }
-    let minors: Vec<Option<u32>> = all.iter().map(|(_, id)| id.minor).collect();
-    let found = all.into_iter().zip(order.number(&minors));
+    let each: Vec<_> = all.iter().map(|(_, id)| (id.minor, &id.uuid[..])).collect();
+    let numbers = order.number_each(&each);
+    let found = all.into_iter().zip(numbers);
     let found = found.filter_map(|((nvml, identity), gres)| {
         Some(GpuIdentity {
             number: gres?.try_into().map(NodeGpu::Gres).ok()?,

@@ -3,7 +3,6 @@
 
 use std::fmt;
 use std::sync::{Condvar, Mutex, PoisonError};
-use std::thread;
 use std::time::Duration;
 
 use gpuos_config::gpuos_toml::{MigConfig, MigPool};
@@ -32,6 +31,8 @@ struct Divided {
     guess: bool,
     /// How often gres.conf may have changed with MIG-switchable GPUs.
     renewed: u64,
+    /// How often the workload manager has told another order by itself.
+    told: u64,
 }
 
 impl fmt::Debug for Numbering {
@@ -89,22 +90,26 @@ impl Numbering {
         divided.guess
     }
 
-    /// Waits so long; with a guess only until there is none any more.
+    /// Waits so long; with a guess only until there is none any more, and never beyond [`Numbering::told`].
     pub fn rest(&self, pause: Duration) {
-        if !self.is_guess() {
-            return thread::sleep(pause);
-        }
         let divided = self.divided.lock().unwrap_or_else(PoisonError::into_inner);
-        let read = self
-            .known
-            .wait_timeout_while(divided, pause, |divided| divided.guess);
-        drop(read);
+        let (guess, told) = (divided.guess, divided.told);
+        let stays = |now: &mut Divided| (now.guess || !guess) && now.told == told;
+        drop(self.known.wait_timeout_while(divided, pause, stays));
     }
 
     /// What is known of gres.conf does not fit: it is to be read again.
     pub fn renew(&self) {
         let mut divided = self.divided.lock().unwrap_or_else(PoisonError::into_inner);
         divided.renewed += 1;
+    }
+
+    /// The workload manager has told another order by itself: it is to be read again, and at once.
+    pub fn told(&self) {
+        let mut divided = self.divided.lock().unwrap_or_else(PoisonError::into_inner);
+        divided.renewed += 1;
+        divided.told += 1;
+        self.known.notify_all();
     }
 
     /// [`Numbering::divided`], and a count that grows when gres.conf is to be read again.

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::Parser;
+use clap::{Parser, ValueEnum};
 use gpuos_daemon::start;
 
 /// Watches the GPUs of this node, takes bad ones out of service in Slurm, and brings jobs back.
@@ -23,6 +23,15 @@ pub struct Options {
     /// Where the socket gpuosd.sock is made.
     #[arg(long, value_name = "DIR", default_value = "/run/gpuos")]
     pub runtime_dir: PathBuf,
+    /// Which workload manager has this node: with pbs, the hook of `gpuos pbs install` in pbs_mom tells what there is and does what is to be done.
+    #[arg(
+        long,
+        value_name = "NAME",
+        value_enum,
+        default_value_t,
+        env = "GPUOSD_WORKLOAD"
+    )]
+    pub workload: Workload,
     /// Slurm's name of this node; the host's name up to the first dot by default.
     #[arg(long, value_name = "NAME", env = "SLURMD_NODENAME")]
     pub node: Option<String>,
@@ -97,6 +106,16 @@ pub struct Options {
     /// Print the man page instead.
     #[arg(long, hide = true)]
     pub man: bool,
+}
+
+/// A workload manager.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]
+pub enum Workload {
+    /// Slurm.
+    #[default]
+    Slurm,
+    /// PBS, on the host of a pbs_mom.
+    Pbs,
 }
 
 impl Options {

@@ -13,10 +13,11 @@ use gpuos_daemon::door::Door;
 use gpuos_daemon::places;
 use gpuos_host::hardware::discover::Sysfs;
 use gpuos_host::hardware::nvml::{Driver, GpuLibrary};
+use gpuos_host::pbs::Mom;
 use gpuos_host::slurm::Slurm;
 use gpuos_host::socket::{self, BindError, RequestHandler};
 use gpuos_host::steps::device_groups::Cgroups;
-use gpuos_host::steps::job_processes::Proc;
+use gpuos_host::steps::job_processes::{Proc, Processes, WithoutGroups};
 use gpuos_host::{Machine, ThisMachine};
 use gpuos_memory::lease;
 use gpuos_workload::WorkloadManager;
@@ -35,7 +36,7 @@ use crate::memory::door::MemoryDoor;
 use crate::mig::GpuThreads;
 use crate::mps::Runner;
 use crate::numbering::Numbering;
-use crate::options::Options;
+use crate::options::{Options, Workload};
 use crate::peers;
 use crate::sink::Sink;
 use crate::slices::Slices;
@@ -99,10 +100,17 @@ pub fn run(options: &Options) -> Result<()> {
     let mut door = Door::new(path);
     let (to, from) = sync_channel(WAITING);
     let known = Known::default();
+    let machine: Arc<dyn Machine + Send + Sync> = Arc::new(ThisMachine);
+    // The one place that knows which workload manager this is.
+    let manager: Arc<dyn WorkloadManager> = match options.workload {
+        Workload::Slurm => Arc::new(Slurm::new(machine.clone(), &node)),
+        Workload::Pbs => Arc::new(Mom::new(&node)),
+    };
     let handler: Arc<dyn RequestHandler> = Arc::new(SocketHandler {
         node: node.clone(),
         known: known.clone(),
         state_dir: options.state_dir.clone(),
+        manager: manager.clone(),
         to: Sink::of(&to),
     });
     // Two daemons on one node would undo each other's work.
@@ -110,9 +118,6 @@ pub fn run(options: &Options) -> Result<()> {
         return Err(e).with_context(|| door.path().display().to_string());
     }
     let disk = Disk::start(options.state_dir.clone())?;
-    let machine: Arc<dyn Machine + Send + Sync> = Arc::new(ThisMachine);
-    // The one place that knows which workload manager this is.
-    let manager: Arc<dyn WorkloadManager> = Arc::new(Slurm::new(machine.clone(), &node));
     let switchable = PathBuf::from(beside(&door.path().to_string_lossy()));
     if let Some(saved) = &saved
         && !saved.mig.switchable.is_empty()
@@ -142,10 +147,14 @@ pub fn run(options: &Options) -> Result<()> {
     let numbers = manager.clone();
     let read = move || numbers.numbering();
     let numbering = Arc::new(Numbering::new(Box::new(read)));
+    let watched: Box<dyn Processes> = match options.workload {
+        Workload::Slurm => Box::new(processes(options)),
+        Workload::Pbs => Box::new(WithoutGroups(processes(options))),
+    };
     let sources = isolation::Sources {
         library: library.clone(),
         numbering: numbering.clone(),
-        processes: Box::new(Proc::at(&options.proc).with_groups_below(&options.slurm_groups)),
+        processes: watched,
         groups: Box::new(Cgroups::at(&options.cgroup, &options.runtime_dir, &node)),
     };
     let gpus = (library.clone(), numbering.clone());

@@ -1,13 +1,15 @@
 //! What clients ask is asked of the loop, and what it answers is handed on.
 
+use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
 use gpuos_core::job::JobId;
-use gpuos_core::wire::{Code, Happening, Peer, Reply, Request, is_root};
+use gpuos_core::wire::{Code, Happening, MomReport, Peer, Reply, Request, is_root};
 use gpuos_host::socket::{self, Need};
+use gpuos_workload::WorkloadManager;
 
 use crate::known::Known;
 use crate::sink::{NotTaken, Sink};
@@ -34,10 +36,11 @@ pub enum Notice {
     },
     /// A client watches.
     Watch(Peer, SyncSender<Happening>),
+    /// The daemon of the workload manager has told what it has by itself; whether GPUs have other numbers now.
+    Told(bool),
 }
 
 /// Answers the requests of clients for the daemon.
-#[derive(Debug)]
 pub struct SocketHandler {
     /// The node's name.
     pub node: String,
@@ -45,8 +48,16 @@ pub struct SocketHandler {
     pub state_dir: PathBuf,
     /// The jobs of this node.
     pub known: Known,
+    /// What the workload manager's daemon tells goes there at once.
+    pub manager: Arc<dyn WorkloadManager>,
     /// To the loop.
     pub to: Sink<Notice>,
+}
+
+impl fmt::Debug for SocketHandler {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SocketHandler of {}", self.node)
+    }
 }
 
 impl socket::RequestHandler for SocketHandler {
@@ -58,6 +69,9 @@ impl socket::RequestHandler for SocketHandler {
         // The file answers for itself.
         if let Request::Audit { lines, job } = request {
             return self.audit(peer, lines, job);
+        }
+        if let Request::Mom { report } = request {
+            return self.told(&report);
         }
         let (reply, answer) = sync_channel(1);
         let asked = Notice::Asked {
@@ -102,6 +116,22 @@ impl socket::RequestHandler for SocketHandler {
 }
 
 impl SocketHandler {
+    /// What the daemon of the workload manager is to do. Mom waits for it, and not for the loop, which is told to look.
+    fn told(&self, report: &MomReport) -> Reply {
+        let Some(told) = self.manager.told(report) else {
+            let why = format!(
+                "this gpuosd serves {} and hears no pbs_mom: start it with --workload pbs",
+                self.manager.daemon()
+            );
+            return refused(Code::Failed, why);
+        };
+        // Where the loop does not take it, the next report, within seconds, has it look.
+        let _ = self.to.try_send(Notice::Told(told.renumbered));
+        Reply::Mom {
+            orders: Box::new(told.orders),
+        }
+    }
+
     /// Lines of the audit log, to one who may have them: to a user those about his own job that were his when they were written.
     fn audit(&self, peer: Peer, lines: u32, job: Option<JobId>) -> Reply {
         let most = lines.min(MOST_LINES) as usize;

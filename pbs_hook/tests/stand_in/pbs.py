@@ -10,8 +10,10 @@ import re
 import time
 
 QUEUEJOB, MODIFYJOB, RUNJOB, PERIODIC, EXECJOB_LAUNCH, EXECHOST_STARTUP = 1, 2, 16, 0x2000, 0x10000, 0x400
-LOG_WARNING = 4
+EXECHOST_PERIODIC = 0x800
+LOG_WARNING, LOG_DEBUG = 4, 7
 ND_FORCE_EXCL = 2
+ND_FREE, ND_OFFLINE = 0, 1
 
 _TYPES = {
     "queuejob": QUEUEJOB,
@@ -20,11 +22,13 @@ _TYPES = {
     "periodic": PERIODIC,
     "execjob_launch": EXECJOB_LAUNCH,
     "exechost_startup": EXECHOST_STARTUP,
+    "exechost_periodic": EXECHOST_PERIODIC,
 }
 _NAMED = {"ncpus": "long", "ngpus": "long", "mem": "size"}
 _SHARING = {ND_FORCE_EXCL: "force_excl"}
 _JOB = "pbs.event().job."
 _LINE = re.compile(r"(?P<of>.*)\.(?P<name>[A-Za-z_]+)(\[(?P<resource>[^\]]+)\])?$")
+_ATTRIBUTE = re.compile(r'pbs\.(?P<of>event\(\)\.vnode_list\[|server\(\)\.vnode\(|event\(\)\.job_list\[|server\(\)\.job\()"?(?P<which>.*?)"?[\])]\.(?P<name>\w+)$')
 _VNODE = re.compile(r'pbs\.(?:event\(\)\.vnode_list\[|server\(\)\.vnode\()"?(?P<vnode>.*?)"?[\])]\.(?P<rest>[a-z_]+)\[(?P<name>\w+)\]$')
 # Resources that every PBS has, and those that gpuos adds.
 _KNOWN = set("select place ncpus mem ngpus walltime nodect nodes host vnode arch".split())
@@ -125,11 +129,38 @@ class vnode:
         if not isinstance(name, str):
             raise BadAttributeValueError("the name of a vnode is a text")
         self.__dict__.update(name=name, resources_available=_Resources("resources_available", settable), _settable=settable, _sharing=None)
+        self.__dict__.update(state=None, comment=None, _changed={})
 
     def __setattr__(self, name, value):
+        if name in ("state", "comment") and self._settable:
+            if name == "state" and value not in (ND_FREE, ND_OFFLINE) or name == "comment" and not isinstance(value, (str, type(None))):
+                raise BadAttributeValueError("vnode attribute '%s' cannot be %r" % (name, value))
+            if isinstance(value, str) and "\n" in value:
+                raise BadAttributeValueError("a comment is one line")
+            self._changed[name] = {ND_FREE: "free", ND_OFFLINE: "offline", None: ""}[value] if name == "state" or value is None else value
+            return
         if name != "sharing" or not self._settable or value not in _SHARING:
             raise BadAttributeValueError("vnode attribute '%s' cannot be %r" % (name, value))
         self.__dict__["_sharing"] = _SHARING[value]
+
+
+class _HeldJob:
+    """A job of a mom, or one that the server tells of: its attributes, and what becomes of it."""
+
+    def __init__(self, settable):
+        self.__dict__.update(_attributes={}, _settable=settable, _wanted=set())
+
+    def __getattr__(self, name):
+        return self._attributes.get(name)
+
+    def __setattr__(self, name, value):
+        raise AssertionError("job attribute '%s' is readonly" % name)
+
+    def rerun(self):
+        self._wanted.add("_rerun")
+
+    def delete(self):
+        self._wanted.add("_delete")
 
 
 class _Env(dict):
@@ -155,6 +186,7 @@ class _Event:
     def __init__(self, lines):
         self.__dict__["_param"] = {}
         self.__dict__["_server"] = {}
+        self.__dict__["_server_jobs"] = {}
         named = [value for key, value in lines if key == "pbs.event().type"]
         kind = _TYPES[named[0]]
         self.__dict__.update(type=kind, _kind=named[0], _accepted=None, _message="", _local="")
@@ -164,8 +196,10 @@ class _Event:
             self._param["job"] = _Job(kind in (QUEUEJOB, MODIFYJOB, RUNJOB), {})
         if kind == MODIFYJOB:
             self._param["job_o"] = _Job(False, {})
-        if kind in (EXECJOB_LAUNCH, EXECHOST_STARTUP):
+        if kind in (EXECJOB_LAUNCH, EXECHOST_STARTUP, EXECHOST_PERIODIC):
             self._param["vnode_list"] = {}
+        if kind == EXECHOST_PERIODIC:
+            self._param["job_list"] = {}
         if kind == EXECJOB_LAUNCH:
             self._param.update(env=_Env(), argv=[], progname="")
         for key, value in lines:
@@ -173,12 +207,15 @@ class _Event:
 
     def _read(self, key, value):
         of_vnode = _VNODE.match(key)
+        attribute = _ATTRIBUTE.match(key)
         if key == "pbs.get_local_nodename()":
             self.__dict__["_local"] = value
+        elif attribute:
+            self._attribute(attribute.group("of"), attribute.group("which"), attribute.group("name"), value)
         elif of_vnode:
             known = self._server if key.startswith("pbs.server") else self._param.get("vnode_list", {})
             name = of_vnode.group("vnode")
-            one = known.setdefault(name, vnode(name, self.type == EXECHOST_STARTUP))
+            one = known.setdefault(name, vnode(name, self.type in (EXECHOST_STARTUP, EXECHOST_PERIODIC) and known is not self._server))
             if of_vnode.group("rest") == "resources_available":
                 one.resources_available._held[of_vnode.group("name")] = _Value(value)
         elif key == "pbs.event().env":
@@ -192,6 +229,15 @@ class _Event:
                 job.Resource_List._held[parts.group("resource")] = _Value(value)
             elif not parts.group("resource"):
                 job._attributes[parts.group("name")] = _Value(value)
+
+    def _attribute(self, of, which, name, value):
+        if "job" in of:
+            known = self._server_jobs if of.startswith("server") else self._param.get("job_list", {})
+            known.setdefault(which, _HeldJob(not of.startswith("server")))._attributes[name] = _Value(value)
+        else:
+            known = self._server if of.startswith("server") else self._param.get("vnode_list", {})
+            one = known.setdefault(which, vnode(which, not of.startswith("server")))
+            one.__dict__[name] = int(value) if name == "state" and value.isdigit() else _Value(value)
 
     def __getattr__(self, name):
         try:
@@ -229,6 +275,12 @@ class _Event:
                 new = sorted(one.resources_available._changed.items())
                 lines += ["%sresources_available[%s,%s]=%s" % (head, key, _NAMED.get(key, "string"), value) for key, value in new]
                 lines += [head + "sharing=" + one._sharing] if one._sharing else []
+        if self.type == EXECHOST_PERIODIC:
+            for name, one in sorted(self._param["job_list"].items()):
+                lines += ['pbs.event().job_list["%s"].%s=True' % (name, wanted) for wanted in sorted(one._wanted)]
+            for name, one in sorted(self._param["vnode_list"].items()):
+                lines += ['pbs.event().vnode_list["%s"].%s=%s' % (name, key, value) for key, value in sorted(one._changed.items())]
+            lines += ["kill=%d" % pid for pid in killed]
         if self.type == EXECJOB_LAUNCH:
             before = self.__dict__.get("_before", {})
             after = _cut(str(self._param["env"]))
@@ -240,6 +292,9 @@ class _Event:
 class _Server:
     def vnode(self, name):
         return _event._server.get(str(name)) or vnode(str(name), False)
+
+    def job(self, name):
+        return _event._server_jobs.get(str(name))
 
 
 def event():
@@ -261,12 +316,21 @@ def logmsg(level, text):
 
 
 logged = []
+# Processes that the hook has ended; nothing of this machine is.
+killed = []
+
+
+def sessions():
+    """Sessions of the jobs of a mom."""
+    jobs = _event._param.get("job_list", {}) if _event else {}
+    return [int(str(job.session_id)) for job in jobs.values() if job.session_id is not None]
 
 
 def load(text):
     """Makes this event the one that is."""
     global _event
     del logged[:]
+    del killed[:]
     lines = [line.split("=", 1) for line in text.splitlines() if "=" in line]
     moments = [int(value) for key, value in lines if key == "now"]
     if moments:

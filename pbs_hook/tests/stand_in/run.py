@@ -10,6 +10,9 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import pbs
 
 pbs._KNOWN.update(sys.argv[3:])
+_kill = os.kill
+# Sessions of an event are no processes of this machine.
+os.kill = lambda pid, signal: pbs.killed.append(pid) if pid in pbs.sessions() else _kill(pid, signal)
 with open(sys.argv[1]) as file:
     before, line, after = file.read().partition("\nPATIENCE = 3\n")
 if not line:

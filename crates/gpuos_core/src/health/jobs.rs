@@ -68,7 +68,7 @@ pub(super) fn update_jobs(node: &mut NodeHealth, ctx: &mut Ctx<'_>, mut list: Ve
                 gpu: Some(gpu),
                 job: Some(job.clone()),
                 text: format!(
-                    "job {job} was started on GPU {gpu}, which is out: slurmctld did not know yet"
+                    "job {job} was started on GPU {gpu}, which is out: the workload manager did not know yet"
                 ),
                 ..Audit::default()
             });

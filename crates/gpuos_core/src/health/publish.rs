@@ -47,8 +47,7 @@ fn failed(node: &mut NodeHealth, ctx: &mut Ctx<'_>, clock: u64) {
     let spread = spread(node, wait);
     node.publishing.not_before = Some(clock + wait + spread);
     if failures == 0 {
-        let text =
-            "slurmctld did not take the state of this node's GPUs; it is told again until it does";
+        let text = "the workload manager did not take the state of this node's GPUs; it is told again until it does";
         ctx.warn(None, text);
         ctx.audit(None, text);
     }

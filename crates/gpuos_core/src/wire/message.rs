@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     CheckpointFigures, CheckpointJob, CheckpointRecovery, CheckpointRequest, MemoryStatus, MigAsk,
-    MigStatus, Status, StepMemory,
+    MigStatus, MomOrders, MomReport, Status, StepMemory,
 };
 use crate::health::Verb;
 use crate::job::JobId;
@@ -117,6 +117,11 @@ pub enum Request {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         job: Option<JobId>,
     },
+    /// What a pbs_mom has, by the word of its hook: answered with [`Reply::Mom`].
+    Mom {
+        /// What.
+        report: Box<MomReport>,
+    },
     /// Something about checkpoints: gpuos_mover answers it, on a socket of its own.
     Checkpoint {
         /// What.
@@ -195,6 +200,11 @@ pub enum Reply {
     Audit {
         /// The lines, each a JSON object.
         lines: Vec<String>,
+    },
+    /// To [`Request::Mom`].
+    Mom {
+        /// What mom is to do.
+        orders: Box<MomOrders>,
     },
     /// To questions about checkpoints.
     Checkpoints {

@@ -7,6 +7,7 @@
 //! - [`message`]: the messages,
 //! - [`mig`]: slices of GPUs; [`memory`]: memory beyond that of GPUs, [`memory_status`]: who has it; [`checkpoint`]: what gpuos_mover is asked on its
 //!   socket,
+//! - [`mom`]: what the hook in a pbs_mom tells, and what mom is to do,
 //! - [`status`]: what [`Reply::Status`] carries,
 //! - [`frame`]: lines to messages and back, within limits,
 //! - [`right`]: who may ask for what,
@@ -18,6 +19,7 @@ mod memory;
 mod memory_status;
 mod message;
 mod mig;
+mod mom;
 mod reveal;
 mod right;
 mod status;
@@ -40,6 +42,7 @@ pub use message::{
     switchable_file,
 };
 pub use mig::{MIG_VARIABLES, MigAsk, MigGpuStatus, MigInstance, MigLoad, MigStatus, Percent};
+pub use mom::{HostOrder, MomJob, MomOrders, MomReport, MomVnodes};
 pub use reveal::{Viewer, names_others};
 pub use right::{Peer, Right, is_root, may, needs, refusal};
 pub use status::{

@@ -42,6 +42,8 @@ pub fn needs(request: &Request) -> Right {
         },
         // Reports come from slurmstepd, which is root's.
         Request::StepStart { .. } | Request::StepEnd { .. } => Right::Root,
+        // So do those of a pbs_mom.
+        Request::Mom { .. } => Right::Root,
         Request::Admin { .. } | Request::Reload | Request::Audit { job: None, .. } => Right::Root,
     }
 }

@@ -1,5 +1,5 @@
 //! Messages survive the way, and no bytes can upset the reader.
-use gpuos_model::gpu_index::NvmlIndex;
+use gpuos_model::gpu_index::{GresGpu, NvmlIndex};
 use gpuos_model::mig::MigPlacement;
 use gpuos_model::node_gpu::NodeGpu;
 use proptest::prelude::*;
@@ -7,9 +7,9 @@ use proptest::prelude::*;
 use super::{
     Code, Happening, Lines, MAX_REPLY, MAX_REQUEST, MIG_VARIABLES, MPS_VARIABLES, MemoryFigures,
     MemoryGpuStatus, MemoryLeaseStatus, MemoryPressureStatus, MemoryProgramStatus, MemoryStatus,
-    MemoryTierStatus, MigAsk, MigGpuStatus, MigInstance, MigLoad, MigStatus, PROTOCOL, Peer,
-    Percent, Reason, Reply, Request, Right, Status, StepMemory, Viewer, WireError, decode, encode,
-    may, needs, refusal,
+    MemoryTierStatus, MigAsk, MigGpuStatus, MigInstance, MigLoad, MigStatus, MomJob, MomReport,
+    MomVnodes, PROTOCOL, Peer, Percent, Reason, Reply, Request, Right, Status, StepMemory, Viewer,
+    WireError, decode, encode, may, needs, refusal,
 };
 use crate::health::Verb;
 use crate::job::JobId;
@@ -96,6 +96,21 @@ fn requests() -> Vec<Request> {
         Request::StepEnd { id },
         Request::Mig,
         Request::Memory,
+        Request::Mom {
+            report: Box::new(MomReport {
+                gpus: vec!["GPU-1".into(), String::new()],
+                jobs: vec![MomJob {
+                    job: "12[3].head".parse().expect("an id"),
+                    user: "ann".into(),
+                    uid: 1000,
+                    gpus: vec![GresGpu::LAST],
+                    run: 2,
+                }],
+                all: true,
+                asked: true,
+                vnodes: Some(MomVnodes::default()),
+            }),
+        },
         Request::Reload,
         Request::Audit {
             lines: 20,

@@ -1,6 +1,11 @@
 //! PBS, by its commands: what `pbsnodes` and `qstat` print, and a job that is run on exactly these vnodes.
 //!
-//! The texts are read by [`gpuos_pbs`]; here they are fetched, within limits of time and size.
+//! The texts are read by [`gpuos_pbs`]; here they are fetched, within limits of time and size. [`Mom`] is PBS as a mom's host has it,
+//! without a command.
+
+mod mom;
+
+pub use mom::Mom;
 
 use std::path::Path;
 use std::time::Duration;

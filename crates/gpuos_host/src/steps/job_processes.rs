@@ -55,6 +55,26 @@ pub trait Processes: Send + Sync {
     fn kill(&self, pid: u32, started: u64) -> io::Result<Killed>;
 }
 
+/// Processes of a machine whose workload manager gives jobs no control groups: whose they are is not to be told.
+#[derive(Debug)]
+pub struct WithoutGroups<T>(pub T);
+
+impl<T: Processes> Processes for WithoutGroups<T> {
+    fn who(&self, pid: u32) -> io::Result<Option<Who>> {
+        let unclear = Some("jobs have no control groups of their own here".to_string());
+        let who = self.0.who(pid)?;
+        Ok(who.map(|who| Who {
+            step: None,
+            unclear,
+            ..who
+        }))
+    }
+
+    fn kill(&self, pid: u32, started: u64) -> io::Result<Killed> {
+        self.0.kill(pid, started)
+    }
+}
+
 /// The kernel's `/proc`, or a recorded one.
 #[derive(Clone, Debug)]
 pub struct Proc {

@@ -9,6 +9,7 @@ use super::PbsLab;
 use super::files::{self, HEAD};
 use crate::daemons::tail;
 use crate::error::{Context, LabError};
+use crate::gpus;
 use crate::pauses::Pauses;
 use crate::process;
 
@@ -20,6 +21,9 @@ pub const HEAD_DAEMONS: [&str; 3] = ["pbs_comm", SERVER, "pbs_sched"];
 
 /// The daemon of a node.
 pub const MOM: &str = "pbs_mom";
+
+/// The daemon of a node with simulated GPUs that watches them.
+pub const GPUOSD: &str = "gpuosd";
 
 /// What makes the home of a host.
 const HABITAT: &str = "pbs_habitat";
@@ -150,15 +154,61 @@ impl PbsLab {
         }
     }
 
-    /// Starts a daemon of a host, which is there when it has returned: one of [`HEAD_DAEMONS`], or [`MOM`].
+    /// Starts a daemon of a host, which is there when it has returned: one of [`HEAD_DAEMONS`], [`MOM`], or [`GPUOSD`] where the lab has
+    /// simulated GPUs.
     ///
     /// # Errors
     /// There is no such host, it has ended, or the daemon does not start.
     pub fn start(&self, host: &str, daemon: &str) -> Result<(), LabError> {
         self.knows(host)?;
+        if daemon == GPUOSD {
+            return self.start_gpuosd(host);
+        }
         let program = self.install.prefix.join("sbin").join(daemon);
         let mut command = self.service(host, daemon, &program.to_string_lossy())?;
         self.finish(host, daemon, &mut command)
+    }
+
+    /// Starts gpuosd on a node, where pbs_mom is its workload manager; its files are in places of the host's own.
+    fn start_gpuosd(&self, node: &str) -> Result<(), LabError> {
+        gpus::simulated(&self.record)?;
+        self.is_node(node)?;
+        let state = files::own(&self.record, node).join("gpuosd");
+        fs::create_dir_all(&state).context(|| format!("cannot make {}", state.display()))?;
+        let folder = gpus::gpus_dir(&self.record, node);
+        let (bin, folder) = (self.record.path("bin"), folder.display());
+        let reset = format!(
+            "{}/gpuos-nvml --state {folder}/state reset {{index}}",
+            bin.display()
+        );
+        // The shell ends, and so gpuosd is a child of the host's process 1, as daemons are that go to the background themselves.
+        let mut command = self.service(node, GPUOSD, "sh")?;
+        command.args(["-c", "mkdir -p /run/gpuos && { setsid \"$@\" & }", "sh"]);
+        command.arg(bin.join("gpuosd")).args(["--workload", "pbs"]);
+        command.args([
+            "--node",
+            node,
+            "--interval",
+            "1",
+            "--runtime-dir",
+            "/run/gpuos",
+        ]);
+        command.arg("--state-dir").arg(&state);
+        command.arg("--slices").arg(state.join("slices"));
+        command
+            .arg("--nvml")
+            .arg(format!("{folder}/libnvidia-ml.so.1"));
+        command.args(["--kernel-log", "none", "--reset-command", &reset]);
+        self.finish(node, GPUOSD, &mut command)?;
+        self.until(GPUOSD, || {
+            let there = self.run_on(node, None, "test", &["-S", "/run/gpuos/gpuosd.sock.root"]);
+            there.is_ok() && self.pid(node, GPUOSD).is_some()
+        })
+    }
+
+    /// What gpuosd of a node has said since it was started last.
+    pub fn gpuosd_log(&self, node: &str) -> String {
+        fs::read_to_string(self.log(node, GPUOSD)).unwrap_or_default()
     }
 
     /// Pid of a daemon of a host while it runs, as this process sees it.
@@ -204,11 +254,14 @@ impl PbsLab {
             self.hosts().kill(node)?;
         }
         if self.record.spec.simulated_gpus.is_some() {
-            crate::gpus::reboot(&self.record, node)?;
+            gpus::reboot(&self.record, node)?;
         }
         let all = self.typed_hosts().into_iter();
         for (host, node_type) in all.filter(|(host, _)| host == node) {
             self.hold.adopt(self.hosts().start_host(&host, &node_type)?);
+        }
+        if self.record.spec.simulated_gpus.is_some() {
+            self.start(node, GPUOSD)?;
         }
         self.start(node, MOM)
     }

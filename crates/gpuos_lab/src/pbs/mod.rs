@@ -29,7 +29,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-pub use daemons::{HEAD_DAEMONS, MOM};
+pub use daemons::{GPUOSD, HEAD_DAEMONS, MOM};
 pub use files::USERS;
 pub use hosts::HOST_ENV;
 
@@ -117,6 +117,9 @@ impl PbsLab {
         lab.configure()?;
         progress("starting the MoMs, and waiting for the nodes");
         for node in lab.record.spec.node_names() {
+            if lab.record.spec.simulated_gpus.is_some() {
+                lab.start(&node, GPUOSD)?;
+            }
             lab.start(&node, MOM)?;
             lab.run("qmgr", &["-c", &format!("create node {node}")])?;
         }

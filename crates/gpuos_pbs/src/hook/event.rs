@@ -32,6 +32,9 @@ pub enum Kind {
     /// A mom starts and tells which vnodes it has.
     #[serde(rename = "exechost_startup")]
     ExechostStartup,
+    /// A mom tells all that it has, every few seconds.
+    #[serde(rename = "exechost_periodic")]
+    ExechostPeriodic,
 }
 
 /// An event of a hook. What PBS did not set is absent, or an empty text.
@@ -65,6 +68,61 @@ pub struct Event {
     /// What the administrator says of hosts.
     #[serde(default)]
     pub hosts: BTreeMap<String, Host>,
+    /// The socket of gpuosd on the host of the mom; empty where it is not asked.
+    #[serde(default)]
+    pub gpuosd: String,
+    /// The jobs that a mom has, by PBS's names of them.
+    #[serde(default)]
+    pub jobs: BTreeMap<String, HostJob>,
+    /// What pbs_server says, where it was asked.
+    #[serde(default)]
+    pub server: Option<Server>,
+    /// How often it was asked in this event.
+    #[serde(default)]
+    pub turn: u32,
+}
+
+/// A job of a mom.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct HostJob {
+    /// The vnodes that it was given, here and elsewhere.
+    pub exec_vnode: String,
+    /// Session of its script, on the host where that runs; 0: it runs elsewhere, or not yet.
+    pub session: u32,
+    /// Whose it is.
+    #[serde(flatten)]
+    pub held: Held,
+}
+
+/// What pbs_server says of what it was asked about. What is missing it did not say.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Server {
+    /// Vnodes by their names.
+    pub vnodes: BTreeMap<String, ServerVnode>,
+    /// Jobs by their names.
+    pub jobs: BTreeMap<String, ServerJob>,
+}
+
+/// A job, as pbs_server has it.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct ServerJob {
+    /// Its `Exit_status`; of one that runs it says how it will end.
+    pub exit: Option<i64>,
+    /// Whether its user lets it run again (`qsub -r`).
+    pub rerun: bool,
+}
+
+/// A vnode, as pbs_server has it.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct ServerVnode {
+    /// Whether it is offline.
+    pub offline: bool,
+    /// Its comment; empty: it has none.
+    pub comment: String,
 }
 
 /// What of a job events are decided by.
@@ -77,6 +135,21 @@ pub struct Job {
     pub resources: Resources,
     /// The vnodes that it was given.
     pub exec_vnode: String,
+    /// What else a mom says of it, where gpuosd is told.
+    #[serde(flatten)]
+    pub held: Held,
+}
+
+/// Whose a job is, and which run of it.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Held {
+    /// Its user.
+    pub user: String,
+    /// Number of the user on the host; `None`: the host does not know the user.
+    pub uid: Option<u32>,
+    /// Which of its runs this is.
+    pub run: u64,
 }
 
 /// A host and its GPUs, as an administrator describes them.
@@ -165,6 +238,35 @@ pub enum Edit {
         /// PBS's word for it.
         value: &'static str,
     },
+    /// A vnode that gets no more jobs; those that are there go on.
+    Offline {
+        /// The vnode.
+        vnode: String,
+        /// Its comment.
+        value: String,
+    },
+    /// A vnode that gets jobs again, and has no comment.
+    Online {
+        /// The vnode.
+        vnode: String,
+    },
+    /// A job that PBS has to queue again when it has ended.
+    Rerun {
+        /// Its name.
+        value: String,
+    },
+    /// A job that PBS has to delete when it has ended.
+    Delete {
+        /// Its name.
+        value: String,
+    },
+    /// A session of a job whose first process has to end now, if it is still this user's.
+    Kill {
+        /// Number of the session and of that process.
+        value: u32,
+        /// Number of the user.
+        uid: u32,
+    },
 }
 
 /// A value of a resource, in the type that PBS has for it.
@@ -226,6 +328,41 @@ impl Verdict {
     pub fn error_json(why: &str) -> String {
         print("error", Some(why), &[])
     }
+}
+
+/// What the hook has to ask pbs_server, and to tell with the same event once more.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
+pub struct Ask {
+    /// Vnodes: whether they are offline, and their comments.
+    pub vnodes: Vec<String>,
+    /// Jobs: their `Exit_status`.
+    pub jobs: Vec<String>,
+}
+
+#[derive(Serialize)]
+struct AskAnswer<'a> {
+    schema: &'static str,
+    verdict: &'static str,
+    edits: [Edit; 0],
+    ask: &'a Ask,
+}
+
+impl Ask {
+    /// The JSON: the event goes on, once this is known.
+    pub fn json(&self) -> String {
+        let answer = AskAnswer {
+            schema: SCHEMA,
+            verdict: "accept",
+            edits: [],
+            ask: self,
+        };
+        serde_json::to_string(&answer).unwrap_or_default()
+    }
+}
+
+/// The JSON of an event that goes on, and of which the log has to have a sentence.
+pub(super) fn noted_json(sentence: &str) -> String {
+    print("accept", Some(sentence), &[])
 }
 
 fn print(verdict: &'static str, message: Option<&str>, edits: &[Edit]) -> String {

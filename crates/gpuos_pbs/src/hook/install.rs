@@ -10,12 +10,14 @@ use super::startup;
 pub const HOOK: &str = "gpuos";
 
 /// Events that the hook is run for.
-const EVENTS: &str = "queuejob,modifyjob,runjob,execjob_launch,exechost_startup";
+const EVENTS: &str = "queuejob,modifyjob,runjob,execjob_launch,exechost_startup,exechost_periodic";
 
 /// What the hook is set to. After pbs_cgroups (100), so that it has the last word on the environment of
-/// a job; an alarm of more than twice what the hook waits for the command; a hook that fails takes no node offline.
-const SETTINGS: [(&str, &str); 4] = [
+/// a job; an alarm of more than twice what the hook waits for the command; a hook that fails takes no node offline. A mom tells what it has
+/// every 5 s, after the hook has ended.
+const SETTINGS: [(&str, &str); 5] = [
     ("event", EVENTS),
+    ("freq", "5"),
     ("order", "500"),
     ("alarm", "10"),
     ("fail_action", "none"),

@@ -52,12 +52,12 @@ pub(super) fn launched(event: &Event) -> Result<Vec<Edit>, String> {
 }
 
 /// Host and index of a GPU that was given.
-fn gpu(given: &Given) -> Option<(&str, usize)> {
+pub(super) fn gpu(given: &Given) -> Option<(&str, usize)> {
     gpu_of(&given.vnode).filter(|_| given.count(NGPUS) > 0)
 }
 
 /// The name of a host by which names of it are compared: PBS has the short one in names of vnodes, and may have the long one for the host.
-fn short(name: &str) -> String {
+pub(super) fn short(name: &str) -> String {
     let first = name.split('.').next().unwrap_or_default();
     first.to_ascii_lowercase()
 }

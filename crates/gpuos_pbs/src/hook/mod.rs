@@ -5,7 +5,8 @@
 //! - [`resources`]: what gpuos adds to `-l` and to vnodes,
 //! - `options`: what a job says to gpuos, by the functions that read Slurm's options,
 //! - [`install`]: what `qmgr` is told,
-//! - `submit`, `run`, `launch` and `startup`: what is done about each event, with the sentences in `refused`.
+//! - `submit`, `run`, `launch` and `startup`: what is done about each event, with the sentences in `refused`,
+//! - [`mom`]: what gpuosd on a mom's host is told, and what is done by its answer.
 //!
 //! A text of a user is a string of the JSON and stays one: nothing here is joined to a command, and what is written back into a job
 //! are words of this module, names that were checked, and what PBS itself gave.
@@ -13,6 +14,7 @@
 pub mod event;
 pub mod install;
 mod launch;
+pub mod mom;
 mod options;
 pub mod place;
 mod refused;
@@ -25,6 +27,7 @@ mod text;
 pub mod vnodes;
 
 use event::{Event, Kind, Verdict};
+use mom::Question;
 
 /// The longest event that is read, in bytes: one of a job with 30,000 GPUs is shorter.
 pub const MOST_BYTES: usize = 8 << 20;
@@ -43,6 +46,27 @@ pub fn answer(text: &str) -> String {
     }
 }
 
+/// How an event of a mom is decided about.
+#[derive(Debug)]
+pub enum Step {
+    /// By itself: what is to be done, as JSON.
+    Done(String),
+    /// By what gpuosd says.
+    Ask(Box<Question>),
+}
+
+/// The same as [`answer`] where gpuosd of the host can be asked.
+pub fn begin(text: &str) -> Step {
+    let event = match Event::read(text) {
+        Ok(event) => event,
+        Err(why) => return Step::Done(Verdict::error_json(&why)),
+    };
+    match mom::question(&event) {
+        Some(question) => Step::Ask(Box::new(question)),
+        None => Step::Done(decide(&event).json()),
+    }
+}
+
 /// What is to be done about an event.
 pub fn decide(event: &Event) -> Verdict {
     let edits = match event.kind {
@@ -51,6 +75,8 @@ pub fn decide(event: &Event) -> Verdict {
         Kind::Runjob => return run::started(event),
         Kind::ExecjobLaunch => launch::launched(event),
         Kind::ExechostStartup => startup::started(event),
+        // Without gpuosd there is nothing to do.
+        Kind::ExechostPeriodic => Ok(Vec::new()),
     };
     match edits {
         Ok(edits) => Verdict::accept(edits),

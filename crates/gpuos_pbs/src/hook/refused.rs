@@ -36,7 +36,16 @@ gpuos_config::refusals! {
     pub(super) fn nowhere(level, vnode, tries, minutes) on "-l gpuos_topology" =
         "vnode {vnode} is in no {level} that PBS knows of; start put off (number {tries}) and tried again in {minutes} min",
         write "a level without :required to start all the same";
-    /// As the last but one, of a subjob of an array, which PBS cannot put off.
+    /// As the last but one, of a job that is not put off: it was so often enough, or a planner looks for a place for it.
+    pub(super) fn spread_in_queue(level, one, other) on "-l gpuos_topology" =
+        "no {level} had room for all of the job: {one} and {other} are in different ones; not started, and it keeps its place in the queue until one has",
+        write "a level without :required to start all the same, or ask for less";
+    /// The same where a vnode is in no domain.
+    pub(super) fn nowhere_in_queue(level, vnode) on "-l gpuos_topology" =
+        "vnode {vnode} is in no {level} that PBS knows of; not started, and it keeps its place in the queue; if the vnode is in one, an \
+         administrator has to say so by gpuos pbs install --hosts",
+        write "a level without :required to start all the same";
+    /// The vnodes that PBS chose for a subjob of an array, which it cannot put off.
     pub(super) fn spread_subjob(level, one, other) on "-l gpuos_topology" =
         "no {level} had room for all of this subjob: {one} and {other} are in different ones; not started, and tried again whenever pbs_sched comes to it",
         write "a level without :required to start all the same, or ask for less";

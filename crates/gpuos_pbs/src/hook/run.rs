@@ -1,17 +1,22 @@
-//! A job that is about to be started: one that requires a level is put off while PBS would spread it.
+//! A job that is about to be started: one that requires a level is not started while PBS would spread it.
+//!
+//! So that it does not starve, it is put off for so long and so often at most; then, and where a planner looks for a place, it stays
+//! in its queue, and the sentence says why it waits and what to do.
 
 use super::event::{Edit, Event, Resources, Value, Verdict};
 use super::options::{self, said};
+use super::place::{Arrangement, Place};
 use super::refused;
 use super::resources::{NGPUS, VETOES};
 use super::submit::shared_resource;
 use super::vnodes::{gpu_of, parse_exec_vnode};
 
-/// Minutes until a job is tried again that was put off, by how often it was; then the last of them.
+/// Minutes until a job is tried again that is put off, by how often it was before; some two hours in all. Who was put off so often
+/// would lose each domain that becomes free in such an hour to jobs that wait in the queue, so from then on it waits there.
 const MINUTES: [u64; 7] = [1, 2, 4, 8, 16, 32, 60];
 
-/// Starts a job, or puts it off: `place=group=` holds for pbs_sched, which may spread a job over sets of vnodes that could never
-/// hold it, and for no operator. Who wrote `:required` waits instead, at less and less cost.
+/// Starts a job, or does not: `place=group=` holds for pbs_sched, which may spread a job over sets of vnodes that could never
+/// hold it, and for no operator. Who wrote `:required` waits instead.
 pub(super) fn started(event: &Event) -> Verdict {
     let job = &event.job.resources;
     let Some(wish) = options::read(job, event.planner)
@@ -61,27 +66,51 @@ pub(super) fn started(event: &Event) -> Verdict {
     }
     let earlier = said(job, VETOES).and_then(|text| text.parse::<u64>().ok());
     let tries = earlier.unwrap_or(0).saturating_add(1);
-    let step = usize::try_from(tries - 1)
-        .unwrap_or(usize::MAX)
-        .min(MINUTES.len() - 1);
-    let minutes = MINUTES[step];
-    let sentence = match apart {
-        (one, Some(other)) => refused::spread(&wish, level, one, other, tries, minutes),
-        (vnode, None) => refused::nowhere(&wish, level, vnode, tries, minutes),
+    // The planner takes jobs that wait in their queue (state Q), and cannot tell the hook's time to wait for from a user's.
+    let minutes = usize::try_from(tries - 1)
+        .ok()
+        .filter(|_| !event.planner)
+        .and_then(|nth| MINUTES.get(nth));
+    let mut edits: Vec<Edit> = together(job, shared).into_iter().collect();
+    let sentence = match (minutes, apart) {
+        (Some(minutes), (one, Some(other))) => {
+            refused::spread(&wish, level, one, other, tries, minutes)
+        }
+        (Some(minutes), (vnode, None)) => refused::nowhere(&wish, level, vnode, tries, minutes),
+        (None, (one, Some(other))) => refused::spread_in_queue(&wish, level, one, other),
+        (None, (vnode, None)) => refused::nowhere_in_queue(&wish, level, vnode),
     };
-    let edits = vec![
-        Edit::Resource {
+    if let Some(minutes) = minutes {
+        edits.push(Edit::Resource {
             name: VETOES.into(),
             value: Value::Number(tries),
-        },
-        Edit::StartAfter {
+        });
+        edits.push(Edit::StartAfter {
             value: event.now.saturating_add(60 * minutes),
-        },
-    ];
+        });
+    }
     Verdict {
         refused: Some(sentence.to_string()),
         edits,
     }
+}
+
+/// The place with a group that holds the job together, where it has none: a wish that is a default of a queue or of the server comes to
+/// the job after the hook has seen it, and without a group pbs_sched would spread it each time anew while a domain is free.
+fn together(job: &Resources, shared: &str) -> Option<Edit> {
+    let mut place = match said(job, "place").unwrap_or_default() {
+        "" => Place::default(),
+        given => Place::parse(given).ok()?,
+    };
+    if place.group.is_some() {
+        return None;
+    }
+    place.group = Some(shared.into());
+    place.arrangement.get_or_insert(Arrangement::Free);
+    Some(Edit::Resource {
+        name: "place".into(),
+        value: Value::Text(place.to_string()),
+    })
 }
 
 /// Whether a job is one of an array. pbs_server makes it for this start; given a time to wait for it would be in state W, which is not

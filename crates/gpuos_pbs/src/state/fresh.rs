@@ -54,7 +54,7 @@ pub fn still_waits(planned: &Job, text: &str) -> Result<(), String> {
     }
 }
 
-/// Whether all vnodes of an `exec_vnode` are still free for a job; `text` is what `pbsnodes -v -F json VNODE …` prints.
+/// Whether all vnodes of an `exec_vnode` are still free for a job, the planner's own reservations aside: the plan has looked whose they are; `text` is what `pbsnodes -v -F json VNODE …` prints.
 ///
 /// # Errors
 /// One is not, or the text is not what pbsnodes prints: a sentence.
@@ -62,7 +62,7 @@ pub fn still_free(job: &str, exec_vnode: &str, text: &str) -> Result<(), String>
     let nodes = Nodes::parse(text)?;
     for name in vnodes_of(exec_vnode) {
         let vnode = nodes.vnode(&name).and_then(|at| nodes.vnodes.get(at));
-        if !vnode.is_some_and(|vnode| vnode.up && !vnode.is_full(job)) {
+        if !vnode.is_some_and(|vnode| vnode.works && !vnode.is_full(job)) {
             return Err(format!("vnode {name} is not free any more"));
         }
     }

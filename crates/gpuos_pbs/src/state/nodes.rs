@@ -15,6 +15,10 @@ pub struct Vnode {
     pub name: String,
     /// Whether PBS starts jobs on it, once it has room.
     pub up: bool,
+    /// The same, reservations aside.
+    pub works: bool,
+    /// Reservations that have it, now or later.
+    pub reserved: Vec<String>,
     /// Whether it was taken out of service, by an administrator or by gpuos.
     pub out: bool,
     /// Whether it is one job's alone: then pbs_server refuses a second one, whoever runs it.
@@ -137,6 +141,15 @@ impl Nodes {
         self.host_of.get(vnode).copied()
     }
 
+    /// Has vnodes that no reservation has but these count as if there were none. The others go on to be somebody's.
+    pub fn forgive(&mut self, own: &[&str]) {
+        for vnode in &mut self.vnodes {
+            let mut reserved = vnode.reserved.iter();
+            let forgiven = !vnode.reserved.is_empty() && reserved.all(|id| own.contains(&&id[..]));
+            vnode.up |= vnode.works && forgiven;
+        }
+    }
+
     /// The vnodes of a host, with their indices.
     pub fn vnodes_of(&self, host: &Host) -> impl Iterator<Item = (usize, &Vnode)> {
         host.vnodes
@@ -233,8 +246,8 @@ fn vnode(name: &str, json: &Json) -> Result<(Vnode, String), String> {
     let states = json.text("state")?;
     let states: Vec<&str> = states.split(',').map(str::trim).collect();
     // What a reservation holds, or another scheduler than the default one has, is not for this one to give away.
-    let up = (exclusive || SHARED.contains(&sharing))
-        && json.get("resv")?.is_none()
+    let reserved = json.get("resv")?;
+    let works = (exclusive || SHARED.contains(&sharing))
         && json.text("partition")?.is_empty()
         && states.iter().all(|state| UP.contains(state));
     let host = match available.text("host")? {
@@ -245,11 +258,13 @@ fn vnode(name: &str, json: &Json) -> Result<(Vnode, String), String> {
     let listed = json.get("jobs")?;
     let mut vnode = Vnode {
         name: name.to_owned(),
-        up,
+        up: works && reserved.is_none(),
+        works,
+        reserved: reserved.map(names).unwrap_or_default(),
         out: states.contains(&OUT),
         exclusive,
         taken: states.contains(&EXCLUSIVE) || listed.is_some(),
-        jobs: listed.map(job_names).unwrap_or_default(),
+        jobs: listed.map(names).unwrap_or_default(),
         available: available
             .texts()
             .map(|(key, value)| (key.to_owned(), value.to_owned()))
@@ -267,8 +282,8 @@ fn vnode(name: &str, json: &Json) -> Result<(Vnode, String), String> {
     Ok((vnode, host.to_owned()))
 }
 
-/// The jobs of a vnode, which PBS lists as `12.head` or `12.head/0`.
-fn job_names(listed: &Json) -> Vec<String> {
+/// The jobs or reservations of a vnode, which PBS lists as `12.head` or `12.head/0`.
+fn names(listed: &Json) -> Vec<String> {
     let all = match listed {
         Json::List(all) => &all[..],
         one => std::slice::from_ref(one),

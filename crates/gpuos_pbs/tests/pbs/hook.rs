@@ -329,7 +329,12 @@ fn run(wish: &str, given: &str, vetoes: &str) -> Value {
         "n2[0]": { "host": "n2", "gpuos_leaf": "l2", "gpuos_nvlink": "n2a" },
         "n9": { "host": "n9" },
     });
-    let mut job = job(&[GPUS, ("gpuos_topology", wish), ("gpuos_vetoes", vetoes)]);
+    let mut job = job(&[
+        GPUS,
+        ("gpuos_topology", wish),
+        ("gpuos_vetoes", vetoes),
+        ("place", "free:group=gpuos_leaf"),
+    ]);
     job["exec_vnode"] = given.into();
     ask(&json!({ "event": "runjob", "now": 1000, "job": job, "vnodes": vnodes }))
 }
@@ -367,7 +372,11 @@ fn a_job_that_requires_a_level_is_not_started_across_it() {
 fn a_subjob_is_refused_and_never_put_off() {
     let start = |id: &str, given: &str| {
         let vnodes = json!({ "n1[0]": { "gpuos_leaf": "l1" }, "n2[0]": { "gpuos_leaf": "l2" } });
-        let mut job = job(&[GPUS, ("gpuos_topology", "leaf:required")]);
+        let mut job = job(&[
+            GPUS,
+            ("gpuos_topology", "leaf:required"),
+            ("place", "free:group=gpuos_leaf"),
+        ]);
         job["id"] = id.into();
         job["exec_vnode"] = given.into();
         ask(&json!({ "event": "runjob", "now": 1000, "job": job, "vnodes": vnodes }))
@@ -396,10 +405,10 @@ fn a_subjob_is_refused_and_never_put_off() {
 }
 
 #[test]
-fn each_time_costs_the_scheduler_less_and_never_too_much() {
+fn a_job_is_put_off_so_often_at_most_and_then_stays_in_its_queue() {
     let apart = "(n1[0]:ngpus=1)+(n2[0]:ngpus=1)";
-    let mut last = 0;
-    for vetoes in 0..200u64 {
+    let (mut last, mut all) = (0, 0);
+    for vetoes in 0..7u64 {
         let answer = run("leaf:required", apart, &vetoes.to_string());
         let edits = &answer["edits"];
         assert_eq!(
@@ -407,14 +416,60 @@ fn each_time_costs_the_scheduler_less_and_never_too_much() {
             json!({ "set": "resource", "name": "gpuos_vetoes", "value": vetoes + 1 })
         );
         let wait = edits[1]["value"].as_u64().unwrap() - 1000;
-        assert!(wait >= last && (60..=3600).contains(&wait), "{answer}");
-        last = wait;
+        assert!(wait > last && (60..=3600).contains(&wait), "{answer}");
+        (last, all) = (wait, all + wait);
     }
-    assert_eq!(last, 3600);
-    assert_eq!(
-        run("leaf:required", apart, &u64::MAX.to_string())["verdict"],
-        "reject"
-    );
+    assert_eq!((last, all), (3600, 7380));
+    for vetoes in ["7", "8", "1000000", &u64::MAX.to_string()] {
+        let said = refusal(&run("leaf:required", apart, vetoes));
+        assert!(said.contains("keeps its place in the queue"), "{said}");
+        assert!(said.contains("without :required"), "{said}");
+        let said = refusal(&run("leaf:required", "(n9:ngpus=1)", vetoes));
+        assert!(said.contains("pbs install --hosts"), "{said}");
+        untouched(&run("leaf:required", "(n1[0]:ngpus=2)", vetoes));
+        untouched(&run("leaf", apart, vetoes));
+    }
+}
+
+/// The planner takes jobs in state Q alone.
+#[test]
+fn beside_a_planner_nobody_is_put_off() {
+    let mut event = apart("free:group=gpuos_leaf");
+    event["planner"] = true.into();
+    assert!(refusal(&ask(&event)).contains("keeps its place in the queue"));
+    event["planner"] = false.into();
+    assert_eq!(ask(&event)["edits"].as_array().map(Vec::len), Some(2));
+}
+
+/// A job that requires a leaf and is about to be started across two.
+fn apart(place: &str) -> Value {
+    let vnodes = json!({ "n1[0]": { "gpuos_leaf": "l1" }, "n2[0]": { "gpuos_leaf": "l2" } });
+    let wish = [GPUS, ("gpuos_topology", "leaf:required"), ("place", place)];
+    let mut job = job(&wish);
+    job["exec_vnode"] = "(n1[0]:ngpus=1)+(n2[0]:ngpus=1)".into();
+    json!({ "event": "runjob", "now": 1000, "job": job, "vnodes": vnodes })
+}
+
+/// Its wish is a default of its queue, which PBS adds after the event queuejob.
+#[test]
+fn a_job_without_a_group_gets_one_when_it_is_refused() {
+    for (given, place) in [
+        ("", "free:group=gpuos_leaf"),
+        ("scatter:excl", "scatter:excl:group=gpuos_leaf"),
+    ] {
+        for planner in [false, true] {
+            let mut event = apart(given);
+            event["planner"] = planner.into();
+            let answer = ask(&event);
+            assert_eq!(answer["verdict"], "reject");
+            assert_eq!(
+                answer["edits"][0],
+                json!({ "set": "resource", "name": "place", "value": place })
+            );
+            let edits = answer["edits"].as_array().map(Vec::len);
+            assert_eq!(edits, Some(if planner { 1 } else { 3 }));
+        }
+    }
 }
 
 #[test]

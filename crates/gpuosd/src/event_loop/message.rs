@@ -34,6 +34,8 @@ pub enum Message {
     },
     /// A client watches.
     Watch(Peer, SyncSender<Happening>),
+    /// The daemon of the workload manager has told what it has by itself; whether GPUs have other numbers now.
+    Told(bool),
     /// Which user the controller of the workload manager runs as, by its word.
     WorkloadUser(u32),
     /// A task came to its end.
@@ -144,6 +146,7 @@ impl From<socket_handler::Notice> for Message {
                 reply,
             },
             socket_handler::Notice::Watch(peer, watcher) => Message::Watch(peer, watcher),
+            socket_handler::Notice::Told(renumbered) => Message::Told(renumbered),
         }
     }
 }

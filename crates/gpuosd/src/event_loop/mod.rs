@@ -193,6 +193,7 @@ impl EventLoop {
         }
         let suspicions = Suspicions::new(start.polls.1.clone(), &saved.health);
         let switchable = saved.mig.switchable.keys().copied().collect();
+        let asked = ports.manager.daemon();
         ports.numbering.remembered(saved.mig.pool, switchable);
         let mut all = EventLoop {
             boot: start.boot,
@@ -222,7 +223,7 @@ impl EventLoop {
                 health: Health::restore(saved.health),
                 gpus: Gpus::new(start.polls.0, now),
                 reports: Reports::restore(&start.node, saved.jobs),
-                scheduler: Scheduler::new(saved.releases, adopt, now),
+                scheduler: Scheduler::new(saved.releases, adopt, now).asking(asked),
                 troubles: Troubles::default(),
                 name: start.node,
             },
@@ -288,6 +289,12 @@ impl EventLoop {
                 self.carry_out(fx);
             }
             Message::Watch(peer, watcher) => self.journal.watch(peer, watcher),
+            Message::Told(renumbered) => {
+                if renumbered {
+                    self.ports.numbering.told();
+                }
+                self.node.scheduler.heard(now.at);
+            }
             Message::WorkloadUser(uid) => self.journal.workload_user(uid),
             Message::Workload(task, answer) => self.answered(task, answer),
             Message::Limits(event) => self.settings(|own, on, fx| own.limits(event, on, fx)),

@@ -94,7 +94,10 @@ impl EventLoop {
                 refused(Code::Malformed, why.into())
             }
             // Answered before they come here.
-            Request::Hello { .. } | Request::Watch | Request::Audit { .. } => {
+            Request::Hello { .. }
+            | Request::Watch
+            | Request::Mom { .. }
+            | Request::Audit { .. } => {
                 refused(Code::Malformed, "not a question for the daemon".into())
             }
         };

@@ -69,6 +69,8 @@ pub struct Scheduler {
     config: ConfigFile,
     /// What it knows of the GPUs.
     published: String,
+    /// Its daemon, as sentences name it.
+    asked: &'static str,
     /// GPUs that Slurm's record shows as out are still to be taken over: nothing may be written there before.
     adopt: bool,
 }
@@ -93,8 +95,22 @@ impl Scheduler {
             },
             config: ConfigFile::default(),
             published: String::new(),
+            asked: "slurmctld",
             adopt,
         }
+    }
+
+    /// The same, with this daemon of another workload manager in slurmctld's place.
+    #[must_use]
+    pub fn asking(mut self, daemon: &'static str) -> Scheduler {
+        self.asked = daemon;
+        self
+    }
+
+    /// It has spoken by itself, and so knows more, or is back.
+    pub fn heard(&mut self, now: Instant) {
+        self.backoff.until = now;
+        self.polls.next = now;
     }
 
     /// Jobs that Slurm still holds back.
@@ -229,9 +245,10 @@ impl Scheduler {
             | Answer::Show(Err(Outcome::NoAnswer(why)))
             | Answer::Jobs(Err(Outcome::NoAnswer(why)))
             | Answer::Job(Err(Outcome::NoAnswer(why))) => self.no_answer(why.clone(), now.at),
-            Answer::Config(Ok(None), _) => {
-                self.no_answer("slurmctld does not say where gpuos.toml is".into(), now.at)
-            }
+            Answer::Config(Ok(None), _) => self.no_answer(
+                format!("{} does not say where gpuos.toml is", self.asked),
+                now.at,
+            ),
             // gpuos.toml may be read without slurmctld, too.
             Answer::Config(..) => Effects::default(),
             _ => self.back(now.at),
@@ -247,16 +264,16 @@ impl Scheduler {
         if !std::mem::replace(&mut self.backoff.logged, true) {
             tracing::warn!("{why}; it is asked again until it answers");
         }
-        fx.trouble("slurmctld", Some(why));
+        fx.trouble(self.asked, Some(why));
         fx
     }
 
     fn back(&mut self, now: Instant) -> Effects {
         let mut fx = Effects::default();
         if std::mem::take(&mut self.backoff.logged) {
-            tracing::info!("slurmctld answers again");
+            tracing::info!("{} answers again", self.asked);
             self.polls.next = now;
-            fx.trouble("slurmctld", None);
+            fx.trouble(self.asked, None);
         }
         self.backoff.failures = 0;
         fx
@@ -298,7 +315,11 @@ impl Scheduler {
             Outcome::Nothing(text) | Outcome::NotYet(text) => tracing::debug!("{text}"),
             Outcome::NoAnswer(text) => tracing::debug!("{text}"),
             Outcome::Refused(text) => {
-                fx.note(format!("slurmctld refused: {text}"), job.cloned(), None);
+                fx.note(
+                    format!("{} refused: {text}", self.asked),
+                    job.cloned(),
+                    None,
+                );
                 refused(action, jobs, &mut fx);
             }
         }

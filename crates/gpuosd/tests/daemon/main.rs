@@ -25,6 +25,7 @@ mod mig_switch;
 mod mps;
 mod nvme;
 mod partition;
+mod pbs;
 mod pooled;
 #[path = "../../../../tests/src/port.rs"]
 mod port;

@@ -14,7 +14,7 @@ use gpuos_core::limits::Asked;
 use gpuos_core::step::StepId;
 use gpuos_core::wire::{Reason, Reply, Request, Status};
 use gpuos_host::socket::{Client, ClientError, NAME};
-use nvidia_ml::fault::{Fault, inject, reset};
+use nvidia_ml::fault::{Fault, inject, repair, reset};
 use nvidia_ml::model::kind_named;
 use nvidia_ml::state::{Gpu, NO_INSTANCE, Options, Process, Shared, node};
 
@@ -220,6 +220,11 @@ impl Site {
                 fs::remove_file(asked).unwrap();
             }
         }
+    }
+
+    /// Makes a GPU as good as new.
+    pub fn repair(&self, gpu: usize) {
+        self.gpus.update(|node| repair(node, gpu)).unwrap();
     }
 
     /// A process computes on a GPU, or on none any more.

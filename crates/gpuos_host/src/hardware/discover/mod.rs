@@ -136,10 +136,12 @@ pub fn discover_switchable(
                 .push(format!("GPU {index} of NVML is left out: {error}")),
         }
     }
-    let minors: Vec<_> = seen_gpus.iter().map(|one| one.1.identity.minor).collect();
+    let who = seen_gpus.iter().map(|one| &one.1.identity);
+    let who: Vec<_> = who.map(|who| (who.minor, &who.uuid[..])).collect();
+    let numbers = order.number_each(&who);
     let mut gpus = Vec::new();
     let mut next = 0..;
-    for (mut one, told) in seen_gpus.into_iter().zip(order.number(&minors)) {
+    for (mut one, told) in seen_gpus.into_iter().zip(numbers) {
         let divided = one.1.identity.mig.is_some_and(|mig| mig.on);
         let switched = switchable.contains(one.0.into());
         let place = match order.names_files() || switchable.is_empty() {

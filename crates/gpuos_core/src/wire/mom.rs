@@ -1,0 +1,90 @@
+//! What gpuos's hook in a pbs_mom tells gpuosd of the host, and what mom is to do there. A GPU is named by the number of its vnode:
+//! 3 is that of `n1[3]`.
+use std::collections::BTreeMap;
+
+use gpuos_model::gpu_index::GresGpu;
+use serde::{Deserialize, Serialize};
+
+use crate::job::JobId;
+
+/// What mom has.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MomReport {
+    /// UUIDs of the GPUs in the order of their vnodes, as the administrator gave them; an empty text where he gave none.
+    pub gpus: Vec<String>,
+    /// Jobs that have GPUs here.
+    pub jobs: Vec<MomJob>,
+    /// Whether these are all: else they are to be added to those that are known.
+    pub all: bool,
+    /// Whether pbs_server was asked for what the last answer wanted to know: this one is the last of the event.
+    #[serde(default)]
+    pub asked: bool,
+    /// The vnodes as pbs_server has them, where it was asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vnodes: Option<MomVnodes>,
+}
+
+/// A job of PBS on a host.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MomJob {
+    /// PBS's name of it.
+    pub job: JobId,
+    /// Its user.
+    pub user: String,
+    /// Number of the user on this host.
+    pub uid: u32,
+    /// Its GPUs.
+    pub gpus: Vec<GresGpu>,
+    /// Which of its runs this is, by a number of PBS's.
+    pub run: u64,
+}
+
+/// The vnodes of a host, as pbs_server has them.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MomVnodes {
+    /// GPUs whose vnodes are offline.
+    pub offline: Vec<GresGpu>,
+    /// Those of them that gpuos took offline for themselves.
+    pub own: Vec<GresGpu>,
+    /// Why gpuos has taken the host offline as a whole; `None`: it has not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub drained: Option<String>,
+    /// Whether all of its vnodes are offline.
+    pub whole: bool,
+}
+
+/// What mom is to do.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct MomOrders {
+    /// GPUs whose vnodes have to be offline, all others online as far as gpuos took them offline; `None`: they stay as they are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub out: Option<Vec<GresGpu>>,
+    /// The same of the whole host.
+    #[serde(default)]
+    pub host: HostOrder,
+    /// gpuosd has to know how pbs_server has the vnodes.
+    #[serde(default)]
+    pub look: bool,
+    /// Jobs that have to run again, and how often mom was told already.
+    #[serde(default)]
+    pub rerun: BTreeMap<JobId, u32>,
+    /// Jobs that have to end, likewise.
+    #[serde(default)]
+    pub end: BTreeMap<JobId, u32>,
+}
+
+/// What becomes of a host as a whole.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum HostOrder {
+    /// It stays as it is.
+    #[default]
+    Leave,
+    /// It is online, as far as gpuos took it offline.
+    Online,
+    /// It is offline, for this reason.
+    Offline(String),
+}

@@ -1,0 +1,416 @@
+//! PBS as the workload manager of a mom's host. Nothing is asked of pbs_server, of which root on this host is no manager: what there is
+//! is what the hook in this host's mom tells, and what is to be done waits here until it comes again.
+
+use core::net::SocketAddr;
+use core::time::Duration;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use gpuos_core::health::ExtraPart;
+use gpuos_core::job::JobId;
+use gpuos_core::peers::ManagerAnswer;
+use gpuos_core::step::StepId;
+use gpuos_core::wire::{HostOrder, MomJob, MomOrders, MomReport, MomVnodes};
+use gpuos_model::gpu_index::GresGpu;
+use gpuos_model::gpuset::GpuSet;
+use gpuos_workload::action::{Action, Outcome};
+use gpuos_workload::job::{Allocation, Job, JobState};
+use gpuos_workload::node::NodeRecord;
+use gpuos_workload::numbering::GpuNumbering;
+use gpuos_workload::{Addresses, Holder, Silent, Told, Topology, WorkloadManager};
+
+use super::FOLDER;
+
+/// What mom told is gone by for so long: its hook comes every 5 s.
+const SILENT: Duration = Duration::from_secs(60);
+/// How long it is waited for pbs_server to show what was changed: the hook has to come twice.
+const SHOWS: Duration = Duration::from_secs(13);
+/// With a vnode offline, pbs_server is looked at so often.
+const LOOK: Duration = Duration::from_secs(15);
+/// How long the answer to a hook waits for what follows from what it tells.
+const SETTLE: Duration = Duration::from_millis(400);
+
+/// A host of PBS.
+pub struct Mom {
+    node: String,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    /// When mom told all its jobs last.
+    heard: Option<Instant>,
+    /// UUIDs of the GPUs, in the order of their vnodes.
+    gpus: Vec<String>,
+    jobs: BTreeMap<JobId, MomJob>,
+    /// The vnodes as pbs_server had them, and when.
+    vnodes: Option<(MomVnodes, Instant)>,
+    /// The state of the GPUs as it has to be; `None`: nobody has said yet.
+    wanted: Option<ExtraPart>,
+    /// The same of the whole host.
+    drain: Option<Option<String>>,
+    /// Jobs that have to run again or to end, and how often mom was told.
+    rerun: BTreeMap<JobId, u32>,
+    end: BTreeMap<JobId, u32>,
+    /// Somebody waits for pbs_server to show something.
+    awaited: u32,
+}
+
+impl Mom {
+    /// The host, by the name of this node.
+    pub fn new(node: &str) -> Mom {
+        Mom {
+            node: node.into(),
+            state: Mutex::default(),
+            changed: Condvar::new(),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has something shown by pbs_server.
+    fn show(&self, what: &str, change: impl FnOnce(&mut State)) -> Outcome {
+        let mut state = self.lock();
+        change(&mut state);
+        state.awaited += 1;
+        let waits = |state: &mut State| !state.is_shown();
+        let waited = self.changed.wait_timeout_while(state, SHOWS, waits);
+        let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        state.awaited -= 1;
+        match state.is_shown() {
+            true => Outcome::Done(format!("pbs_server shows {what}")),
+            false => Outcome::NoAnswer(state.silence().unwrap_or_else(|| {
+                format!(
+                    "pbs_server does not show {what} yet: see the logs of pbs_mom and pbs_server"
+                )
+            })),
+        }
+    }
+
+    fn again(&self, job: &JobId) -> Outcome {
+        let mut state = self.lock();
+        if !state.jobs.contains_key(job) {
+            return Outcome::Nothing(format!("job {job} is not here any more"));
+        }
+        state.rerun.entry(job.clone()).or_default();
+        self.changed.notify_all();
+        Outcome::Done(format!("pbs_mom is told that job {job} has to run again"))
+    }
+
+    fn end(&self, job: &JobId) -> Outcome {
+        let mut state = self.lock();
+        if !state.jobs.contains_key(job) {
+            return Outcome::Nothing(format!("job {job} is not here any more"));
+        }
+        state.rerun.remove(job);
+        state.end.entry(job.clone()).or_default();
+        self.changed.notify_all();
+        Outcome::Done(format!("pbs_mom is told that job {job} has to end"))
+    }
+}
+
+impl State {
+    /// Why what is known cannot be gone by.
+    fn silence(&self) -> Option<String> {
+        let missing = "see that the hook of `gpuos pbs install` is in use and that pbs_mom runs";
+        match self.heard {
+            None => Some(format!(
+                "pbs_mom has told nothing yet since gpuosd started; {missing}"
+            )),
+            Some(at) if at.elapsed() > SILENT => Some(format!(
+                "pbs_mom told something last {} s ago; {missing}",
+                at.elapsed().as_secs()
+            )),
+            Some(_) => None,
+        }
+    }
+
+    /// All GPUs that have a vnode.
+    fn all(&self) -> impl Iterator<Item = GresGpu> + use<> {
+        (0..self.gpus.len()).filter_map(GresGpu::new)
+    }
+
+    fn seen(&self) -> Option<&MomVnodes> {
+        self.vnodes.as_ref().map(|(vnodes, _)| vnodes)
+    }
+
+    /// Whether pbs_server has the vnodes as they have to be.
+    fn is_shown(&self) -> bool {
+        let Some(seen) = self.seen() else {
+            return false;
+        };
+        let whole = match &self.drain {
+            None => true,
+            Some(Some(_)) => seen.whole,
+            Some(None) => seen.drained.is_none(),
+        };
+        let gpus = self.wanted.as_ref().is_none_or(|wanted| {
+            self.all().all(|gpu| match wanted.out.contains(&gpu) {
+                true => seen.offline.contains(&gpu),
+                false => !seen.own.contains(&gpu),
+            })
+        });
+        whole && gpus
+    }
+
+    fn looks(&self) -> bool {
+        let Some((seen, at)) = &self.vnodes else {
+            return true;
+        };
+        let out = !seen.own.is_empty() || seen.drained.is_some();
+        let wanted = self
+            .wanted
+            .as_ref()
+            .is_some_and(|part| !part.out.is_empty());
+        !self.is_shown() || (out || wanted) && at.elapsed() > LOOK
+    }
+
+    fn orders(&self) -> MomOrders {
+        MomOrders {
+            out: self.wanted.as_ref().map(|part| part.out.clone()),
+            host: match &self.drain {
+                None => HostOrder::Leave,
+                Some(None) => HostOrder::Online,
+                Some(Some(reason)) => HostOrder::Offline(reason.clone()),
+            },
+            look: self.looks(),
+            rerun: self.rerun.clone(),
+            end: self.end.clone(),
+        }
+    }
+
+    /// What is published of the GPUs by the state of their vnodes. What PBS has no place for counts as published.
+    fn published(&self, seen: &MomVnodes) -> ExtraPart {
+        let mut part = self.wanted.clone().unwrap_or_default();
+        let wanted = std::mem::take(&mut part.out);
+        let out = |gpu: &GresGpu| match wanted.contains(gpu) {
+            true => seen.offline.contains(gpu),
+            false => seen.own.contains(gpu),
+        };
+        part.out = self.all().filter(out).collect();
+        part
+    }
+
+    fn take(&mut self, report: &MomReport) -> bool {
+        let before = std::mem::take(&mut self.jobs);
+        if !report.all {
+            self.jobs.clone_from(&before);
+        }
+        for job in &report.jobs {
+            self.jobs.insert(job.job.clone(), job.clone());
+        }
+        // A job that runs again is another one for what was to be done with it.
+        let now = &self.jobs;
+        let same = |job: &JobId| {
+            let run = |jobs: &BTreeMap<JobId, MomJob>| jobs.get(job).map(|held| held.run);
+            run(now).is_some() && run(now) == run(&before)
+        };
+        self.rerun.retain(|job, _| same(job));
+        self.end.retain(|job, _| same(job));
+        if let Some(vnodes) = &report.vnodes {
+            self.vnodes = Some((vnodes.clone(), Instant::now()));
+        }
+        if !report.all {
+            return false;
+        }
+        let renumbered = self.heard.is_none() || self.gpus != report.gpus;
+        self.gpus.clone_from(&report.gpus);
+        self.heard = Some(Instant::now());
+        renumbered
+    }
+
+    fn job(&self, node: &str, held: &MomJob) -> Job {
+        let gpus = held.gpus.iter().map(|gpu| gpu.index());
+        Job {
+            id: held.job.clone(),
+            user: held.user.clone(),
+            uid: held.uid,
+            state: JobState::Running,
+            state_word: "R".into(),
+            nodes: vec![node.into()],
+            script_on: node.into(),
+            // pbs_server alone knows; the hook asks it before.
+            may_requeue: true,
+            allocations: vec![Allocation {
+                nodes: vec![node.into()],
+                gpus: gpus.fold(GpuSet::EMPTY, GpuSet::with),
+                ..Allocation::default()
+            }],
+            ..Job::default()
+        }
+    }
+}
+
+impl WorkloadManager for Mom {
+    fn act(&self, action: &Action) -> Outcome {
+        match action {
+            Action::Publish(part) => {
+                let what = "which vnodes of GPUs are offline";
+                self.show(what, |state| state.wanted = Some(part.clone()))
+            }
+            Action::Drain { reason } => {
+                self.show("that all vnodes of this host are offline", |state| {
+                    state.drain = Some(Some(reason.clone()));
+                })
+            }
+            Action::Undrain { .. } => self.show("that the host is online again", |state| {
+                state.drain = Some(None);
+            }),
+            Action::Requeue { job } => self.again(job),
+            Action::Release { job, .. } | Action::LetGo { job } => {
+                match self.lock().jobs.contains_key(job) {
+                    true => Outcome::NotYet(format!("job {job} is still here")),
+                    false => Outcome::Nothing(format!("PBS starts job {job} by itself")),
+                }
+            }
+            Action::Kill { job, .. } => self.end(job),
+            Action::Hold { job, .. } => Outcome::Refused(format!(
+                "job {job} cannot be held: root on this host is no manager of pbs_server"
+            )),
+        }
+    }
+
+    fn node(&self) -> Result<NodeRecord, Outcome> {
+        let state = self.lock();
+        if let Some(why) = state.silence() {
+            return Err(Outcome::NoAnswer(why));
+        }
+        let Some(seen) = state.seen() else {
+            let why = "pbs_mom has not told yet how pbs_server has the vnodes of this host";
+            return Err(Outcome::NoAnswer(why.into()));
+        };
+        let reason = state.drain.clone().flatten();
+        Ok(NodeRecord {
+            name: self.node.clone(),
+            drain: seen.drained.clone().map(|told| reason.unwrap_or(told)),
+            gpus: vec![(String::new(), state.gpus.len())],
+            published: state.published(seen),
+            ..NodeRecord::default()
+        })
+    }
+
+    fn jobs(&self) -> Result<Vec<Job>, Outcome> {
+        let state = self.lock();
+        match state.silence() {
+            Some(why) => Err(Outcome::NoAnswer(why)),
+            None => Ok(state
+                .jobs
+                .values()
+                .map(|held| state.job(&self.node, held))
+                .collect()),
+        }
+    }
+
+    fn job(&self, job: &JobId) -> Result<Option<Job>, Outcome> {
+        let state = self.lock();
+        match (state.jobs.get(job), state.silence()) {
+            (Some(held), _) => Ok(Some(state.job(&self.node, held))),
+            (None, Some(why)) => Err(Outcome::NoAnswer(why)),
+            (None, None) => Ok(None),
+        }
+    }
+
+    fn holders(&self, _job: &JobId) -> Result<Vec<Holder>, Outcome> {
+        Ok(Vec::new())
+    }
+
+    fn step_nodes(&self, _step: &StepId) -> Result<Option<Vec<String>>, Outcome> {
+        Ok(None)
+    }
+
+    fn own_user(&self) -> Option<u32> {
+        None
+    }
+
+    fn config_folder(&self) -> Option<PathBuf> {
+        self.local_folder()
+    }
+
+    fn local_folder(&self) -> Option<PathBuf> {
+        Some(Path::new(FOLDER).to_path_buf())
+    }
+
+    fn numbering(&self) -> Result<GpuNumbering, String> {
+        let state = self.lock();
+        match state.heard {
+            // A guess would take a healthy GPU out of service where another has its number.
+            None => Err(state.silence().unwrap_or_default()),
+            Some(_) => Ok(GpuNumbering::of_uuids(&state.gpus)),
+        }
+    }
+
+    fn addresses(&self) -> Result<Arc<dyn Addresses>, String> {
+        Ok(Arc::new(Names))
+    }
+
+    fn topology(&self, nodes: &[String]) -> Result<Topology, String> {
+        Ok(Topology {
+            nodes: nodes.to_vec(),
+            ..Topology::default()
+        })
+    }
+
+    fn ask_daemon(&self, _address: SocketAddr, _limit: Duration) -> ManagerAnswer {
+        ManagerAnswer::Gone
+    }
+
+    fn set_down(&self, silent: &Silent) -> Outcome {
+        Outcome::Refused(format!("{} is pbs_server's to find silent", silent.node))
+    }
+
+    fn is_set_down(&self) -> Result<bool, Outcome> {
+        Ok(false)
+    }
+
+    fn resume(&self) -> Outcome {
+        Outcome::Nothing("gpuos sets no host of PBS down".into())
+    }
+
+    fn daemon(&self) -> &'static str {
+        "pbs_mom"
+    }
+
+    fn told(&self, report: &MomReport) -> Option<Told> {
+        let mut state = self.lock();
+        let awaited = state.awaited > 0 && report.vnodes.is_some();
+        let renumbered = state.take(report);
+        self.changed.notify_all();
+        if awaited && state.is_shown() {
+            // Jobs are requeued once a GPU is known to be out, and this hook does not come again for some seconds.
+            let waits = |state: &mut State| state.rerun.is_empty() && state.end.is_empty();
+            let waited = self.changed.wait_timeout_while(state, SETTLE, waits);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        let orders = state.orders();
+        if report.asked {
+            // The last answer to this event: what it says is done.
+            let state = &mut *state;
+            for told in state.rerun.values_mut().chain(state.end.values_mut()) {
+                *told = told.saturating_add(1);
+            }
+        }
+        Some(Told { orders, renumbered })
+    }
+}
+
+/// Hosts of PBS have one name.
+struct Names;
+
+impl Addresses for Names {
+    fn of(&self, node: &str) -> (String, u16) {
+        (node.into(), 0)
+    }
+
+    fn munge_socket(&self) -> Option<PathBuf> {
+        None
+    }
+}
+
+#[cfg(test)]
+#[path = "mom_tests.rs"]
+mod tests;

@@ -1,0 +1,209 @@
+use std::thread;
+
+use gpuos_core::wire::MomVnodes;
+
+use super::*;
+
+fn gpu(index: usize) -> GresGpu {
+    GresGpu::new(index).expect("a GPU")
+}
+
+fn gpus(indices: &[usize]) -> Vec<GresGpu> {
+    indices.iter().map(|index| gpu(*index)).collect()
+}
+
+fn id(name: &str) -> JobId {
+    name.parse().expect("an id")
+}
+
+fn job(name: &str, run: u64, indices: &[usize]) -> MomJob {
+    MomJob {
+        job: id(name),
+        user: "ann".into(),
+        uid: 1000,
+        gpus: gpus(indices),
+        run,
+    }
+}
+
+fn report(jobs: &[MomJob], vnodes: Option<MomVnodes>) -> MomReport {
+    MomReport {
+        gpus: vec!["GPU-a".into(), "GPU-b".into()],
+        jobs: jobs.to_vec(),
+        all: true,
+        asked: vnodes.is_some(),
+        vnodes,
+    }
+}
+
+fn offline(own: &[usize], others: &[usize]) -> MomVnodes {
+    MomVnodes {
+        offline: gpus(&[own, others].concat()),
+        own: gpus(own),
+        ..MomVnodes::default()
+    }
+}
+
+fn out(indices: &[usize]) -> ExtraPart {
+    ExtraPart {
+        out: gpus(indices),
+        ..ExtraPart::default()
+    }
+}
+
+fn told(mom: &Mom, report: &MomReport) -> MomOrders {
+    mom.told(report).expect("PBS").orders
+}
+
+/// A host that has told its jobs and how its vnodes are.
+fn host(jobs: &[MomJob], vnodes: MomVnodes) -> Mom {
+    let mom = Mom::new("n1");
+    assert!(told(&mom, &report(jobs, None)).look);
+    assert!(!told(&mom, &report(jobs, Some(vnodes))).look);
+    mom
+}
+
+#[test]
+fn before_mom_has_told_there_is_no_answer_and_no_order() {
+    let mom = Mom::new("n1");
+    assert!(matches!(mom.jobs(), Err(Outcome::NoAnswer(_))));
+    assert!(matches!(mom.node(), Err(Outcome::NoAnswer(_))));
+    assert!(mom.numbering().is_err());
+    // A launch is not all that there is.
+    let launch = MomReport {
+        jobs: vec![job("1.head", 1, &[0])],
+        ..MomReport::default()
+    };
+    let orders = told(&mom, &launch);
+    assert_eq!((orders.out, orders.host), (None, HostOrder::Leave));
+    assert!(matches!(mom.jobs(), Err(Outcome::NoAnswer(_))));
+    assert!(mom.job(&id("1.head")).is_ok_and(|job| job.is_some()));
+    let first = mom.told(&report(&[], None)).expect("PBS");
+    assert!(first.renumbered && first.orders.look);
+    assert!(mom.jobs().is_ok_and(|jobs| jobs.is_empty()));
+    assert!(matches!(mom.node(), Err(Outcome::NoAnswer(_))));
+    assert!(!mom.told(&report(&[], None)).expect("PBS").renumbered);
+}
+
+#[test]
+fn jobs_are_those_of_the_last_word_with_those_that_were_launched_since() {
+    let mom = host(&[job("1.head", 1, &[0])], MomVnodes::default());
+    told(
+        &mom,
+        &MomReport {
+            jobs: vec![job("2[3].head", 1, &[1])],
+            ..MomReport::default()
+        },
+    );
+    let jobs = mom.jobs().expect("told");
+    let gpus: Vec<_> = jobs
+        .iter()
+        .map(|job| (job.id.to_string(), job.gpus_on("n1")))
+        .collect();
+    let set = |index| GpuSet::EMPTY.with(index);
+    assert_eq!(
+        gpus,
+        [("1.head".into(), set(0)), ("2[3].head".into(), set(1))]
+    );
+    told(&mom, &report(&[], None));
+    assert!(mom.jobs().is_ok_and(|jobs| jobs.is_empty()));
+}
+
+#[test]
+fn a_gpu_is_out_once_pbs_server_shows_it_and_its_jobs_follow() {
+    let mom = Arc::new(host(&[job("1.head", 1, &[0])], MomVnodes::default()));
+    let other = Arc::clone(&mom);
+    let loops = thread::spawn(move || {
+        let shown = other.act(&Action::Publish(out(&[0])));
+        assert!(matches!(shown, Outcome::Done(_)), "{shown:?}");
+        other.act(&Action::Requeue { job: id("1.head") })
+    });
+    let jobs = [job("1.head", 1, &[0])];
+    while told(&mom, &report(&jobs, None)).out != Some(gpus(&[0])) {
+        thread::yield_now();
+    }
+    let orders = told(&mom, &report(&jobs, Some(MomVnodes::default())));
+    assert!(orders.look && orders.rerun.is_empty(), "{orders:?}");
+    // With the answer to the report that shows it, unless the thread gets no time for so long; then with one of the next.
+    let mut orders = told(&mom, &report(&jobs, Some(offline(&[0], &[]))));
+    while orders.rerun.is_empty() {
+        orders = told(&mom, &report(&jobs, Some(offline(&[0], &[]))));
+    }
+    assert!(matches!(loops.join(), Ok(Outcome::Done(_))));
+    assert_eq!(orders.rerun, BTreeMap::from([(id("1.head"), 0)]));
+    assert_eq!(mom.node().expect("shown").published, out(&[0]));
+    // The next event knows that mom was told, and another run of the job is another job.
+    let orders = told(&mom, &report(&jobs, Some(offline(&[0], &[]))));
+    assert_eq!(orders.rerun, BTreeMap::from([(id("1.head"), 1)]));
+    let orders = told(&mom, &report(&[job("1.head", 2, &[1])], None));
+    assert!(orders.rerun.is_empty(), "{orders:?}");
+}
+
+#[test]
+fn what_an_administrator_took_offline_is_out_where_it_has_to_be_and_else_none_of_gpuos() {
+    let mom = host(&[], offline(&[], &[0]));
+    assert_eq!(mom.node().expect("shown").published, out(&[]));
+    // It is offline already, so there is nothing to wait for.
+    let shown = mom.act(&Action::Publish(out(&[0])));
+    assert!(matches!(shown, Outcome::Done(_)), "{shown:?}");
+    assert_eq!(mom.node().expect("shown").published, out(&[0]));
+    let shown = mom.act(&Action::Publish(out(&[])));
+    assert!(matches!(shown, Outcome::Done(_)), "{shown:?}");
+}
+
+/// gpuosd was started anew: what pbs_server shows is what gpuos did before, and stays until the rules say otherwise.
+#[test]
+fn after_a_start_what_gpuos_took_offline_stays_so() {
+    let mom = host(&[], offline(&[1], &[]));
+    assert_eq!(mom.node().expect("shown").published, out(&[1]));
+    let orders = told(&mom, &report(&[], None));
+    assert_eq!((orders.out, orders.host), (None, HostOrder::Leave));
+}
+
+#[test]
+fn what_pbs_cannot_do_is_refused_and_what_is_gone_is_nothing_to_do() {
+    let mom = host(&[job("1.head", 1, &[0])], MomVnodes::default());
+    let (job, why) = (id("1.head"), String::new());
+    let hold = Action::Hold { job, why };
+    assert!(matches!(mom.act(&hold), Outcome::Refused(_)));
+    let requeue = Action::Requeue { job: id("2.head") };
+    assert!(matches!(mom.act(&requeue), Outcome::Nothing(_)));
+    let release = |name: &str| {
+        let (job, avoid_node) = (id(name), true);
+        mom.act(&Action::Release { job, avoid_node })
+    };
+    assert!(matches!(release("1.head"), Outcome::NotYet(_)));
+    assert!(matches!(release("2.head"), Outcome::Nothing(_)));
+    let (job, step) = (id("1.head"), None);
+    assert!(matches!(
+        mom.act(&Action::Kill { job, step }),
+        Outcome::Done(_)
+    ));
+    let orders = told(&mom, &report(&[self::job("1.head", 1, &[0])], None));
+    assert_eq!(orders.end.len(), 1);
+}
+
+#[test]
+fn a_host_is_drained_once_all_its_vnodes_are_offline() {
+    let mom = Arc::new(host(&[], MomVnodes::default()));
+    let other = Arc::clone(&mom);
+    let reason = "gpuos: fan".to_string();
+    let drain = Action::Drain {
+        reason: reason.clone(),
+    };
+    let loops = thread::spawn(move || other.act(&drain));
+    while told(&mom, &report(&[], None)).host != HostOrder::Offline(reason.clone()) {
+        thread::yield_now();
+    }
+    let all = MomVnodes {
+        offline: gpus(&[0, 1]),
+        drained: Some("gpuos: f".into()),
+        whole: true,
+        ..MomVnodes::default()
+    };
+    told(&mom, &report(&[], Some(all)));
+    assert!(matches!(loops.join(), Ok(Outcome::Done(_))));
+    let record = mom.node().expect("shown");
+    assert_eq!(record.drain, Some(reason));
+    assert_eq!(record.published, out(&[]));
+}

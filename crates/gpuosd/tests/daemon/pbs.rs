@@ -1,0 +1,293 @@
+//! gpuosd beside a pbs_mom: a thread of the test is mom with its hook, and pbs_server's memory of vnodes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use gpuos_core::job::JobId;
+use gpuos_core::wire::{
+    HostOrder, MomJob, MomOrders, MomReport, MomVnodes, Reply, Request, root_socket,
+};
+use gpuos_host::socket::Client;
+use gpuos_model::gpu_index::GresGpu;
+
+use crate::site::{Daemon, LIMIT, Site};
+
+const PBS: [&str; 2] = ["--workload", "pbs"];
+
+/// What mom and pbs_server have.
+#[derive(Clone, Debug, Default)]
+struct World {
+    uuids: Vec<String>,
+    jobs: BTreeMap<JobId, MomJob>,
+    /// Vnodes of GPUs that are offline: by gpuos or by an administrator.
+    own: BTreeSet<GresGpu>,
+    others: BTreeSet<GresGpu>,
+    drained: Option<String>,
+    /// Jobs that were to run again, with the vnodes that were offline then.
+    again: Vec<(JobId, BTreeSet<GresGpu>)>,
+}
+
+impl World {
+    fn vnodes(&self) -> MomVnodes {
+        let all = self.own.union(&self.others).copied();
+        let offline: BTreeSet<GresGpu> = match self.drained {
+            Some(_) => (0..self.uuids.len()).filter_map(GresGpu::new).collect(),
+            None => all.collect(),
+        };
+        MomVnodes {
+            offline: offline.into_iter().collect(),
+            own: self.own.iter().copied().collect(),
+            drained: self.drained.clone(),
+            whole: self.drained.is_some(),
+        }
+    }
+
+    fn report(&self, asked: bool) -> Request {
+        let report = MomReport {
+            gpus: self.uuids.clone(),
+            jobs: self.jobs.values().cloned().collect(),
+            all: true,
+            asked,
+            vnodes: asked.then(|| self.vnodes()),
+        };
+        let report = Box::new(report);
+        Request::Mom { report }
+    }
+
+    fn obey(&mut self, orders: &MomOrders) {
+        if let Some(out) = &orders.out {
+            self.own = out
+                .iter()
+                .filter(|gpu| !self.others.contains(gpu))
+                .copied()
+                .collect();
+        }
+        match &orders.host {
+            HostOrder::Leave => {}
+            HostOrder::Online => self.drained = None,
+            HostOrder::Offline(reason) => self.drained = Some(reason.clone()),
+        }
+        for job in orders.rerun.keys() {
+            if self.jobs.remove(job).is_some() {
+                self.again.push((job.clone(), self.own.clone()));
+            }
+        }
+        for job in orders.end.keys() {
+            self.jobs.remove(job);
+        }
+    }
+}
+
+/// Mom's hook, which comes again and again; it ends when this is dropped.
+struct Mom {
+    world: Arc<Mutex<World>>,
+    ends: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Mom {
+    fn start(site: &Site, world: World) -> Mom {
+        let (world, ends) = (
+            Arc::new(Mutex::new(world)),
+            Arc::new(AtomicBool::new(false)),
+        );
+        let (own, stop) = (world.clone(), ends.clone());
+        let socket = site.path("run").join(gpuos_host::socket::NAME);
+        let run = move || {
+            while !stop.load(Ordering::Relaxed) {
+                // A gpuosd that is away, or being started.
+                if let Ok(mut client) = Client::connect(&socket, LIMIT) {
+                    event(&mut client, &own);
+                }
+                thread::sleep(Duration::from_millis(50));
+            }
+        };
+        Mom {
+            world,
+            ends,
+            thread: Some(thread::spawn(run)),
+        }
+    }
+
+    fn world(&self) -> World {
+        self.world.lock().unwrap().clone()
+    }
+
+    fn change(&self, change: impl FnOnce(&mut World)) {
+        change(&mut self.world.lock().unwrap());
+    }
+}
+
+impl Drop for Mom {
+    fn drop(&mut self) {
+        self.ends.store(true, Ordering::Relaxed);
+        let ended = self.thread.take().map(JoinHandle::join);
+        assert!(ended.is_none_or(|ended| ended.is_ok()), "mom has failed");
+    }
+}
+
+/// One event of the hook: gpuosd is told, and what it says is done, as the hook does it.
+fn event(client: &mut Client, world: &Mutex<World>) {
+    let mut ask = |asked: bool| {
+        let request = world.lock().unwrap().report(asked);
+        match client.ask(&request) {
+            Ok(Reply::Mom { orders }) => Some(*orders),
+            _ => None,
+        }
+    };
+    let Some(first) = ask(false) else { return };
+    if !first.look && first.rerun.is_empty() && first.end.is_empty() {
+        return;
+    }
+    if let Some(orders) = ask(true) {
+        world.lock().unwrap().obey(&orders);
+    }
+}
+
+fn gpu(index: usize) -> GresGpu {
+    GresGpu::new(index).unwrap()
+}
+
+fn set(indices: &[usize]) -> BTreeSet<GresGpu> {
+    indices.iter().map(|index| gpu(*index)).collect()
+}
+
+fn id(name: &str) -> JobId {
+    name.parse().unwrap()
+}
+
+fn job(name: &str, indices: &[usize]) -> (JobId, MomJob) {
+    let held = MomJob {
+        job: id(name),
+        user: "ann".into(),
+        uid: 1000,
+        gpus: set(indices).into_iter().collect(),
+        run: 1,
+    };
+    (id(name), held)
+}
+
+/// Eight GPUs of which the administrator has not said who they are.
+fn world(jobs: &[(JobId, MomJob)]) -> World {
+    World {
+        uuids: vec![String::new(); 8],
+        jobs: jobs.iter().cloned().collect(),
+        ..World::default()
+    }
+}
+
+/// Waits until gpuosd knows the jobs, so that a fault finds them.
+fn knows(site: &Site, daemon: &Daemon<'_>, count: usize) {
+    let all = || (daemon.status().jobs.len() == count).then_some(());
+    site.until("gpuosd knows the jobs", all);
+}
+
+#[test]
+fn a_fault_takes_one_vnode_offline_and_then_its_job_runs_again() {
+    let site = Site::new();
+    let daemon = site.start_with(&PBS);
+    let mom = Mom::start(&site, world(&[job("7.head", &[5]), job("8[2].head", &[4])]));
+    mom.change(|world| world.others.extend([gpu(1)]));
+    daemon.ready();
+    knows(&site, &daemon, 2);
+    site.fault(Some(5), "row-remap failure");
+    let again = || mom.world().again.pop();
+    let (job, offline) = site.until("the job runs again", again);
+    assert_eq!((job, offline), (id("7.head"), set(&[5])));
+    let now = mom.world();
+    assert!(now.jobs.contains_key(&id("8[2].head")));
+    assert_eq!((now.own, now.others), (set(&[5]), set(&[1])));
+
+    // Killed and started anew, it takes nothing back that it did, and goes on where it was.
+    daemon.kill();
+    let daemon = site.start_with(&PBS);
+    daemon.ready();
+    knows(&site, &daemon, 1);
+    assert_eq!(mom.world().own, set(&[5]));
+    site.repair(5);
+    daemon.admin(gpuos_core::health::Verb::Online, 5);
+    let back = || mom.world().own.is_empty().then_some(());
+    site.until("the vnode is online again", back);
+    assert_eq!(mom.world().others, set(&[1]));
+    let well = || daemon.status().daemon.troubles.is_empty().then_some(());
+    site.until("no trouble", well);
+}
+
+#[test]
+fn a_gpu_is_known_by_the_uuid_that_its_vnode_has() {
+    let site = Site::new();
+    let daemon = site.start_with(&PBS);
+    let mom = Mom::start(&site, world(&[]));
+    daemon.ready();
+    let mut uuids: Vec<String> = daemon
+        .status()
+        .gpus
+        .iter()
+        .map(|gpu| gpu.uuid.clone())
+        .collect();
+    uuids.reverse();
+    mom.change(|world| world.uuids.clone_from(&uuids));
+    let same = || {
+        let gpus = daemon.status().gpus;
+        let now: Vec<String> = gpus.iter().map(|gpu| gpu.uuid.clone()).collect();
+        (now == uuids).then_some(())
+    };
+    site.until("the numbers of the vnodes", same);
+    mom.change(|world| world.jobs.extend([job("7.head", &[2])]));
+    knows(&site, &daemon, 1);
+    site.fault(Some(5), "row-remap failure");
+    let out = || (mom.world().own == set(&[2])).then_some(());
+    site.until("the vnode of the GPU", out);
+}
+
+#[test]
+fn a_mom_that_says_nothing_is_a_trouble_and_users_cannot_speak_for_it() {
+    let site = Site::new();
+    let daemon = site.start_with(&PBS);
+    let trouble = || {
+        let troubles = daemon.status().daemon.troubles;
+        let told = troubles
+            .iter()
+            .any(|line| line.contains("pbs_mom has told nothing yet"));
+        told.then_some(())
+    };
+    site.until("the trouble", trouble);
+    let mom = Mom::start(&site, world(&[]));
+    daemon.ready();
+    let well = || daemon.status().daemon.troubles.is_empty().then_some(());
+    site.until("no trouble", well);
+    drop(mom);
+
+    // A gpuosd of Slurm hears no mom.
+    let site = Site::new();
+    let daemon = site.start();
+    daemon.ready();
+    let refused = daemon
+        .ask(&world(&[]).report(false))
+        .unwrap_err()
+        .to_string();
+    assert!(refused.contains("--workload pbs"), "{refused}");
+    let path = root_socket(&daemon.socket().to_string_lossy());
+    assert!(std::path::Path::new(&path).exists());
+}
+
+#[test]
+fn an_administrator_drains_and_what_he_drained_comes_back_by_his_word() {
+    let site = Site::new();
+    let daemon = site.start_with(&PBS);
+    let mom = Mom::start(&site, world(&[job("7.head", &[3])]));
+    daemon.ready();
+    knows(&site, &daemon, 1);
+    daemon.admin(gpuos_core::health::Verb::Drain, 3);
+    let out = || (mom.world().own == set(&[3])).then_some(());
+    site.until("the vnode is offline", out);
+    // Its job goes on.
+    assert!(mom.world().jobs.contains_key(&id("7.head")));
+    mom.change(|world| world.jobs.clear());
+    daemon.admin(gpuos_core::health::Verb::Online, 3);
+    let back = || mom.world().own.is_empty().then_some(());
+    site.until("the vnode is online", back);
+}

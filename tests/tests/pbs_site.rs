@@ -1,0 +1,307 @@
+//! What tests of a PBS with gpuos share: a site as `gpuos pbs install` makes it, a planner that comes and goes, and who had which vnode.
+
+use std::collections::{BTreeSet, HashMap};
+use std::fs;
+use std::io::Write as _;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use gpuos_lab::LabSpec;
+use gpuos_lab::pbs::{MOM, PbsLab};
+use gpuos_tests::plugins::{built, programs};
+use gpuos_tests::results;
+
+/// How long a change may take to be seen.
+pub const LIMIT: Duration = Duration::from_secs(180);
+
+/// Nodes of a lab, and GPUs of each.
+pub const NODES: usize = 4;
+pub const GPUS: usize = 8;
+
+/// The scheduler and the server, by their programs.
+pub const SCHED: &str = "pbs_sched";
+pub const SERVER: &str = "pbs_server";
+
+/// What planners say is in this file of the lab.
+const SAID: &str = "work/planner";
+
+pub fn ran<T>(result: Result<T, gpuos_lab::LabError>) -> T {
+    result.unwrap_or_else(|e| panic!("{e}"))
+}
+
+pub fn until(what: &str, there: impl Fn() -> bool) {
+    let deadline = Instant::now() + LIMIT;
+    while !there() {
+        assert!(Instant::now() < deadline, "not after {LIMIT:?}: {what}");
+        sleep(Duration::from_millis(200));
+    }
+}
+
+pub fn gpuos() -> String {
+    programs().join("gpuos").display().to_string()
+}
+
+/// A lab of four nodes, as yet without gpuos.
+pub fn bare(prefix: &Path, name: &str) -> PbsLab {
+    let spec = LabSpec {
+        nodes: NODES.into(),
+        node_type: "pairs-8".into(),
+        pbs: Some(prefix.to_path_buf()),
+        ..LabSpec::unique(name)
+    };
+    PbsLab::up(&spec, &mut |step| eprintln!("{step}")).unwrap_or_else(|e| panic!("{e}"))
+}
+
+/// A lab of four nodes under two leaf switches, two GPUs of each always linked, with the hook in it; its logs have parts of seconds.
+pub fn up(prefix: &Path, name: &str) -> PbsLab {
+    let lab = bare(prefix, name);
+    for host in lab.host_names() {
+        let path = lab.dir().join(format!("hosts/{host}/pbs.conf"));
+        // Another file in its place would not be the one that the host has.
+        let file = fs::OpenOptions::new().append(true).open(path);
+        let line = b"PBS_LOG_HIGHRES_TIMESTAMP=1\n";
+        file.unwrap().write_all(line).unwrap();
+    }
+    ran(lab.run("qmgr", &["-c", "set server log_events = 4095"]));
+    ran(lab.kill("head", SERVER, 15));
+    ran(lab.start("head", SERVER));
+    for node in lab.record().spec.node_names() {
+        ran(lab.kill(&node, MOM, 15));
+        ran(lab.start(&node, MOM));
+    }
+    ran(lab.wait_ready(LIMIT));
+    let hosts = lab.dir().join("work/gpus.json");
+    fs::write(&hosts, described(&lab)).unwrap();
+    let library = built().join("libgpuos_pbs_hook.so").display().to_string();
+    let hosts = hosts.display().to_string();
+    let words = ["pbs", "install", "--planner", "--hosts", &hosts];
+    let library = ["--library", &library];
+    ran(lab.run(&gpuos(), &[&words[..], &library].concat()));
+    let config = lab.home("head").join("sched_priv/sched_config");
+    let text = fs::read_to_string(&config).unwrap();
+    let text = text.replace(
+        "resources: \"ngpus,",
+        "resources: \"ngpus, gpuos_nvlink, gpuos_leaf,",
+    );
+    fs::write(&config, text).unwrap();
+    signal(&lab, "-HUP");
+    for node in lab.record().spec.node_names() {
+        until("a mom has the hook", || has_hook(&lab, &node));
+        hang_up(&lab, &node);
+    }
+    all_free(&lab);
+    lab
+}
+
+/// What `gpuos pbs install --hosts` is told.
+fn described(lab: &PbsLab) -> String {
+    let nodes = lab.record().spec.node_names();
+    let hosts = nodes.iter().enumerate().map(|(at, node)| {
+        let gpus: Vec<_> = (0..GPUS)
+            .map(|gpu| serde_json::json!({ "uuid": format!("GPU-{node}-{gpu}"), "nvlink": format!("{node}.{}", gpu / 2) }))
+            .collect();
+        let host = serde_json::json!({ "leaf": format!("l{}", at / 2), "gpus": gpus });
+        (node.clone(), host)
+    });
+    let hosts: serde_json::Map<_, _> = hosts.collect();
+    serde_json::Value::from(hosts).to_string()
+}
+
+/// Whether a mom has script and configuration of the hook.
+pub fn has_hook(lab: &PbsLab, node: &str) -> bool {
+    let folder = lab.home(node).join("mom_priv/hooks");
+    let parts = ["gpuos.HK", "gpuos.PY", "gpuos.CF"];
+    parts.iter().all(|part| folder.join(part).is_file())
+}
+
+/// Has a mom read its configuration again, and tell its vnodes.
+fn hang_up(lab: &PbsLab, node: &str) {
+    if let Some(pid) = lab.pid(node, MOM) {
+        send("-HUP", pid);
+    }
+}
+
+/// Waits until each GPU is a free vnode of one job.
+pub fn all_free(lab: &PbsLab) {
+    let all = NODES * GPUS;
+    until("all vnodes are free", || {
+        let text = lab.run("pbsnodes", &["-av"]).unwrap_or_default();
+        text.matches("sharing = force_excl").count() == all
+            && text.matches("state = free").count() == all + NODES
+    });
+}
+
+fn send(signal: &str, pid: u32) {
+    let status = Command::new("kill")
+        .args([signal, &pid.to_string()])
+        .status();
+    assert!(status.unwrap().success());
+}
+
+/// Stops or continues the scheduler, or has it read its configuration.
+pub fn signal(lab: &PbsLab, name: &str) {
+    if let Some(pid) = lab.pid("head", SCHED) {
+        send(name, pid);
+    }
+}
+
+/// A planner that runs without end, and says what it does in a file of the lab.
+pub struct Planner(Child);
+
+impl Planner {
+    pub fn start(lab: &PbsLab, interval: u32) -> Planner {
+        let path = lab.dir().join(SAID);
+        let said = fs::OpenOptions::new().create(true).append(true).open(path);
+        let said = said.unwrap();
+        let mut command = ran(lab.command(&gpuos()));
+        command
+            .args(["pbs-planner", &format!("--interval={interval}")])
+            .stdin(Stdio::null())
+            .stderr(said.try_clone().unwrap())
+            .stdout(said);
+        Planner(command.spawn().unwrap())
+    }
+}
+
+impl Drop for Planner {
+    /// By SIGKILL, wherever it is.
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Names of the vnodes of an exec_vnode.
+pub fn names(exec_vnode: &str) -> BTreeSet<String> {
+    let words = exec_vnode.split(['(', ')', '+']);
+    let names = words.filter(|word| !word.is_empty());
+    names
+        .map(|word| word.split(':').next().unwrap_or_default().to_owned())
+        .collect()
+}
+
+/// Lines of PBS's accounting: kind, job, and what is said of it.
+pub fn accounting(lab: &PbsLab) -> Vec<(String, String, String)> {
+    let mut files: Vec<_> = fs::read_dir(lab.home("head").join("server_priv/accounting"))
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .collect();
+    files.sort();
+    let texts = files.iter().map(|file| fs::read_to_string(file).unwrap());
+    let text: String = texts.collect();
+    let lines = text.lines().filter_map(|line| {
+        let mut parts = line.splitn(4, ';').skip(1).map(str::to_owned);
+        Some((parts.next()?, parts.next()?, parts.next()?))
+    });
+    lines.collect()
+}
+
+/// The vnodes of a line that says that a job starts.
+pub fn given(rest: &str) -> BTreeSet<String> {
+    let mut words = rest.split(' ');
+    let given = words.find_map(|word| word.strip_prefix("exec_vnode="));
+    names(given.unwrap_or_else(|| panic!("{rest}")))
+}
+
+/// Where jobs were started, each as often as it was, by PBS's accounting; panics where a vnode was given to two at a time.
+pub fn ledger(lab: &PbsLab) -> HashMap<String, Vec<BTreeSet<String>>> {
+    let mut owner = HashMap::new();
+    let mut started: HashMap<String, Vec<BTreeSet<String>>> = HashMap::new();
+    for (kind, job, rest) in accounting(lab) {
+        match &kind[..] {
+            "S" => {
+                let given = given(&rest);
+                for vnode in &given {
+                    let before = owner.insert(vnode.clone(), job.clone());
+                    assert!(before.is_none(), "{vnode} of {before:?} was given to {job}");
+                }
+                started.entry(job).or_default().push(given);
+            }
+            "E" | "R" => owner.retain(|_, of| *of != job),
+            _ => {}
+        }
+    }
+    started
+}
+
+/// What the planner said that it started, and where.
+pub fn planned(lab: &PbsLab) -> Vec<(String, BTreeSet<String>)> {
+    let text = fs::read_to_string(lab.dir().join(SAID)).unwrap_or_default();
+    let starts = text.lines().filter_map(|line| {
+        let (job, rest) = line.split_once(" starts: ")?;
+        let (_, given) = rest.rsplit_once("; ")?;
+        Some((job.to_owned(), names(given)))
+    });
+    starts.collect()
+}
+
+/// Vnodes that are not free, or have jobs.
+pub fn left(lab: &PbsLab) -> BTreeSet<String> {
+    let text = ran(lab.run("pbsnodes", &["-av"]));
+    let vnodes = text.split("\n\n").filter(|vnode| {
+        let free = vnode.contains("state = free") && !vnode.contains("jobs = ");
+        !free && !vnode.trim().is_empty()
+    });
+    let name = |vnode: &str| vnode.trim().lines().next().unwrap_or_default().to_owned();
+    vnodes.map(name).collect()
+}
+
+/// Whether a plan's notes name each vnode that is not free as left by a start that pbs_server refused half way.
+pub fn only_left_by_refused_starts(lab: &PbsLab) -> bool {
+    let mut command = ran(lab.command(&gpuos()));
+    let out = command.args(["pbs-planner", "--dry-run"]).output().unwrap();
+    let text = String::from_utf8_lossy(&out.stdout);
+    let notes = text.lines().filter(|line| line.starts_with("note: "));
+    let told = notes.collect::<Vec<_>>().join("\n");
+    let left = left(lab);
+    eprintln!("{} vnodes are left by refused starts", left.len());
+    left.iter()
+        .all(|vnode| told.contains(&format!(" {vnode} ")))
+}
+
+pub fn submit(lab: &PbsLab, options: &[&str], script: &str) -> String {
+    ran(lab.qsub(Some("user1"), options, script))
+}
+
+/// Load of the last minute.
+pub fn load() -> String {
+    let text = fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    text.split(' ').next().unwrap_or_default().to_owned()
+}
+
+/// What this machine is, in words.
+pub fn machine() -> String {
+    let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let value = |key: &str| {
+        let line = text.lines().find(|line| line.starts_with(key))?;
+        Some(line.split_once(':')?.1.trim().to_owned())
+    };
+    let cores = text
+        .lines()
+        .filter(|line| line.starts_with("processor"))
+        .count();
+    let model = value("model name").unwrap_or_else(|| "an unnamed processor".into());
+    let is_virtual = value("flags").is_some_and(|flags| flags.contains(" hypervisor"));
+    let kind = if is_virtual {
+        " in a virtual machine"
+    } else {
+        ""
+    };
+    format!("{cores} cores of {model}{kind}")
+}
+
+/// Writes a part of docs/results/pbs.md, where this run is to write it.
+pub fn write_part(name: &str, made: &str) {
+    if !results::wanted() {
+        return;
+    }
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/results/pbs.md");
+    let text = fs::read_to_string(&page).expect("the page is there");
+    let begin = format!("<!-- made: {name} -->\n");
+    let (head, rest) = text.split_once(&begin).expect("a place for the table");
+    let (_, tail) = rest.split_once("<!-- end -->").expect("its end");
+    let made = made.trim_end();
+    fs::write(page, format!("{head}{begin}\n{made}\n\n<!-- end -->{tail}")).expect("written");
+}
