@@ -42,7 +42,11 @@ fn a_job_that_came_before_slurmctld_knew_is_sent_away_again() {
             world.jobs = vec![job(9, &[0])];
             world.run(5);
             assert_eq!(world.requeued, [(9, false)], "{later}: {}", world.story());
-            assert!(world.story().contains("the workload manager did not know yet"));
+            assert!(
+                world
+                    .story()
+                    .contains("the workload manager did not know yet")
+            );
         }
     }
 }
