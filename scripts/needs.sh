@@ -82,7 +82,8 @@ for part in "$@"; do
         want mpicc.mpich mpich libmpich-dev
         ;;
     gridengine)
-        # Unpacked after the packages that are installed, below.
+        # Of Grid Engine itself: unpacked after the packages that are installed, below. Hosts of the lab have networks of their own.
+        want ip iproute2
         ;;
     torch)
         # 150 MB. Debian's goes with Debian's Python, which need not be the first in PATH.

@@ -12,11 +12,20 @@ use gpuos_workload::numbering::GpuNumbering;
 use crate::cli::WlmHostArgs;
 use crate::discover::read_hardware;
 
+/// How GPUs are numbered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Numbers {
+    /// By the minor numbers of their device files, which stay when another GPU fails.
+    Minor,
+    /// As NVIDIA's library has them, and as `CUDA_VISIBLE_DEVICES` has them of a workload manager that chooses GPUs itself.
+    Nvml,
+}
+
 /// Looks at them.
 ///
 /// # Errors
 /// The library cannot be opened, or shows no GPU that answers.
-pub fn host(machine: &dyn Machine, args: &WlmHostArgs) -> Result<Host> {
+pub fn host(machine: &dyn Machine, args: &WlmHostArgs, numbers: Numbers) -> Result<Host> {
     if let Some(kind) = &args.node_type {
         return Ok(Host::of_kind(Arc::clone(kind)));
     }
@@ -28,7 +37,10 @@ pub fn host(machine: &dyn Machine, args: &WlmHostArgs) -> Result<Host> {
     // Not its place among those that answer: the others would move up when one fails, and jobs' GPUs with them.
     let minor = |minor: Option<u32>| minor.and_then(|minor| u8::try_from(minor).ok());
     let gpus = found.gpus.iter().map(|gpu| Gpu {
-        number: minor(gpu.identity.minor).unwrap_or(gpu.index),
+        number: match numbers {
+            Numbers::Minor => minor(gpu.identity.minor).unwrap_or(gpu.index),
+            Numbers::Nvml => gpu.index,
+        },
         uuid: gpu.identity.uuid.clone(),
     });
     Ok(Host {

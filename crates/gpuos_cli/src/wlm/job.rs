@@ -17,7 +17,7 @@ use gpuos_wlm::host::Chosen;
 use gpuos_wlm::journal::{self, Entry};
 use gpuos_wlm::start::{Start, start};
 
-use super::hardware::host;
+use super::hardware::{Numbers, host};
 use super::held::{Held, started};
 use crate::cli::WlmJobArgs;
 
@@ -70,7 +70,7 @@ pub fn prolog(machine: &dyn Machine, args: &WlmJobArgs) -> Result<u8> {
         return Ok(0);
     }
     let (keeper, group) = (spool.keeper()?, spool.group()?);
-    let host = host(machine, &args.host)?;
+    let host = host(machine, &args.host, Numbers::Minor)?;
     let began = Instant::now();
     loop {
         let held = Held::lock(&args.host.state)?;

@@ -49,7 +49,7 @@ fn say(text: &str) -> bool {
 }
 
 fn sensed(machine: &dyn Machine, args: &WlmSenseArgs) -> Sensed {
-    let seen = hardware::host(machine, &args.host).and_then(|host| {
+    let seen = hardware::host(machine, &args.host, hardware::Numbers::Minor).and_then(|host| {
         let held = match args.manager {
             Manager::Gridengine => held::seen(&args.host.state)?,
             // LSF gives GPUs itself: what the host has at most is reported.

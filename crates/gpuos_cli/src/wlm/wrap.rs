@@ -10,7 +10,8 @@ use gpuos_host::{Machine, host_name};
 use gpuos_model::screen;
 use gpuos_wlm::{batch, journal};
 
-use super::{hardware, saves};
+use super::hardware::{Numbers, host};
+use super::saves;
 use crate::cli::{Manager, WlmWrapArgs};
 
 /// The job did not get what it requires, and goes back into the queue, where the workload manager is told so.
@@ -112,7 +113,7 @@ fn tell_gpus(
     if names.is_empty() {
         return Ok(None);
     }
-    let host = hardware::host(machine, &args.host)?;
+    let host = host(machine, &args.host, Numbers::Nvml)?;
     let Some(chosen) = host.given(&names) else {
         bail!(
             "the GPUs that the job was given, {}, are not all of this host",
