@@ -494,11 +494,11 @@ fn a_level_that_is_a_default_of_the_queue_is_kept_at_the_second_try() {
         place.as_deref() == Some("scatter:group=gpuos_leaf")
     });
     let comment = ran(lab.job(&gang, "comment")).unwrap_or_default();
-    assert!(
-        comment.contains("keeps its place in the queue"),
-        "{comment}"
-    );
-    assert_eq!(ran(lab.job(&gang, "job_state")).as_deref(), Some("Q"));
+    // Another cycle of pbs_sched may have started it by now.
+    let waits = comment.contains("keeps its place in the queue");
+    assert!(waits || comment.starts_with("Job run at"), "{comment}");
+    let state = ran(lab.job(&gang, "job_state"));
+    assert_ne!(state.as_deref(), Some("W"), "{comment}");
     // pbs_sched's next cycle may be minutes away.
     let _planner = Planner::start(&lab, 1);
     ran(lab.wait_job(&gang, &["F"], LIMIT));
