@@ -218,7 +218,6 @@ impl Measure {
         let _ = writeln!(table.clients, "| qstat -B | {arm} | {}", qstat.cells());
         let log = self.lab.daemon_log("head", SERVER);
         let parts = parts(log.get(before..).unwrap_or_default(), hook);
-        eprintln!("{arm}: {:?}", parts.keys());
         for ((event, part), times) in &parts {
             let what = match &part[..] {
                 "server_process_hooks" => "whole event",
@@ -275,7 +274,6 @@ impl Measure {
                 all.entry(key).or_default().0.extend(times.0);
             }
         }
-        eprintln!("{arm}: {:?}", all.keys());
         for ((event, part), times) in &all {
             let what = match &part[..] {
                 "mom_process_hooks" => "whole event",
