@@ -84,6 +84,8 @@ for part in "$@"; do
     gridengine)
         # Of Grid Engine itself: unpacked after the packages that are installed, below. Hosts of the lab have networks of their own.
         want ip iproute2
+        # A sge_execd that starts again looks with it whether its jobs still run.
+        want ps procps
         ;;
     torch)
         # 150 MB. Debian's goes with Debian's Python, which need not be the first in PATH.
