@@ -7,7 +7,7 @@ use anyhow::{Result, bail};
 use gpuos_host::slurm::NodeRecord;
 use gpuos_host::slurm::site::{Asker, JobRequest, Neighbours, Site, feature_match};
 use gpuos_host::{Machine, slurm};
-use gpuos_placement::cost::{Grant, Scoring};
+use gpuos_placement::cost::Scoring;
 use gpuos_placement::explain::sentence;
 use gpuos_placement::plan::{Choice, GpuShape, NodeState, Planner, Request};
 use serde_json::json;
@@ -64,9 +64,8 @@ pub fn run(machine: &dyn Machine, config: Option<&Path>, args: &PlanArgs) -> Res
         .or(policy.objectives_for(&partition, &args.qos));
     let wish = Scoring::of(objectives, args.profile, None, None);
     let reserve_mib = site.config.memory.reserve_mib;
-    let asked = args.gpu_mem.filter(|asked| asked.tiers.has_host());
-    let grant = asked.map_or_else(Grant::default, |asked| asked.grant(reserve_mib));
-    let weighed = Scoring::with_memory(wish, grant);
+    let grant = args.gpu_mem.map(|asked| asked.grant(reserve_mib));
+    let weighed = Scoring::with_memory(wish, grant.unwrap_or_default());
     let conditions = site.config.conditions(&site.cluster);
     planner.weigh(
         weighed.as_ref(),

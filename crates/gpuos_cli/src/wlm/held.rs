@@ -10,6 +10,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use gpuos_host::steps::job_processes::{Proc, Processes};
 use gpuos_wlm::journal::Entry;
 
 /// Whoever else may write.
@@ -202,11 +203,8 @@ fn is_kept(entry: &Entry) -> bool {
 
 /// When a process was started, in the kernel's ticks since the boot; `None`: there is none, or it is dead and not yet waited for.
 pub fn started(pid: u32) -> Option<u64> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name of the program may have anything in it, but nothing comes after its bracket that has one.
-    let fields: Vec<&str> = stat.rsplit_once(") ")?.1.split(' ').collect();
-    let dead = matches!(*fields.first()?, "Z" | "X");
-    fields.get(19)?.parse().ok().filter(|_| !dead)
+    let who = Proc::at("/proc").who(pid).ok()??;
+    (!who.ended).then_some(who.started)
 }
 
 /// Groups that processes have beside their own.

@@ -14,13 +14,17 @@ fn wlm(arguments: &[&str], stdin: &str, variables: &[(&str, &str)]) -> Output {
     for name in ["GPUOS_TOPOLOGY", "CUDA_VISIBLE_DEVICES", "PBS_GPUFILE"] {
         command.env_remove(name);
     }
+    fed(&mut command, stdin, variables)
+}
+
+fn fed(command: &mut Command, stdin: &str, variables: &[(&str, &str)]) -> Output {
     let mut child = command
         .envs(variables.iter().copied())
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
-        .expect("gpuos");
+        .expect("a program");
     let mut input = child.stdin.take().expect("its input");
     // One that does not read it is no fault.
     let _ = input.write_all(stdin.as_bytes());
@@ -72,17 +76,7 @@ fn run(adapter: &str, arguments: &[&str], stdin: &str, variables: &[(&str, &str)
     let mut command = Command::new("sh");
     command.arg(adapter).args(arguments);
     command.env_remove("GPUOS_TOPOLOGY");
-    let mut child = command
-        .envs(variables.iter().copied())
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("sh");
-    let mut input = child.stdin.take().expect("its input");
-    let _ = input.write_all(stdin.as_bytes());
-    drop(input);
-    child.wait_with_output().expect("its output")
+    fed(&mut command, stdin, variables)
 }
 
 #[test]

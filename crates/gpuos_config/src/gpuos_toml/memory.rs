@@ -1,5 +1,6 @@
 //! `[memory]`: whether jobs can have more memory than their GPUs and share GPUs in turns with their memory, and when a node is short of host memory.
 use gpuos_model::reading::{Check, ConfigError, Place};
+use gpuos_placement::cost::Grant;
 use toml::Spanned;
 
 use super::memory_share::{self, MemoryShare};
@@ -51,7 +52,8 @@ impl Default for MemoryConfig {
 impl MemoryConfig {
     /// MiB of host memory that a program needs for each GPU of `gpu_mib` MiB, where it may use `mib` of both together.
     pub fn host_share(&self, mib: u64, gpu_mib: u64) -> u64 {
-        mib.saturating_sub(gpu_mib.saturating_sub(self.reserve_mib.into()))
+        let reserve_mib = self.reserve_mib.into();
+        Grant { mib, reserve_mib }.outside_mib(gpu_mib)
     }
 
     /// The largest size in MiB that a job in turns can have, where a GPU has so many: contexts of programs stay on it while others have it.

@@ -84,11 +84,15 @@ impl MemoryOption {
         u64::from(self.mib) << 20
     }
 
-    /// What the planner is told of it.
+    /// What the planner is told of it: of memory that may lie in the host too. `reserve_mib` is
+    /// [`MemoryConfig`](crate::gpuos_toml::MemoryConfig)'s.
     pub fn grant(&self, reserve_mib: u32) -> Grant {
-        Grant {
-            mib: self.mib.into(),
-            reserve_mib: reserve_mib.into(),
+        match self.tiers.has_host() {
+            true => Grant {
+                mib: self.mib.into(),
+                reserve_mib: reserve_mib.into(),
+            },
+            false => Grant::default(),
         }
     }
 

@@ -555,11 +555,10 @@ impl JobOptions {
         tiers || self.share.is_some_and(parks)
     }
 
-    /// What the job was granted for each GPU in GPU memory and the host's together, where it may lie in both. `reserve_mib` is
-    /// [`MemoryConfig`](crate::gpuos_toml::MemoryConfig)'s.
+    /// [`MemoryOption::grant`], if the job has one.
     pub fn grant(&self, reserve_mib: u32) -> Grant {
-        let memory = self.memory.filter(|memory| memory.tiers.has_host());
-        memory.map_or_else(Grant::default, |memory| memory.grant(reserve_mib))
+        let grant = |memory: MemoryOption| memory.grant(reserve_mib);
+        self.memory.map(grant).unwrap_or_default()
     }
 
     /// Whether the job says nothing at all.

@@ -5,7 +5,7 @@ use gpuos_model::cluster::NodeType;
 use super::WHOLE;
 
 /// By how much memory of the host is slower for a GPU than its own, at least: where figures are missing. The least of the shipped node
-/// types is 27 (A100 beside PCIe 4.0), by `memory_gbps` and `pcie_gbps`.
+/// types is 29 (A40 beside PCIe 4.0), by `memory_gbps` and `pcie_gbps`.
 const LEAST_RATIO: u64 = 10;
 
 /// What a job was granted for each of its GPUs, in GPU memory and the host's together.
@@ -23,15 +23,19 @@ impl Grant {
         self.mib == 0
     }
 
+    /// MiB that a GPU of `gpu_mib` MiB has no room for.
+    pub fn outside_mib(&self, gpu_mib: u64) -> u64 {
+        self.mib
+            .saturating_sub(gpu_mib.saturating_sub(self.reserve_mib))
+    }
+
     /// The share that a GPU of this type has no room for, in thousandths rounded up; 0 where it is not known what the GPU has.
     pub fn outside(&self, node_type: &NodeType) -> u32 {
         let gpu = node_type.gpu_memory_mib;
         if self.is_none() || gpu == 0 {
             return 0;
         }
-        let outside = self
-            .mib
-            .saturating_sub(gpu.saturating_sub(self.reserve_mib));
+        let outside = self.outside_mib(gpu);
         let whole = u64::from(WHOLE);
         (outside * whole).div_ceil(self.mib).min(whole) as u32
     }
