@@ -58,6 +58,8 @@ pub struct Prop {
 impl Prop {
     /// `CU_MEM_ALLOCATION_TYPE_PINNED`.
     pub const PINNED: u32 = 1;
+    /// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`.
+    pub const DESCRIPTOR: u32 = 1;
 
     /// Memory at a place, for this process alone.
     pub const fn at(location: Location) -> Prop {

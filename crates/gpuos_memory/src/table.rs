@@ -22,7 +22,7 @@ use std::fmt;
 /// Size of a block in MiB: the granularity of virtual memory on NVIDIA's GPUs.
 pub const BLOCK_MIB: u64 = 2;
 /// Blocks of the largest extent: 64 MiB.
-const MOST_BLOCKS: u64 = 32;
+pub const MOST_BLOCKS: u64 = 32;
 /// A range has at least so many extents, if it has so many blocks, so that a part of it can stay.
 const EXTENTS_OF_RANGE: u64 = 16;
 
@@ -241,6 +241,26 @@ impl Table {
             self.place(blocks as u16, state)
         };
         let extents = (0..extents).map(place).collect();
+        Ok(Range { extents })
+    }
+
+    /// Allocates one extent of so many blocks, [`MOST_BLOCKS`] at most: in GPU memory if there is room.
+    ///
+    /// # Errors
+    /// Neither tier has room for it, or it is too large.
+    pub fn allocate_whole(&mut self, blocks: u64) -> Result<Range, Refused> {
+        let state = match [Tier::Hbm, Tier::Host].map(|tier| self.room(tier) >= blocks) {
+            _ if !(1..=MOST_BLOCKS).contains(&blocks) => None,
+            [true, _] => Some(State::Hbm),
+            [_, true] => Some(State::Host),
+            _ => None,
+        };
+        let free = self.room(Tier::Hbm) + self.room(Tier::Host);
+        let state = state.ok_or(Refused::Full {
+            wanted: blocks,
+            free,
+        })?;
+        let extents = vec![self.place(blocks as u16, state)];
         Ok(Range { extents })
     }
 

@@ -22,7 +22,7 @@ use gpuos_memory::table::Tier;
 use crate::lease::{self, Lease};
 use crate::mutant::{self, Mutant};
 use crate::stow::{self, Segment};
-use crate::{budget, figures, gate, mover, park, process, resize, short, vmm};
+use crate::{budget, figures, gate, mover, park, process, resize, short, spare, vmm};
 
 /// The variable with the path of gpuosd's socket.
 const SOCKET: &str = "GPUOS_MEM_SOCKET";
@@ -239,6 +239,9 @@ impl Broker {
                     wait: waits,
                 }) => {
                     self.in_turns |= refuge > 0;
+                    if refuge > 0 {
+                        spare::make_ahead();
+                    }
                     wait |= waits;
                     given.push((gpu, lease(hbm, host, refuge)));
                 }
@@ -463,8 +466,14 @@ impl Broker {
                 let own = self.gpus.iter().filter(|it| it.uuid == gpu);
                 own.for_each(|it| resize::resize(it.device, lease(hbm, host, refuge)));
             }
-            ToProgram::Pressure(what) => short::tell(what),
+            ToProgram::Pressure(what) => {
+                short::tell(what);
+                if short::is_short() {
+                    spare::drop_all();
+                }
+            }
             ToProgram::Trim { .. } => {
+                spare::drop_all();
                 let bytes = match self.parked {
                     None if !self.held => resize::trim(),
                     _ => 0,
@@ -497,6 +506,9 @@ impl Broker {
                     }
                 }
                 self.stowed = all;
+                if all {
+                    spare::drop_all();
+                }
             }
             let parked = park::leave();
             (moved, left) = (moved + parked.moved, parked.left);
@@ -539,6 +551,7 @@ impl Broker {
             (None, None) => 0,
             (None, Some(parked)) => {
                 let some = park::first_of(parked, bytes);
+                spare::drop_all();
                 if let Err(why) = self.put(mover, &some) {
                     process::say(format_args!("memory cannot be parked on NVMe: {why}"));
                 }

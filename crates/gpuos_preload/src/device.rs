@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use gpuos_driver::{Access, Location, attribute};
+use gpuos_driver::{Access, Location, Prop, attribute};
 use gpuos_memory::policy::Policy;
 use gpuos_memory::table::{ExtentId, State, Table, Tier};
 
@@ -10,6 +10,7 @@ use crate::driver::code;
 use crate::lease;
 use crate::process::{self, BLOCK};
 use crate::range::{Extent, Range};
+use crate::spare::Spare;
 use crate::vmm::{self, Answer, Place};
 
 /// Bytes that move at once, and room that is kept for it in host memory.
@@ -29,6 +30,8 @@ pub(crate) struct Device {
     /// Other devices that have access to its memory.
     pub(crate) peers: BTreeSet<i32>,
     pub(crate) policy: Option<Box<dyn Policy + Send>>,
+    /// Host memory that no extent is in.
+    pub(crate) spare: Spare,
 }
 
 impl Device {
@@ -79,6 +82,7 @@ impl Device {
             scratch: None,
             peers: BTreeSet::new(),
             policy: None,
+            spare: Spare::default(),
         })
     }
 
@@ -90,10 +94,35 @@ impl Device {
         }
     }
 
+    /// Physical memory of the GPU, as the program asked for it if it maps it itself.
+    pub(crate) fn hbm_memory(&self, device: i32, bytes: u64, prop: Option<&Prop>) -> Answer<u64> {
+        match prop {
+            Some(prop) => vmm::create_as(bytes, prop),
+            None => vmm::create(bytes, self.place(device, Tier::Hbm)),
+        }
+    }
+
+    /// Physical memory of a tier, whose place there is in the books.
+    pub(crate) fn memory(&mut self, device: i32, tier: Tier, bytes: u64) -> Answer<u64> {
+        match tier {
+            Tier::Hbm => self.hbm_memory(device, bytes, None),
+            Tier::Host => {
+                let mut piece = self.host_memory(device, bytes)?;
+                piece.unmap();
+                Ok(piece.handle)
+            }
+        }
+    }
+
     /// Blocks by which more of the GPU is used than is granted.
     pub(crate) fn over(&self) -> u64 {
         let granted = self.hbm.saturating_sub(self.small) / BLOCK;
         self.table.used(Tier::Hbm).saturating_sub(granted)
+    }
+
+    /// What the driver may still have of the GPU's memory for itself.
+    pub(crate) fn left_native(&self) -> u64 {
+        self.hbm.saturating_sub(self.small)
     }
 
     /// Small allocations take of the GPU's memory too.
@@ -118,7 +147,8 @@ impl Device {
         let mut at = start;
         for id in range.kept.extents.clone() {
             let bytes = self.table.blocks(id).map_or(0, |blocks| blocks * BLOCK);
-            let handle = self.create(range.device, id, bytes)?;
+            let prop = range.held.as_ref().map(|held| held.prop);
+            let handle = self.create(range.device, id, bytes, prop.as_ref())?;
             if range.held.is_none()
                 && let Err(error) = vmm::map(at, bytes, handle, 0)
             {
@@ -142,21 +172,28 @@ impl Device {
     }
 
     /// Physical memory for a new extent. The GPU may have less than was granted: then it is the host's.
-    fn create(&mut self, device: i32, id: ExtentId, bytes: u64) -> Answer<u64> {
+    fn create(
+        &mut self,
+        device: i32,
+        id: ExtentId,
+        bytes: u64,
+        prop: Option<&Prop>,
+    ) -> Answer<u64> {
         let tier = match self.table.state(id) {
             Ok(State::Host) => Tier::Host,
             _ => Tier::Hbm,
         };
-        match vmm::create(bytes, self.place(device, tier)) {
-            Err(code::OUT_OF_MEMORY) if tier == Tier::Hbm => {
-                let begun = self
-                    .table
-                    .begin(id, Tier::Host)
-                    .and_then(|_| self.table.end(id, true));
-                begun.map_err(|_| code::OUT_OF_MEMORY)?;
-                vmm::create(bytes, self.place(device, Tier::Host))
+        if tier == Tier::Hbm {
+            match self.hbm_memory(device, bytes, prop) {
+                Err(code::OUT_OF_MEMORY) => {}
+                created => return created,
             }
-            created => created,
+            let begun = self
+                .table
+                .begin(id, Tier::Host)
+                .and_then(|_| self.table.end(id, true));
+            begun.map_err(|_| code::OUT_OF_MEMORY)?;
         }
+        self.memory(device, Tier::Host, bytes)
     }
 }

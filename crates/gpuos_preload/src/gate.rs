@@ -171,6 +171,11 @@ pub(crate) fn is_off() -> bool {
     STATE.load(Ordering::Relaxed) == OFF
 }
 
+/// Whether calls wait for it to open.
+pub(crate) fn is_closed() -> bool {
+    matches!(STATE.load(Ordering::SeqCst), DRAINING | MOVING)
+}
+
 /// Whether it is on and somebody drains.
 fn is_draining() -> bool {
     STATE.load(Ordering::SeqCst) == DRAINING

@@ -11,7 +11,7 @@
 //!   `fork`, the end,
 //! - [`memory`]: all that the process has, of `range`s and `device`s; `maps`: what the program maps itself; `ordered`: what it frees in the order
 //!   of streams,
-//! - `heat`, `graphs`: what a program touches; `plan`: what is to move; `mover`: the thread that moves; `shift`: how it does,
+//! - `heat`, `graphs`: what a program touches; `plan`: what is to move; `mover`: the thread that moves; `shift`: how it does; `spare`: host memory for it,
 //! - [`broker`]: the thread that talks to gpuosd; [`park`]: giving the GPU to the next job, and having it again; `stow`: what goes to NVMe
 //!   meanwhile, by gpuos_mover; [`resize`]: having less of it; [`budget`]: what may move over the link,
 //! - [`short`]: memory that is short, for programs that want to know; [`figures`]: what is known of the process's memory, for gpuosd,
@@ -52,6 +52,7 @@ mod range;
 mod resize;
 mod shift;
 mod short;
+mod spare;
 mod stow;
 mod table;
 mod vmm;

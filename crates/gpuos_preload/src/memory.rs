@@ -168,6 +168,7 @@ impl Memory {
         let total = vmm::total(device).unwrap_or(u64::MAX);
         there.hbm = lease.hbm.min(total);
         let host = there.table.grant(Tier::Host, lease.host.div_ceil(BLOCK));
+        there.keep_within();
         there.count_small(0, 0);
         [there.over() > 0, host > 0]
     }
@@ -286,10 +287,12 @@ impl Memory {
         if !within && !mutant::is(Mutant::Grant) {
             return Err(code::OUT_OF_MEMORY);
         }
-        let kept = there
-            .table
-            .allocate(bytes / BLOCK)
-            .map_err(|_| code::OUT_OF_MEMORY)?;
+        let plain = |held: &Holding| held.prop == Prop::at(held.prop.location);
+        let kept = match held.as_ref().is_none_or(plain) {
+            true => there.table.allocate(bytes / BLOCK),
+            false => there.table.allocate_whole(bytes / BLOCK),
+        };
+        let kept = kept.map_err(|_| code::OUT_OF_MEMORY)?;
         let mut range = Range {
             device,
             context,

@@ -11,7 +11,7 @@ use crate::figures::{self, Why};
 use crate::memory;
 use crate::mutant::{self, Mutant};
 use crate::plan::Plan;
-use crate::{budget, gate, ordered, process, vmm};
+use crate::{budget, gate, ordered, process, resize, spare, vmm};
 
 /// How long the thread sleeps when there is nothing to do, and between looks at what was touched.
 const IDLE: Duration = Duration::from_millis(50);
@@ -159,6 +159,7 @@ fn run() {
 
 /// One look at what is to be done; answers how long to sleep.
 fn turn(shaken: &mut Option<u64>) -> Duration {
+    let rest = if spare::ahead() { LOOK } else { IDLE };
     let plan = match shaken {
         Some(seed) => {
             let mut random = || {
@@ -171,8 +172,14 @@ fn turn(shaken: &mut Option<u64>) -> Duration {
             };
             memory::lock().shake(&mut random)
         }
-        None if !memory::is_cold() => return IDLE,
-        None => memory::lock().plan(),
+        None => {
+            let relief = resize::relief(&memory::lock());
+            match relief.is_empty() {
+                true if !memory::is_cold() => return rest,
+                true => memory::lock().plan(),
+                false => relief,
+            }
+        }
     };
     if plan.is_empty() {
         return LOOK;
@@ -202,6 +209,7 @@ impl Drop for Opens {
 
 /// Moves what a plan has, if the work of all contexts ends in time. Answers the bytes.
 pub(crate) fn batch(plan: &Plan, why: Why) -> u64 {
+    spare::prepare(plan);
     let Some(_busy) = hold(Duration::MAX) else {
         return 0;
     };

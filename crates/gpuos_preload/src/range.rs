@@ -4,6 +4,10 @@ use gpuos_memory::stow::Digest;
 use gpuos_memory::table::{self, ExtentId};
 
 use crate::maps::Held;
+use crate::process::BLOCK;
+
+/// Bytes of the largest extent.
+pub(crate) const LARGEST: u64 = table::MOST_BLOCKS * BLOCK;
 
 /// Where an extent lies on NVMe.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -44,6 +48,14 @@ pub(crate) struct Range {
     pub(crate) held: Option<Held>,
     /// The pool that it was allocated from; 0: none.
     pub(crate) pool: u64,
+}
+
+impl Range {
+    /// Whether the program may hand it to other processes or adapters.
+    pub(crate) fn is_for_others(&self) -> bool {
+        let held = self.held.as_ref();
+        held.is_some_and(|held| held.prop.handle_types != 0 || held.prop.rdma != 0)
+    }
 }
 
 /// A context that work can be under way in.

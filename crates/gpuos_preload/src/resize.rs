@@ -77,7 +77,7 @@ fn upto(extents: impl Iterator<Item = (u32, u64)>, most: u64) -> BTreeSet<u32> {
 }
 
 /// Extents of a tier with their device and bytes, those first that were touched longest ago.
-fn of_tier(memory: &Memory, tier: Tier) -> Vec<(u32, i32, u64)> {
+pub(crate) fn of_tier(memory: &Memory, tier: Tier) -> Vec<(u32, i32, u64)> {
     let numbers = 0..memory.numbers.len() as u32;
     let mut found: Vec<(u32, i32, u64)> = numbers
         .filter_map(|number| {
@@ -106,6 +106,27 @@ fn surplus(memory: &Memory, device: i32) -> Plan {
         down: upto(needed, u64::MAX),
         ..Plan::default()
     }
+}
+
+/// What has to leave GPUs as the driver's own allocations have taken its place, as far as the host has room.
+pub(crate) fn relief(memory: &Memory) -> Plan {
+    for (device, there) in &memory.devices {
+        let Some(there) = there.as_ref().filter(|there| there.over() > 0) else {
+            continue;
+        };
+        let mut plan = surplus(memory, *device);
+        let mut room = there.table.room(Tier::Host) * BLOCK;
+        plan.down.retain(|number| {
+            let bytes = memory.movable(*number).map_or(0, |(.., bytes)| bytes);
+            let fits = bytes <= room;
+            room -= bytes * u64::from(fits);
+            fits
+        });
+        if !plan.is_empty() {
+            return plan;
+        }
+    }
+    Plan::default()
 }
 
 /// What lies in host memory and has room in its GPU, what was touched last first.

@@ -1,26 +1,40 @@
 //! Moving extents from one tier to the other: copy, then put the new memory in the place of the old. The gate is sealed meanwhile.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use gpuos_driver::{Access, Location};
 use gpuos_memory::table::{State, Tier};
 
 use crate::device::BATCH;
+use crate::driver::code;
 use crate::memory::Memory;
 use crate::mutant::{self, Mutant};
 use crate::range::Range;
+use crate::spare::Piece;
 use crate::vmm::{self, Answer};
 use crate::{mover, process};
+
+/// Bytes of which copies run beside the calls that end the ones before.
+const STRIDE: u64 = BATCH / 2;
+/// Bytes after which others have the lock.
+const AT_ONCE: u64 = 4 * BATCH;
 
 /// An extent on its way.
 struct Moving {
     start: u64,
     at: usize,
     context: u64,
-    /// Its new physical memory.
-    handle: u64,
-    /// Where that is mapped for the copy.
-    scratch: u64,
-    /// Where the old is, if that is for the copy alone.
-    source: Option<u64>,
+    /// Its new physical memory, and where that is mapped for the copy, if it has addresses of its own.
+    new: Piece,
+    /// Where the new and the old are mapped for the copy alone.
+    aside: Vec<u64>,
+}
+
+/// Extents whose copies run.
+struct Stride {
+    moving: Vec<Moving>,
+    /// Whether all copies of a context are done: its event, 0 where there is none.
+    events: BTreeMap<u64, u64>,
 }
 
 /// A part of an extent that somebody sees at an address.
@@ -77,9 +91,11 @@ impl Aside {
         Ok(aside)
     }
 
-    /// Has it stay mapped.
-    fn keep(self) {
+    /// Has it stay mapped: where.
+    fn keep(self) -> u64 {
+        let at = self.at;
         std::mem::forget(self);
+        at
     }
 }
 
@@ -127,24 +143,80 @@ fn back(views: &[View], old: u64) -> bool {
 }
 
 impl Memory {
-    /// Moves extents of a device to a tier; those that cannot be stay.
+    /// Moves extents of a device to a tier; those that cannot be stay. The memory of some is exchanged while others are copied.
     pub(crate) fn shift(&mut self, device: i32, numbers: impl Iterator<Item = u32>, tier: Tier) {
-        let mut moving = Vec::new();
-        let mut used = 0;
-        for number in numbers {
-            if let Some(one) = self.begin(device, number, tier, used) {
-                used += self.ranges[&one.start].extents[one.at].bytes;
+        let mut numbers = numbers.peekable();
+        let (mut under_way, mut half, mut done) = (None, 0, 0);
+        while done < AT_ONCE {
+            let (next, bytes) = self.stride(device, &mut numbers, tier, half);
+            if let Some(before) = under_way.take() {
+                self.finish(device, before);
+            }
+            if next.moving.is_empty() {
+                break;
+            }
+            under_way = Some(next);
+            half = STRIDE - half;
+            done += bytes;
+        }
+        if let Some(last) = under_way {
+            self.finish(device, last);
+        }
+    }
+
+    /// Begins to copy as many as fit in a stride, from the other half of the addresses for that on.
+    fn stride(
+        &mut self,
+        device: i32,
+        numbers: &mut std::iter::Peekable<impl Iterator<Item = u32>>,
+        tier: Tier,
+        half: u64,
+    ) -> (Stride, u64) {
+        let (mut moving, mut used) = (Vec::new(), 0);
+        while let Some(number) = numbers.peek().copied() {
+            let bytes = self.movable(number).map_or(0, |(.., bytes)| bytes);
+            if used + bytes > STRIDE {
+                break;
+            }
+            numbers.next();
+            if let Some(one) = self.begin(device, number, tier, half + used) {
+                used += one.new.bytes;
                 moving.push(one);
             }
         }
-        // Copies run beside each other, on one stream for each context.
-        let contexts: Vec<u64> = moving.iter().map(|one| one.context).collect();
-        let copied: Vec<bool> = contexts
-            .iter()
-            .map(|context| self.finish(*context))
+        let contexts: BTreeSet<u64> = moving.iter().map(|one| one.context).collect();
+        let mut mark = |context: u64| {
+            let stream = self.stream(context)?;
+            vmm::mark(context, stream).ok()
+        };
+        let events = contexts
+            .into_iter()
+            .map(|context| (context, mark(context).unwrap_or(0)))
             .collect();
-        for (one, copied) in moving.into_iter().zip(copied) {
-            self.end(device, &one, copied);
+        (Stride { moving, events }, used)
+    }
+
+    /// Waits for the copies of a stride, and puts the new memory in the place of the old.
+    fn finish(&mut self, device: i32, stride: Stride) {
+        let mut copied = BTreeSet::new();
+        for (context, event) in stride.events {
+            let stream = self.stream(context);
+            let done = vmm::within(context, || match (event, stream) {
+                (0, Some(stream)) => vmm::finish(stream),
+                (0, None) => Err(code::INVALID),
+                _ => {
+                    let done = vmm::wait_for(event);
+                    let _ = vmm::destroy_event(event);
+                    done
+                }
+            });
+            if done.is_ok() {
+                copied.insert(context);
+            }
+        }
+        for one in stride.moving {
+            let copied = copied.contains(&one.context);
+            self.end(device, one, copied);
         }
     }
 
@@ -157,13 +229,8 @@ impl Memory {
         known.stream
     }
 
-    fn finish(&mut self, context: u64) -> bool {
-        let stream = self.stream(context);
-        stream.is_some_and(|stream| vmm::within(context, || vmm::finish(stream)).is_ok())
-    }
-
     /// Begins to copy an extent.
-    fn begin(&mut self, device: i32, number: u32, tier: Tier, used: u64) -> Option<Moving> {
+    fn begin(&mut self, device: i32, number: u32, tier: Tier, offset: u64) -> Option<Moving> {
         let (start, at) = (*self.numbers.get(number as usize)?)?;
         let range = self
             .ranges
@@ -172,12 +239,10 @@ impl Memory {
         if range.pinned && !mutant::is(Mutant::Pinned) {
             return None;
         }
-        let held = range.held.is_some();
+        let prop = range.held.as_ref().map(|held| held.prop);
+        let held = prop.is_some();
         let extent = &range.extents[at];
         let (from, old, bytes, id) = (extent.at, extent.handle, extent.bytes, extent.id);
-        if used + bytes > BATCH {
-            return None;
-        }
         let context = match held {
             true => self.context_on(device)?,
             false => range.context,
@@ -187,7 +252,7 @@ impl Memory {
         if there.scratch.is_none() {
             there.scratch = vmm::reserve(2 * BATCH).ok();
         }
-        let scratch = there.scratch? + used;
+        let scratch = there.scratch? + offset;
         there.table.begin(id, tier).ok()?;
         let copied = if mutant::is(Mutant::NoCopy) {
             0
@@ -196,43 +261,48 @@ impl Memory {
         } else {
             bytes
         };
+        let new = match tier {
+            Tier::Host => there.host_memory(device, bytes),
+            Tier::Hbm => there
+                .hbm_memory(device, bytes, prop.as_ref())
+                .map(|handle| Piece::new(handle, bytes)),
+        };
+        let Ok(new) = new else {
+            let _ = there.table.end(id, false);
+            return None;
+        };
         // Memory that the program maps itself may be mapped nowhere, or without access.
         let source = held.then_some(scratch + BATCH);
-        let copy = |handle| {
-            let new = Aside::show(scratch, bytes, handle, device)?;
+        let copy = || {
+            let aside = match new.at {
+                0 => Some(Aside::show(scratch, bytes, new.handle, device)?),
+                _ => None,
+            };
             let old = match source {
                 Some(source) => Some(Aside::show(source, bytes, old, device)?),
                 None => None,
             };
             if copied > 0 {
+                let to = aside.as_ref().map_or(new.at, |aside| aside.at);
                 let from = source.unwrap_or(from);
-                vmm::within(context, || vmm::copy(scratch, from, copied, stream))?;
+                vmm::within(context, || vmm::copy(to, from, copied, stream))?;
             }
             // They are there until the copy is done.
-            new.keep();
-            if let Some(old) = old {
-                old.keep();
-            }
-            Ok(())
+            let kept = [aside, old].into_iter().flatten().map(Aside::keep);
+            Ok(kept.collect::<Vec<u64>>())
         };
-        let begun = vmm::create(bytes, there.place(device, tier)).and_then(|handle| {
-            let begun = copy(handle);
-            if begun.is_err() {
-                vmm::release(handle);
-            }
-            begun.map(|()| handle)
-        });
-        let Ok(handle) = begun else {
+        let copying: Answer<Vec<u64>> = copy();
+        let Ok(aside) = copying else {
             let _ = there.table.end(id, false);
+            new.give();
             return None;
         };
         Some(Moving {
             start,
             at,
             context,
-            handle,
-            scratch,
-            source,
+            new,
+            aside,
         })
     }
 
@@ -268,33 +338,40 @@ impl Memory {
     }
 
     /// Puts the new memory in the place of the old.
-    fn end(&mut self, device: i32, one: &Moving, copied: bool) {
+    fn end(&mut self, device: i32, one: Moving, copied: bool) {
         let Some(range) = self.ranges.get(&one.start) else {
             return;
         };
+        let mut new = one.new;
         let views = self.views(range, one.start, one.at);
         let extent = &range.extents[one.at];
         let (old, bytes, id) = (extent.handle, extent.bytes, extent.id);
-        for aside in std::iter::once(one.scratch).chain(one.source) {
+        for aside in one.aside {
             let _ = vmm::unmap(aside, bytes);
         }
-        let moved = copied && exchange(&views, old, one.handle);
+        new.unmap();
+        let moved = copied && exchange(&views, old, new.handle);
         let Some(there) = self.devices.get_mut(&device).and_then(Option::as_mut) else {
             return;
         };
         let _ = there.table.end(id, moved);
         if !moved {
-            vmm::release(one.handle);
+            new.give();
             return;
         }
         // Nobody can tell what a kernel writes: a copy of the bytes in host memory would be good for nothing.
         if there.table.state(id) == Ok(State::HbmWithShadow) {
             let _ = there.table.drop_shadow(id);
         }
-        vmm::release(old);
-        mover::count(there.table.state(id) == Ok(State::Host), bytes);
+        let to_host = there.table.state(id) == Ok(State::Host);
+        let left = Piece::new(old, bytes);
+        match to_host {
+            true => left.give(),
+            false => there.keep(left),
+        }
+        mover::count(to_host, bytes);
         if let Some(range) = self.ranges.get_mut(&one.start) {
-            range.extents[one.at].handle = one.handle;
+            range.extents[one.at].handle = new.handle;
         }
     }
 }

@@ -28,6 +28,11 @@ pub(crate) fn tell(what: Short) {
     }
 }
 
+/// Whether memory is short now.
+pub(crate) fn is_short() -> bool {
+    STATE.load(Ordering::Relaxed) != 0
+}
+
 fn ring() {
     let bell = BELL.load(Ordering::SeqCst);
     if bell >= 0 {

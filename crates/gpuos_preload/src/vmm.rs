@@ -74,6 +74,31 @@ pub(crate) fn create(bytes: u64, place: Place) -> Answer<u64> {
     get(index::cuMemCreate, &[bytes, &raw const prop as u64, 0])
 }
 
+/// Physical memory with properties of the program's own.
+pub(crate) fn create_as(bytes: u64, prop: &Prop) -> Answer<u64> {
+    get(
+        index::cuMemCreate,
+        &[bytes, std::ptr::from_ref(prop) as u64, 0],
+    )
+}
+
+/// Gives another process a handle, of the program's kind, to where the program wants it.
+pub(crate) fn export(to: u64, handle: u64, kind: u64, flags: u64) -> Answer<()> {
+    call(
+        index::cuMemExportToShareableHandle,
+        &[to, handle, kind, flags],
+    )
+}
+
+/// Binds memory to a multicast object: the arguments of `cuMulticastBindMem`, or those of its second form.
+pub(crate) fn bind(words: &[u64]) -> Answer<()> {
+    let index = match words.len() {
+        6 => index::cuMulticastBindMem,
+        _ => index::cuMulticastBindMem_v2,
+    };
+    call(index, words)
+}
+
 /// Lets go of it: it is free when it is mapped nowhere.
 pub(crate) fn release(handle: u64) {
     // A handle of ours is one of the driver's; after the driver has ended there is nothing left to free.
@@ -283,6 +308,11 @@ pub(crate) fn mark(context: u64, stream: u64) -> Answer<u64> {
 /// Whether a stream has come to an event: an error where it has not.
 pub(crate) fn is_done(event: u64) -> Answer<()> {
     call(index::cuEventQuery, &[event])
+}
+
+/// Waits for an event.
+pub(crate) fn wait_for(event: u64) -> Answer<()> {
+    call(index::cuEventSynchronize, &[event])
 }
 
 /// Ends an event.

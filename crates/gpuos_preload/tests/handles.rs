@@ -1,5 +1,9 @@
 //! Programs that manage virtual memory themselves: their handles are the library's, and what is behind them moves while they run.
 
+use std::io::Seek;
+use std::os::fd::FromRawFd;
+use std::os::unix::fs::FileExt;
+
 use crate::common::{Cuda, INVALID, OUT_OF_MEMORY};
 use crate::shim::{MIB, finds, moves, preloaded, prop};
 
@@ -205,23 +209,30 @@ fn physical_memory_belongs_to_no_context() {
     });
 }
 
-/// What others may reach is the driver's, counts, and stays where it is.
+/// What has a special use is the driver's, counts, stays where it is, and takes no more of the GPU than the process has.
 #[test]
-fn what_is_for_others_is_the_drivers_and_counts() {
-    let test = "what_is_for_others_is_the_drivers_and_counts";
+fn what_is_special_is_the_drivers_and_counts() {
+    let test = "what_is_special_is_the_drivers_and_counts";
     let said = preloaded(test, [64, 16], "devices=2,memory=32M", &[], |cuda| {
         cuda.context(0);
-        // For RDMA.
-        let rdma = cuda.create_code(8 * MIB, &prop(0, 0, 1)).expect("memory");
+        // Compressed.
+        let mut special = prop(0, 0, 0);
+        special[6] = 1;
+        let own = cuda.create_code(8 * MIB, &special).expect("memory");
         assert_eq!(cuda.info().0, 56 * MIB);
+        assert_eq!(
+            cuda.create_code(10 * MIB, &special),
+            Err(OUT_OF_MEMORY),
+            "of 16 MiB"
+        );
         let at = cuda.reserve(8 * MIB);
-        cuda.map(at, 8 * MIB, 0, rdma, 0);
-        cuda.ok("cuMemRelease", &[rdma]);
+        cuda.map(at, 8 * MIB, 0, own, 0);
+        cuda.ok("cuMemRelease", &[own]);
         assert_eq!(cuda.info().0, 56 * MIB, "it is mapped");
         cuda.ok("cuMemUnmap", &[at, 8 * MIB]);
         assert_eq!(cuda.info().0, 64 * MIB);
-        // The simulated driver shares nothing; what it says is said.
-        assert_eq!(cuda.create_code(BLOCK, &prop(1, 0, 0)), Err(801));
+        // Another type than descriptors the simulated driver does not have; what it says is said.
+        assert_eq!(cuda.create_code(BLOCK, &prop(8, 0, 0)), Err(801));
         let own = cuda.create(BLOCK, 0);
         let mut file = 0_u64;
         let words = [&raw mut file as u64, own, 1, 0];
@@ -240,6 +251,66 @@ fn what_is_for_others_is_the_drivers_and_counts() {
             assert!(said.contains(&line), "{said}");
         }
     }
+}
+
+/// What PyTorch's expandable segments consist of may be handed to others: it moves until it is, and is in the GPU's memory from then on.
+fn descriptors(cuda: &Cuda) {
+    cuda.context(0);
+    let fill = cuda.kernel("fill");
+    const SIZE: u64 = 10 * MIB;
+    let handles = [(); 5].map(|()| cuda.create_code(SIZE, &prop(1, 0, 1)).expect("memory"));
+    assert_eq!(cuda.info().0, 14 * MIB, "they count");
+    let at = cuda.reserve(5 * SIZE);
+    for (handle, start) in handles.iter().zip((at..).step_by(SIZE as usize)) {
+        cuda.map(start, SIZE, 0, *handle, 0);
+    }
+    let mut given: [Option<std::fs::File>; 5] = [const { None }; 5];
+    for round in 1..100_u64 {
+        for which in 0..5 {
+            let start = at + which * SIZE;
+            assert_eq!(
+                cuda.launch(fill, 0, &[start, round * 8 + which, SIZE / 4]),
+                0
+            );
+        }
+        cuda.ok("cuCtxSynchronize", &[]);
+        // The last ones lie in host memory at first. Two of them, with what they hold now, are given to others.
+        if matches!(round, 20 | 40) {
+            let which = 5 - round as usize / 20;
+            let mut file = -1_i32;
+            let words = [&raw mut file as u64, handles[which], 1, 0];
+            cuda.ok("cuMemExportToShareableHandle", &words);
+            // SAFETY: the descriptor is new.
+            given[which] = Some(unsafe { std::fs::File::from_raw_fd(file) });
+        }
+        for which in 0..5 {
+            let word = ((round * 8 + which) as u32).to_le_bytes();
+            let start = at + which * SIZE;
+            assert_eq!(cuda.download(start, 4), word, "round {round}");
+            assert_eq!(cuda.download(start + SIZE - 4, 4), word, "round {round}");
+            // Who has the descriptor sees what is written.
+            if let Some(file) = &given[which as usize] {
+                let place = (&*file).stream_position().unwrap();
+                let mut seen = [0; 4];
+                file.read_exact_at(&mut seen, place).unwrap();
+                assert_eq!(seen, word, "round {round}, by the descriptor");
+            }
+        }
+    }
+    cuda.ok("cuMemUnmap", &[at, 5 * SIZE]);
+    for handle in handles {
+        cuda.ok("cuMemRelease", &[handle]);
+    }
+    assert_eq!(cuda.info().0, 64 * MIB);
+}
+
+#[test]
+fn what_may_be_for_others_moves_until_it_is() {
+    let test = "what_may_be_for_others_moves_until_it_is";
+    let more = [("GPUOS_PRELOAD_SHAKE", "14")];
+    moves(20, || {
+        preloaded(test, [64, 32], "memory=64M", &more, descriptors)
+    });
 }
 
 /// A second device reads what the first writes, by a mapping that both have access to.

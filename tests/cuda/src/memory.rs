@@ -184,6 +184,20 @@ impl Physical {
     }
 }
 
+impl Physical {
+    /// A descriptor of its own of the memory's file, at the place of the first block.
+    pub(crate) fn descriptor(&self) -> Option<i32> {
+        let (file, at) = self.file(0);
+        let path = std::ffi::CString::new(format!("/proc/self/fd/{file}")).ok()?;
+        // SAFETY: a C string; the descriptor is new, and whoever gets it closes it.
+        unsafe {
+            let own = libc::open(path.as_ptr(), libc::O_RDWR | libc::O_CLOEXEC);
+            let placed = own >= 0 && libc::lseek(own, at as libc::off_t, libc::SEEK_SET) >= 0;
+            placed.then_some(own)
+        }
+    }
+}
+
 impl Drop for Physical {
     fn drop(&mut self) {
         let memory = &self.memory;

@@ -5,6 +5,7 @@ mod get;
 mod graphs;
 mod memory;
 mod pools;
+pub(crate) mod share;
 mod tell;
 mod virtual_memory;
 
@@ -30,6 +31,7 @@ pub(crate) use pools::{
     cuMemFreeAsync, cuMemFreeAsync_ptsz, cuMemPoolCreate, cuMemPoolDestroy, cuMemPoolGetAttribute,
     cuMemPoolSetAccess, cuMemPoolSetAttribute, cuMemPoolTrimTo,
 };
+pub(crate) use share::{cuMemExportToShareableHandle, cuMulticastBindMem, cuMulticastBindMem_v2};
 pub(crate) use tell::{
     cuDeviceTotalMem_v2, cuMemGetAddressRange_v2, cuMemGetInfo_v2, cuPointerGetAttribute,
     cuPointerGetAttributes,

@@ -10,13 +10,17 @@ use crate::memory::{self, Memory};
 use crate::mutant::{self, Mutant};
 use crate::ordered;
 use crate::process::BLOCK;
+use crate::range::LARGEST;
 use crate::vmm::{self, Answer};
 use crate::{gate, pointer};
 
-/// Whether memory with these properties may be in either tier.
+/// Whether memory with these properties may be in either tier. What may be handed to others can as long as nobody has (PyTorch's expandable
+/// segments ask for a descriptor and for RDMA), if it is one extent: then there is one handle of the driver's behind it.
 fn may_move(prop: &Prop, bytes: u64, flags: u64) -> bool {
-    let plain = Prop::at(prop.location);
-    *prop == plain && flags == 0 && bytes > 0 && bytes.is_multiple_of(BLOCK)
+    let mut plain = Prop::at(prop.location);
+    (plain.handle_types, plain.rdma) = (prop.handle_types & Prop::DESCRIPTOR, prop.rdma);
+    let whole = *prop == Prop::at(prop.location) || bytes <= LARGEST;
+    *prop == plain && whole && flags == 0 && bytes > 0 && bytes.is_multiple_of(BLOCK)
 }
 
 fn create(call: &Call<'_>, to: u64, bytes: u64, prop: u64, flags: u64) -> Answer<()> {
@@ -39,7 +43,10 @@ fn create(call: &Call<'_>, to: u64, bytes: u64, prop: u64, flags: u64) -> Answer
     // The driver says first what is wrong with the size.
     call.go()?;
     if let Some(handle) = pointer::take::<u64>(to) {
-        if bytes > free {
+        let more = memory
+            .device(prop.location.id)
+            .map_or(0, |there| there.left_native());
+        if bytes > free.min(more) {
             vmm::release(handle);
             return Err(code::OUT_OF_MEMORY);
         }

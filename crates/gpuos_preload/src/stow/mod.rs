@@ -443,7 +443,7 @@ fn create(there: &mut Device, device: i32, extent: &Extent, to: Option<Tier>) ->
     if tier == Tier::Hbm && own == Tier::Host && !begun {
         tier = Tier::Host;
     }
-    let made = vmm::create(bytes, there.place(device, tier));
+    let made = there.memory(device, tier, bytes);
     if begun {
         let _ = there.table.end(id, made.is_ok());
         if there.table.state(id) == Ok(State::HbmWithShadow) {
@@ -456,7 +456,7 @@ fn create(there: &mut Device, device: i32, extent: &Extent, to: Option<Tier>) ->
             if own == Tier::Hbm && there.table.begin(id, Tier::Host).is_ok() {
                 let _ = there.table.end(id, true);
             }
-            vmm::create(bytes, there.place(device, Tier::Host))
+            there.memory(device, Tier::Host, bytes)
         }
         made => made,
     }

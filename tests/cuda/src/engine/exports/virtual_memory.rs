@@ -69,16 +69,16 @@ impl Handles {
 
 /// `CU_MEM_ALLOCATION_TYPE_PINNED`.
 const PINNED: u32 = 1;
+/// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`.
+const DESCRIPTOR: u32 = 1;
 
 /// The memory that allocations with these properties come from.
 fn memory<'a>(driver: &'a Driver, prop: &AllocationProp) -> Answer<&'a Arc<Memory>> {
     if prop.kind != PINNED {
         return Err(code::INVALID);
     }
-    if prop.handle_types != 0 {
-        eprintln!(
-            "simulated libcuda: memory is not shared between processes: no handle type is given out"
-        );
+    if !matches!(prop.handle_types, 0 | DESCRIPTOR) {
+        eprintln!("simulated libcuda: memory is given to other processes by descriptors alone");
         return Err(code::NOT_SUPPORTED);
     }
     match prop.location.kind {
@@ -242,9 +242,12 @@ cuda! {
             driver.handles.add(physical, prop)
         }))
     }
-    fn cuMemExportToShareableHandle(_out: *mut std::ffi::c_void, handle: u64, _kind: u32, _flags: c_ulonglong) {
-        driver()?.handles.get(handle)?;
-        eprintln!("simulated libcuda: cuMemExportToShareableHandle: memory is not shared between processes");
-        Err(code::NOT_SUPPORTED)
+    // The descriptor is that of the whole memory, and its position is where the handle's begins: nothing here can import it.
+    fn cuMemExportToShareableHandle(out: Out<i32>, handle: u64, kind: u32, flags: c_ulonglong) {
+        let held = driver()?.handles.get(handle)?;
+        if flags != 0 || kind != DESCRIPTOR || held.prop.handle_types != DESCRIPTOR {
+            return Err(code::INVALID);
+        }
+        out.set(held.physical.descriptor().ok_or(code::UNKNOWN)?)
     }
 }
