@@ -52,7 +52,7 @@ STRIPPED = STRIP=$(STRIP) scripts/install-stripped.sh
 VERSION  = $(shell sed -n '/^\[workspace.package\]/,/^version/s/^version = "\(.*\)"/\1/p' Cargo.toml)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check style random reference bench bench-checkpoint bench-memory replay results soak matrix ckpt-matrix ckpt-rto ckpt-losses ckpt-flips ckpt-scale ckpt-overhead ckpt-beside mem-matrix pbs upgrade hostile lint licences build release install uninstall clean sentences forms vm-build vm-from vm-test vm-sh vm-table arm-test
+.PHONY: help demo test check style random reference bench bench-checkpoint bench-memory replay results soak matrix ckpt-matrix ckpt-rto ckpt-losses ckpt-flips ckpt-scale ckpt-overhead ckpt-beside mem-matrix gpu-test pbs upgrade hostile lint licences build release install uninstall clean sentences forms vm-build vm-from vm-test vm-sh vm-table arm-test
 
 help:
 	@echo 'make demo       real Slurm clusters on this machine, stock and gpuos side by side (root or sudo)'
@@ -74,6 +74,7 @@ help:
 	@echo 'make ckpt-losses any two of eight stores lost at any moment, and three (SEEDS=)'
 	@echo 'make ckpt-flips flips, cuts and swaps in what is stored and drained: none is loaded (FLIPS=)'
 	@echo 'make mem-matrix random CUDA programs whose memory moves while they run, against a plain reference, and planted errors (MEM_SEEDS=)'
+	@echo 'make gpu-test   memory in tiers under the real driver, on a machine with a GPU; says what it skips (ARGS=--small, ARGS="--only parking")'
 	@echo 'make pbs        hook and planner on a real OpenPBS: what they cost, 500 random jobs, 60 kills; docs/results/pbs.md (PBS=/opt/pbs, PBS_EVENTS=, PBS_JOBS=, PBS_KILLS=; root or sudo)'
 	@echo 'make ckpt-scale messages, bytes and modelled time of checkpoint, restart and loss of a rack with 1,250 nodes'
 	@echo 'make random     property tests and simulators with cases of their own in each run, and all seeds'
@@ -256,6 +257,13 @@ mem-matrix:
 	@scripts/needs.sh build
 	GPUOS_LONG=1 GPUOS_PRELOAD_SEEDS=$(MEM_SEEDS) $(CARGO) test --locked -p gpuos_preload --test preload -- --nocapture
 	GPUOS_LONG=1 $(CARGO) test --locked -p gpuos_memory --test memory -- --nocapture lease
+
+# Without a GPU it says so. What moves memory at random is a debug build.
+gpu-test:
+	@scripts/needs.sh build
+	$(CARGO) build --release --locked -p gpuos_cli -p gpuosd -p gpuos_preload -p libgpuos
+	$(CARGO) build --locked -p gpuos_preload
+	python3 tests/gpu/run.py --bin $(TARGET)/release --debug $(TARGET)/debug $(ARGS)
 
 # An OpenPBS under PBS=, with release builds of what is measured; docs/results/pbs.md has what came of it, and is written anew. Half an hour, on a machine with
 # nothing else to do: the page says the load.

@@ -103,6 +103,7 @@ pub(crate) fn forget() {
 /// Closes the connection, or opens it again, for a checkpoint of the process: an open socket is in its way. Answers whether it is so.
 fn set_closed(closed: bool) -> bool {
     CLOSE.store(closed, Ordering::SeqCst);
+    spare::pause(closed);
     // The thread may wait for a processor.
     let deadline = Instant::now() + PATIENCE * 3;
     while (OPEN.load(Ordering::SeqCst) < 0) != closed {
@@ -529,6 +530,8 @@ impl Broker {
     fn hold(&mut self) {
         if process::is_pinned() {
             (self.pinned, self.held) = (true, true);
+            // What the driver parks as a whole comes back the better, the less host memory it has.
+            spare::drop_all();
             self.say(FromProgram::Pinned);
         }
     }
@@ -578,6 +581,8 @@ impl Broker {
 
     fn say_pinned(&mut self) {
         if process::is_pinned() && !std::mem::replace(&mut self.pinned, true) {
+            // Nothing will go there.
+            spare::drop_all();
             self.say(FromProgram::Pinned);
         }
     }

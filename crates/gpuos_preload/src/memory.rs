@@ -59,6 +59,8 @@ pub(crate) struct Memory {
     pub(crate) numbers: Vec<Option<(u64, usize)>>,
     free_numbers: Vec<u32>,
     pub(crate) touches: Vec<Touch>,
+    /// Extents that somebody waits for to be in the memory of their GPU.
+    pub(crate) asked: BTreeSet<u32>,
     /// When each extent was touched last, by its number, as [`crate::figures`] counts.
     pub(crate) touched: Vec<u64>,
     /// Arguments of kernels: offset and bytes.
@@ -290,7 +292,11 @@ impl Memory {
         let plain = |held: &Holding| held.prop == Prop::at(held.prop.location);
         let kept = match held.as_ref().is_none_or(plain) {
             true => there.table.allocate(bytes / BLOCK),
-            false => there.table.allocate_whole(bytes / BLOCK),
+            // In parts it cannot be handed out, and is there all the same.
+            false => there
+                .table
+                .allocate_whole(bytes / BLOCK)
+                .or_else(|_| there.table.allocate(bytes / BLOCK)),
         };
         let kept = kept.map_err(|_| code::OUT_OF_MEMORY)?;
         let mut range = Range {
@@ -360,6 +366,7 @@ impl Memory {
         let range = self.ranges.remove(&start)?;
         for extent in &range.extents {
             self.numbers[extent.number as usize] = None;
+            self.asked.remove(&extent.number);
             if let Some(touched) = self.touched.get_mut(extent.number as usize) {
                 *touched = 0;
             }

@@ -18,6 +18,8 @@ const IDLE: Duration = Duration::from_millis(50);
 const LOOK: Duration = Duration::from_millis(2);
 /// It never sleeps longer for what it has moved.
 const MOST: Duration = Duration::from_secs(1);
+/// Between two tries of what could not be moved and is wanted.
+const AGAIN: Duration = Duration::from_millis(100);
 /// The gate is open for so many times as long as it was closed.
 const OPEN_TIMES: u32 = 4;
 /// How long the end of the process waits for a batch.
@@ -88,6 +90,7 @@ pub(crate) fn stop() {
         return;
     }
     drop(hold(END));
+    spare::wait(END);
     if std::env::var_os("GPUOS_MEM_REPORT").is_some() {
         let [moved, down, up, given_up] =
             [&MOVED, &DOWN, &UP, &GIVEN_UP].map(|what| what.load(Ordering::Relaxed));
@@ -138,7 +141,11 @@ pub(crate) fn begin() {
 fn run() {
     let shaken = std::panic::catch_unwind(|| {
         vmm::relax();
-        let mut state = shake();
+        let mut looks = Looks {
+            shaken: shake(),
+            ahead: Instant::now(),
+            wanted: Instant::now(),
+        };
         while !STOP.load(Ordering::SeqCst) && !process::is_pinned() {
             if let Some(_busy) = hold(Duration::MAX).filter(|_| !STOP.load(Ordering::SeqCst)) {
                 memory::reap();
@@ -147,7 +154,7 @@ fn run() {
                     ordered::settle(&mut memory, true);
                 }
             }
-            std::thread::sleep(turn(&mut state));
+            std::thread::sleep(turn(&mut looks));
         }
     });
     if shaken.is_err() {
@@ -157,10 +164,43 @@ fn run() {
     }
 }
 
+/// What the thread knows from look to look.
+struct Looks {
+    /// The state of moves at random.
+    shaken: Option<u64>,
+    /// When it looks again for something to make ahead, ...
+    ahead: Instant,
+    /// ... and for something to move that was wanted and could not be.
+    wanted: Instant,
+}
+
+/// What is wanted whatever the policy says: by who waits for it, or since the driver's own allocations have taken its place.
+fn wanted() -> Plan {
+    let memory = memory::lock();
+    let asked = memory.asked_for();
+    match asked.is_empty() {
+        true => resize::relief(&memory),
+        false => asked,
+    }
+}
+
 /// One look at what is to be done; answers how long to sleep.
-fn turn(shaken: &mut Option<u64>) -> Duration {
-    let rest = if spare::ahead() { LOOK } else { IDLE };
-    let plan = match shaken {
+fn turn(looks: &mut Looks) -> Duration {
+    let rest = match spare::ahead(&mut looks.ahead) {
+        true => LOOK,
+        false => IDLE,
+    };
+    if Instant::now() >= looks.wanted && !gate::is_closed() {
+        let plan = wanted();
+        if !plan.is_empty() {
+            if batch(&plan, Why::Told) > 0 {
+                return LOOK;
+            }
+            // A capture, a call that does not end, or the driver has no memory: the policy goes on meanwhile.
+            looks.wanted = Instant::now() + AGAIN;
+        }
+    }
+    let plan = match &mut looks.shaken {
         Some(seed) => {
             let mut random = || {
                 // Xorshift of 64 bits (Marsaglia).
@@ -172,21 +212,15 @@ fn turn(shaken: &mut Option<u64>) -> Duration {
             };
             memory::lock().shake(&mut random)
         }
-        None => {
-            let relief = resize::relief(&memory::lock());
-            match relief.is_empty() {
-                true if !memory::is_cold() => return rest,
-                true => memory::lock().plan(),
-                false => relief,
-            }
-        }
+        None if !memory::is_cold() => return rest,
+        None => memory::lock().plan(),
     };
     if plan.is_empty() {
         return LOOK;
     }
     let start = Instant::now();
     let moved = batch(&plan, Why::Used);
-    match shaken {
+    match looks.shaken {
         Some(_) => {
             (start.elapsed() * 2).clamp(Duration::from_micros(200), Duration::from_millis(5))
         }

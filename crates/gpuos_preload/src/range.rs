@@ -67,7 +67,7 @@ pub(crate) struct Context {
     pub(crate) stream: Option<u64>,
 }
 
-/// Physical memory that is the driver's alone: exported, for RDMA, of tiles.
+/// Physical memory that is the driver's alone: large and for others, compressed, of tiles.
 pub(crate) struct Native {
     pub(crate) device: i32,
     pub(crate) bytes: u64,

@@ -231,6 +231,7 @@ impl Memory {
 
     /// Begins to copy an extent.
     fn begin(&mut self, device: i32, number: u32, tier: Tier, offset: u64) -> Option<Moving> {
+        self.movable(number)?;
         let (start, at) = (*self.numbers.get(number as usize)?)?;
         let range = self
             .ranges

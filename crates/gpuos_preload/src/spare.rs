@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use gpuos_driver::{Access, Location};
@@ -16,10 +17,16 @@ use crate::memory::{self, Memory};
 use crate::plan::Plan;
 use crate::process::BLOCK;
 use crate::vmm::{self, Answer, Place};
-use crate::{gate, mover, short};
+use crate::{gate, mover, process, short};
+
+/// Held while a piece is made: the end of the process waits for it.
+static MAKING: Mutex<()> = Mutex::new(());
 
 /// How long the mover makes pieces without looking at what else is to be done.
 const SPELL: Duration = Duration::from_millis(50);
+
+/// How long it does not look whether there is something to make, after there was nothing.
+const REST: Duration = Duration::from_secs(1);
 
 /// A piece of host memory.
 #[derive(Debug)]
@@ -116,6 +123,18 @@ impl Spare {
         self.pieces.entry(piece.bytes).or_default().push(piece);
     }
 
+    /// Gives one back of a size that is not wanted. Answers whether there was one.
+    fn give_other(&mut self, wanted: impl Fn(u64) -> bool) -> bool {
+        let mut lists = self.pieces.iter_mut();
+        let other = lists.find(|(bytes, list)| !list.is_empty() && !wanted(**bytes));
+        let Some(piece) = other.and_then(|(_, list)| list.pop()) else {
+            return false;
+        };
+        self.bytes -= piece.bytes;
+        piece.give();
+        true
+    }
+
     /// Gives pieces back until no more than `most` bytes are kept, large ones first.
     pub(crate) fn shrink(&mut self, most: u64) {
         while self.bytes > most {
@@ -163,11 +182,32 @@ impl Device {
 
     /// Keeps host memory that no extent has any more, where the process has that much.
     pub(crate) fn keep(&mut self, piece: Piece) {
-        if short::is_short() || self.spare.bytes + piece.bytes > self.host_room() {
+        let none = short::is_short() || process::is_pinned() || PAUSED.load(Ordering::SeqCst);
+        if none || self.spare.bytes + piece.bytes > self.host_room() {
             piece.give();
         } else {
             self.spare.put(piece);
         }
+    }
+}
+
+/// Nothing is kept or made for now.
+static PAUSED: AtomicBool = AtomicBool::new(false);
+
+/// Keeps nothing and makes nothing from now on, or does again: the process is about to be saved as a whole.
+pub(crate) fn pause(paused: bool) {
+    PAUSED.store(paused, Ordering::SeqCst);
+    if paused {
+        let _made = MAKING.lock().unwrap_or_else(PoisonError::into_inner);
+        drop_all();
+    }
+}
+
+/// Waits until no piece is being made, for so long at most: the process ends.
+pub(crate) fn wait(most: Duration) {
+    let begun = Instant::now();
+    while matches!(MAKING.try_lock(), Err(TryLockError::WouldBlock)) && begun.elapsed() < most {
+        std::thread::sleep(Duration::from_millis(1));
     }
 }
 
@@ -191,7 +231,9 @@ fn make_ready(wanted: &Wanted, spell: Duration) -> bool {
             if begun.elapsed() >= spell {
                 return true;
             }
-            if mover::is_stopping() || short::is_short() {
+            let _making = MAKING.lock().unwrap_or_else(PoisonError::into_inner);
+            let paused = PAUSED.load(Ordering::SeqCst);
+            if paused || mover::is_stopping() || process::is_pinned() || short::is_short() {
                 return false;
             }
             let mut memory = memory::lock();
@@ -207,7 +249,15 @@ fn make_ready(wanted: &Wanted, spell: Duration) -> bool {
             drop(memory);
             let made = match kept {
                 Some(piece) => Ok(piece),
-                None if !room => break,
+                None if !room => {
+                    let mut memory = memory::lock();
+                    let there = memory.devices.get_mut(device).and_then(Option::as_mut);
+                    let wanted = |bytes| wanted.contains_key(&(*device, bytes));
+                    match there.is_some_and(|there| there.spare.give_other(wanted)) {
+                        true => continue,
+                        false => break,
+                    }
+                }
                 None => Piece::make(*bytes, place),
             };
             let Ok(mut piece) = made else { return false };
@@ -248,13 +298,20 @@ pub(crate) fn make_ahead() {
     AHEAD.store(true, Ordering::Relaxed);
 }
 
-/// Makes some of what the process will park in, while it works. Answers whether there is more to make.
-pub(crate) fn ahead() -> bool {
-    if !AHEAD.load(Ordering::Relaxed) || gate::is_closed() || !is_plenty() {
+/// Makes some of what the process will park in, while it works. `next` is when it looks again, where it had nothing to do. Answers whether
+/// there is more to make.
+pub(crate) fn ahead(next: &mut Instant) -> bool {
+    if !AHEAD.load(Ordering::Relaxed) || Instant::now() < *next || gate::is_closed() {
         return false;
     }
-    let wanted = memory::lock().resident_sizes();
-    make_ready(&wanted, SPELL)
+    let more = is_plenty() && {
+        let wanted = memory::lock().resident_sizes();
+        make_ready(&wanted, SPELL)
+    };
+    if !more {
+        *next = Instant::now() + REST;
+    }
+    more
 }
 
 impl Memory {

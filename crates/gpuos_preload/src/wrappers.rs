@@ -2,7 +2,6 @@
 //! architectures pass as words, in registers and on the stack. The few functions that
 //! have other arguments, floats or large structures, are passed on: a test of `table` names them.
 
-use crate::exports::share;
 use crate::memory;
 use crate::mutant::{self, Mutant};
 use crate::{driver, gate, heat, process};
@@ -106,7 +105,10 @@ macro_rules! pin {
         #[cfg_attr(not(test), unsafe(no_mangle))]
         pub(crate) extern "C" fn $name($($a: u64),*) -> u32 {
             let real = real!($index $($a)*);
-            share::pin(&[$($a),*]);
+            if !gate::is_off() {
+                // What is being moved is there when the lock is had, and stays.
+                memory::lock().pin(&[$($a),*]);
+            }
             // SAFETY: the caller's arguments, unchanged.
             unsafe { real($($a),*) }
         }

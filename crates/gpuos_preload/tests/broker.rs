@@ -647,7 +647,15 @@ fn a_child_of_fork_keeps_no_connection_and_a_checkpoint_can_close_it() {
         }
         let mut again = Talk::accept(&listener);
         again.begin(Some(false))?;
-        again.lease(gpu, [128, 0, 0], false);
+        // It works meanwhile by what it had, and may have ended.
+        let lease = ToProgram::Lease {
+            gpu,
+            hbm: 128 * MIB,
+            host: 0,
+            refuge: 0,
+            wait: false,
+        };
+        let _ = again.lines.get_mut().write_all(lease.line().as_bytes());
         // Until the program has ended: a connection that ends is opened again.
         let _ = again.next();
         Ok(())

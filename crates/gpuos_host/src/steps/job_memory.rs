@@ -15,6 +15,8 @@ pub struct JobMemory {
     pub limit: Option<u64>,
     /// Bytes that it uses, without those of files that the kernel can drop.
     pub used: u64,
+    /// Of these, those of the kernel for the job; of version 1 0.
+    pub kernel: u64,
     /// Time in which all of it waited for memory, of 1000; `None`: the kernel does not say it.
     pub stalled: Option<u32>,
     /// How often the kernel ended a process of it for want of memory.
@@ -66,6 +68,7 @@ impl JobMemory {
         Some(JobMemory {
             limit: limits.filter(|limit| *limit < NO_LIMIT).min(),
             used: used.saturating_sub(files),
+            kernel: value(&stat, "kernel").unwrap_or(0),
             stalled: text("memory.pressure").as_deref().and_then(stalled),
             killed: value(&events, "oom_kill").unwrap_or(0),
         })
@@ -122,7 +125,10 @@ mod tests {
                 ("memory.current", "500\n"),
                 ("memory.max", "max\n"),
                 ("memory.high", "900\n"),
-                ("memory.stat", "active_file 100\ninactive_file 100\n"),
+                (
+                    "memory.stat",
+                    "active_file 100\nkernel 40\ninactive_file 100\n",
+                ),
                 ("memory.events", "low 0\nhigh 3\nmax 2\noom 1\noom_kill 1\n"),
                 ("memory.pressure", "full avg10=20.00 avg60=0.00\n"),
             ],
@@ -131,6 +137,7 @@ mod tests {
         let wanted = JobMemory {
             limit: Some(900),
             used: 300,
+            kernel: 40,
             stalled: Some(200),
             killed: 1,
         };

@@ -5,7 +5,7 @@ mod get;
 mod graphs;
 mod memory;
 mod pools;
-pub(crate) mod share;
+mod share;
 mod tell;
 mod virtual_memory;
 

@@ -1,5 +1,8 @@
-//! Virtual memory of the program's own: its handles are ours, so that what is behind them can move. What it may hand to others, and what has
-//! a special use, stays the driver's, and counts.
+//! Virtual memory of the program's own: its handles are ours, so that what is behind them can move. What has a special use stays the driver's,
+//! and counts.
+
+use std::path::Path;
+use std::sync::OnceLock;
 
 use gpuos_driver::{Access, Location, Prop};
 
@@ -14,9 +17,19 @@ use crate::range::LARGEST;
 use crate::vmm::{self, Answer};
 use crate::{gate, pointer};
 
+/// Whether a module of the kernel lets network adapters have memory of a GPU by its address, of which the driver's library is told nothing.
+fn adapters_take_addresses() -> bool {
+    static FOUND: OnceLock<bool> = OnceLock::new();
+    let modules = ["/sys/module/nvidia_peermem", "/sys/module/nv_peer_mem"];
+    *FOUND.get_or_init(|| modules.iter().any(|module| Path::new(module).exists()))
+}
+
 /// Whether memory with these properties may be in either tier. What may be handed to others can as long as nobody has (PyTorch's expandable
 /// segments ask for a descriptor and for RDMA), if it is one extent: then there is one handle of the driver's behind it.
 fn may_move(prop: &Prop, bytes: u64, flags: u64) -> bool {
+    if prop.rdma != 0 && adapters_take_addresses() {
+        return false;
+    }
     let mut plain = Prop::at(prop.location);
     (plain.handle_types, plain.rdma) = (prop.handle_types & Prop::DESCRIPTOR, prop.rdma);
     let whole = *prop == Prop::at(prop.location) || bytes <= LARGEST;

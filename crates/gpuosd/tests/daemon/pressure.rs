@@ -185,6 +185,48 @@ fn a_job_that_is_short_of_its_own_memory_is_told_alone() {
     assert_eq!(other.told(), Some(ToProgram::Pressure(Short::Node)));
 }
 
+/// NVIDIA's driver takes host memory for GPUs past all sums of the kernel's, and no control group is charged: what it has is that of programs.
+#[test]
+fn what_the_driver_has_of_the_host_counts_as_what_was_lent() {
+    let site = Site::new();
+    job(&site, 7, "2", "300G");
+    job(&site, 8, "3", "300G");
+    let daemon = start(&site);
+    // Of 512 GiB 280 are used: by programs of others, or by the driver.
+    let sums = |anonymous: u64| {
+        let gib = |count: u64| count << 20;
+        let text = format!(
+            "MemTotal: {KIB} kB\nMemFree: {} kB\nMemAvailable: {} kB\nCached: {} kB\nAnonPages: {} kB\nSlab: {} kB\n",
+            gib(220),
+            gib(224),
+            gib(8),
+            gib(anonymous),
+            gib(4)
+        );
+        put(&site.path("proc/meminfo"), &text);
+    };
+    host(&site, 90, "0.00");
+    let available = || pressure(&daemon).available.unwrap() / GIB;
+    site.until("the look", || (available() >= 400).then_some(()));
+    for (id, gpu) in [(7, 2), (8, 3)] {
+        step(&daemon, id, &[gpu], 400 * GIB, false);
+    }
+    let mut first = Program::start(&site, &daemon, 7);
+    first.ask(2, 360 * GIB).unwrap();
+    group(&site, 7, 300, 1);
+    sums(280);
+    site.until("the look", || (available() == 224).then_some(()));
+    let mut second = Program::start(&site, &daemon, 8);
+    let refused = second.ask(3, 180 * GIB).unwrap_err();
+    assert!(refused.contains("host memory"), "{refused}");
+    sums(0);
+    site.until("what the driver has", || {
+        second.ask_again(3, 180 * GIB).ok()
+    });
+    // Nothing is lent twice for it.
+    assert!(second.ask_again(3, 340 * GIB).is_err());
+}
+
 #[test]
 fn a_quota_holds_by_slurmctlds_word_for_the_account() {
     let site = Site::new();

@@ -36,6 +36,8 @@ pub struct Machine {
     looked: bool,
     /// Host memory that may be lent, as far as what others use is known.
     pub lendable: Option<u64>,
+    /// What drivers had when nothing was lent.
+    pub drivers: u64,
     /// Of each GPU, what others use who have no lease there.
     pub others: BTreeMap<GpuId, u64>,
     /// Of all GPUs together, what processes with leases use, contexts too, as it was seen before the driver took it.
@@ -167,6 +169,9 @@ impl Memory {
 
     /// The thread that looks at host memory has looked.
     pub fn on_pressure(&mut self, seen: Seen, on: &Facts<'_>, fx: &mut Effects) {
+        if self.leases().is_empty() {
+            self.machine.drivers = seen.host.by_drivers;
+        }
         self.machine.lendable = seen.host.all.map(|room| {
             let all = room.available.saturating_add(self.used(&seen));
             all.min(self.host) / STEP * STEP
@@ -204,7 +209,8 @@ impl Memory {
         (self.machine.looked).then(|| matters && self.broker.view().pressure)
     }
 
-    /// Host memory that programs with leases use, as far as it is known: of a job not more than its control group has, nor than was promised.
+    /// Host memory that programs with leases use, as far as it is known: of a job what its control group has, and of all together what drivers
+    /// have beside what they had when nothing was lent and what groups are charged for; not more than was promised.
     fn used(&self, seen: &Seen) -> u64 {
         let mut promised: BTreeMap<Number, u64> = BTreeMap::new();
         for client in self.broker.view().clients {
@@ -220,7 +226,11 @@ impl Memory {
         let parts = promised
             .iter()
             .map(|(job, bytes)| measured(job).min(*bytes));
-        parts.sum()
+        let charged: u64 = parts.sum();
+        let rest = promised.values().sum::<u64>().saturating_sub(charged);
+        let kernel: u64 = seen.jobs.values().map(|job| job.kernel).sum();
+        let drivers = seen.host.by_drivers.saturating_sub(self.machine.drivers);
+        charged + drivers.saturating_sub(kernel).min(rest)
     }
 
     /// Processes were seen on GPUs: what those use who have no lease there is not promised to anybody. A program that was refused has the
