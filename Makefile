@@ -260,10 +260,12 @@ mem-matrix:
 
 # Without a GPU it says so. What moves memory at random is a debug build.
 gpu-test:
+ifneq ($(wildcard /dev/nvidiactl),)
 	@scripts/needs.sh build
 	$(CARGO) build --release --locked -p gpuos_cli -p gpuosd -p gpuos_preload -p libgpuos
 	$(CARGO) build --locked -p gpuos_preload
-	python3 tests/gpu/run.py --bin $(TARGET)/release --debug $(TARGET)/debug $(ARGS)
+endif
+	@python3 tests/gpu/run.py --bin $(TARGET)/release --debug $(TARGET)/debug $(ARGS)
 
 # An OpenPBS under PBS=, with release builds of what is measured; docs/results/pbs.md has what came of it, and is written anew. Half an hour, on a machine with
 # nothing else to do: the page says the load.

@@ -364,6 +364,9 @@ def main():
     parser.add_argument("--small", action="store_true", help="fewer and smaller")
     parser.add_argument("--json", type=Path, help="a file for all that was measured")
     given = parser.parse_args()
+    for folder, name in ((given.bin, "--bin"), (given.debug, "--debug")):
+        if Path("/dev/nvidiactl").exists() and not folder.is_dir():
+            parser.error(f"{name}: there is no folder {folder}: `make gpu-test` builds what belongs there")
     names = given.only.split(",") if given.only else NAMES
     for name in names:
         if name not in NAMES:
@@ -371,7 +374,9 @@ def main():
     given.bin, given.debug = given.bin.resolve(), given.debug.resolve()
     results, failed = {}, 0
     if not Path("/dev/nvidiactl").exists():
-        print("skipped all: there is no NVIDIA driver on this machine (/dev/nvidiactl)")
+        for name in names:
+            print(f"skipped  {name}: {getattr(Checks, name).__doc__.splitlines()[0]}")
+        print("         There is no NVIDIA driver on this machine (/dev/nvidiactl).")
         return 0
     for name in names:
         begun = time.perf_counter()

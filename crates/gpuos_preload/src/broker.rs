@@ -22,7 +22,7 @@ use gpuos_memory::table::Tier;
 use crate::lease::{self, Lease};
 use crate::mutant::{self, Mutant};
 use crate::stow::{self, Segment};
-use crate::{budget, figures, gate, mover, park, process, resize, short, spare, vmm};
+use crate::{ahead, budget, figures, gate, mover, park, process, resize, short, vmm};
 
 /// The variable with the path of gpuosd's socket.
 const SOCKET: &str = "GPUOS_MEM_SOCKET";
@@ -103,7 +103,7 @@ pub(crate) fn forget() {
 /// Closes the connection, or opens it again, for a checkpoint of the process: an open socket is in its way. Answers whether it is so.
 fn set_closed(closed: bool) -> bool {
     CLOSE.store(closed, Ordering::SeqCst);
-    spare::pause(closed);
+    ahead::pause(closed);
     // The thread may wait for a processor.
     let deadline = Instant::now() + PATIENCE * 3;
     while (OPEN.load(Ordering::SeqCst) < 0) != closed {
@@ -241,7 +241,7 @@ impl Broker {
                 }) => {
                     self.in_turns |= refuge > 0;
                     if refuge > 0 {
-                        spare::make_ahead();
+                        ahead::make_ahead();
                     }
                     wait |= waits;
                     given.push((gpu, lease(hbm, host, refuge)));
@@ -392,7 +392,7 @@ impl Broker {
     }
 
     fn run(&mut self) {
-        while !mover::is_stopping() {
+        while !process::is_ending() {
             // What is on NVMe is not in the process: it cannot be checkpointed then.
             if CLOSE.load(Ordering::SeqCst) && self.segment.is_none() {
                 if self.stream.is_some() {
@@ -470,11 +470,11 @@ impl Broker {
             ToProgram::Pressure(what) => {
                 short::tell(what);
                 if short::is_short() {
-                    spare::drop_all();
+                    ahead::drop_all();
                 }
             }
             ToProgram::Trim { .. } => {
-                spare::drop_all();
+                ahead::drop_all();
                 let bytes = match self.parked {
                     None if !self.held => resize::trim(),
                     _ => 0,
@@ -508,7 +508,7 @@ impl Broker {
                 }
                 self.stowed = all;
                 if all {
-                    spare::drop_all();
+                    ahead::drop_all();
                 }
             }
             let parked = park::leave();
@@ -531,7 +531,7 @@ impl Broker {
         if process::is_pinned() {
             (self.pinned, self.held) = (true, true);
             // What the driver parks as a whole comes back the better, the less host memory it has.
-            spare::drop_all();
+            ahead::drop_all();
             self.say(FromProgram::Pinned);
         }
     }
@@ -554,7 +554,7 @@ impl Broker {
             (None, None) => 0,
             (None, Some(parked)) => {
                 let some = park::first_of(parked, bytes);
-                spare::drop_all();
+                ahead::drop_all();
                 if let Err(why) = self.put(mover, &some) {
                     process::say(format_args!("memory cannot be parked on NVMe: {why}"));
                 }
@@ -582,7 +582,7 @@ impl Broker {
     fn say_pinned(&mut self) {
         if process::is_pinned() && !std::mem::replace(&mut self.pinned, true) {
             // Nothing will go there.
-            spare::drop_all();
+            ahead::drop_all();
             self.say(FromProgram::Pinned);
         }
     }

@@ -10,7 +10,8 @@ use crate::driver::code;
 use crate::lease;
 use crate::process::{self, BLOCK};
 use crate::range::{Extent, Range};
-use crate::spare::Spare;
+use crate::short;
+use crate::spare::{Piece, Spare};
 use crate::vmm::{self, Answer, Place};
 
 /// Bytes that move at once, and room that is kept for it in host memory.
@@ -195,5 +196,41 @@ impl Device {
             begun.map_err(|_| code::OUT_OF_MEMORY)?;
         }
         self.memory(device, Tier::Host, bytes)
+    }
+
+    /// What of host memory is granted and in no extent.
+    pub(crate) fn host_room(&self) -> u64 {
+        self.table.room(Tier::Host) * BLOCK
+    }
+
+    /// Host memory for an extent whose place there is in the books: kept, or new.
+    pub(crate) fn host_memory(&mut self, device: i32, bytes: u64) -> Answer<Piece> {
+        if let Some(piece) = self.spare.take(bytes) {
+            return Ok(piece);
+        }
+        self.keep_within();
+        let place = self.place(device, Tier::Host);
+        Piece::make(bytes, place).or_else(|error| {
+            if self.spare.bytes() == 0 {
+                return Err(error);
+            }
+            self.spare.shrink(0);
+            Piece::make(bytes, place)
+        })
+    }
+
+    /// What is kept is within what is granted.
+    pub(crate) fn keep_within(&mut self) {
+        let room = self.host_room();
+        self.spare.shrink(room);
+    }
+
+    /// Keeps host memory that no extent has any more, where the process has that much and may.
+    pub(crate) fn keep(&mut self, piece: Piece) {
+        if !short::may_keep() || self.spare.bytes() + piece.bytes > self.host_room() {
+            piece.give();
+        } else {
+            self.spare.put(piece);
+        }
     }
 }

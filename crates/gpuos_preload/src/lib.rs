@@ -11,7 +11,8 @@
 //!   `fork`, the end,
 //! - [`memory`]: all that the process has, of `range`s and `device`s; `maps`: what the program maps itself; `ordered`: what it frees in the order
 //!   of streams,
-//! - `heat`, `graphs`: what a program touches; `plan`: what is to move; `mover`: the thread that moves; `shift`: how it does; `spare`: host memory for it,
+//! - `heat`, `graphs`: what a program touches; `plan`: what is to move; `mover`: the thread that moves; `shift`: how it does; `needs`: what has to,
+//! - `spare`: host memory that nothing is in; `ahead`: making it before it is needed,
 //! - [`broker`]: the thread that talks to gpuosd; [`park`]: giving the GPU to the next job, and having it again; `stow`: what goes to NVMe
 //!   meanwhile, by gpuos_mover; [`resize`]: having less of it; [`budget`]: what may move over the link,
 //! - [`short`]: memory that is short, for programs that want to know; [`figures`]: what is known of the process's memory, for gpuosd,
@@ -22,6 +23,7 @@
 #[cfg(panic = "abort")]
 compile_error!("a panic must not end the program that this library is loaded into");
 
+mod ahead;
 mod broker;
 #[cfg_attr(test, allow(dead_code, reason = "unit tests have no `dlsym` of ours"))]
 mod budget;
@@ -43,6 +45,7 @@ mod maps;
 mod memory;
 mod mover;
 mod mutant;
+mod needs;
 mod ordered;
 mod park;
 mod plan;

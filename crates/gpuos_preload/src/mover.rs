@@ -1,6 +1,6 @@
 //! The thread that moves extents: it closes the gate, waits for all work, has them moved, and opens.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, Once, TryLockError};
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use crate::figures::{self, Why};
 use crate::memory;
 use crate::mutant::{self, Mutant};
 use crate::plan::Plan;
-use crate::{budget, gate, ordered, process, resize, spare, vmm};
+use crate::{ahead, budget, gate, needs, ordered, process, vmm};
 
 /// How long the thread sleeps when there is nothing to do, and between looks at what was touched.
 const IDLE: Duration = Duration::from_millis(50);
@@ -27,7 +27,6 @@ const END: Duration = Duration::from_secs(1);
 
 /// Held while the mover uses contexts: none ends meanwhile.
 static BUSY: Mutex<()> = Mutex::new(());
-static STOP: AtomicBool = AtomicBool::new(false);
 
 /// What was done: extents that were moved, bytes to host memory and back, and how often a closed gate was given up.
 static MOVED: AtomicU64 = AtomicU64::new(0);
@@ -61,11 +60,6 @@ pub(crate) fn came(bytes: u64) {
     count(false, bytes);
 }
 
-/// Whether the process ends.
-pub(crate) fn is_stopping() -> bool {
-    STOP.load(Ordering::SeqCst)
-}
-
 /// Keeps the mover from using contexts.
 pub(crate) fn hold(patience: Duration) -> Option<MutexGuard<'static, ()>> {
     let start = Instant::now();
@@ -85,12 +79,12 @@ pub(crate) fn hold(patience: Duration) -> Option<MutexGuard<'static, ()>> {
 
 /// The process ends: what is being moved is brought to its end, and nothing more is.
 pub(crate) fn stop() {
-    STOP.store(true, Ordering::SeqCst);
+    process::end();
     if gate::is_off() {
         return;
     }
     drop(hold(END));
-    spare::wait(END);
+    ahead::wait(END);
     if std::env::var_os("GPUOS_MEM_REPORT").is_some() {
         let [moved, down, up, given_up] =
             [&MOVED, &DOWN, &UP, &GIVEN_UP].map(|what| what.load(Ordering::Relaxed));
@@ -146,8 +140,8 @@ fn run() {
             ahead: Instant::now(),
             wanted: Instant::now(),
         };
-        while !STOP.load(Ordering::SeqCst) && !process::is_pinned() {
-            if let Some(_busy) = hold(Duration::MAX).filter(|_| !STOP.load(Ordering::SeqCst)) {
+        while !process::is_ending() && !process::is_pinned() {
+            if let Some(_busy) = hold(Duration::MAX).filter(|_| !process::is_ending()) {
                 memory::reap();
                 let mut memory = memory::lock();
                 if !memory.ordered.is_empty() {
@@ -177,16 +171,16 @@ struct Looks {
 /// What is wanted whatever the policy says: by who waits for it, or since the driver's own allocations have taken its place.
 fn wanted() -> Plan {
     let memory = memory::lock();
-    let asked = memory.asked_for();
+    let asked = needs::asked_for(&memory);
     match asked.is_empty() {
-        true => resize::relief(&memory),
+        true => needs::relief(&memory),
         false => asked,
     }
 }
 
 /// One look at what is to be done; answers how long to sleep.
 fn turn(looks: &mut Looks) -> Duration {
-    let rest = match spare::ahead(&mut looks.ahead) {
+    let rest = match ahead::look(&mut looks.ahead) {
         true => LOOK,
         false => IDLE,
     };
@@ -243,7 +237,7 @@ impl Drop for Opens {
 
 /// Moves what a plan has, if the work of all contexts ends in time. Answers the bytes.
 pub(crate) fn batch(plan: &Plan, why: Why) -> u64 {
-    spare::prepare(plan);
+    ahead::prepare(plan);
     let Some(_busy) = hold(Duration::MAX) else {
         return 0;
     };
@@ -258,7 +252,7 @@ pub(crate) fn batch(plan: &Plan, why: Why) -> u64 {
 
 /// Closes the gate, moves, and opens it. Nobody else moves meanwhile.
 fn shut(plan: &Plan) {
-    if STOP.load(Ordering::SeqCst) || !memory::lock().captures.is_empty() {
+    if process::is_ending() || !memory::lock().captures.is_empty() {
         return;
     }
     if !mutant::is(Mutant::Inside) && !gate::close() {

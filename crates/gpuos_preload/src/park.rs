@@ -30,7 +30,7 @@ pub(crate) struct Parked {
 /// moved; the gate is as it was.
 pub(crate) fn close() -> bool {
     while !seal() {
-        if mover::is_stopping() || process::is_pinned() {
+        if process::is_ending() || process::is_pinned() {
             return false;
         }
         std::thread::sleep(AGAIN);
@@ -110,7 +110,7 @@ fn seal() -> bool {
         return false;
     };
     let captures = || !memory::lock().captures.is_empty();
-    if mover::is_stopping() || process::is_pinned() || captures() || !gate::close() {
+    if process::is_ending() || process::is_pinned() || captures() || !gate::close() {
         return false;
     }
     if !captures() && mover::drain() && gate::seal() {

@@ -94,6 +94,18 @@ pub(crate) fn say(what: fmt::Arguments<'_>) {
     let _ = writeln!(std::io::stderr(), "gpuos: {what}");
 }
 
+static ENDING: AtomicBool = AtomicBool::new(false);
+
+/// The process ends: nothing is begun any more.
+pub(crate) fn end() {
+    ENDING.store(true, Ordering::SeqCst);
+}
+
+/// Whether the process ends.
+pub(crate) fn is_ending() -> bool {
+    ENDING.load(Ordering::SeqCst)
+}
+
 static PINNED: AtomicBool = AtomicBool::new(false);
 
 /// From now on nothing of this process is moved. Said once.

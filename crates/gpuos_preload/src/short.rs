@@ -1,7 +1,7 @@
 //! What gpuosd says of memory that is short, for a program that wants to know: a descriptor to wait for, and a word. A program that does not
 //! look loses nothing.
 
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
 use gpuos_memory::protocol::Short;
 
@@ -31,6 +31,19 @@ pub(crate) fn tell(what: Short) {
 /// Whether memory is short now.
 pub(crate) fn is_short() -> bool {
     STATE.load(Ordering::Relaxed) != 0
+}
+
+/// Nothing is kept for now: the process is about to be saved as a whole.
+static PAUSED: AtomicBool = AtomicBool::new(false);
+
+/// Has nothing kept from now on, or again.
+pub(crate) fn pause(paused: bool) {
+    PAUSED.store(paused, Ordering::SeqCst);
+}
+
+/// Whether host memory that nothing is in may be kept.
+pub(crate) fn may_keep() -> bool {
+    !is_short() && !process::is_pinned() && !PAUSED.load(Ordering::SeqCst)
 }
 
 fn ring() {

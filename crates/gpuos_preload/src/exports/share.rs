@@ -2,56 +2,18 @@
 
 use std::time::{Duration, Instant};
 
-use gpuos_memory::table::{State, Tier};
+use gpuos_memory::table::State;
 
 use super::own;
 use crate::driver::code;
 use crate::memory::{self, Memory};
-use crate::plan::Plan;
-use crate::process::{self, BLOCK};
 use crate::vmm::{self, Answer};
-use crate::{gate, mover, resize};
+use crate::{gate, needs, process};
 
 /// How long the mover may take to bring an extent. To move, work that was given has to end, and that may wait for the thread that asks.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Between two looks whether it is there.
 const LOOK: Duration = Duration::from_millis(1);
-
-impl Memory {
-    /// Brings an extent to its GPU, and for that what was not touched for longest out of it. Nothing where there is no room.
-    fn raise(&self, number: u32) -> Plan {
-        let mut plan = Plan::default();
-        let Some((device, Tier::Host, bytes)) = self.movable(number) else {
-            return plan;
-        };
-        let there = self.devices.get(&device).and_then(Option::as_ref);
-        let room = there.map_or(0, |there| there.table.room(Tier::Hbm) * BLOCK);
-        let mut lacking = bytes.saturating_sub(room);
-        for (other, of, bytes) in resize::of_tier(self, Tier::Hbm) {
-            if lacking == 0 {
-                break;
-            }
-            if of == device && !self.asked.contains(&other) {
-                plan.down.insert(other);
-                lacking = lacking.saturating_sub(bytes);
-            }
-        }
-        match lacking {
-            0 => drop(plan.up.insert(number)),
-            _ => plan.down.clear(),
-        }
-        plan
-    }
-
-    /// What somebody waits for, for the mover.
-    pub(crate) fn asked_for(&self) -> Plan {
-        let plans = self.asked.iter().map(|number| self.raise(*number));
-        plans
-            .into_iter()
-            .find(|plan| !plan.is_empty())
-            .unwrap_or_default()
-    }
-}
 
 /// The driver's handle behind one of ours, whose memory is in the GPU's from now on. `None`: it is none of ours.
 fn hand_out(call: &str, handle: u64) -> Answer<Option<u64>> {
@@ -77,8 +39,8 @@ fn hand_out(call: &str, handle: u64) -> Answer<Option<u64>> {
             memory.pin(&[handle]);
             return Ok(Some(own));
         }
-        let may = !process::is_pinned() && !mover::is_stopping() && memory.captures.is_empty();
-        if !may || Instant::now() >= until || memory.raise(number).is_empty() {
+        let may = !process::is_pinned() && !process::is_ending() && memory.captures.is_empty();
+        if !may || Instant::now() >= until || needs::raise(&memory, number).is_empty() {
             memory.asked.remove(&number);
             process::say(format_args!(
                 "{call}: memory that the program gives to others cannot be brought to the GPU"
