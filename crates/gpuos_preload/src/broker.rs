@@ -62,6 +62,8 @@ pub(crate) fn begin() -> Asked {
     };
     let (tell, told) = channel();
     let run = move || {
+        // It gives memory back while other threads may capture.
+        vmm::relax();
         let run = AssertUnwindSafe(|| serve(path, &tell));
         if catch_unwind(run).is_err() {
             process::pin(format_args!(
