@@ -105,15 +105,7 @@ fn make_ready(wanted: &Wanted, spell: Duration) -> bool {
 
 /// Has ready what extents of a plan go to: the gate is open still.
 pub(crate) fn prepare(plan: &Plan) {
-    let mut wanted = Wanted::new();
-    {
-        let memory = memory::lock();
-        for number in &plan.down {
-            if let Some((device, _, bytes)) = memory.movable(*number) {
-                *wanted.entry((device, bytes)).or_default() += 1;
-            }
-        }
-    }
+    let wanted = resident(&memory::lock(), plan.down.iter().copied());
     make_ready(&wanted, Duration::MAX);
 }
 
@@ -132,7 +124,9 @@ pub(crate) fn look(next: &mut Instant) -> bool {
         return false;
     }
     let more = is_plenty() && {
-        let wanted = resident(&memory::lock());
+        let memory = memory::lock();
+        let wanted = resident(&memory, 0..memory.numbers.len() as u32);
+        drop(memory);
         make_ready(&wanted, SPELL)
     };
     if !more {
@@ -141,10 +135,10 @@ pub(crate) fn look(next: &mut Instant) -> bool {
     more
 }
 
-/// Extents in the memory of GPUs, by device and bytes.
-fn resident(memory: &Memory) -> Wanted {
+/// Those of these extents that are in the memory of GPUs, by device and bytes.
+fn resident(memory: &Memory, numbers: impl Iterator<Item = u32>) -> Wanted {
     let mut wanted = Wanted::new();
-    for number in 0..memory.numbers.len() as u32 {
+    for number in numbers {
         if let Some((device, Tier::Hbm, bytes)) = memory.movable(number) {
             *wanted.entry((device, bytes)).or_default() += 1;
         }

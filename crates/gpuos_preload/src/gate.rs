@@ -108,7 +108,6 @@ impl Drop for Inside {
 
 #[cold]
 fn wait(shard: usize) {
-    let is_closed = || matches!(STATE.load(Ordering::SeqCst), DRAINING | MOVING);
     while is_closed() {
         INSIDE[shard].0.fetch_sub(1, Ordering::SeqCst);
         let guard = WAITING.0.lock().unwrap_or_else(PoisonError::into_inner);
