@@ -1,4 +1,4 @@
-//! LSF and Torque: what is checked at submission, and which GPUs they gave a job. Both choose GPUs themselves.
+//! LSF and Torque: what is checked at submission, which GPUs they gave a job, and where it saves. Both choose GPUs themselves.
 
 use crate::ask::Ask;
 
@@ -61,4 +61,25 @@ pub fn of_gpufile<'a>(text: &'a str, host: &str) -> Vec<&'a str> {
 pub fn of_visible(text: &str) -> Vec<&str> {
     let names = text.split(',').map(str::trim);
     names.filter(|name| !name.is_empty()).collect()
+}
+
+/// The most bytes of a job's name in Torque.
+const MOST_BYTES: usize = 200;
+
+/// Whether a job of LSF saves by gpuos, by the methods in `LSB_ECHKPNT_METHOD`; so where there are none.
+pub fn saves_here(methods: &str) -> bool {
+    let mut names = methods.split_whitespace();
+    methods.trim().is_empty() || names.any(|name| name == "gpuos")
+}
+
+/// The folder of the checkpoints of a job of Torque, by `PBS_JOBID`: `17.head`, `17[3].head.example.org`. `None`: it is no such name.
+pub fn folder_of(job: &str) -> Option<&str> {
+    let inner = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'_' | b'[' | b']');
+    let numbered = job.bytes().next().is_some_and(|b| b.is_ascii_digit());
+    (numbered && job.len() <= MOST_BYTES && job.bytes().all(inner)).then_some(job)
+}
+
+/// Whether Torque starts a job itself, and nothing that the job spawns, by `PBS_NODENUM` and `PBS_TASKNUM`, which may be empty.
+pub fn is_first_task(node: &str, task: &str) -> bool {
+    matches!(node, "" | "0") && matches!(task, "" | "1")
 }

@@ -6,7 +6,7 @@
 //! - [`start`]: what comes of a job that is about to start,
 //! - [`sense`]: what a host reports,
 //! - [`gridengine`]: what Grid Engine says of a job, and its protocol at submission,
-//! - [`batch`]: LSF and Torque: what is checked at submission, which GPUs they gave,
+//! - [`batch`]: LSF and Torque: what is checked at submission, which GPUs they gave, where a job saves,
 //! - [`saves`]: checkpoints that a program makes when it is asked to.
 
 #![forbid(unsafe_code)]

@@ -30,7 +30,7 @@ pub enum WlmCommand {
     Prolog(WlmJobArgs),
     /// As root, after a job of Grid Engine: its GPUs are free again once none of its processes is left.
     Epilog(WlmJobArgs),
-    /// Become the program of a job: in Grid Engine with the folder of its checkpoints, in LSF and Torque with the GPUs that these gave it.
+    /// Become the program of a job, with the folder of its checkpoints, and in LSF and Torque with the GPUs that these gave it.
     Wrap(WlmWrapArgs),
     /// As the user of a job: ask its program for a checkpoint, and wait until it is complete; exit 1 when it is not.
     Ckpt(WlmSaveArgs),
@@ -110,6 +110,10 @@ pub struct WlmWrapArgs {
     pub manager: Manager,
     #[command(flatten)]
     pub host: WlmHostArgs,
+    /// Folder that hosts share, in which each job of Torque has one for its checkpoints; without it, jobs of Torque have none. Grid Engine
+    /// and LSF say themselves where it is.
+    #[arg(long, value_name = "DIR")]
+    pub saves: Option<PathBuf>,
     /// The program, and its arguments.
     #[arg(value_name = "COMMAND", required = true, last = true)]
     pub command: Vec<OsString>,

@@ -57,13 +57,20 @@ pub fn ckpt(args: &WlmSaveArgs) -> Result<u8> {
 /// There is none, or the folder cannot be read.
 pub fn restore(args: &WlmSavesArgs) -> Result<u8> {
     let folder = &args.folder;
-    let found = read(folder, &names(folder)?).committed;
-    let Some(found) = found else {
+    let Some(path) = last(folder)? else {
         bail!("{} has no checkpoint that was complete", folder.display());
     };
-    let path = folder.join(found.to_string());
     out(&format!("{}\n", path.display()));
     Ok(0)
+}
+
+/// Finds the last complete checkpoint in the folder of a job.
+///
+/// # Errors
+/// The folder cannot be read.
+pub fn last(folder: &Path) -> Result<Option<PathBuf>> {
+    let committed = read(folder, &names(folder)?).committed;
+    Ok(committed.map(|number| folder.join(number.to_string())))
 }
 
 /// Makes the folder of a job, or finds what is in it: the last complete checkpoint. What was begun after that and a request that

@@ -22,6 +22,11 @@ const LATER: u8 = 99;
 /// # Errors
 /// It cannot be started, or the GPUs that were given are not this host's.
 pub fn run(machine: &dyn Machine, args: &WlmWrapArgs) -> Result<u8> {
+    if args.manager != Manager::Torque && args.saves.is_some() {
+        bail!(
+            "--saves is for jobs of Torque: leave it out, Grid Engine and LSF say where a job saves"
+        );
+    }
     let mut command = match args.manager {
         Manager::Gridengine => gridengine(&args.command)?,
         Manager::Lsf | Manager::Torque => plain(&args.command)?,
@@ -31,6 +36,19 @@ pub fn run(machine: &dyn Machine, args: &WlmWrapArgs) -> Result<u8> {
     {
         eprintln!("gpuos: {}", screen::lines(&why));
         return Ok(LATER);
+    }
+    if let Some(folder) = folder(args)? {
+        // What runs within the job must not take away what the job is about to save.
+        let within = var("GPUOS_SAVES").is_some_and(|own| own == folder) || is_later_task(args);
+        let committed = match within {
+            true => saves::last(&folder)?,
+            false => saves::open(&folder)?,
+        };
+        command.env("GPUOS_SAVES", &folder);
+        match committed {
+            Some(committed) => command.env("GPUOS_RESTORE", committed),
+            None => command.env_remove("GPUOS_RESTORE"),
+        };
     }
     let error = command.exec();
     let program = command.get_program().to_string_lossy().into_owned();
@@ -45,9 +63,8 @@ fn plain(words: &[OsString]) -> Result<Command> {
 }
 
 /// The words as Grid Engine's own starter would run them: a script by the job's shell, a command of `qsub -b y` as a line of that shell,
-/// and one with `-shell n` by itself. With a checkpointing environment, the program learns where its checkpoints are.
+/// and one with `-shell n` by itself.
 fn gridengine(words: &[OsString]) -> Result<Command> {
-    let var = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
     let config = var("SGE_JOB_SPOOL_DIR").map(|folder| PathBuf::from(folder).join("config"));
     // It has no variables for these two.
     let config = config.and_then(|file| std::fs::read(file).ok());
@@ -59,8 +76,8 @@ fn gridengine(words: &[OsString]) -> Result<Command> {
         true => !is("no_shell=1"),
         false => mode != "unix_behavior",
     };
-    let mut command = match var("SGE_STARTER_SHELL_PATH").filter(|_| by_shell) {
-        None => plain(words)?,
+    match var("SGE_STARTER_SHELL_PATH").filter(|_| by_shell) {
+        None => plain(words),
         Some(shell) => {
             let mut command = Command::new(&shell);
             if var("SGE_STARTER_USE_LOGIN_SHELL").is_some_and(|login| login == "true") {
@@ -72,24 +89,64 @@ fn gridengine(words: &[OsString]) -> Result<Command> {
                 true => command.arg("-c").arg(words.join(OsStr::new(" "))),
                 false => command.args(words),
             };
-            command
+            Ok(command)
         }
-    };
-    if let (Some(folder), Some(job)) = (var("SGE_CKPT_DIR"), var("JOB_ID")) {
-        let task = var("SGE_TASK_ID").unwrap_or_else(|| "0".into());
-        let name = journal::file(&job.to_string_lossy(), &task.to_string_lossy());
-        let name = name.context(
-            "JOB_ID and SGE_TASK_ID are no numbers: run this as the starter_method of a queue",
-        )?;
-        let folder = PathBuf::from(folder).join(name);
-        let committed = saves::open(&folder)?;
-        command.env("GPUOS_SAVES", &folder);
-        match committed {
-            Some(committed) => command.env("GPUOS_RESTORE", committed),
-            None => command.env_remove("GPUOS_RESTORE"),
-        };
     }
-    Ok(command)
+}
+
+/// A variable of the job that is not empty.
+fn var(name: &str) -> Option<OsString> {
+    std::env::var_os(name).filter(|value| !value.is_empty())
+}
+
+/// Where the job's checkpoints are; none where it has none: without a checkpointing environment of Grid Engine, without `bsub -k` or
+/// with another method there, and where the site names no folder for jobs of Torque.
+fn folder(args: &WlmWrapArgs) -> Result<Option<PathBuf>> {
+    match args.manager {
+        Manager::Gridengine => {
+            let (Some(folder), Some(job)) = (var("SGE_CKPT_DIR"), var("JOB_ID")) else {
+                return Ok(None);
+            };
+            let task = var("SGE_TASK_ID").unwrap_or_else(|| "0".into());
+            let name = journal::file(&job.to_string_lossy(), &task.to_string_lossy());
+            let name = name.context(
+                "JOB_ID and SGE_TASK_ID are no numbers: run this as the starter_method of a queue",
+            )?;
+            Ok(Some(PathBuf::from(folder).join(name)))
+        }
+        Manager::Lsf => {
+            let methods = var("LSB_ECHKPNT_METHOD").unwrap_or_default();
+            let Some(folder) =
+                var("LSB_CHKPNT_DIR").filter(|_| batch::saves_here(&methods.to_string_lossy()))
+            else {
+                return Ok(None);
+            };
+            let folder = std::path::absolute(&folder).context("cannot tell where this runs")?;
+            Ok(Some(folder.join("gpuos")))
+        }
+        Manager::Torque => {
+            let Some(folder) = &args.saves else {
+                return Ok(None);
+            };
+            let job = var("PBS_JOBID").unwrap_or_default();
+            let job = job.to_string_lossy();
+            let name = batch::folder_of(&job).with_context(|| {
+                format!(
+                    "PBS_JOBID={} is no job of Torque: run this as its $job_starter, or leave --saves out",
+                    screen::lines(&job)
+                )
+            })?;
+            Ok(Some(folder.join(name)))
+        }
+    }
+}
+
+/// Torque starts what a job spawns (pbsdsh, MPI) by the same starter as the job itself.
+fn is_later_task(args: &WlmWrapArgs) -> bool {
+    let number = |name: &str| var(name).unwrap_or_default().into_string();
+    let (node, task) = (number("PBS_NODENUM"), number("PBS_TASKNUM"));
+    let (node, task) = (node.unwrap_or_default(), task.unwrap_or_default());
+    args.manager == Manager::Torque && !batch::is_first_task(&node, &task)
 }
 
 /// Tells the program which GPUs it was given; why it must not start, where they are not as close as it requires.

@@ -1,6 +1,8 @@
 //! LSF and Torque, by exchanges that were written after their public documentation.
 
-use gpuos_wlm::batch::{of_gpufile, of_visible, wish, wish_of_script};
+use gpuos_wlm::batch::{
+    folder_of, is_first_task, of_gpufile, of_visible, saves_here, wish, wish_of_script,
+};
 use proptest::prelude::*;
 
 #[test]
@@ -43,9 +45,37 @@ fn gpus_are_those_that_were_given_here() {
     assert!(of_visible("").is_empty());
 }
 
+#[test]
+fn a_job_saves_where_its_manager_says() {
+    for (methods, here) in [
+        ("", true),
+        ("gpuos", true),
+        ("fluent gpuos", true),
+        ("criu", false),
+        ("gpuos2", false),
+    ] {
+        assert_eq!(saves_here(methods), here, "{methods}");
+    }
+    for job in ["17.head", "17[3].head-a.example.org", "17"] {
+        assert_eq!(folder_of(job), Some(job));
+    }
+    for no in [
+        "", ".", "..", "head.17", "17/..", "../17", "17 x", "17\n", "17é",
+    ] {
+        assert_eq!(folder_of(no), None, "{no}");
+    }
+    assert_eq!(folder_of(&"1".repeat(201)), None);
+    let first = [("", ""), ("0", "1"), ("0", "")];
+    let later = [("1", "1"), ("0", "2"), ("x", "1")];
+    assert!(first.iter().all(|(node, task)| is_first_task(node, task)));
+    assert!(!later.iter().any(|(node, task)| is_first_task(node, task)));
+}
+
 proptest! {
     #[test]
     fn any_text_is_read_or_refused(text in "\\PC*", more in prop::collection::vec("\\PC{0,20}", 0..5)) {
+        let _ = saves_here(&text);
+        prop_assert!(folder_of(&text).is_none_or(|name| !name.contains('/') && !name.starts_with('.')));
         let _ = (wish(&text), of_gpufile(&text, "n1"), of_visible(&text), wish_of_script(&text, &more));
     }
 }
