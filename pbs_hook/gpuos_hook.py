@@ -8,11 +8,13 @@ the two is missing or wrong, jobs that say nothing to gpuos go on as they would 
 For every Python that PBS may be built with: syntax and library of 3.6. `gpuos pbs install` puts it in.
 """
 import ctypes
+import grp
 import json
 import os
 import pwd
 import re
 import signal
+import sys
 import time
 
 import pbs
@@ -22,6 +24,9 @@ SCHEMA = "gpuos.pbs/1"
 VERSION = 1
 # Seconds for the command; the hook's alarm is more than twice as long.
 PATIENCE = 3
+# So long a job's first program waits to be kept to its GPUs, where it has to be, and how the sentence begins that it was not.
+CONFINED_WITHIN = 20
+UNCONFINED = "gpuos cannot keep this program"
 # What vnodes of one domain of a level have in common.
 DOMAINS = {"node": "host", "nvlink": "gpuos_nvlink", "leaf": "gpuos_leaf"}
 # What is asked of a vnode whose job is launched, and of one whose mom starts.
@@ -31,8 +36,11 @@ OF_HOST = ("ncpus", "mem")
 TYPED = {"select": "select", "place": "place", "mem": "size"}
 # So often pbs_server is asked in one event of a mom.
 TURNS = 2
-# Where gpuosd listens on the host of a mom, unless the configuration says otherwise.
+# Where gpuosd and gpuos_mover listen on the host of a mom, unless the configuration says otherwise.
 GPUOSD = "/run/gpuos/gpuosd.sock"
+MOVER = "/run/gpuos/gpuos_mover.sock"
+# What daemons there are told of a job that runs.
+OF_JOBS = ("gpuos_mig", "gpuos_checkpoint", "gpuos_hosts", "walltime")
 # Names of vnodes in exec_vnode.
 VNODES = re.compile(r"[(+]\s*([^:()+\s]+)")
 
@@ -89,7 +97,12 @@ def config():
 
 def site(known):
     """What decisions in the server go by."""
-    return {"planner": known.get("planner") is True, "largest": known.get("largest", {})}
+    return {
+        "planner": known.get("planner") is True,
+        "checkpoints": known.get("checkpoints") is True,
+        "largest": known.get("largest", {}),
+        "boards": known.get("boards", {}),
+    }
 
 
 def by_command(known, event):
@@ -156,6 +169,9 @@ def ask(way, known, event):
     message = str(answer.get("message", ""))
     if verdict == "accept" and message:
         pbs.logmsg(pbs.LOG_DEBUG, message)
+    for note in answer.get("notes", ()):
+        # Of a program that is launched this is the standard error that it begins with.
+        sys.stderr.write("gpuos: %s\n" % note)
     wanted = answer.get("ask")
     turn = event.get("turn", 0)
     if wanted and turn < TURNS:
@@ -176,7 +192,10 @@ def of_server(wanted, before):
         job = server.job(str(name))
         if job is not None:
             # Jobs run again unless their users say otherwise.
-            jobs[name] = {"exit": number(job.Exit_status), "rerun": text(job.Rerunable).lower() not in ("0", "false")}
+            rerun = text(job.Rerunable).lower() not in ("0", "false")
+            # `n` is no hold.
+            holds = text(getattr(job, "Hold_Types", None) or "n")
+            jobs[name] = {"exit": number(job.Exit_status), "rerun": rerun, "held": holds != "n"}
     return {"vnodes": vnodes, "jobs": jobs}
 
 
@@ -227,6 +246,8 @@ def apply(event, edits):
         elif what == "online":
             vnode = vnode_of(event, edit["vnode"])
             vnode.state, vnode.comment = pbs.ND_FREE, None
+        elif what == "requeue":
+            event.job.rerun()
         elif what == "rerun":
             event.job_list[value].rerun()
         elif what == "delete":
@@ -277,6 +298,8 @@ def started(event):
         for name in set(VNODES.findall(given)) if asked else ():
             vnodes[name] = resources(server.vnode(name).resources_available, asked)
         what = {"id": text(event.job.id or ""), "resources": job, "exec_vnode": given}
+        # How its last run ended, and how many there were.
+        what.update(exit=number(event.job.Exit_status), run=number(event.job.run_count) or 0)
         return dict(site(known), event="runjob", now=int(time.time()), job=what, vnodes=vnodes)
 
     return says_something(job), by_command, about
@@ -320,9 +343,53 @@ def held(job):
         uid = pwd.getpwnam(user).pw_uid
     except (KeyError, ValueError):
         uid = None
+    try:
+        gid = grp.getgrnam(text(job.egroup or "")).gr_gid
+    except (AttributeError, KeyError, ValueError):
+        gid = None
     # Not every PBS has both.
     runs = [number(getattr(job, name, None)) for name in ("run_version", "run_count")]
-    return {"user": user, "uid": uid, "run": next((run for run in runs if run and run > 0), 0)}
+    run = next((run for run in runs if run and run > 0), 0)
+    return {"user": user, "uid": uid, "gid": gid, "run": run, "ends_in": left(job)}
+
+
+def left(job):
+    """How many seconds a job has before its limit; None where it has none."""
+    began = number(getattr(job, "stime", None))
+    # The length of a duration is seconds, however it is written.
+    limit = resources(job.Resource_List, ("walltime",)).get("walltime")
+    parts = [number(part) for part in str(limit).split(":")]
+    if limit is None or not began or None in parts or len(parts) > 3:
+        return None
+    seconds = 0
+    for part in parts:
+        seconds = seconds * 60 + part
+    return max(0, began + seconds - int(time.time()))
+
+
+def daemons(known):
+    """Where daemons of this host are told something, as far as the site has them."""
+    mover = {"mover": known.get("mover", MOVER)} if known.get("checkpoints") is True else {}
+    return dict(mover, gpuosd=known.get("gpuosd", GPUOSD))
+
+
+def strict(known, event):
+    """Whether this is a program of a host with GPUs that has to be kept to its job's, by the word of the site."""
+    launch = event.type == pbs.EXECJOB_LAUNCH and known.get("confine") == "require"
+    return launch and bool(hosts(known, text(pbs.get_local_nodename())))
+
+
+def parent():
+    """The process that becomes the program: this one is its child. Its number, and when it was started, which no other has; None where that is not to be
+    told."""
+    pid = os.getppid()
+    try:
+        # Its name there, in brackets, can be any bytes.
+        with open("/proc/%d/stat" % pid, "rb") as stat:
+            started = int(stat.read().rsplit(b")", 1)[1].split()[19])
+    except (OSError, ValueError, IndexError):
+        return None
+    return {"pid": pid, "started": started} if os.getppid() == pid else None
 
 
 def launched(event):
@@ -335,7 +402,9 @@ def launched(event):
         others = {short(name) for name in VNODES.findall(given)}
         about_job = {"id": text(event.job.id or ""), "resources": job, "exec_vnode": given}
         told = {"event": "execjob_launch", "host": host, "job": dict(held(event.job), **about_job)}
-        told["gpuosd"] = known.get("gpuosd", GPUOSD)
+        told.update(daemons(known))
+        if known.get("confine", "off") != "off":
+            told.update(confine=known["confine"], parent=parent())
         return dict(told, vnodes=own_vnodes(event, OF_GPUS), hosts=hosts(known, host, others))
 
     return says_something(job), by_library, about
@@ -361,19 +430,43 @@ def mom_goes_on(event):
         for name in event.job_list.keys():
             job = event.job_list[name]
             given = text(job.exec_vnode or "")
-            jobs[text(name)] = dict(held(job), exec_vnode=given, session=max(0, number(job.session_id) or 0))
-        told = {"event": "exechost_periodic", "host": host, "gpuosd": known.get("gpuosd", GPUOSD), "jobs": jobs}
+            of_job = resources(job.Resource_List, OF_JOBS)
+            jobs[text(name)] = dict(held(job), exec_vnode=given, session=max(0, number(job.session_id) or 0), resources=of_job)
+        told = dict(daemons(known), event="exechost_periodic", host=host, jobs=jobs)
         return dict(told, vnodes={text(name): {} for name in event.vnode_list.keys()}, hosts=hosts(known, host))
 
     return False, by_library, about
 
 
 def is_alone(known, event):
-    """Whether a mom that tells what it has has nobody to tell: gpuos has no GPUs on its host, or there is no gpuosd."""
+    """Whether a mom that tells what it has has nobody to tell: gpuos has no GPUs on its host or there is no gpuosd, and no gpuos_mover."""
     if event.type != pbs.EXECHOST_PERIODIC:
         return False
-    there = os.path.exists(str(known.get("gpuosd", GPUOSD)) + ".root")
+    sockets = daemons(known)
+    if "mover" in sockets and os.path.exists(str(sockets["mover"])):
+        return False
+    there = os.path.exists(str(sockets["gpuosd"]) + ".root")
     return not there or not hosts(known, text(pbs.get_local_nodename()))
+
+
+def is_first(event):
+    """Whether a program is the first of its job, whose session is the job's: nobody but the job waits for it then, and else mom itself."""
+    session = number(getattr(event.job, "session_id", None))
+    try:
+        return bool(session) and os.getsid(os.getppid()) == session
+    except OSError:
+        return False
+
+
+def refuse(event, sentence, again):
+    """Refuses an event; a job whose program is not started may be tried again, where that is what is left to it."""
+    if again:
+        try:
+            # Else PBS deletes it.
+            event.job.rerun()
+        except Exception as why:
+            pbs.logmsg(pbs.LOG_WARNING, "gpuos cannot have this job run again: %s" % why)
+    event.reject(sentence)
 
 
 def main():
@@ -389,15 +482,21 @@ def main():
     }
     if event.type not in kinds:
         event.accept()
-    asks = False
+    asks = must = False
     try:
         asks, way, about = kinds[event.type](event)
         if way is by_command and not asks:
             event.accept()
         known = config()
+        must = strict(known, event)
         if is_alone(known, event):
             event.accept()
         refused, message, edits = ask(way, known, about(known))
+        until = time.time() + CONFINED_WITHIN if must and is_first(event) else 0
+        while refused and message.startswith(UNCONFINED) and time.time() < until:
+            # gpuosd may be on its way, and PBS holds a job whose start is refused again and again.
+            time.sleep(1)
+            refused, message, edits = ask(way, known, about(known))
         try:
             apply(event, edits)
         except Exception as why:
@@ -407,12 +506,12 @@ def main():
             pbs.logmsg(pbs.LOG_WARNING, "gpuos cannot change this job: %s" % why)
     except Exception as why:
         sentence = "gpuos cannot decide about this: %s" % why
-        if not asks:
+        if not asks and not must:
             pbs.logmsg(pbs.LOG_WARNING, sentence)
             event.accept()
-        event.reject(sentence)
-    if refused and asks:
-        event.reject(message)
+        refuse(event, sentence, must)
+    if refused and (asks or must):
+        refuse(event, message, must)
     if refused:
         pbs.logmsg(pbs.LOG_WARNING, message)
     event.accept()

@@ -2,9 +2,9 @@
 //!
 //! All decisions are those of [`gpuos_pbs::hook`]. Here is what C needs: texts with an end, no panic that leaves a function, and
 //! not a byte on standard output and error, which belong to the user's job where the event is a launch. And what they do not do: lines
-//! to gpuosd on this host and back.
+//! to the daemons of this host and back.
 
-mod gpuosd;
+mod daemons;
 mod mutant;
 
 use std::cell::Cell;
@@ -40,7 +40,7 @@ pub unsafe extern "C" fn gpuos_pbs_event(json: *const c_char) -> *mut c_char {
                 mutant::panic_if_planted(&text);
                 match begin(&text) {
                     Step::Done(said) => said,
-                    Step::Ask(question) => question.answer(&gpuosd::ask(&question)),
+                    Step::Ask(question) => question.answer(&daemons::ask(&question)),
                 }
             }
             Err(why) => Verdict::error_json(&why),

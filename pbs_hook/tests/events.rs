@@ -112,6 +112,25 @@ fn a_launch_that_asks_for_nothing_goes_on_whatever_is_decided() {
     );
 }
 
+/// PBS deletes a job whose launch is refused, unless the hook says that it is to run again.
+#[test]
+fn a_launch_without_its_slices_is_refused_and_its_job_is_queued_again() {
+    if !has_python() {
+        return;
+    }
+    let launch = "pbs.event().type=execjob_launch\npbs.get_local_nodename()=n1\npbs.event().job.id=1.head\n\
+                  pbs.event().job.Resource_List[gpuos_mig]=1g.10gb\n\
+                  pbs.event().job.exec_vnode=(n1[0]:ncpus=1:gpuos_mig_compute=1:gpuos_mig_memory=1)\npbs.event().env=\"\"\"A=1\"\"\"";
+    let said = Hook::new(&hosts()).one(launch);
+    for part in [
+        "pbs.event().reject=True",
+        "reject_msg=the slices of this job are not there, and it is queued again: gpuosd",
+        "pbs.event().job._rerun=True",
+    ] {
+        assert!(said.contains(part), "{said}");
+    }
+}
+
 #[test]
 fn a_host_with_a_dot_in_its_name_has_its_gpus_once() {
     if !has_python() {
@@ -328,7 +347,7 @@ fn the_hook_is_python_of_3_6_and_short() {
         return;
     }
     let text = std::fs::read_to_string(own("gpuos_hook.py")).unwrap();
-    assert!(text.lines().count() < 440, "{} lines", text.lines().count());
+    assert!(text.lines().count() < 560, "{} lines", text.lines().count());
     let check = "import ast, sys\nast.parse(sys.stdin.read(), feature_version=(3, 6))";
     python(&["-c".as_ref(), check.as_ref()], &text, &[]);
     let outside: Vec<&str> = text
@@ -337,12 +356,14 @@ fn the_hook_is_python_of_3_6_and_short() {
         .filter(|module| {
             ![
                 "ctypes",
+                "grp",
                 "json",
                 "os",
                 "pwd",
                 "re",
                 "signal",
                 "subprocess",
+                "sys",
                 "time",
                 "pbs",
             ]

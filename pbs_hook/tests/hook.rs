@@ -2,6 +2,7 @@
 //!
 //! This proves the hook against the stand-in. What the stand-in has to do with PBS is what `recorded` replays: events of a real one.
 
+mod confine;
 mod events;
 mod library;
 mod periodic;

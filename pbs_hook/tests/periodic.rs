@@ -135,7 +135,9 @@ fn a_mom_tells_its_jobs_and_does_what_gpuosd_says() {
     assert_eq!(said, wanted);
     let first = told.recv().expect("told")["report"].clone();
     assert_eq!(first["gpus"], json!(["GPU-a", "GPU-b"]));
-    let job = json!({ "job": "1.head", "user": "root", "uid": 0, "gpus": [0], "run": 3 });
+    let job = json!({
+        "job": "1.head", "user": "root", "uid": 0, "gpus": [0], "run": 3, "hosts": "n1", "script_on": "n1",
+    });
     assert_eq!(
         (&first["jobs"], &first["all"]),
         (&json!([job]), &json!(true))

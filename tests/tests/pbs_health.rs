@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use gpuos_lab::LabSpec;
 use gpuos_lab::pbs::{GPUOSD, MOM, PbsLab};
+use gpuos_model::rng::Rng;
 use gpuos_tests::plugins::{built, daemons, programs};
 use gpuos_tests::{costs, pbs};
 use serde_json::{Value, json};
@@ -291,4 +292,56 @@ fn without_gpuosd_jobs_run_as_ever_and_one_that_hangs_delays_none() {
         ran(lab.kill(node, GPUOSD, 9));
     }
     assert_eq!(run("select=1:ncpus=1:ngpus=1").len(), 1);
+}
+
+/// How often gpuosd is killed: `GPUOS_PBS_KILLS=COUNT` makes it more, as for the other daemons.
+fn kills() -> u64 {
+    let given = std::env::var("GPUOS_PBS_KILLS").ok();
+    given.map_or(3, |text| text.parse().expect("GPUOS_PBS_KILLS is a number"))
+}
+
+#[test]
+fn nothing_is_left_when_gpuosd_is_killed_at_any_moment() {
+    let Some(prefix) = pbs("gpuosd killed beside a mom") else {
+        return;
+    };
+    let _cost = costs::of("slurm::pbs_health::killed");
+    let site = Site::up(&prefix, "pbs-gpuosd");
+    let lab = &site.lab;
+    let mut random = Rng::new(7);
+    let mut below = |most: u64| random.below(most);
+    // Faults come and are mended while gpuosd of the host is away, or as it comes and goes.
+    let mut broken: Option<String> = None;
+    let mut jobs = Vec::new();
+    for nth in 0..kills() {
+        let one = ["-l", "select=1:ncpus=1:ngpus=1"];
+        jobs.push(ran(lab.qsub(Some("user1"), &one, "sleep 20\n")));
+        let node = ["n1", "n2"][usize::try_from(nth % 2).unwrap()];
+        sleep(Duration::from_millis(below(4000)));
+        ran(lab.kill(node, GPUOSD, 9));
+        match broken.take() {
+            None => {
+                let vnode = format!("{node}[{}]", below(8));
+                site.break_gpu(&vnode, &["row-remap", "failure"]);
+                broken = Some(vnode);
+            }
+            Some(vnode) => site.break_gpu(&vnode, &["repair"]),
+        }
+        sleep(Duration::from_millis(below(1500)));
+        ran(lab.start(node, GPUOSD));
+    }
+    for job in &jobs {
+        ran(lab.wait_job(job, &["F"], LIMIT));
+    }
+    // A GPU comes back by itself or by an administrator's word, and no vnode stays behind.
+    let all = ["n1", "n2"].into_iter();
+    for (node, gpu) in all.flat_map(|node| (0..GPUS).map(move |gpu| (node, gpu))) {
+        site.break_gpu(&format!("{node}[{gpu}]"), &["repair"]);
+        let name = format!("{node}:{gpu}");
+        ran(lab.run_on(node, None, &gpuos(), &["online", &name, "--local"]));
+    }
+    site.until("all vnodes are free, without a comment of gpuos", || {
+        let text = lab.run("pbsnodes", &["-av"]).unwrap_or_default();
+        text.matches("state = free").count() == 2 * GPUS + 2 && !text.contains("gpuos:")
+    });
 }

@@ -40,7 +40,7 @@ pub use wlm::{
     WlmSavesArgs, WlmSenseArgs, WlmWrapArgs,
 };
 
-/// Topology-aware placement of GPU jobs on Slurm: see, explain, plan and check.
+/// Topology-aware placement of GPU jobs on Slurm and PBS: see, explain, plan and check.
 #[derive(Parser)]
 #[command(
     name = "gpuos",
@@ -139,20 +139,6 @@ impl Command {
         )
     }
 
-    /// Its name, if it shows a cluster and knows Slurm's alone.
-    pub fn of_slurm(&self) -> Option<&'static str> {
-        match self {
-            Command::Topo(TopoArgs {
-                live: false,
-                node_type: None,
-                ..
-            }) => Some("topo"),
-            Command::Top(_) => Some("top"),
-            Command::Plan(_) => Some("plan"),
-            _ => None,
-        }
-    }
-
     /// Its name, if it reads no gpuos.toml.
     pub fn without_config(&self) -> Option<&'static str> {
         match self {
@@ -197,6 +183,9 @@ pub struct TopoArgs {
     /// Links of this machine as its hardware shows them; needs no Slurm.
     #[arg(long, conflicts_with_all = ["node", "node_type"])]
     pub live: bool,
+    /// Ask PBS, as is done without it where this machine has PBS and no commands of Slurm.
+    #[arg(long, conflicts_with_all = ["live", "node_type"])]
+    pub pbs: bool,
     /// Where hardware is looked for.
     #[command(flatten)]
     pub hardware: HardwareArgs,
@@ -235,6 +224,9 @@ pub struct HardwareArgs {
 pub struct DoctorArgs {
     #[command(flatten)]
     pub hardware: HardwareArgs,
+    /// Check what gpuos has in PBS, as is done without it where this machine has PBS and no commands of Slurm.
+    #[arg(long)]
+    pub pbs: bool,
     /// Directory of gpuosd's socket; %n in it stands for the name of the node.
     #[arg(long, value_name = "DIR", env = crate::daemons::RUNTIME_ENV, default_value = crate::daemons::RUNTIME_DIR)]
     pub runtime_dir: PathBuf,
@@ -252,7 +244,10 @@ pub struct TopArgs {
     /// Show only rows that contain this text, in any case.
     #[arg(long, value_name = "TEXT")]
     pub filter: Option<String>,
-    /// Seconds between two looks; slurmctld is asked each time.
+    /// Ask PBS, as is done without it where this machine has PBS and no commands of Slurm.
+    #[arg(long)]
+    pub pbs: bool,
+    /// Seconds between two looks; slurmctld, or pbs_server, is asked each time.
     #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub interval: u64,
     /// The site's Prometheus, for heat, power and load of other nodes, instead of [metrics] prometheus in gpuos.toml.
@@ -347,11 +342,14 @@ pub struct WhyArgs {
     pub runtime_dir: PathBuf,
 }
 
-/// `gpuos plan`: the options of sbatch that matter to placement, under their names there.
+/// `gpuos plan`: the options of sbatch that matter to placement, under their names there, and a few of PBS's qsub.
 #[derive(Args)]
 #[command(group(clap::ArgGroup::new("request").required(true).multiple(false)
-    .args(["gpus", "gpus_per_node", "gpus_per_task", "gpus_per_socket", "gres", "mig"])))]
+    .args(["gpus", "gpus_per_node", "gpus_per_task", "gpus_per_socket", "gres", "mig", "select"])))]
 pub struct PlanArgs {
+    /// Ask PBS, as is done without it where this machine has PBS and no commands of Slurm.
+    #[arg(long)]
+    pub pbs: bool,
     /// GPUs over all nodes, as [TYPE:]N.
     #[arg(short = 'G', long, value_name = "[TYPE:]N", value_parser = gpus)]
     pub gpus: Option<Gpus>,
@@ -437,6 +435,15 @@ pub struct PlanArgs {
     /// Take whole nodes.
     #[arg(long)]
     pub exclusive: bool,
+    /// On PBS: chunks, as in qsub -l select=2:ngpus=4:ncpus=8.
+    #[arg(long, value_name = "CHUNKS")]
+    pub select: Option<String>,
+    /// On PBS, with --select: as in qsub -l place=scatter.
+    #[arg(long, requires = "select", value_name = "PLACE")]
+    pub place: Option<String>,
+    /// On PBS: time limit, as in qsub -l walltime=1:00:00. One that ends soon may go before jobs that wait for more.
+    #[arg(long, value_name = "TIME")]
+    pub walltime: Option<String>,
     /// Where it does not fit: the cheapest set of running jobs to preempt or to move so that it
     /// would. Only jobs that Slurm may preempt are preempted in the plan; nothing is done.
     #[arg(long)]

@@ -33,6 +33,7 @@ mod pages_commands;
 #[cfg(test)]
 mod pages_reference;
 mod pbs;
+mod pbs_plan;
 mod pbs_planner;
 mod pbs_why;
 mod plan;
@@ -59,7 +60,7 @@ use clap::{CommandFactory, Parser};
 use gpuos_core::health::Verb;
 use gpuos_host::ThisMachine;
 
-use cli::{Cli, Command};
+use cli::{Cli, Command, MigArgs, MigCommand};
 use reply::error_json;
 
 fn main() -> ExitCode {
@@ -101,19 +102,25 @@ fn run(cli: &Cli) -> anyhow::Result<u8> {
     if cli.command.asks_slurm() {
         lab::go_there()?;
     }
-    if let Some(name) = cli.command.of_slurm() {
-        pbs_why::refuse(&machine, name)?;
-    }
     let reply = match &cli.command {
-        Command::Topo(args) => topo::run(&machine, config, args)?,
+        Command::Topo(args) => topo::run(
+            &machine,
+            config,
+            pbs_why::is_meant(&machine, args.pbs),
+            args,
+        )?,
         Command::Why(args) if pbs_why::is_meant(&machine, args.pbs) => {
             pbs_why::run(&machine, config, &args.job)?
         }
         Command::Why(args) => why::run(&machine, config, args)?,
+        Command::Plan(args) if pbs_why::is_meant(&machine, args.pbs) => {
+            pbs_plan::run(&machine, config, args)?
+        }
         Command::Plan(args) => plan::run(&machine, config, args)?,
         Command::Replay(args) => replay::run(&machine, args)?,
         Command::Doctor(args) => {
-            let (reply, code) = doctor::run(&machine, config, args)?;
+            let pbs = pbs_why::is_meant(&machine, args.pbs);
+            let (reply, code) = doctor::run(&machine, config, pbs, args)?;
             reply.print(cli.json);
             return Ok(code);
         }
@@ -122,6 +129,10 @@ fn run(cli: &Cli) -> anyhow::Result<u8> {
             Some(reply) => reply,
             None => return Ok(0),
         },
+        Command::Mig(MigArgs {
+            command: Some(MigCommand::Plan(_)),
+            ..
+        }) if pbs_why::is_meant(&machine, false) => pbs_plan::slices()?,
         Command::Mig(args) => match mig::run(&machine, config, args)? {
             (reply, None) => reply,
             (reply, Some(code)) => {
@@ -151,10 +162,18 @@ fn run(cli: &Cli) -> anyhow::Result<u8> {
         Command::Completion(args) => pages::completion(args),
         Command::Man(args) => pages::man(args)?,
         // With a screen there is nothing left to say.
-        Command::Top(args) => match top::run(&machine, config, cli.json, args)? {
-            Some(reply) => reply,
-            None => return Ok(0),
-        },
+        Command::Top(args) => {
+            let ask = top::ask(
+                &machine,
+                config,
+                pbs_why::is_meant(&machine, args.pbs),
+                args,
+            );
+            match top::run(&machine, ask, cli.json, args)? {
+                Some(reply) => reply,
+                None => return Ok(0),
+            }
+        }
         // A lab speaks while it works, and hands on the exit code of what ran in it.
         Command::Lab(args) => {
             return Ok(u8::try_from(lab::run(args, cli.json)?).unwrap_or(1));

@@ -9,9 +9,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use gpuos_host::{Machine, ThisMachine};
+use gpuos_model::mig::Geometry;
 use gpuos_pbs::hook::event::Host;
 use gpuos_pbs::hook::install::{
-    HOOK, Objects, install, largest, parse_list, programs, read_hosts, remove,
+    HOOK, Objects, divide, install, largest, parse_list, programs, read_hosts, remove,
 };
 use gpuos_pbs::hook::{MOST_BYTES, answer};
 use serde::{Deserialize, Serialize};
@@ -21,7 +22,7 @@ use crate::cli::{PbsArgs, PbsCommand, PbsInstallArgs, PbsReach};
 use crate::reply::{Reply, out};
 
 /// The hook, as PBS gets it.
-const SCRIPT: &str = include_str!("../../../pbs_hook/gpuos_hook.py");
+pub const SCRIPT: &str = include_str!("../../../pbs_hook/gpuos_hook.py");
 
 /// How long qmgr may take for a line. pbs_server answers nobody while a hook runs there.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -36,9 +37,18 @@ struct Config {
     /// Whether `gpuos pbs-planner` runs.
     #[serde(default)]
     planner: bool,
+    /// Whether gpuos_mover keeps checkpoints.
+    #[serde(default)]
+    checkpoints: bool,
+    /// Whether programs are kept to the GPUs of their jobs.
+    #[serde(default)]
+    confine: String,
     /// GPUs of the largest domain of each level.
     #[serde(default)]
     largest: BTreeMap<String, u64>,
+    /// How GPUs of pools can be divided, by the names of their kinds.
+    #[serde(default)]
+    boards: BTreeMap<String, Geometry>,
     /// GPUs of hosts.
     #[serde(default)]
     hosts: BTreeMap<String, Host>,
@@ -71,11 +81,13 @@ pub fn run(json: bool, args: &PbsArgs) -> Result<Reply> {
 fn put_in(json: bool, args: &PbsInstallArgs) -> Result<Reply> {
     let qmgr = Qmgr::find(&args.reach)?;
     let hooks = qmgr.list("hook")?;
-    let hosts = match &args.hosts {
+    let mut hosts = match &args.hosts {
         Some(file) => hosts(file)?,
         None if hooks.contains_key(HOOK) => qmgr.hosts(),
         None => BTreeMap::new(),
     };
+    let gpuos_toml = gpuos_host::pbs::config(&ThisMachine, None)?;
+    let boards = divide(&mut hosts, &gpuos_toml.mig).map_err(anyhow::Error::msg)?;
     let command = match &args.command {
         Some(command) => command.clone(),
         None => std::env::current_exe()
@@ -85,7 +97,10 @@ fn put_in(json: bool, args: &PbsInstallArgs) -> Result<Reply> {
         command: path_text(&command)?,
         library: path_text(&args.library)?,
         planner: args.planner,
+        checkpoints: args.checkpoints,
+        confine: args.confine.clone(),
         largest: largest(&hosts),
+        boards,
         hosts,
     };
     let resources = qmgr.list("resource")?;
@@ -101,7 +116,11 @@ fn put_in(json: bool, args: &PbsInstallArgs) -> Result<Reply> {
     let mut text = String::new();
     if !args.reach.dry_run {
         text += "\nThe hook is in use. For PBS to keep jobs on GPUs and in domains apart, the line `resources:` of sched_config has to name\n\
-                 ngpus, gpuos_nvlink and gpuos_leaf; then send pbs_sched a HUP.\n";
+                 ngpus, gpuos_nvlink and gpuos_leaf";
+        if !config.boards.is_empty() {
+            text += ", and, for slices of GPUs,\ngpuos_mig_compute, gpuos_mig_memory, gpuos_mig_board and gpuos_mig_gpu";
+        }
+        text += "; then send pbs_sched a HUP.\n";
         if !config.hosts.is_empty() {
             text += "Each mom makes vnodes of its GPUs when it is started, or sent a HUP, next.\n";
         }

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::path::Path;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use gpuos_host::Machine;
 use gpuos_host::pbs::Pbs;
 use gpuos_model::cluster::NO_DOMAIN;
@@ -21,20 +21,6 @@ use crate::reply::Reply;
 /// Whether PBS is asked: it was said, or this machine has a PBS and no commands of Slurm.
 pub fn is_meant(machine: &dyn Machine, said: bool) -> bool {
     said || machine.find("scontrol").is_none() && Pbs::find(machine).is_ok()
-}
-
-/// Refuses what only Slurm can be asked for, where PBS is all that there is.
-///
-/// # Errors
-/// There is a PBS and no Slurm: a sentence.
-pub fn refuse(machine: &dyn Machine, command: &str) -> Result<()> {
-    if is_meant(machine, false) {
-        bail!(
-            "`gpuos {command}` knows Slurm alone yet, and this machine has PBS: `gpuos pbs-planner --dry-run` says where waiting jobs of PBS go, \
-             `gpuos why JOB` what is with one of them"
-        );
-    }
-    Ok(())
 }
 
 /// The answer about a job.

@@ -26,6 +26,7 @@ use crate::table::count;
 use crate::value_gain::Worths;
 
 pub fn run(machine: &dyn Machine, config: Option<&Path>, args: &PlanArgs) -> Result<Reply> {
+    no_option_of_pbs(args)?;
     if let Some(request) = &args.mig {
         return crate::mig::plan::of_plan(machine, config, request, args);
     }
@@ -157,6 +158,20 @@ pub fn run(machine: &dyn Machine, config: Option<&Path>, args: &PlanArgs) -> Res
     };
     add_exclusions(&neighbours, &mut reply);
     Ok(with_memory(reply, None))
+}
+
+/// Refuses what jobs of Slurm do not have.
+fn no_option_of_pbs(args: &PlanArgs) -> Result<()> {
+    let given = [
+        ("--select", args.select.is_some()),
+        ("--walltime", args.walltime.is_some()),
+    ];
+    match given.into_iter().find(|(_, given)| *given) {
+        Some((option, _)) => bail!(
+            "{option} is for PBS, and Slurm is asked: write the options of sbatch, or --pbs where this machine has both"
+        ),
+        None => Ok(()),
+    }
 }
 
 /// Adds what rules keep from the job.

@@ -1,13 +1,16 @@
 //! `gpuos topo`: the fabric and what is free in it, or the links inside a node.
+//!
+//! [`slurm`] and [`pbs`] bring what a workload manager knows into the form that is shown here.
+
+mod pbs;
+mod slurm;
 
 use std::path::Path;
 
 use anyhow::{Result, anyhow, bail};
 use gpuos_host::Machine;
 use gpuos_host::hardware::discover::described;
-use gpuos_host::slurm::NodeRecord;
-use gpuos_host::slurm::site::Site;
-use gpuos_model::cluster::NO_DOMAIN;
+use gpuos_model::cluster::{Cluster, NO_DOMAIN};
 use gpuos_model::gpuset::GpuSet;
 use gpuos_model::hostlist::compress;
 use gpuos_model::node_types;
@@ -20,14 +23,64 @@ use crate::matrix;
 use crate::reply::Reply;
 use crate::table::{Table, count};
 
-pub fn run(machine: &dyn Machine, config: Option<&Path>, args: &TopoArgs) -> Result<Reply> {
+/// A cluster as its workload manager has it.
+struct Site {
+    /// Its name; `None`: nobody says.
+    cluster_name: Option<String>,
+    /// The workload manager.
+    manager: &'static str,
+    /// The manager's release.
+    release: String,
+    /// What the manager calls a machine.
+    machine_word: &'static str,
+    /// Node types and fabric; a node for each of `nodes`, by the same index.
+    cluster: Cluster,
+    /// Nodes.
+    nodes: Vec<Node>,
+    /// What is missed.
+    notes: Vec<String>,
+    /// Said where no fabric is known.
+    no_fabric: &'static str,
+    /// Said of a node without GPUs.
+    no_gpus: &'static str,
+}
+
+/// A node, and how its GPUs are, by index.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+struct Node {
+    name: String,
+    gpus: usize,
+    used: GpuSet,
+    out: GpuSet,
+    degraded: GpuSet,
+    /// Free ones, if the node is up.
+    free: GpuSet,
+    is_up: bool,
+    is_short_of_memory: bool,
+    /// Its state in a word.
+    state: String,
+    /// What else is told of it alone: text and JSON.
+    more: Option<(String, Value)>,
+}
+
+/// The answer. `pbs`: PBS is the workload manager.
+pub fn run(
+    machine: &dyn Machine,
+    config: Option<&Path>,
+    pbs: bool,
+    args: &TopoArgs,
+) -> Result<Reply> {
     if args.live {
         return live(machine, &args.hardware);
     }
+    let site = || match pbs {
+        true => pbs::site(machine, config),
+        false => slurm::site(machine, config),
+    };
     match (&args.node, &args.node_type) {
-        (Some(name), _) => node(&Site::read(machine, config)?, name),
-        (None, Some(name)) => node_type(machine, config, name),
-        (None, None) => Ok(fabric(&Site::read(machine, config)?)),
+        (Some(name), _) => node(&site()?, name),
+        (None, Some(name)) => node_type(machine, config, pbs, name),
+        (None, None) => Ok(fabric(&site()?)),
     }
 }
 
@@ -38,16 +91,17 @@ fn node(site: &Site, name: &str) -> Result<Reply> {
         .position(|node| node.name == name)
         .ok_or_else(|| {
             anyhow!(
-                "no node {name}: this cluster has {}",
+                "no {} {name}: this cluster has {}",
+                site.machine_word,
                 names(site, 0..site.nodes.len())
             )
         })?;
     let Some(node_type) = &site.cluster.nodes[at].node_type else {
-        bail!("node {name} has no GPU that Slurm knows of (Gres= in slurm.conf)");
+        bail!("{} {name} {}", site.machine_word, site.no_gpus);
     };
     let node = &site.nodes[at];
-    let free = node.gpus_free(None);
-    let text = format!(
+    let free = node.free;
+    let mut text = format!(
         "{name}: {}, {}, {} of {} GPUs free ({}), {}\n\n{}",
         node_type.name,
         node_type.gpu,
@@ -57,15 +111,19 @@ fn node(site: &Site, name: &str) -> Result<Reply> {
         state(node),
         matrix::text(node_type)
     );
-    let json = json!({
+    let mut json = json!({
         "node": name,
-        "state": node.state_text(),
-        "out": node.gpus_out().iter().collect::<Vec<_>>(),
-        "degraded": node.gpus_degraded().iter().collect::<Vec<_>>(),
-        "short_of_memory": node.is_short(),
+        "state": node.state,
+        "out": node.out.iter().collect::<Vec<_>>(),
+        "degraded": node.degraded.iter().collect::<Vec<_>>(),
+        "short_of_memory": node.is_short_of_memory,
         "free": free.iter().collect::<Vec<_>>(),
         "type": matrix::json(node_type),
     });
+    if let Some((told, vnodes)) = &node.more {
+        text += &format!("\n{told}");
+        json["vnodes"] = vnodes.clone();
+    }
     Ok(Reply {
         schema: "gpuos.topo-node/1",
         json,
@@ -74,9 +132,13 @@ fn node(site: &Site, name: &str) -> Result<Reply> {
     })
 }
 
-/// A node type needs no Slurm: gpuos.toml is read only where it is named or Slurm tells where it is.
-fn node_type(machine: &dyn Machine, config: Option<&Path>, name: &str) -> Result<Reply> {
-    let own = gpuos_host::slurm::site::config(machine, config)?.node_type(name);
+/// A node type needs no workload manager: gpuos.toml is read only where it is named, Slurm tells where it is, or it lies where it does with PBS.
+fn node_type(machine: &dyn Machine, config: Option<&Path>, pbs: bool, name: &str) -> Result<Reply> {
+    let known = match pbs {
+        true => gpuos_host::pbs::config(machine, config)?,
+        false => gpuos_host::slurm::site::config(machine, config)?,
+    };
+    let own = known.node_type(name);
     let found = own
         .map(|t| (*t).clone())
         .or_else(|| node_types::by_name(name));
@@ -103,14 +165,14 @@ fn node_type(machine: &dyn Machine, config: Option<&Path>, name: &str) -> Result
 }
 
 /// The state of a node in a word, which of its GPUs are not as they should be, and whether it is short of host memory.
-fn state(node: &NodeRecord) -> String {
-    let mut text = node.state_text();
-    for (what, gpus) in [("out", node.gpus_out()), ("degraded", node.gpus_degraded())] {
+fn state(node: &Node) -> String {
+    let mut text = node.state.clone();
+    for (what, gpus) in [("out", node.out), ("degraded", node.degraded)] {
         if !gpus.is_empty() {
             text += &format!(", GPU {gpus} {what}");
         }
     }
-    if node.is_short() {
+    if node.is_short_of_memory {
         text += ", short of host memory";
     }
     text
@@ -143,10 +205,9 @@ fn live(machine: &dyn Machine, args: &HardwareArgs) -> Result<Reply> {
 /// Free GPUs that a job could get: those of nodes that are up.
 fn free(site: &Site, at: usize) -> GpuSet {
     let node = &site.nodes[at];
-    if node.is_up() {
-        node.gpus_free(None)
-    } else {
-        GpuSet::EMPTY
+    match node.is_up {
+        true => node.free,
+        false => GpuSet::EMPTY,
     }
 }
 
@@ -167,24 +228,25 @@ fn fabric(site: &Site) -> Reply {
     ]);
     branch(site, site.cluster.fabric.levels.len(), &all, 0, &mut table);
     let sum = |f: &dyn Fn(usize) -> usize| all.iter().map(|&at| f(at)).sum::<usize>();
-    let total = sum(&|at| site.nodes[at].gpu_count());
+    let total = sum(&|at| site.nodes[at].gpus);
     let free_gpus = sum(&|at| free(site, at).len());
-    let down = all.iter().filter(|&&at| !site.nodes[at].is_up()).count();
+    let down = all.iter().filter(|&&at| !site.nodes[at].is_up).count();
     let mut text = format!(
-        "Cluster {}, Slurm {}: {}, {}, {free_gpus} free{}\n\n{}",
-        site.running.get("ClusterName").unwrap_or("?"),
-        site.running.release(),
-        count(all.len(), "node"),
+        "Cluster {}, {} {}: {}, {}, {free_gpus} free{}\n\n{}",
+        site.cluster_name.as_deref().unwrap_or("?"),
+        site.manager,
+        site.release,
+        count(all.len(), site.machine_word),
         count(total, "GPU"),
         if down > 0 {
-            format!(", {} out of service", count(down, "node"))
+            format!(", {} out of service", count(down, site.machine_word))
         } else {
             String::new()
         },
         table.render()
     );
     if site.cluster.fabric.levels.is_empty() {
-        text += "\nNo fabric is known: describe it in gpuos.toml ([fabric]) or in Slurm's topology.conf.\n";
+        text += &format!("\nNo fabric is known: {}.\n", site.no_fabric);
     }
     for note in &site.notes {
         text += &format!("\nnote: {note}\n");
@@ -219,7 +281,7 @@ fn branch(site: &Site, level: usize, nodes: &[usize], depth: usize, table: &mut 
             .copied()
             .filter(|&at| domain(at) == id)
             .collect();
-        let gpus: usize = inside.iter().map(|&at| site.nodes[at].gpu_count()).sum();
+        let gpus: usize = inside.iter().map(|&at| site.nodes[at].gpus).sum();
         let free: usize = inside.iter().map(|&at| free(site, at).len()).sum();
         let name = fabric.domains.get(id as usize).map_or("?", String::as_str);
         table.row([
@@ -253,7 +315,7 @@ fn leaves(site: &Site, nodes: &[usize], depth: usize, table: &mut Table) {
             .map(|t| t.name.clone());
         (
             node_type,
-            site.nodes[at].gpu_count(),
+            site.nodes[at].gpus,
             free(site, at),
             state(&site.nodes[at]),
         )
@@ -314,20 +376,20 @@ fn fabric_json(site: &Site, all: &[usize], total: usize, free_gpus: usize) -> Va
                 "name": node.name,
                 "type": node_type.map(|t| &t.name),
                 "gres_type": node_type.map(|t| &t.gres_type),
-                "gpus": node.gpu_count(),
-                "used": node.gpus_used.iter().collect::<Vec<_>>(),
-                "out": node.gpus_out().iter().collect::<Vec<_>>(),
-                "degraded": node.gpus_degraded().iter().collect::<Vec<_>>(),
-                "short_of_memory": node.is_short(),
+                "gpus": node.gpus,
+                "used": node.used.iter().collect::<Vec<_>>(),
+                "out": node.out.iter().collect::<Vec<_>>(),
+                "degraded": node.degraded.iter().collect::<Vec<_>>(),
+                "short_of_memory": node.is_short_of_memory,
                 "free": free(site, at).iter().collect::<Vec<_>>(),
-                "up": node.is_up(),
-                "state": node.state_text(),
+                "up": node.is_up,
+                "state": node.state,
             })
         })
         .collect();
     json!({
-        "cluster": site.running.get("ClusterName"),
-        "release": site.running.release(),
+        "cluster": site.cluster_name,
+        "release": site.release,
         "gpus": total,
         "free_gpus": free_gpus,
         "levels": levels,

@@ -2,9 +2,19 @@
 
 use std::process::ExitCode;
 
-use clap::Parser;
 use clap::error::ErrorKind;
+use clap::{Parser, ValueEnum};
 use gpuos_host::{ThisMachine, host_name};
+
+/// A workload manager.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]
+pub enum Workload {
+    /// Slurm.
+    #[default]
+    Slurm,
+    /// PBS, on the host of a pbs_mom.
+    Pbs,
+}
 
 /// Flags of a daemon.
 pub trait Flags: Parser {

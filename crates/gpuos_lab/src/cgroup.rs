@@ -109,6 +109,13 @@ pub(crate) fn make_for_slurm(id: &str) -> Result<(), String> {
     Ok(())
 }
 
+/// A part of the hierarchy of version 2 for the groups that daemons of a lab make; `None` where this machine lets nobody make one.
+pub(crate) fn make_v2(id: &str) -> Option<PathBuf> {
+    let own = Host::read().v2?.join(format!("{PREFIX}{id}"));
+    let _ = fs::create_dir(&own);
+    own.join("cgroup.procs").is_file().then_some(own)
+}
+
 /// The cgroups of one lab.
 pub(crate) struct Cgroups {
     /// `cgroup.procs` of each cgroup that the daemons enter.

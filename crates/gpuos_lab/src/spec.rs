@@ -387,7 +387,7 @@ impl LabSpec {
                     .to_string(),
             );
         }
-        if !self.mig.is_empty() && self.select.plugins().is_none() {
+        if !self.mig.is_empty() && self.select.plugins().is_none() && self.pbs.is_none() {
             return fail(
                 "--mig needs gpuos's plugins: choose --select gpuos (Select::Gpuos or Select::Installed)"
                     .to_string(),

@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex};
 use gpuos_core::job::JobId;
 use gpuos_core::wire::{
     CHECKPOINT_VARIABLE, CheckpointFigures, CheckpointForm, CheckpointJob, CheckpointKept,
-    CheckpointRefused, CheckpointRequest, Code, Happening, MAX_REPLY, Peer, Reply, Request, encode,
-    is_root,
+    CheckpointRefused, CheckpointRequest, Code, Happening, MAX_REPLY, MomReport, Peer, Reply,
+    Request, encode, is_root,
 };
 use gpuos_host::socket::{Need, RequestHandler};
 use gpuos_mover::program::Reason;
@@ -20,6 +20,8 @@ use gpuos_store::inventory::Forms;
 use gpuos_store::job::JobStore;
 use gpuos_store::store::JobUsage;
 use gpuos_store::verify::verify;
+use gpuos_workload::action::{Action, Outcome};
+use gpuos_workload::job::Job;
 
 use crate::event::Event;
 use crate::job::Shared;
@@ -68,9 +70,13 @@ impl RequestHandler for Handler {
     }
 
     fn ask(&self, peer: Peer, request: Request) -> Reply {
-        let Request::Checkpoint { what } = request else {
-            let why = "gpuos_mover knows of checkpoints only: ask gpuosd";
-            return refused(Code::Malformed, why.into());
+        let what = match request {
+            Request::Checkpoint { what } => what,
+            Request::Mom { report } => return self.told(&report),
+            _ => {
+                let why = "gpuos_mover knows of checkpoints only: ask gpuosd";
+                return refused(Code::Malformed, why.into());
+            }
         };
         match what {
             CheckpointRequest::Step {
@@ -96,6 +102,9 @@ impl RequestHandler for Handler {
             CheckpointRequest::Verify { job } => {
                 audited("verify", peer, &job, self.verify(peer, &job))
             }
+            CheckpointRequest::Requeue { job } => {
+                audited("requeue", peer, &job, self.requeue(&job))
+            }
             CheckpointRequest::Prune { job } => audited("prune", peer, &job, self.prune(&job)),
         }
     }
@@ -116,6 +125,19 @@ impl RequestHandler for Handler {
 }
 
 impl Handler {
+    /// The daemon of the workload manager tells which jobs are here. What follows the registrar sees when it looks next.
+    fn told(&self, report: &MomReport) -> Reply {
+        match self.shared.manager.told(report) {
+            Some(told) => Reply::Mom {
+                orders: Box::new(told.orders),
+            },
+            None => {
+                let why = "this gpuos_mover hears no pbs_mom: start it with --workload pbs";
+                refused(Code::Failed, why.into())
+            }
+        }
+    }
+
     fn step(&self, (job, launch): (JobId, Launch), (uid, gid): (u32, u32), asked: String) -> Reply {
         let (reply, answer) = sync_channel(1);
         let ask = Ask::Step {
@@ -249,6 +271,32 @@ impl Handler {
                 Code::Busy,
                 "gpuos_mover has much to do for this job: ask again in a moment".into(),
             ),
+        }
+    }
+
+    /// Has a job run again that may. Where users can ask the workload manager themselves, it knows who may.
+    fn requeue(&self, job: &JobId) -> Reply {
+        let manager = &self.shared.manager;
+        let failed = |why: String| refused(Code::Failed, why);
+        if manager.users_requeue() {
+            return failed("ask the workload manager itself for that".into());
+        }
+        let record = match manager.job_anywhere(job) {
+            Ok(record) => record,
+            Err(outcome) => return failed(outcome.words().into()),
+        };
+        let here = |record: &Job| record.nodes.contains(&self.shared.node);
+        let Some(record) = record.filter(here) else {
+            return failed(format!("job {job} does not run on this node"));
+        };
+        if !record.may_requeue {
+            return failed(format!(
+                "job {job} may not run again, as its user has said (qsub -r n)"
+            ));
+        }
+        match manager.act(&Action::Requeue { job: job.clone() }) {
+            Outcome::Done(message) => Reply::Done { message },
+            other => failed(other.words().into()),
         }
     }
 

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Parser;
-use gpuos_daemon::start;
+use gpuos_daemon::start::{self, Workload};
 
 /// Keeps and restores the checkpoints of this node's jobs.
 #[derive(Clone, Parser, Debug)]
@@ -26,7 +26,16 @@ pub struct Options {
     /// Where the socket gpuos_mover.sock is made.
     #[arg(long, value_name = "DIR", default_value = "/run/gpuos")]
     pub runtime_dir: PathBuf,
-    /// Slurm's name of this node; the host's name up to the first dot by default.
+    /// Which workload manager has this node: with pbs, the hook of `gpuos pbs install` in pbs_mom tells which jobs are here.
+    #[arg(
+        long,
+        value_name = "NAME",
+        value_enum,
+        default_value_t,
+        env = "GPUOS_MOVER_WORKLOAD"
+    )]
+    pub workload: Workload,
+    /// The workload manager's name of this node; the host's name up to the first dot by default.
     #[arg(long, value_name = "NAME", env = "SLURMD_NODENAME")]
     pub node: Option<String>,
     /// The secret that all nodes have and no user can read, of which the keys of checkpoints are made.
@@ -44,9 +53,16 @@ pub struct Options {
 }
 
 impl Options {
-    /// Slurm's name of this node.
+    /// The workload manager's name of this node. Hosts of PBS are compared by their short names, in any case.
     pub fn node_name(&self) -> String {
-        start::node_name(self.node.as_deref())
+        let name = start::node_name(self.node.as_deref());
+        match self.workload {
+            Workload::Slurm => name,
+            Workload::Pbs => {
+                let short = name.split('.').next().unwrap_or_default();
+                short.to_ascii_lowercase()
+            }
+        }
     }
 }
 

@@ -10,7 +10,9 @@ use anyhow::{Context, Result, bail};
 use gpuos_config::gpuos_toml::ParkingConfig;
 use gpuos_core::wire::memory_socket;
 use gpuos_daemon::door::Door;
+use gpuos_daemon::start::Workload;
 use gpuos_host::munge::Munge;
+use gpuos_host::pbs::Mom;
 use gpuos_host::slurm::Slurm;
 use gpuos_host::socket::{BindError, MOVER, NAME, RequestHandler};
 use gpuos_host::steps::job_processes::Proc;
@@ -81,7 +83,10 @@ pub fn run(options: &Options) -> Result<()> {
     }
     let machine: Arc<dyn Machine + Send + Sync> = Arc::new(ThisMachine);
     // The one place that knows which workload manager this is.
-    let manager: Arc<dyn WorkloadManager> = Arc::new(Slurm::new(machine.clone(), &node));
+    let manager: Arc<dyn WorkloadManager> = match options.workload {
+        Workload::Slurm => Arc::new(Slurm::new(machine.clone(), &node)),
+        Workload::Pbs => Arc::new(Mom::with_server(&node, machine.clone())),
+    };
     let folder = || manager.local_folder().or_else(|| manager.config_folder());
     let config = config_file::found(&*machine, options.config.as_deref(), folder)?;
     let config = config.context("gpuos.toml is not found: name it with --config")?;

@@ -1,9 +1,11 @@
 //! One pass over the jobs that wait: which of them start now, and on exactly which vnodes.
 //!
 //! The texts of one moment come in, a plan goes out; [`gpuos_placement::queue`] decides, as for any workload manager. Here its
-//! choices become vnodes, each of which is given to one job at most. [`reserve`] has PBS itself keep what a plan keeps.
+//! choices become vnodes, each of which is given to one job at most. [`reserve`] has PBS itself keep what a plan keeps, [`what_if`] asks
+//! about a job that is not submitted.
 
 pub mod reserve;
+pub mod what_if;
 
 use std::collections::{HashMap, HashSet};
 use std::fmt::Write as _;
@@ -64,6 +66,9 @@ pub struct Plan {
     /// What the planner answered, job by job, by indices of hosts.
     #[serde(skip)]
     pub decided: Decided,
+    /// The jobs that it was asked about, by their whole names, in the same order.
+    #[serde(skip)]
+    pub asked: Vec<String>,
 }
 
 /// Plans for all GPU jobs that wait, but those that PBS refused to run lately: they would have their vnodes in the plan and
@@ -134,9 +139,9 @@ pub fn plan(site: &Site, planner: &mut Planner, bounds: Bounds, refused: &HashSe
             Answer::Starts(choice) => plan.starts.push(Start {
                 job: job.id.clone(),
                 exec_vnode: texts.remove(&index).unwrap_or_default(),
-                sentence: sentence(choice, &waiting[index].request, &site.cluster),
+                sentence: of_pbs(&sentence(choice, &waiting[index].request, &site.cluster)),
             }),
-            Answer::Waits(wait) => plan.waits.push(stays(job, why_wait(wait))),
+            Answer::Waits(wait) => plan.waits.push(stays(job, of_pbs(&why_wait(wait)))),
             Answer::Refused if board.came_late.contains(&index) => {
                 let why =
                     "jobs before it in this pass have the vnodes of the GPUs that it could have";
@@ -159,8 +164,15 @@ pub fn plan(site: &Site, planner: &mut Planner, bounds: Bounds, refused: &HashSe
             vnodes: with_gpus.map(|(_, vnode)| vnode.name.clone()).collect(),
         });
     }
+    plan.asked = jobs.iter().map(|(job, _)| job.id.clone()).collect();
     plan.decided = decided;
     plan
+}
+
+/// A sentence of the planner as it is right of PBS: what users write has another form there.
+fn of_pbs(sentence: &str) -> String {
+    let written = sentence.replace("--gpuos-", "-l gpuos_");
+    written.replace("Slurm offers", "PBS offers")
 }
 
 fn stays(job: &Job, why: String) -> Stays {

@@ -2,8 +2,14 @@
 
 #[path = "pbs/hook.rs"]
 mod hook;
+#[path = "pbs/hook_checkpoints.rs"]
+mod hook_checkpoints;
+#[path = "pbs/hook_confine.rs"]
+mod hook_confine;
 #[path = "pbs/hook_hosts.rs"]
 mod hook_hosts;
+#[path = "pbs/hook_mig.rs"]
+mod hook_mig;
 #[path = "pbs/hook_mom.rs"]
 mod hook_mom;
 #[path = "pbs/hook_syntax.rs"]
@@ -12,5 +18,7 @@ mod hook_syntax;
 mod pass;
 #[path = "pbs/state.rs"]
 mod state;
+#[path = "pbs/what_if.rs"]
+mod what_if;
 #[path = "pbs/world.rs"]
 mod world;

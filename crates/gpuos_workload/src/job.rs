@@ -1,6 +1,7 @@
 //! A job as a workload manager has it, as far as the daemon of a node needs to know.
 
 use gpuos_core::job::JobId;
+use gpuos_model::gpu_index::NvmlSet;
 use gpuos_model::gpuset::GpuSet;
 
 /// What a job has on some nodes (all alike).
@@ -36,6 +37,19 @@ pub enum JobState {
     /// It is over.
     #[default]
     Over,
+}
+
+/// Slices of GPUs that a job was given without saying which.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Unplaced {
+    /// What it asked for, as `--gpuos-mig` has it.
+    pub request: String,
+    /// The GPUs on which they are to be, by NVML's index.
+    pub gpus: NvmlSet,
+    /// How many compute slices it was given.
+    pub compute: u64,
+    /// How many memory slices.
+    pub memory: u64,
 }
 
 /// One job.
@@ -82,6 +96,8 @@ pub struct Job {
     pub allocations: Vec<Allocation>,
     /// Whether it has parts of GPUs that `allocations` does not name.
     pub shares: bool,
+    /// Slices of GPUs that it has on this node as counts: which ones they are is for the node to choose.
+    pub unplaced: Option<Unplaced>,
     /// Where gpuos notes its decision.
     pub note: String,
     /// Why what it has on its nodes and what it asked for cannot be read; empty when it can. Of such a job its numbers, user, state

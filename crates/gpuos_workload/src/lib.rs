@@ -55,6 +55,14 @@ pub trait WorkloadManager: Send + Sync {
     /// It does not answer.
     fn job(&self, job: &JobId) -> Result<Option<Job>, Outcome>;
 
+    /// The same of a job of which another node speaks: what this node knows by itself may be of a run of the job that is over.
+    ///
+    /// # Errors
+    /// It does not answer.
+    fn job_anywhere(&self, job: &JobId) -> Result<Option<Job>, Outcome> {
+        self.job(job)
+    }
+
     /// The nodes of which it is published that they hold checkpoints of a job, by one question about all nodes.
     ///
     /// # Errors
@@ -109,6 +117,11 @@ pub trait WorkloadManager: Send + Sync {
 
     /// Resumes this node if its peers had it set down, and for no other reason.
     fn resume(&self) -> Outcome;
+
+    /// Whether users have jobs of their own requeued by it; else the daemon of a node asks for them.
+    fn users_requeue(&self) -> bool {
+        true
+    }
 
     /// Its daemon, as sentences name it: the one that is asked and told.
     fn daemon(&self) -> &'static str {

@@ -7,6 +7,7 @@
 //! - [`gpus`]: polls NVIDIA's library and waits for its events,
 //! - [`host`]: looks at network adapters, memory, file systems and the kernel's log,
 //! - [`isolation`]: looks who is on the GPUs and what steps may open,
+//! - [`confine`]: keeps programs of jobs of PBS to their GPUs,
 //! - [`blocking`]: runs Slurm's commands, and resets and checks of GPUs,
 //! - [`limits`]: sets power limits and clocks for jobs,
 //! - [`mps`]: starts and ends MPS daemons for jobs,
@@ -30,6 +31,7 @@ mod as_user;
 pub mod audit;
 pub mod blocking;
 pub mod clear;
+pub mod confine;
 pub mod disk;
 pub mod driver_checkpoint;
 pub mod event_loop;

@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-use clap::{Parser, ValueEnum};
-use gpuos_daemon::start;
+use clap::Parser;
+use gpuos_daemon::start::{self, Workload};
 
 /// Watches the GPUs of this node, takes bad ones out of service in Slurm, and brings jobs back.
 #[derive(Clone, Parser, Debug)]
@@ -106,16 +106,6 @@ pub struct Options {
     /// Print the man page instead.
     #[arg(long, hide = true)]
     pub man: bool,
-}
-
-/// A workload manager.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]
-pub enum Workload {
-    /// Slurm.
-    #[default]
-    Slurm,
-    /// PBS, on the host of a pbs_mom.
-    Pbs,
 }
 
 impl Options {

@@ -11,13 +11,15 @@ use gpuos_config::gpuos_toml::Config;
 use gpuos_core::wire::{memory_socket, switchable_file as beside};
 use gpuos_daemon::door::Door;
 use gpuos_daemon::places;
+use gpuos_daemon::start::Workload;
 use gpuos_host::hardware::discover::Sysfs;
 use gpuos_host::hardware::nvml::{Driver, GpuLibrary};
 use gpuos_host::pbs::Mom;
 use gpuos_host::slurm::Slurm;
 use gpuos_host::socket::{self, BindError, RequestHandler};
-use gpuos_host::steps::device_groups::Cgroups;
-use gpuos_host::steps::job_processes::{Proc, Processes, WithoutGroups};
+use gpuos_host::steps::device_groups::{Cgroups, DeviceGroups};
+use gpuos_host::steps::job_processes::{Proc, Processes};
+use gpuos_host::steps::own_groups::OwnGroups;
 use gpuos_host::{Machine, ThisMachine};
 use gpuos_memory::lease;
 use gpuos_workload::WorkloadManager;
@@ -25,6 +27,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::blocking::{self, Setting};
+use crate::confine::{Confiner, DeviceFiles, PbsProcesses, Unasked};
 use crate::disk::Disk;
 use crate::event_loop::{EventLoop, Message, Ports, Start};
 use crate::gpus::{self, Library};
@@ -36,7 +39,7 @@ use crate::memory::door::MemoryDoor;
 use crate::mig::GpuThreads;
 use crate::mps::Runner;
 use crate::numbering::Numbering;
-use crate::options::{Options, Workload};
+use crate::options::Options;
 use crate::peers;
 use crate::sink::Sink;
 use crate::slices::Slices;
@@ -106,11 +109,14 @@ pub fn run(options: &Options) -> Result<()> {
         Workload::Slurm => Arc::new(Slurm::new(machine.clone(), &node)),
         Workload::Pbs => Arc::new(Mom::new(&node)),
     };
+    let files = Arc::new(DeviceFiles::default());
+    let confiner = confiner(options, &node, &files);
     let handler: Arc<dyn RequestHandler> = Arc::new(SocketHandler {
         node: node.clone(),
         known: known.clone(),
         state_dir: options.state_dir.clone(),
         manager: manager.clone(),
+        confiner: confiner.clone(),
         to: Sink::of(&to),
     });
     // Two daemons on one node would undo each other's work.
@@ -147,16 +153,17 @@ pub fn run(options: &Options) -> Result<()> {
     let numbers = manager.clone();
     let read = move || numbers.numbering();
     let numbering = Arc::new(Numbering::new(Box::new(read)));
-    let watched: Box<dyn Processes> = match options.workload {
-        Workload::Slurm => Box::new(processes(options)),
-        Workload::Pbs => Box::new(WithoutGroups(processes(options))),
-    };
+    let (watched, groups) = watched(options, &node, confiner.as_ref(), &manager);
     let sources = isolation::Sources {
         library: library.clone(),
         numbering: numbering.clone(),
         processes: watched,
-        groups: Box::new(Cgroups::at(&options.cgroup, &options.runtime_dir, &node)),
+        groups,
+        files,
     };
+    if let Some(confiner) = confiner {
+        confiner.start_sweeping()?;
+    }
     let gpus = (library.clone(), numbering.clone());
     let members = memory::programs::Members::default();
     let mut programs = MemoryDoor::new(
@@ -231,6 +238,37 @@ pub fn run(options: &Options) -> Result<()> {
 /// Processes of this machine.
 fn processes(options: &Options) -> Proc {
     Proc::at(&options.proc).with_groups_below(&options.slurm_groups)
+}
+
+/// What keeps programs of jobs to their GPUs, where the workload manager does not.
+fn confiner(options: &Options, node: &str, files: &Arc<DeviceFiles>) -> Option<Arc<Confiner>> {
+    let groups = || OwnGroups::at(&options.cgroup, node, &options.proc);
+    match options.workload {
+        Workload::Slurm => None,
+        Workload::Pbs => Some(Arc::new(Confiner::new(groups(), files.clone()))),
+    }
+}
+
+/// Where it is looked who is on the GPUs, and what steps may open.
+fn watched(
+    options: &Options,
+    node: &str,
+    confiner: Option<&Arc<Confiner>>,
+    manager: &Arc<dyn WorkloadManager>,
+) -> (Box<dyn Processes>, Box<dyn DeviceGroups>) {
+    match confiner {
+        None => (
+            Box::new(processes(options)),
+            Box::new(Cgroups::at(&options.cgroup, &options.runtime_dir, node)),
+        ),
+        Some(confiner) => {
+            let processes = PbsProcesses {
+                proc: Proc::at(&options.proc).with_own_groups(confiner.path()),
+                manager: manager.clone(),
+            };
+            (Box::new(processes), Box::new(Unasked(confiner.clone())))
+        }
+    }
 }
 
 /// Looks after programs with memory in tiers, and after host memory.

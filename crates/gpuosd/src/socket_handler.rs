@@ -9,8 +9,10 @@ use std::time::Duration;
 use gpuos_core::job::JobId;
 use gpuos_core::wire::{Code, Happening, MomReport, Peer, Reply, Request, is_root};
 use gpuos_host::socket::{self, Need};
+use gpuos_model::gpu_index::GresGpu;
 use gpuos_workload::WorkloadManager;
 
+use crate::confine::Confiner;
 use crate::known::Known;
 use crate::sink::{NotTaken, Sink};
 use crate::{RELEASE, audit};
@@ -50,6 +52,8 @@ pub struct SocketHandler {
     pub known: Known,
     /// What the workload manager's daemon tells goes there at once.
     pub manager: Arc<dyn WorkloadManager>,
+    /// Confines programs of jobs; `None`: the workload manager does.
+    pub confiner: Option<Arc<Confiner>>,
     /// To the loop.
     pub to: Sink<Notice>,
 }
@@ -72,6 +76,16 @@ impl socket::RequestHandler for SocketHandler {
         }
         if let Request::Mom { report } = request {
             return self.told(&report);
+        }
+        // The program waits, and the loop has no part in it.
+        if let Request::Confine {
+            job,
+            pid,
+            started,
+            gpus,
+        } = request
+        {
+            return self.confine(&job, (pid, started), &gpus);
         }
         let (reply, answer) = sync_channel(1);
         let asked = Notice::Asked {
@@ -125,10 +139,26 @@ impl SocketHandler {
             );
             return refused(Code::Failed, why);
         };
+        if let Some(confiner) = self.confiner.as_ref().filter(|_| told.renumbered) {
+            confiner.renumbered();
+        }
         // Where the loop does not take it, the next report, within seconds, has it look.
         let _ = self.to.try_send(Notice::Told(told.renumbered));
         Reply::Mom {
             orders: Box::new(told.orders),
+        }
+    }
+
+    fn confine(&self, job: &JobId, process: (u32, u64), gpus: &[GresGpu]) -> Reply {
+        let Some(confiner) = &self.confiner else {
+            let why = "this gpuosd confines no jobs: its workload manager does";
+            return refused(Code::Failed, why.into());
+        };
+        match confiner.confine(job, process, gpus) {
+            Ok(()) => Reply::Done {
+                message: format!("the program is kept to the GPUs of job {job}"),
+            },
+            Err(why) => refused(Code::Failed, why),
         }
     }
 

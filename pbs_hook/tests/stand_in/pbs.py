@@ -13,6 +13,7 @@ QUEUEJOB, MODIFYJOB, RUNJOB, PERIODIC, EXECJOB_LAUNCH, EXECHOST_STARTUP = 1, 2, 
 EXECHOST_PERIODIC = 0x800
 LOG_WARNING, LOG_DEBUG = 4, 7
 ND_FORCE_EXCL = 2
+ND_DEFAULT_SHARED = 3
 ND_FREE, ND_OFFLINE = 0, 1
 
 _TYPES = {
@@ -25,7 +26,7 @@ _TYPES = {
     "exechost_periodic": EXECHOST_PERIODIC,
 }
 _NAMED = {"ncpus": "long", "ngpus": "long", "mem": "size"}
-_SHARING = {ND_FORCE_EXCL: "force_excl"}
+_SHARING = {ND_FORCE_EXCL: "force_excl", ND_DEFAULT_SHARED: "default_shared"}
 _JOB = "pbs.event().job."
 _LINE = re.compile(r"(?P<of>.*)\.(?P<name>[A-Za-z_]+)(\[(?P<resource>[^\]]+)\])?$")
 _ATTRIBUTE = re.compile(r'pbs\.(?P<of>event\(\)\.vnode_list\[|server\(\)\.vnode\(|event\(\)\.job_list\[|server\(\)\.job\()"?(?P<which>.*?)"?[\])]\.(?P<name>\w+)$')
@@ -120,6 +121,12 @@ class _Job:
         if type(value) is not int:
             raise BadAttributeValueError("Execution_Time wants int")
         self._changed[name] = str(value)
+
+    def rerun(self):
+        # In an event of a mom, which of these is one.
+        if _event.type != EXECJOB_LAUNCH:
+            raise NotImplementedError("rerun(): only for mom hooks")
+        self._changed["_rerun"] = "True"
 
 
 class vnode:

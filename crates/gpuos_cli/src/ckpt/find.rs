@@ -1,17 +1,20 @@
-//! Which gpuos_movers have something of a job: those of this machine, else that of the job's first node by Slurm.
+//! Which gpuos_movers have something of a job: those of this machine, else that of the job's first node by the workload manager.
 
 use std::collections::BTreeSet;
 
 use anyhow::{Result, anyhow, bail};
 use gpuos_core::job::JobId;
 use gpuos_core::wire::{CheckpointJob, CheckpointPhase};
+use gpuos_host::pbs::Pbs;
 use gpuos_host::slurm::{self, Job};
 use gpuos_host::{Machine, host_name};
+use gpuos_pbs::state::Job as PbsJob;
+use gpuos_pbs::state::jobs::is_job;
 
 use super::mover::{self, Mover, NoMover, Told};
 use crate::cli::MoverReach;
-use crate::daemons;
 use crate::names::Name;
+use crate::{daemons, pbs_why};
 
 /// Jobs of one name that are told at most.
 const TOLD: usize = 8;
@@ -95,13 +98,24 @@ pub fn find<'a>(
     label: &str,
     wanted: For,
 ) -> Result<Found<'a>> {
-    let named = Name::parse(label).ok_or_else(|| anyhow!("{label}: no job number"))?;
+    let named = match (Name::parse(label), is_of_pbs(machine, label)) {
+        (_, true) => Named::Pbs,
+        (Some(name), false) => Named::Slurm(name),
+        (None, false) => bail!("{label}: no job number"),
+    };
     let id = match &named {
-        Name::Job(number) => JobId::from(*number),
-        _ => match by_slurm(machine, &named, label)? {
+        Named::Slurm(Name::Job(number)) => JobId::from(*number),
+        Named::Slurm(name) => match by_slurm(machine, name, label)? {
             Some(job) => JobId::from(job.id),
             None => bail!(
                 "slurmctld does not know job {label}, or not any more: name it by its own number, as `gpuos ckpt list` on its node does"
+            ),
+        },
+        Named::Pbs if label.contains('.') => label.parse()?,
+        Named::Pbs => match by_pbs(machine, label)? {
+            Some(job) => job.id.parse()?,
+            None => bail!(
+                "PBS does not know job {label}, or not any more: name it as `gpuos ckpt list` on its host does"
             ),
         },
     };
@@ -156,19 +170,71 @@ fn missing(
     failed.into_iter().filter_map(sentence).collect()
 }
 
-/// The gpuos_mover of the job's first node, by Slurm; `here` is why this machine's has nothing to tell.
+/// By which workload manager a job is looked for.
+enum Named {
+    /// Slurm, by what this name means there.
+    Slurm(Name),
+    /// PBS.
+    Pbs,
+}
+
+/// Whether a name is that of a job of PBS: this machine has nothing but PBS, or the name has its server in it.
+fn is_of_pbs(machine: &dyn Machine, label: &str) -> bool {
+    let whole = Name::parse(label).is_none() && label.contains('.');
+    is_job(label) && (whole || pbs_why::is_meant(machine, false))
+}
+
+fn by_pbs(machine: &dyn Machine, label: &str) -> Result<Option<PbsJob>> {
+    Pbs::find(machine)?.job(machine, label)
+}
+
+/// A job as its workload manager has it.
+struct Whereabouts {
+    label: String,
+    state: String,
+    nodes: Vec<String>,
+    id: Option<JobId>,
+}
+
+/// Where a job is, by its workload manager; `None`: that knows it no more.
+fn whereabouts(machine: &dyn Machine, named: &Named, label: &str) -> Result<Option<Whereabouts>> {
+    Ok(match named {
+        Named::Slurm(name) => by_slurm(machine, name, label)?.map(|job| Whereabouts {
+            id: matches!(name, Name::Job(_)).then(|| JobId::from(job.id)),
+            label: job.label,
+            state: job.state,
+            nodes: job.nodes,
+        }),
+        Named::Pbs => by_pbs(machine, label)?.map(|job| {
+            let given = job.given.iter().flatten();
+            let hosts = given.map(|one| one.vnode.split('[').next().unwrap_or_default().to_owned());
+            Whereabouts {
+                nodes: hosts.filter(|_| job.has_vnodes()).collect(),
+                label: job.id.clone(),
+                state: format!("in state {}", job.state),
+                id: job.id.parse().ok(),
+            }
+        }),
+    })
+}
+
+/// The gpuos_mover of the job's first node, by the workload manager; `here` is why this machine's has nothing to tell.
 fn elsewhere<'a>(
     machine: &'a dyn Machine,
     reach: &'a MoverReach,
-    (id, named, label): (&JobId, &Name, &str),
+    (id, named, label): (&JobId, &Named, &str),
     here: &str,
 ) -> Result<Found<'a>> {
-    let job = by_slurm(machine, named, label).map_err(|e| {
-        anyhow!("{here}; and Slurm does not tell where job {label} runs: {e:#}; name one of its nodes with --node")
+    let (manager, daemon) = match named {
+        Named::Slurm(_) => ("Slurm", "slurmctld"),
+        Named::Pbs => ("PBS", "pbs_server"),
+    };
+    let job = whereabouts(machine, named, label).map_err(|e| {
+        anyhow!("{here}; and {manager} does not tell where job {label} runs: {e:#}; name one of its nodes with --node")
     })?;
     let Some(job) = job else {
         bail!(
-            "{here}; slurmctld does not know job {label}, or not any more: if it has ended, its checkpoints lie on the nodes that it \
+            "{here}; {daemon} does not know job {label}, or not any more: if it has ended, its checkpoints lie on the nodes that it \
              had; name one of them with --node"
         );
     };
@@ -184,10 +250,7 @@ fn elsewhere<'a>(
     if own.is_some_and(|own| job.nodes.contains(&own)) {
         bail!("{here}");
     }
-    let id = match named {
-        Name::Job(_) => JobId::from(job.id),
-        _ => id.clone(),
-    };
+    let id = job.id.clone().unwrap_or_else(|| id.clone());
     let mover = Mover::far(machine, reach, first)?;
     let told = mover.list(Some(&id))?;
     match told.jobs.is_empty() {

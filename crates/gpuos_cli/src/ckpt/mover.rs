@@ -181,6 +181,14 @@ impl<'a> Mover<'a> {
         self.done(what, "restart --no-requeue")
     }
 
+    /// Has it have the job run again, where its user cannot ask the workload manager for that; its answer, a sentence.
+    ///
+    /// # Errors
+    /// As [`Mover::now`].
+    pub fn requeue(&self, job: &JobId) -> Result<String> {
+        self.done(CheckpointRequest::Requeue { job: job.clone() }, "restart")
+    }
+
     /// Has it remove what it keeps of a job; its answer, a sentence.
     ///
     /// # Errors

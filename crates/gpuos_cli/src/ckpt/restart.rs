@@ -31,8 +31,15 @@ pub fn run(machine: &dyn Machine, args: &CkptRestartArgs) -> Result<Reply> {
             return Ok(reply(fields, format!("{}\n", line(&message)), true));
         }
     }
-    // By the user's own right: whether the job may be requeued, and by whom, is slurmctld's word.
-    let requeued = slurm::scontrol(machine, &["requeue", &found.id.to_string()]);
+    let requeued = match found.id.number() {
+        // By the user's own right: whether the job may be requeued, and by whom, is slurmctld's word.
+        Some(number) => slurm::scontrol(machine, &["requeue", &number.to_string()]).map(drop),
+        // In PBS that is for operators, and gpuos has it done for a user as for itself.
+        None => mover.requeue(&found.id).map(|message| {
+            // The same command on another host hands it on.
+            fields["message"] = message.into();
+        }),
+    };
     requeued.with_context(|| match args.number {
         Some(number) => format!(
             "job {} is not requeued (its next run begins from checkpoint {number} all the same)",
@@ -62,8 +69,12 @@ fn told(job: &CheckpointJob, from: u32, now: u64) -> String {
             span(now.saturating_sub(kept.time))
         )
     });
+    let when = match job.job.number() {
+        Some(_) => "Slurm starts a requeued job after about two minutes",
+        None => "its script is ended within some 15 s, once pbs_server knows that it runs again",
+    };
     format!(
-        "job {} is requeued and goes on from checkpoint {from}{}; Slurm starts a requeued job after about two minutes",
+        "job {} is requeued and goes on from checkpoint {from}{}; {when}",
         job.job,
         lost.unwrap_or_default()
     )

@@ -56,6 +56,13 @@ pub struct PbsInstallArgs {
     /// `gpuos pbs-planner` runs beside pbs_server: rules of gpuos_placement are taken, and a wish for a level is left to it.
     #[arg(long)]
     pub planner: bool,
+    /// gpuos_mover keeps checkpoints on the hosts of moms: gpuos_checkpoint is taken.
+    #[arg(long)]
+    pub checkpoints: bool,
+    /// Whether gpuosd keeps programs of jobs to their job's GPUs, by control groups: `try` starts a program all the same where that cannot be
+    /// done, `require` does not.
+    #[arg(long, value_name = "WORD", default_value = "off", value_parser = ["off", "try", "require"])]
+    pub confine: String,
     #[command(flatten)]
     pub reach: PbsReach,
 }

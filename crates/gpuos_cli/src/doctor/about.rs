@@ -88,7 +88,7 @@ table! {
     LOG = "log";
     /// How many jobs were placed as planned.
     STEERING = "steering";
-    /// Whether GPUs that are out of service are kept from jobs.
+    /// Whether GPUs that are out of service are kept from jobs; on PBS which vnodes gpuos took out of service.
     HEALTH = "health";
     /// What was edited since slurmctld read it.
     RESTART = "restart";
@@ -114,12 +114,32 @@ table! {
     HARDWARE = "hardware";
     /// Whether gpuosd runs, is of this release, and has no trouble.
     GPUOSD = "gpuosd";
-    /// Whether gpuos_mover runs on this node, where gpuos.toml has checkpoints made.
+    /// Whether gpuos_mover runs on this node, where gpuos.toml, or PBS's hook, has checkpoints made.
     GPUOS_MOVER = "gpuos_mover";
     /// Whether jobs with checkpoints have time for a last one when they are preempted.
     GRACE_TIME = "GraceTime";
     /// Whether systemd has the units of slurmd, slurmctld, munge and gpuosd that belong on this host, and starts them.
     UNITS = "units";
+    /// Whether pbs.conf is there, in nobody else's hands, and names PBS's programs.
+    PBS_CONF = "pbs.conf";
+    /// Whether pbs_server answers.
+    PBS = "pbs_server";
+    /// Whether PBS's hook of gpuos is there, enabled, set as it was installed, and of this release.
+    HOOK = "hook";
+    /// Whether PBS has the resources of gpuos, with type and flags.
+    RESOURCES = "resources";
+    /// Whether each GPU that was described is a vnode.
+    VNODES = "vnodes";
+    /// Whether the command that PBS's hook calls is there, and of this release.
+    COMMAND = "command";
+    /// Whether the library that moms load is there, whole, and loads with this machine's libraries.
+    LIBRARY = "library";
+    /// Whether pbs_sched counts GPUs and knows leaf switches.
+    SCHED_CONFIG = "sched_config";
+    /// Whether the planner of PBS runs where the hook takes it for granted, and nothing of a dead one is left.
+    PLANNER = "planner";
+    /// Whether PBS keeps vnodes for jobs that do not have them.
+    LEFT_OVER = "left over";
     /// Whether there is room for states and logs.
     DISK = "disk";
     /// Whether this machine's clock and slurmctld's agree.

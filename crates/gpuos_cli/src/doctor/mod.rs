@@ -1,7 +1,7 @@
 //! `gpuos doctor`: is the installation sound, and if not, what mends it.
 //!
 //! It reads Slurm's files itself and opens the plugins' as the loader would, so that it can tell what ends slurmctld
-//! before its start as well as after it. Where slurmctld answers, what that says counts.
+//! before its start as well as after it. Where slurmctld answers, what that says counts. [`pbs`] is the doctor of a machine of PBS.
 
 pub mod about;
 mod cgroup;
@@ -19,6 +19,7 @@ mod host_faults;
 mod log;
 mod mover;
 mod nvme;
+mod pbs;
 mod plugins;
 mod plugstack;
 mod settings;
@@ -80,8 +81,17 @@ impl Context<'_> {
     }
 }
 
-/// The answer and the exit code: 0 all is well, 1 something was found, 2 there was nothing to look at.
-pub fn run(machine: &dyn Machine, config: Option<&Path>, args: &DoctorArgs) -> Result<(Reply, u8)> {
+/// The answer and the exit code: 0 all is well, 1 something was found, 2 there was nothing to look at. `pbs`: PBS is the workload
+/// manager.
+pub fn run(
+    machine: &dyn Machine,
+    config: Option<&Path>,
+    pbs: bool,
+    args: &DoctorArgs,
+) -> Result<(Reply, u8)> {
+    if pbs {
+        return pbs::run(machine, config, args);
+    }
     let mut findings = Findings::default();
     let running = slurm::ask(machine);
     let known = running.as_ref().ok().map(Running::slurm_conf);

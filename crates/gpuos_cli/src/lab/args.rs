@@ -141,7 +141,7 @@ pub(super) struct UpArgs {
     /// Those of --mig that are MIG-switchable: in GRES gpu too, whole or divided as jobs need them (after 2 s each).
     #[arg(long, value_name = "GPUS", value_parser = gpus, requires = "mig")]
     pub(super) mig_switchable: Option<GpuSet>,
-    /// A gpuos_mover on every node, which keeps checkpoints of jobs (sbatch --gpuos-checkpoint).
+    /// A gpuos_mover on every node, which keeps checkpoints of jobs (sbatch --gpuos-checkpoint, qsub -l gpuos_checkpoint).
     #[arg(long)]
     pub(super) checkpoints: bool,
     /// Folder with gpuosd, gpuos-nvml and its library, and gpuos_mover, when they are not where the command looks for them.
@@ -168,14 +168,13 @@ pub(super) struct UpArgs {
 }
 
 /// What labs of PBS do not have.
-const SLURMS: [&str; 12] = [
+const SLURMS: [&str; 11] = [
     "slurm",
     "select",
     "plugin_dir",
     "switches",
     "mig",
     "mig_switchable",
-    "checkpoints",
     "kernel_log",
     "cgroup",
     "accounting",

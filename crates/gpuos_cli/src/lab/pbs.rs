@@ -31,6 +31,12 @@ pub fn up(args: &UpArgs, json: bool) -> Result<()> {
             None => gpuos_lab::find_daemon_dir().context("--gpus simulated")?,
         });
     }
+    if args.checkpoints {
+        spec.movers = Some(match &args.daemon_dir {
+            Some(dir) => dir.clone(),
+            None => gpuos_lab::find_mover_dir().context("--checkpoints")?,
+        });
+    }
     let mut progress = Progress::new();
     let lab = PbsLab::up(&spec, &mut |step| progress.show(step));
     progress.end();

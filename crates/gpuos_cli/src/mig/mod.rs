@@ -149,7 +149,7 @@ fn of_gpu(gpu: &MigGpuStatus) -> String {
         (false, _) => "",
     };
     if !gpu.ready {
-        text += "  (gpuosd has not heard NVML and Slurm yet)";
+        text += "  (gpuosd has not heard NVML and the workload manager yet)";
     }
     text.push('\n');
     if let Some(trouble) = &gpu.trouble {

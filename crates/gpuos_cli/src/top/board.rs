@@ -1,14 +1,11 @@
-//! What `gpuos top` shows: Slurm's word on the whole cluster, gpuosd's on its own node, and what Prometheus has of the
+//! What `gpuos top` shows: the workload manager's word on the whole cluster, gpuosd's on its own node, and what Prometheus has of the
 //! others, as one.
 
 use std::collections::BTreeMap;
 
-use gpuos_core::health::ExtraPart;
 use gpuos_core::job::JobId;
 use gpuos_core::wire::{GpuStatus, MigInstance, MigLoad, MigStatus, Status};
-use gpuos_host::slurm::{Job, NodeRecord};
-use gpuos_model::gpu_index::{GresGpu, NvmlIndex};
-use gpuos_model::gpuset::GpuSet;
+use gpuos_model::gpu_index::NvmlIndex;
 use gpuos_model::hostlist::compress;
 use gpuos_model::node_gpu::NodeGpu;
 
@@ -22,14 +19,33 @@ pub struct Sources {
     pub local: Option<Status>,
     /// The MIG instances that it tells of.
     pub slices: Option<MigStatus>,
-    /// Slurm's nodes.
-    pub nodes: Option<Vec<NodeRecord>>,
-    /// Slurm's jobs.
-    pub jobs: Option<Vec<Job>>,
+    /// Nodes with GPUs, as their workload manager has them.
+    pub nodes: Option<Vec<NodeTold>>,
+    /// Jobs that have GPUs, or ask for some.
+    pub jobs: Vec<JobRow>,
+    /// What is to be said of jobs that cannot be read.
+    pub unreadable: Option<String>,
     /// What Prometheus has of nodes.
     pub figures: Option<FiguresByNode>,
     /// What was not to be had, in sentences with what to do about it.
     pub missing: Vec<String>,
+}
+
+/// A node as its workload manager has it.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct NodeTold {
+    /// Name.
+    pub name: String,
+    /// State.
+    pub state: String,
+    /// Why it is in that state; empty: nobody says.
+    pub reason: String,
+    /// Its GPUs.
+    pub gpus: Vec<GpuRow>,
+    /// The jobs that hold each GPU, by the number of the GPU.
+    pub held: BTreeMap<usize, Vec<String>>,
+    /// What is wrong with what was told.
+    pub faults: Vec<FaultRow>,
 }
 
 /// A node.
@@ -37,7 +53,7 @@ pub struct Sources {
 pub struct NodeRow {
     /// Name.
     pub name: String,
-    /// Slurm's state.
+    /// The workload manager's state.
     pub state: String,
     /// GPUs that it has.
     pub gpus: usize,
@@ -68,7 +84,7 @@ pub struct GpuRow {
     pub index: usize,
     /// GRES type, or the board's name.
     pub kind: String,
-    /// gpuosd's word for its state; of another node what its record tells: available, allocated, degraded, out,
+    /// gpuosd's word for its state; of another node what its record tells: available, allocated, degraded, out, reserved,
     /// draining or drained with its node, or unknown on a node that is down.
     pub state: String,
     /// Degrees Celsius.
@@ -144,7 +160,7 @@ pub struct JobRow {
     pub label: String,
     /// User.
     pub user: String,
-    /// Slurm's state, lower case.
+    /// The workload manager's state, lower case.
     pub state: String,
     /// Nodes that it has, or wants at least.
     pub nodes: usize,
@@ -174,7 +190,7 @@ pub struct FaultRow {
 /// All of it.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Board {
-    /// Nodes with GPUs, in Slurm's order.
+    /// Nodes with GPUs, in the workload manager's order.
     pub nodes: Vec<NodeRow>,
     /// Their GPUs.
     pub gpus: Vec<GpuRow>,
@@ -198,6 +214,7 @@ impl Board {
             slices,
             nodes,
             jobs,
+            unreadable,
             figures,
             missing,
         } = sources;
@@ -206,64 +223,55 @@ impl Board {
         let slices = slices.flat_map(|gpu| gpu.instances.iter().map(|one| (gpu.gpu, one)));
         let node = node.unwrap_or_default();
         let slices = slices.map(|(gpu, one)| slice(&node, gpu, one));
-        let jobs = jobs.unwrap_or_default();
         let mut board = Board {
             missing,
             slices: slices.collect(),
             ..Board::default()
         };
-        let holders = holders(&jobs);
         let mut local = local.as_ref();
         let asked = figures.is_some();
         let mut figures = figures.unwrap_or_default();
-        for record in nodes.iter().flatten().filter(|n| has_gpus(n)) {
-            let status = local.take_if(|status| status.node == record.name);
-            board.node(Some(record), status, &holders);
-            board.measure(record, &figures.remove(&record.name).unwrap_or_default());
+        for told in nodes.iter().flatten() {
+            let status = local.take_if(|status| status.node == told.name);
+            board.node(Some(told), status);
+            board.measure(told, &figures.remove(&told.name).unwrap_or_default());
         }
-        // Slurm says nothing, or does not know the node.
+        // The workload manager says nothing, or does not know the node.
         if let Some(status) = local {
-            board.node(None, Some(status), &holders);
+            board.node(None, Some(status));
         }
         board.add_unmeasured_note(asked);
-        board.jobs = jobs.iter().filter_map(job).collect();
-        board.missing.extend(unreadable(&jobs));
+        board.jobs = jobs;
+        board.missing.extend(unreadable);
         board.jobs.sort_by_key(|job| job.gpus == 0);
         board
     }
 
-    fn node(
-        &mut self,
-        record: Option<&NodeRecord>,
-        status: Option<&Status>,
-        holders: &BTreeMap<(&str, usize), Vec<&str>>,
-    ) {
-        let name = match (record, status) {
-            (Some(record), _) => record.name.clone(),
+    fn node(&mut self, told: Option<&NodeTold>, status: Option<&Status>) {
+        let name = match (told, status) {
+            (Some(told), _) => told.name.clone(),
             (None, Some(status)) => status.node.clone(),
             (None, None) => return,
         };
-        let mut reason = record.map_or(String::new(), |record| record.reason.clone());
+        let mut reason = told.map_or(String::new(), |told| told.reason.clone());
         let on = |gpu: usize| {
-            let jobs = holders.get(&(name.as_str(), gpu));
-            jobs.map_or(Vec::new(), |jobs| {
-                jobs.iter().map(|j| j.to_string()).collect()
-            })
+            let held = told.and_then(|told| told.held.get(&gpu));
+            held.cloned().unwrap_or_default()
         };
         let first = self.gpus.len();
-        match (record, status.filter(|status| !status.gpus.is_empty())) {
+        match (told, status.filter(|status| !status.gpus.is_empty())) {
             (_, Some(status)) => {
                 for gpu in &status.gpus {
                     let label = |job: &JobId| job.to_string();
-                    let told = on(number(gpu.index));
-                    let jobs = match told.is_empty() {
+                    let known = on(number(gpu.index));
+                    let jobs = match known.is_empty() {
                         true => {
                             let own = gpu.jobs.iter().map(label);
                             let others = Some(gpu.jobs_of_others).filter(|count| *count > 0);
                             own.chain(others.map(others_of)).collect()
                         }
-                        // Slurm itself may show more to this user than gpuosd does.
-                        false => told,
+                        // The workload manager may show more to this user than gpuosd does.
+                        false => known,
                     };
                     self.gpus.push(measured(&name, gpu, jobs));
                     self.processes
@@ -305,17 +313,9 @@ impl Board {
                         message: trouble.clone(),
                     }));
             }
-            (Some(record), None) => {
-                let (part, wrong) = ExtraPart::read(&record.extra);
-                if let Some(e) = wrong {
-                    self.faults.push(FaultRow {
-                        node: name.clone(),
-                        gpu: None,
-                        rule: "extra".into(),
-                        message: e.to_string(),
-                    });
-                }
-                self.gpus.extend(rows_of_record(record, &part, &on));
+            (Some(told), None) => {
+                self.faults.extend(told.faults.iter().cloned());
+                self.gpus.extend(told.gpus.iter().cloned());
             }
             (None, None) => {}
         }
@@ -324,7 +324,7 @@ impl Board {
         jobs.sort_unstable();
         jobs.dedup();
         let mut row = NodeRow {
-            state: record.map_or("unknown".into(), NodeRecord::state_text),
+            state: told.map_or("unknown".into(), |told| told.state.clone()),
             gpus: gpus.len(),
             used: gpus.iter().filter(|gpu| !gpu.jobs.is_empty()).count(),
             out: gpus.iter().filter(|gpu| is_out(&gpu.state)).count(),
@@ -342,7 +342,7 @@ impl Board {
     }
 
     /// Fills in what Prometheus has of the node that was added last, unless its own gpuosd has told more.
-    fn measure(&mut self, record: &NodeRecord, figures: &BTreeMap<usize, Figures>) {
+    fn measure(&mut self, node_told: &NodeTold, figures: &BTreeMap<usize, Figures>) {
         let Some(node) = self.nodes.last_mut().filter(|node| node.figures.is_none()) else {
             return;
         };
@@ -353,13 +353,13 @@ impl Board {
             gpu.power_mw = told.power_mw;
             gpu.busy = told.busy;
             gpu.memory_mib = told.memory_mib;
-            let message = format!("ask on {}: gpuos health", record.name);
+            let message = format!("ask on {}: gpuos health", node_told.name);
             let mut rules = told.rules;
             if rules.is_empty() && matches!(gpu.state.as_str(), "out" | "degraded") {
                 rules.push(gpu.state.clone());
             }
             self.faults.extend(rules.into_iter().map(|rule| FaultRow {
-                node: record.name.clone(),
+                node: node_told.name.clone(),
                 gpu: Some(gpu.index),
                 rule,
                 message: message.clone(),
@@ -402,11 +402,6 @@ impl NodeRow {
         let powers = gpus.iter().filter_map(|gpu| gpu.power_mw);
         self.power_mw = powers.map(u64::from).reduce(|a, b| a + b);
     }
-}
-
-/// Whether a node has GPUs, of GRES gpu or in a pool.
-fn has_gpus(record: &NodeRecord) -> bool {
-    record.gpu_count() > 0 || !ExtraPart::read(&record.extra).0.pool_out.is_empty()
 }
 
 /// The number of a GPU in a row.
@@ -460,115 +455,4 @@ fn slice(node: &str, gpu: NvmlIndex, one: &MigInstance) -> SliceRow {
         unknown: one.memory_unknown.clone().unwrap_or_default(),
         load: one.load.clone(),
     }
-}
-
-/// What the node's record tells of its GPUs.
-fn rows_of_record(
-    record: &NodeRecord,
-    part: &ExtraPart,
-    on: &dyn Fn(usize) -> Vec<String>,
-) -> Vec<GpuRow> {
-    let mut rows = Vec::new();
-    let drains = record.states.iter().any(|state| state.starts_with("DRAIN"));
-    let used = GpuSet(record.gpus_used.0 | record.gpus_divided.0);
-    let kinds = record.gpus.iter();
-    let kinds = kinds.flat_map(|(kind, count)| std::iter::repeat_n(kind, *count));
-    for (index, kind) in kinds.enumerate() {
-        let listed = |list: &[GresGpu]| list.iter().any(|gpu| gpu.index() == index);
-        let jobs = on(index);
-        let state = match () {
-            () if listed(&part.out) => "out",
-            // Slurm's own drain keeps jobs away from all GPUs of the node.
-            () if drains && !jobs.is_empty() => "draining",
-            () if drains => "drained",
-            () if !record.is_up() => "unknown",
-            () if listed(&part.degraded) => "degraded",
-            () if !jobs.is_empty() || used.contains(index) => "allocated",
-            () => "available",
-        };
-        rows.push(GpuRow {
-            node: record.name.clone(),
-            index,
-            kind: kind.clone(),
-            state: state.into(),
-            jobs,
-            ..GpuRow::default()
-        });
-    }
-    // Of those of a pool the record tells which are out, and no more: not how many there are, where all are.
-    let pool = part.pool_out.iter().filter(|_| !part.has_whole_pool_out());
-    let pool = pool.map(|nvml| NodeGpu::Pool(*nvml));
-    rows.extend(pool.map(|gpu| GpuRow {
-        node: record.name.clone(),
-        index: number(gpu),
-        state: "out".into(),
-        ..GpuRow::default()
-    }));
-    rows
-}
-
-/// What is to be said of jobs whose records cannot be read.
-fn unreadable(jobs: &[Job]) -> Option<String> {
-    let all: Vec<&Job> = jobs
-        .iter()
-        .filter(|job| !job.unreadable.is_empty())
-        .collect();
-    let first = all.first()?;
-    let labels: Vec<&str> = all.iter().take(8).map(|job| &job.label[..]).collect();
-    let more = match all.len() - labels.len() {
-        0 => String::new(),
-        more => format!(" and {more} more"),
-    };
-    Some(format!(
-        "not shown is what these jobs have, for a text of their users looks like a part of their records: {}{more} ({})",
-        labels.join(", "),
-        first.unreadable
-    ))
-}
-
-/// Which jobs hold which GPU of which node.
-fn holders(jobs: &[Job]) -> BTreeMap<(&str, usize), Vec<&str>> {
-    let mut held: BTreeMap<(&str, usize), Vec<&str>> = BTreeMap::new();
-    for job in jobs.iter().filter(|job| job.is_running()) {
-        for part in &job.allocations {
-            for node in &part.nodes {
-                for gpu in part.gpus.iter() {
-                    let labels = held.entry((node, gpu)).or_default();
-                    labels.push(&job.label);
-                }
-            }
-        }
-    }
-    held
-}
-
-/// A job that has GPUs or asks for some.
-fn job(job: &Job) -> Option<JobRow> {
-    let running = job.is_running();
-    let asks = [
-        &job.tres_per_node,
-        &job.tres_per_task,
-        &job.tres_per_socket,
-        &job.tres_per_job,
-    ];
-    let wants = asks.iter().any(|list| list.contains("gpu"));
-    let gpus = if running { job.gpu_count() as usize } else { 0 };
-    let unread = !job.unreadable.is_empty() && (running || job.is_pending());
-    (gpus > 0 || job.is_pending() && wants || unread).then(|| JobRow {
-        label: job.label.clone(),
-        user: job.user.clone(),
-        state: job.state.to_lowercase(),
-        nodes: match running {
-            true => job.nodes.len(),
-            false => job.min_nodes as usize,
-        },
-        gpus,
-        seconds: job.run_seconds,
-        name: job.name.clone(),
-        reason: match job.reason.as_str() {
-            _ if unread => format!("its record cannot be read: {}", job.unreadable),
-            "None" => String::new(),
-            reason => reason.into(),
-        },
-    })
 }

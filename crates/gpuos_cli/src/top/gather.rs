@@ -1,4 +1,4 @@
-//! Where `gpuos top` gets its figures: gpuosd's socket on this node, Slurm's records of all others, and the site's Prometheus
+//! Where `gpuos top` gets its figures: gpuosd's socket on this node, the records of Slurm or PBS of all others, and the site's Prometheus
 //! if there is one.
 
 use std::path::{Path, PathBuf};
@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use gpuos_core::wire::{MigStatus, Reply, Request, Status};
 use gpuos_host::socket::{Client, ClientError, NAME};
-use gpuos_host::{Machine, slurm};
+use gpuos_host::{Machine, pbs, slurm};
 
 use super::board::Sources;
-use super::prometheus;
+use super::{of_pbs, of_slurm, prometheus};
 use crate::cli::TopArgs;
 use crate::daemons;
 
@@ -24,19 +24,29 @@ pub struct Ask {
     pub runtime_dir: PathBuf,
     /// The site's Prometheus, or why it is not known; `None`: there is none.
     pub prometheus: Option<Result<String, String>>,
+    /// Whether PBS is the workload manager.
+    pub pbs: bool,
+    /// gpuos.toml that the command line names.
+    pub config: Option<PathBuf>,
 }
 
 impl Ask {
     /// What the flags say, and gpuos.toml where they do not.
-    pub fn new(machine: &dyn Machine, config: Option<&Path>, args: &TopArgs) -> Ask {
+    pub fn new(machine: &dyn Machine, config: Option<&Path>, pbs: bool, args: &TopArgs) -> Ask {
         let given = args.prometheus.clone().map(Ok);
-        let prometheus = given.or_else(|| match slurm::site::config(machine, config) {
+        let read = || match pbs {
+            true => pbs::config(machine, config),
+            false => slurm::site::config(machine, config),
+        };
+        let prometheus = given.or_else(|| match read() {
             Ok(config) => config.metrics.prometheus.map(Ok),
             Err(e) => Some(Err(format!("{e:#}"))),
         });
         Ask {
             runtime_dir: daemons::pick(&args.runtime_dir, None),
             prometheus,
+            pbs,
+            config: config.map(Path::to_path_buf),
         }
     }
 }
@@ -48,7 +58,7 @@ pub fn gather(machine: &(dyn Machine + Sync), ask: &Ask) -> Sources {
             let url = ask.prometheus.clone()?;
             Some(url.and_then(|url| prometheus::ask(&url)))
         });
-        let (mut sources, no_daemon) = slurm_and_this_node(machine, &ask.runtime_dir);
+        let (mut sources, no_daemon) = manager_and_this_node(machine, ask);
         match figures.join().unwrap_or(None) {
             None => {}
             Some(Ok(figures)) => {
@@ -67,13 +77,13 @@ pub fn gather(machine: &(dyn Machine + Sync), ask: &Ask) -> Sources {
 }
 
 /// Whether this node has no gpuosd, too: then the first sentence of what is missing says so.
-fn slurm_and_this_node(machine: &dyn Machine, runtime_dir: &Path) -> (Sources, bool) {
+fn manager_and_this_node(machine: &dyn Machine, ask: &Ask) -> (Sources, bool) {
     let mut sources = Sources::default();
     let mut no_daemon = false;
-    match local(runtime_dir) {
+    match local(&ask.runtime_dir) {
         Ok(status) => {
             sources.local = Some(status);
-            sources.slices = slices(runtime_dir);
+            sources.slices = slices(&ask.runtime_dir);
         }
         Err(e) => {
             no_daemon = matches!(e, ClientError::NoDaemon(_));
@@ -82,18 +92,9 @@ fn slurm_and_this_node(machine: &dyn Machine, runtime_dir: &Path) -> (Sources, b
             ));
         }
     }
-    match slurm::nodes(machine) {
-        Ok(nodes) => sources.nodes = Some(nodes),
-        Err(e) => {
-            sources
-                .missing
-                .push(format!("no other nodes and no names of jobs: {e:#}"));
-            return (sources, no_daemon);
-        }
-    }
-    match slurm::jobs(machine) {
-        Ok(jobs) => sources.jobs = Some(jobs),
-        Err(e) => sources.missing.push(format!("no jobs: {e:#}")),
+    match ask.pbs {
+        true => of_pbs::add(machine, ask.config.as_deref(), &mut sources),
+        false => of_slurm::add(machine, &mut sources),
     }
     (sources, no_daemon)
 }

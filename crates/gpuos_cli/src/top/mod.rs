@@ -1,12 +1,14 @@
 //! `gpuos top`: nodes, GPUs, jobs, heat and faults, on a screen, as a table or as JSON.
 //!
-//! - [`gather`]: asks gpuosd, Slurm and, by [`prometheus`], the site's Prometheus,
+//! - [`gather`]: asks gpuosd, Slurm or PBS by [`of_slurm`] and [`of_pbs`] and, by [`prometheus`], the site's Prometheus,
 //! - [`board`]: joins what they say,
 //! - [`table`]: cells, order, filter,
 //! - [`screen`]: drawing and keys.
 
 mod board;
 mod gather;
+mod of_pbs;
+mod of_slurm;
 mod prometheus;
 mod screen;
 mod table;
@@ -28,14 +30,19 @@ use crate::cli::{Cli, TopArgs};
 use crate::reply::Reply;
 use crate::table::Table;
 use board::Board;
-use gather::Ask;
+pub use gather::Ask;
 use screen::{Command, View};
 use table::{Kind, Pick, rows, summary};
+
+/// Who is asked; `pbs`: PBS is the workload manager.
+pub fn ask(machine: &dyn Machine, config: Option<&Path>, pbs: bool, args: &TopArgs) -> Ask {
+    Ask::new(machine, config, pbs, args)
+}
 
 /// The answer of `--once` and `--json`; `None`: the screen was shown and has gone.
 pub fn run(
     machine: &(dyn Machine + Sync),
-    config: Option<&Path>,
+    ask: Ask,
     json: bool,
     args: &TopArgs,
 ) -> Result<Option<Reply>> {
@@ -46,10 +53,9 @@ pub fn run(
                 "standard output is no terminal: ask for one table with --once, or for JSON with --json"
             );
         }
-        screen(Ask::new(machine, config, args), args.interval, pick)?;
+        screen(ask, args.interval, pick)?;
         return Ok(None);
     }
-    let ask = Ask::new(machine, config, args);
     let board = Board::new(gather::gather(machine, &ask));
     Ok(Some(Reply {
         schema: "gpuos.top/1",

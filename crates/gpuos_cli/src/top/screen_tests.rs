@@ -10,6 +10,7 @@ use super::*;
 use gpuos_core::wire::MigLoad;
 
 use crate::top::board::{FaultRow, GpuRow, JobRow, NodeRow, ProcessRow, SliceRow, Sources};
+use crate::top::of_slurm::node;
 use crate::top::prometheus::Figures;
 
 fn board() -> Board {
@@ -206,7 +207,7 @@ fn thousand() -> Board {
         let text = format!(
             "NodeName=n{at} Arch=x86_64\n   Gres=gpu:h100:8\n   State=IDLE ThreadsPerCore=1\n"
         );
-        NodeRecord::parse_all(&text).remove(0)
+        node(&NodeRecord::parse_all(&text).remove(0), None)
     };
     let figures = |at: usize| {
         let gpu = |gpu: usize| {
@@ -227,7 +228,6 @@ fn thousand() -> Board {
     let known = (1..=1000).filter(|at| ![41, 42].contains(at));
     Board::new(Sources {
         nodes: Some((1..=1000).map(record).collect()),
-        jobs: Some(Vec::new()),
         figures: Some(known.map(figures).collect()),
         ..Sources::default()
     })

@@ -110,6 +110,9 @@ impl RequestHandler for Mover {
             CheckpointRequest::Choose { job, number } => message(format!(
                 "the next run of job {job} begins from checkpoint {number}"
             )),
+            CheckpointRequest::Requeue { job } => {
+                message(format!("pbs_mom is told that job {job} has to run again"))
+            }
             CheckpointRequest::Prune { job } => message(format!(
                 "{}: 2 checkpoints of job {job} are removed",
                 self.node

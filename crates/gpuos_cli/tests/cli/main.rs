@@ -16,6 +16,7 @@ mod mem;
 mod mig;
 mod mix;
 mod pbs;
+mod pbs_commands;
 mod pbs_planner;
 mod plan;
 #[path = "../../../../tests/src/port.rs"]

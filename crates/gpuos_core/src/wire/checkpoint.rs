@@ -75,6 +75,11 @@ pub enum CheckpointRequest {
         /// The number of the checkpoint.
         number: u32,
     },
+    /// Have a job run again, where its user cannot ask the workload manager himself. Answered with [`super::Reply::Done`].
+    Requeue {
+        /// The job.
+        job: JobId,
+    },
     /// Remove the checkpoints of a job that does not run any more from this node.
     Prune {
         /// The job.
@@ -92,6 +97,7 @@ impl CheckpointRequest {
             CheckpointRequest::Now { job }
             | CheckpointRequest::Choose { job, .. }
             | CheckpointRequest::Verify { job }
+            | CheckpointRequest::Requeue { job }
             | CheckpointRequest::Prune { job } => Some(job),
         }
     }

@@ -1,6 +1,7 @@
 //! Requests and replies.
 use std::collections::BTreeMap;
 
+use gpuos_model::gpu_index::GresGpu;
 use gpuos_model::node_gpu::NodeGpu;
 use serde::{Deserialize, Serialize};
 
@@ -121,6 +122,18 @@ pub enum Request {
     Mom {
         /// What.
         report: Box<MomReport>,
+    },
+    /// A program of a job of PBS is about to be started by a process, which then has to be in the control group of its job: answered with
+    /// [`Reply::Done`] once it is.
+    Confine {
+        /// The job.
+        job: JobId,
+        /// The process, as gpuosd sees it.
+        pid: u32,
+        /// When it was started, in the kernel's ticks since boot: with its number this names one process for ever.
+        started: u64,
+        /// The job's GPUs on this host, which it may open; it may open no others.
+        gpus: Vec<GresGpu>,
     },
     /// Something about checkpoints: gpuos_mover answers it, on a socket of its own.
     Checkpoint {

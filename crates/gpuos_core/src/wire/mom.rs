@@ -2,7 +2,7 @@
 //! 3 is that of `n1[3]`.
 use std::collections::BTreeMap;
 
-use gpuos_model::gpu_index::GresGpu;
+use gpuos_model::gpu_index::{GresGpu, NvmlIndex};
 use serde::{Deserialize, Serialize};
 
 use crate::job::JobId;
@@ -13,6 +13,9 @@ use crate::job::JobId;
 pub struct MomReport {
     /// UUIDs of the GPUs in the order of their vnodes, as the administrator gave them; an empty text where he gave none.
     pub gpus: Vec<String>,
+    /// GPUs that are divided, by NVML's index, which is the number of their vnodes: they follow those of `gpus`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pool: Vec<NvmlIndex>,
     /// Jobs that have GPUs here.
     pub jobs: Vec<MomJob>,
     /// Whether these are all: else they are to be added to those that are known.
@@ -26,7 +29,7 @@ pub struct MomReport {
 }
 
 /// A job of PBS on a host.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MomJob {
     /// PBS's name of it.
@@ -37,8 +40,46 @@ pub struct MomJob {
     pub uid: u32,
     /// Its GPUs.
     pub gpus: Vec<GresGpu>,
+    /// Slices of GPUs that it was given, as counts: which ones they are is for this host to choose.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slices: Option<MomSlices>,
     /// Which of its runs this is, by a number of PBS's.
     pub run: u64,
+    /// The host of its script.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub script_on: String,
+    /// Its hosts, as a list such as `n[1-4]`.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub hosts: String,
+    /// The hosts on which it has run before, likewise, where it has checkpoints.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub former: String,
+    /// Whether it makes checkpoints.
+    #[serde(default, skip_serializing_if = "super::mig::is_false")]
+    pub checkpoints: bool,
+    /// Whether somebody holds it (`qhold`); `None`: pbs_server was not asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub is_held: Option<bool>,
+    /// In how many seconds it has had its time; `None`: it has no limit, or nobody says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ends_in_s: Option<u64>,
+    /// Whether its user lets it run again (`qsub -r`), likewise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub may_rerun: Option<bool>,
+}
+
+/// Slices of GPUs that PBS has given to a job.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MomSlices {
+    /// Its `gpuos_mig`.
+    pub request: String,
+    /// The GPUs on which they are, by NVML's index.
+    pub gpus: Vec<NvmlIndex>,
+    /// How many compute slices PBS has counted for it.
+    pub compute: u64,
+    /// How many memory slices.
+    pub memory: u64,
 }
 
 /// The vnodes of a host, as pbs_server has them.

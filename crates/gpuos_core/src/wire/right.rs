@@ -38,12 +38,13 @@ pub fn needs(request: &Request) -> Right {
             CheckpointRequest::Now { job }
             | CheckpointRequest::Choose { job, .. }
             | CheckpointRequest::Verify { job }
+            | CheckpointRequest::Requeue { job }
             | CheckpointRequest::Prune { job } => Right::Owner(job.clone()),
         },
         // Reports come from slurmstepd, which is root's.
         Request::StepStart { .. } | Request::StepEnd { .. } => Right::Root,
         // So do those of a pbs_mom.
-        Request::Mom { .. } => Right::Root,
+        Request::Mom { .. } | Request::Confine { .. } => Right::Root,
         Request::Admin { .. } | Request::Reload | Request::Audit { job: None, .. } => Right::Root,
     }
 }

@@ -105,11 +105,26 @@ fn requests() -> Vec<Request> {
                     uid: 1000,
                     gpus: vec![GresGpu::LAST],
                     run: 2,
+                    script_on: "n1".into(),
+                    hosts: "n[1-2]".into(),
+                    former: "n3".into(),
+                    checkpoints: true,
+                    is_held: Some(true),
+                    ends_in_s: Some(7),
+                    may_rerun: Some(true),
+                    ..MomJob::default()
                 }],
                 all: true,
                 asked: true,
                 vnodes: Some(MomVnodes::default()),
+                ..MomReport::default()
             }),
+        },
+        Request::Confine {
+            job: "12[3].head".parse().expect("an id"),
+            pid: 4711,
+            started: 99,
+            gpus: vec![GresGpu::LAST],
         },
         Request::Reload,
         Request::Audit {

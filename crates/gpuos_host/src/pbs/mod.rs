@@ -11,12 +11,13 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
+use gpuos_config::gpuos_toml::Config;
 use gpuos_pbs::hook::install::programs;
-use gpuos_pbs::state::jobs::is_job;
+use gpuos_pbs::state::jobs::{is_job, parse};
 use gpuos_pbs::state::{Job, Site, Texts, fresh};
 
-use crate::Machine;
 use crate::config_file;
+use crate::{Machine, Output};
 
 /// Where PBS says what it runs with, unless `$PBS_CONF_FILE` names another file, as PBS's own commands have it.
 const CONF: &str = "/etc/pbs.conf";
@@ -27,6 +28,18 @@ const FOLDER: &str = "/etc/gpuos";
 /// How long a command that asks may take, and one that runs a job: pbs_server then waits for a hook and for a mom.
 const ASK: Duration = Duration::from_secs(30);
 const RUN: Duration = Duration::from_secs(60);
+
+/// What qstat says of a job that there is not, and of one that is over.
+const UNKNOWN: &str = "Unknown Job Id";
+const OVER: &str = "Job has finished";
+
+/// gpuos.toml alone: that which `given` or `$GPUOS_CONF` names, else the one in /etc/gpuos; the defaults where there is none.
+///
+/// # Errors
+/// A named file cannot be read, or the file has a mistake.
+pub fn config(machine: &dyn Machine, given: Option<&Path>) -> Result<Config> {
+    Ok(config_file::read(machine, given, Path::new(FOLDER))?.1)
+}
 
 /// An installation of PBS.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -65,7 +78,14 @@ impl Pbs {
     /// # Errors
     /// PBS does not answer, or answers what it cannot mean, or the file has a mistake.
     pub fn site(&self, machine: &dyn Machine, config: Option<&Path>) -> Result<Site> {
-        let (_, config) = config_file::read(machine, config, Path::new(FOLDER))?;
+        self.site_with(machine, self::config(machine, config)?)
+    }
+
+    /// The same with a gpuos.toml that was read.
+    ///
+    /// # Errors
+    /// PBS does not answer, or answers what it cannot mean, or the file contradicts it.
+    pub fn site_with(&self, machine: &dyn Machine, config: Config) -> Result<Site> {
         let answers = self.answers(machine)?;
         let texts = Texts {
             vnodes: &answers.vnodes,
@@ -104,6 +124,32 @@ impl Pbs {
         Ok(())
     }
 
+    /// A job as pbs_server has it, by its whole name or its number; `None`: it knows it no more, or it has ended.
+    ///
+    /// # Errors
+    /// PBS does not answer, or the name is none of a job.
+    pub fn job(&self, machine: &dyn Machine, job: &str) -> Result<Option<Job>> {
+        if !is_job(job) {
+            bail!("\"{}\" is no number of a job", job.escape_debug());
+        }
+        let text = match self.ask(machine, "qstat", &["-f", "-F", "json", job]) {
+            Ok(text) => text,
+            // Words of qstat's, of a job that there is not, and of one of the history.
+            Err(why)
+                if [UNKNOWN, OVER]
+                    .iter()
+                    .any(|words| why.to_string().contains(words)) =>
+            {
+                return Ok(None);
+            }
+            Err(why) => return Err(why),
+        };
+        let (jobs, _) =
+            parse(&text).map_err(|why| anyhow!("PBS's answer cannot be read: {why}"))?;
+        let is_asked = |one: &Job| one.id == job || one.number() == job;
+        Ok(jobs.into_iter().find(is_asked))
+    }
+
     /// Runs a job on exactly these vnodes, as an operator may.
     ///
     /// # Errors
@@ -114,6 +160,15 @@ impl Pbs {
         }
         self.command(machine, RUN, "qrun", &["-H", exec_vnode, job])?;
         Ok(())
+    }
+
+    /// What qmgr answers to a line, whether it fails or not.
+    ///
+    /// # Errors
+    /// It cannot be run, or gives no answer in time.
+    pub fn qmgr(&self, machine: &dyn Machine, line: &str) -> Result<Output> {
+        let path = format!("{}/qmgr", self.programs);
+        machine.run_within(ASK, &path, &["-c", line])
     }
 
     fn ask(&self, machine: &dyn Machine, program: &str, args: &[&str]) -> Result<String> {

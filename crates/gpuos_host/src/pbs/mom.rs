@@ -13,20 +13,27 @@ use gpuos_core::job::JobId;
 use gpuos_core::peers::ManagerAnswer;
 use gpuos_core::step::StepId;
 use gpuos_core::wire::{HostOrder, MomJob, MomOrders, MomReport, MomVnodes};
-use gpuos_model::gpu_index::GresGpu;
+use gpuos_model::gpu_index::{GresGpu, NvmlIndex};
 use gpuos_model::gpuset::GpuSet;
+use gpuos_model::hostlist::expand;
 use gpuos_workload::action::{Action, Outcome};
-use gpuos_workload::job::{Allocation, Job, JobState};
+use gpuos_workload::job::{Allocation, Job, JobState, Unplaced};
 use gpuos_workload::node::NodeRecord;
 use gpuos_workload::numbering::GpuNumbering;
 use gpuos_workload::{Addresses, Holder, Silent, Told, Topology, WorkloadManager};
 
-use super::FOLDER;
+use super::{FOLDER, Pbs};
+use crate::Machine;
 
 /// What mom told is gone by for so long: its hook comes every 5 s.
 const SILENT: Duration = Duration::from_secs(60);
 /// How long it is waited for pbs_server to show what was changed: the hook has to come twice.
 const SHOWS: Duration = Duration::from_secs(13);
+/// So often pbs_server is asked about a job for another node, and so long after one another.
+const TRIES: u32 = 4;
+const AGAIN: Duration = Duration::from_secs(2);
+/// How long the host's list of users may take.
+const USERS: Duration = Duration::from_secs(5);
 /// With a vnode offline, pbs_server is looked at so often.
 const LOOK: Duration = Duration::from_secs(15);
 /// How long the answer to a hook waits for what follows from what it tells.
@@ -37,6 +44,8 @@ pub struct Mom {
     node: String,
     state: Mutex<State>,
     changed: Condvar,
+    /// By which pbs_server is asked about jobs that mom has not; `None`: it is not asked, and of a job its part on this host counts.
+    server: Option<Arc<dyn Machine + Send + Sync>>,
 }
 
 #[derive(Default)]
@@ -45,7 +54,11 @@ struct State {
     heard: Option<Instant>,
     /// UUIDs of the GPUs, in the order of their vnodes.
     gpus: Vec<String>,
+    /// GPUs that are divided and have a vnode.
+    pool: Vec<NvmlIndex>,
     jobs: BTreeMap<JobId, MomJob>,
+    /// Jobs of which a program was launched since all were told, and whether one list came since then without them: it may have been made before.
+    fresh: BTreeMap<JobId, bool>,
     /// The vnodes as pbs_server had them, and when.
     vnodes: Option<(MomVnodes, Instant)>,
     /// The state of the GPUs as it has to be; `None`: nobody has said yet.
@@ -66,6 +79,16 @@ impl Mom {
             node: node.into(),
             state: Mutex::default(),
             changed: Condvar::new(),
+            server: None,
+        }
+    }
+
+    /// The same for a daemon to which jobs have all their hosts, and live on while they wait: what mom has not pbs_server is asked about, by qstat, as
+    /// anybody may.
+    pub fn with_server(node: &str, machine: Arc<dyn Machine + Send + Sync>) -> Mom {
+        Mom {
+            server: Some(machine),
+            ..Mom::new(node)
         }
     }
 
@@ -90,6 +113,21 @@ impl Mom {
                 )
             })),
         }
+    }
+
+    /// A job that mom has.
+    fn held(&self, state: &State, held: &MomJob) -> Job {
+        let mut job = state.job(&self.node, held);
+        let hosts = expand(&held.hosts).unwrap_or_default();
+        if self.server.is_some() && !hosts.is_empty() {
+            job.nodes = hosts;
+            job.script_on.clone_from(&held.script_on);
+        }
+        if self.server.is_some() {
+            // Before its end it is saved for a next run: that there may be one has to be known.
+            job.may_requeue = held.may_rerun == Some(true);
+        }
+        job
     }
 
     fn again(&self, job: &JobId) -> Outcome {
@@ -135,6 +173,14 @@ impl State {
         (0..self.gpus.len()).filter_map(GresGpu::new)
     }
 
+    /// Vnodes that have to be offline by a state of the GPUs, by their numbers.
+    fn out(&self, part: &ExtraPart) -> Vec<GresGpu> {
+        let whole = part.out.iter().filter(|gpu| gpu.index() < self.gpus.len());
+        let pool = self.pool.iter().filter(|gpu| part.pool_out.contains(gpu));
+        let pool = pool.filter_map(|gpu| GresGpu::new(gpu.index()));
+        whole.copied().chain(pool).collect()
+    }
+
     fn seen(&self) -> Option<&MomVnodes> {
         self.vnodes.as_ref().map(|(vnodes, _)| vnodes)
     }
@@ -150,10 +196,9 @@ impl State {
             Some(None) => seen.drained.is_none(),
         };
         let gpus = self.wanted.as_ref().is_none_or(|wanted| {
-            self.all().all(|gpu| match wanted.out.contains(&gpu) {
-                true => seen.offline.contains(&gpu),
-                false => !seen.own.contains(&gpu),
-            })
+            let out = self.out(wanted);
+            let offline = out.iter().all(|gpu| seen.offline.contains(gpu));
+            offline && seen.own.iter().all(|gpu| out.contains(gpu))
         });
         whole && gpus
     }
@@ -166,13 +211,13 @@ impl State {
         let wanted = self
             .wanted
             .as_ref()
-            .is_some_and(|part| !part.out.is_empty());
+            .is_some_and(|part| !self.out(part).is_empty());
         !self.is_shown() || (out || wanted) && at.elapsed() > LOOK
     }
 
     fn orders(&self) -> MomOrders {
         MomOrders {
-            out: self.wanted.as_ref().map(|part| part.out.clone()),
+            out: self.wanted.as_ref().map(|part| self.out(part)),
             host: match &self.drain {
                 None => HostOrder::Leave,
                 Some(None) => HostOrder::Online,
@@ -187,12 +232,15 @@ impl State {
     /// What is published of the GPUs by the state of their vnodes. What PBS has no place for counts as published.
     fn published(&self, seen: &MomVnodes) -> ExtraPart {
         let mut part = self.wanted.clone().unwrap_or_default();
-        let wanted = std::mem::take(&mut part.out);
+        let wanted = self.out(&part);
         let out = |gpu: &GresGpu| match wanted.contains(gpu) {
             true => seen.offline.contains(gpu),
             false => seen.own.contains(gpu),
         };
         part.out = self.all().filter(out).collect();
+        let pool = self.pool.iter();
+        let pool = pool.filter(|gpu| GresGpu::new(gpu.index()).as_ref().is_some_and(out));
+        part.pool_out = pool.copied().collect();
         part
     }
 
@@ -202,7 +250,19 @@ impl State {
             self.jobs.clone_from(&before);
         }
         for job in &report.jobs {
-            self.jobs.insert(job.job.clone(), job.clone());
+            let mut job = job.clone();
+            // Where pbs_server was not asked both are what they were.
+            let known = before.get(&job.job).filter(|known| known.run == job.run);
+            job.is_held = job.is_held.or(known.and_then(|known| known.is_held));
+            job.may_rerun = job.may_rerun.or(known.and_then(|known| known.may_rerun));
+            self.jobs.insert(job.job.clone(), job);
+        }
+        match report.all {
+            true => self.keep_fresh(&before, report.asked),
+            false => {
+                let launched = report.jobs.iter().map(|job| (job.job.clone(), false));
+                self.fresh.extend(launched);
+            }
         }
         // A job that runs again is another one for what was to be done with it.
         let now = &self.jobs;
@@ -220,8 +280,28 @@ impl State {
         }
         let renumbered = self.heard.is_none() || self.gpus != report.gpus;
         self.gpus.clone_from(&report.gpus);
+        self.pool.clone_from(&report.pool);
         self.heard = Some(Instant::now());
         renumbered
+    }
+
+    /// Keeps jobs that were launched while this list was made, which has them not or as they were. `again`: it is the list of before once more.
+    fn keep_fresh(&mut self, before: &BTreeMap<JobId, MomJob>, again: bool) {
+        let jobs = &mut self.jobs;
+        self.fresh.retain(|job, lacked| {
+            let Some(launched) = before.get(job) else {
+                return false;
+            };
+            if jobs.get(job).is_some_and(|told| told.run >= launched.run) {
+                return false;
+            }
+            if *lacked && !again {
+                return false;
+            }
+            *lacked = true;
+            jobs.insert(job.clone(), launched.clone());
+            true
+        });
     }
 
     fn job(&self, node: &str, held: &MomJob) -> Job {
@@ -234,13 +314,24 @@ impl State {
             state_word: "R".into(),
             nodes: vec![node.into()],
             script_on: node.into(),
-            // pbs_server alone knows; the hook asks it before.
+            // The hook asks pbs_server before it has a job run again.
             may_requeue: true,
+            // PBS's first run has the number 1.
+            restarts: u32::try_from(held.run.saturating_sub(1)).unwrap_or(u32::MAX),
+            ends_in_s: held.ends_in_s,
+            // It goes on until it is run again: nothing but that takes it out of the hands of mom.
+            preempted: held.is_held == Some(true) && held.may_rerun == Some(true),
             allocations: vec![Allocation {
                 nodes: vec![node.into()],
                 gpus: gpus.fold(GpuSet::EMPTY, GpuSet::with),
                 ..Allocation::default()
             }],
+            unplaced: held.slices.as_ref().map(|slices| Unplaced {
+                request: slices.request.clone(),
+                gpus: slices.gpus.iter().copied().collect(),
+                compute: slices.compute,
+                memory: slices.memory,
+            }),
             ..Job::default()
         }
     }
@@ -301,22 +392,57 @@ impl WorkloadManager for Mom {
             None => Ok(state
                 .jobs
                 .values()
-                .map(|held| state.job(&self.node, held))
+                .map(|held| self.held(&state, held))
                 .collect()),
         }
     }
 
     fn job(&self, job: &JobId) -> Result<Option<Job>, Outcome> {
-        let state = self.lock();
-        match (state.jobs.get(job), state.silence()) {
-            (Some(held), _) => Ok(Some(state.job(&self.node, held))),
-            (None, Some(why)) => Err(Outcome::NoAnswer(why)),
+        let silence = {
+            let state = self.lock();
+            if let Some(held) = state.jobs.get(job) {
+                return Ok(Some(self.held(&state, held)));
+            }
+            state.silence()
+        };
+        match (silence, &self.server) {
+            (Some(why), _) => Err(Outcome::NoAnswer(why)),
+            (None, Some(machine)) => match by_server(&**machine, job)? {
+                // It has just come, or goes.
+                Some(record) if record.is_running() && record.nodes.contains(&self.node) => Err(
+                    Outcome::NoAnswer(format!("pbs_mom has not told of job {job} yet")),
+                ),
+                record => Ok(record),
+            },
             (None, None) => Ok(None),
         }
     }
 
-    fn holders(&self, _job: &JobId) -> Result<Vec<Holder>, Outcome> {
-        Ok(Vec::new())
+    fn job_anywhere(&self, job: &JobId) -> Result<Option<Job>, Outcome> {
+        let Some(machine) = &self.server else {
+            return self.job(job);
+        };
+        let mut tried = 1;
+        loop {
+            match by_server(&**machine, job) {
+                // Who asks has a program that waits, and does not ask again.
+                Err(_) if tried < TRIES => std::thread::sleep(AGAIN),
+                answer => return answer,
+            }
+            tried += 1;
+        }
+    }
+
+    fn holders(&self, job: &JobId) -> Result<Vec<Holder>, Outcome> {
+        let state = self.lock();
+        let former = state.jobs.get(job).map(|held| held.former.clone());
+        // Which of them are down pbs_server alone knows: who is asked and does not answer is.
+        let nodes = expand(&former.unwrap_or_default()).unwrap_or_default();
+        let holder = |node| Holder {
+            node,
+            is_down: false,
+        };
+        Ok(nodes.into_iter().map(holder).collect())
     }
 
     fn step_nodes(&self, _step: &StepId) -> Result<Option<Vec<String>>, Outcome> {
@@ -371,6 +497,11 @@ impl WorkloadManager for Mom {
         Outcome::Nothing("gpuos sets no host of PBS down".into())
     }
 
+    fn users_requeue(&self) -> bool {
+        // qrerun is for operators.
+        false
+    }
+
     fn daemon(&self) -> &'static str {
         "pbs_mom"
     }
@@ -396,6 +527,57 @@ impl WorkloadManager for Mom {
         }
         Some(Told { orders, renumbered })
     }
+}
+
+/// A job as pbs_server has it.
+fn by_server(machine: &dyn Machine, job: &JobId) -> Result<Option<Job>, Outcome> {
+    let none = |why: anyhow::Error| Outcome::NoAnswer(format!("{why:#}"));
+    let told = Pbs::find(machine).and_then(|pbs| pbs.job(machine, &job.to_string()));
+    let Some(told) = told.map_err(none)? else {
+        return Ok(None);
+    };
+    let mut hosts = Vec::new();
+    for given in told.given.iter().flatten() {
+        let host = given.vnode.split('[').next().unwrap_or_default();
+        if !hosts.iter().any(|known| known == host) {
+            hosts.push(host.to_owned());
+        }
+    }
+    // Only who asks for parts of a checkpoint needs it, and a user whom this host does not know gets none.
+    let uid = number_of(machine, &told.user).unwrap_or(u32::MAX);
+    let state = match &told.state[..] {
+        "R" | "S" | "U" => JobState::Running,
+        "E" => JobState::Ending,
+        "F" | "X" | "M" => return Ok(None),
+        _ => JobState::Waiting,
+    };
+    Ok(Some(Job {
+        id: job.clone(),
+        user: told.user.clone(),
+        uid,
+        state,
+        state_word: told.state.clone(),
+        nodes: match state {
+            JobState::Waiting => Vec::new(),
+            _ => hosts,
+        },
+        may_requeue: told.may_rerun,
+        ..Job::default()
+    }))
+}
+
+/// The number of a user of this host; pbs_server has names alone.
+fn number_of(machine: &dyn Machine, user: &str) -> Option<u32> {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    if user.is_empty() || user.starts_with('-') || !user.bytes().all(plain) {
+        return None;
+    }
+    let told = machine.run_within(USERS, "getent", &["passwd", user]);
+    let told = told.ok().filter(|told| told.ok)?;
+    let mut fields = told.stdout.lines().next()?.split(':');
+    // The name, a password, and the number.
+    (fields.next() == Some(user)).then_some(())?;
+    fields.nth(1)?.parse().ok()
 }
 
 /// Hosts of PBS have one name.

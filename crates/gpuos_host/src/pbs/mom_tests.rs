@@ -1,6 +1,6 @@
 use std::thread;
 
-use gpuos_core::wire::MomVnodes;
+use gpuos_core::wire::{MomSlices, MomVnodes};
 
 use super::*;
 
@@ -23,6 +23,7 @@ fn job(name: &str, run: u64, indices: &[usize]) -> MomJob {
         uid: 1000,
         gpus: gpus(indices),
         run,
+        ..MomJob::default()
     }
 }
 
@@ -33,6 +34,7 @@ fn report(jobs: &[MomJob], vnodes: Option<MomVnodes>) -> MomReport {
         all: true,
         asked: vnodes.is_some(),
         vnodes,
+        ..MomReport::default()
     }
 }
 
@@ -80,9 +82,11 @@ fn before_mom_has_told_there_is_no_answer_and_no_order() {
     assert!(mom.job(&id("1.head")).is_ok_and(|job| job.is_some()));
     let first = mom.told(&report(&[], None)).expect("PBS");
     assert!(first.renumbered && first.orders.look);
-    assert!(mom.jobs().is_ok_and(|jobs| jobs.is_empty()));
+    // That list may be of before the launch.
+    assert!(mom.jobs().is_ok_and(|jobs| jobs.len() == 1));
     assert!(matches!(mom.node(), Err(Outcome::NoAnswer(_))));
     assert!(!mom.told(&report(&[], None)).expect("PBS").renumbered);
+    assert!(mom.jobs().is_ok_and(|jobs| jobs.is_empty()));
 }
 
 #[test]
@@ -105,8 +109,61 @@ fn jobs_are_those_of_the_last_word_with_those_that_were_launched_since() {
         gpus,
         [("1.head".into(), set(0)), ("2[3].head".into(), set(1))]
     );
+    // This list may have been made before the launch, and is told a second time when pbs_server was asked.
+    for vnodes in [None, Some(MomVnodes::default())] {
+        told(&mom, &report(&[job("2[3].head", 0, &[])], vnodes));
+        let jobs = mom.jobs().expect("told");
+        assert_eq!((jobs.len(), jobs[0].gpus_on("n1")), (1, set(1)));
+    }
     told(&mom, &report(&[], None));
     assert!(mom.jobs().is_ok_and(|jobs| jobs.is_empty()));
+}
+
+#[test]
+fn a_gpu_of_the_pool_is_out_by_its_vnode() {
+    let mom = Mom::new("n1");
+    let pool = [2, 3].map(|gpu| NvmlIndex::new(gpu).expect("a GPU"));
+    let report = |vnodes: Option<MomVnodes>| MomReport {
+        pool: pool.to_vec(),
+        ..report(&[], vnodes)
+    };
+    told(&mom, &report(None));
+    mom.lock().wanted = Some(ExtraPart {
+        out: gpus(&[0, 9]),
+        pool_out: vec![pool[1]],
+        ..ExtraPart::default()
+    });
+    // Of a GPU that has no vnode nothing is wanted.
+    let shown = |vnodes| told(&mom, &report(Some(vnodes)));
+    let orders = shown(offline(&[0], &[]));
+    assert_eq!((orders.out, orders.look), (Some(gpus(&[0, 3])), true));
+    assert_eq!(mom.node().expect("told").published.pool_out, []);
+    assert!(!shown(offline(&[0, 3], &[])).look);
+    let node = mom.node().expect("told");
+    assert_eq!(node.published.pool_out, [pool[1]]);
+    assert_eq!(node.published.out, gpus(&[0]));
+    assert_eq!(node.gpu_count(), 2);
+}
+
+#[test]
+fn slices_are_told_as_counts() {
+    let slices = MomSlices {
+        request: "1g.10gb:2".into(),
+        gpus: vec![NvmlIndex::new(3).expect("a GPU")],
+        compute: 2,
+        memory: 2,
+    };
+    let told = MomJob {
+        slices: Some(slices),
+        ..job("1.head", 4, &[])
+    };
+    let mom = host(&[told], MomVnodes::default());
+    let jobs = mom.jobs().expect("told");
+    let unplaced = jobs[0].unplaced.clone().expect("slices");
+    assert_eq!((&unplaced.request[..], jobs[0].restarts), ("1g.10gb:2", 3));
+    assert_eq!(unplaced.gpus.to_string(), "3");
+    assert_eq!((unplaced.compute, unplaced.memory), (2, 2));
+    assert!(jobs[0].slices_on("n1").is_empty());
 }
 
 #[test]

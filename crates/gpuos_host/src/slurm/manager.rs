@@ -216,6 +216,7 @@ fn job(record: super::Job, now: u64) -> Job {
         run_seconds: record.run_seconds,
         allocations: record.allocations.into_iter().map(has).collect(),
         shares: record.shares,
+        unplaced: None,
         note: record.system_comment,
         unreadable: record.unreadable,
     }

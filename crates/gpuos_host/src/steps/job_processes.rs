@@ -5,8 +5,12 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use gpuos_core::step::StepId;
 use gpuos_model::screen::line;
 use rustix::process::Signal;
+
+use super::own_groups::job_in;
+use super::started::started;
 
 pub use crate::slurm::control_groups::{Belongs, JobStep, Roots};
 
@@ -55,32 +59,23 @@ pub trait Processes: Send + Sync {
     fn kill(&self, pid: u32, started: u64) -> io::Result<Killed>;
 }
 
-/// Processes of a machine whose workload manager gives jobs no control groups: whose they are is not to be told.
-#[derive(Debug)]
-pub struct WithoutGroups<T>(pub T);
-
-impl<T: Processes> Processes for WithoutGroups<T> {
-    fn who(&self, pid: u32) -> io::Result<Option<Who>> {
-        let unclear = Some("jobs have no control groups of their own here".to_string());
-        let who = self.0.who(pid)?;
-        Ok(who.map(|who| Who {
-            step: None,
-            unclear,
-            ..who
-        }))
-    }
-
-    fn kill(&self, pid: u32, started: u64) -> io::Result<Killed> {
-        self.0.kill(pid, started)
-    }
-}
-
 /// The kernel's `/proc`, or a recorded one.
 #[derive(Clone, Debug)]
 pub struct Proc {
     root: PathBuf,
     /// Where an administrator says that Slurm's control groups begin.
     groups: String,
+    /// Whose groups count.
+    whose: Whose,
+}
+
+/// Whose control groups tell the job of a process.
+#[derive(Clone, Debug)]
+enum Whose {
+    /// Slurm's.
+    Slurm,
+    /// gpuos's own, below this path; `None`: there are none on this machine.
+    Own(Option<String>),
 }
 
 impl Proc {
@@ -89,6 +84,35 @@ impl Proc {
         Proc {
             root: root.into(),
             groups: String::new(),
+            whose: Whose::Slurm,
+        }
+    }
+
+    /// With jobs by the groups of [`super::own_groups`] below this path, and not by Slurm's; `None`: there are none, and no process is known to
+    /// be of a job.
+    #[must_use]
+    pub fn with_own_groups(mut self, path: Option<&str>) -> Proc {
+        self.whose = Whose::Own(path.map(str::to_owned));
+        self
+    }
+
+    /// The step of a process by the text of its `/proc/PID/cgroup`, or why that is not to be told.
+    fn step(&self, groups: &str) -> (Option<JobStep>, Option<String>) {
+        match &self.whose {
+            Whose::Slurm => match Belongs::parse(groups, &self.roots()) {
+                Belongs::Nobody => (None, None),
+                Belongs::Step(step) => (Some(step), None),
+                Belongs::Unclear(why) => (None, Some(why)),
+            },
+            Whose::Own(path) => {
+                let job = path.as_ref().and_then(|path| job_in(groups, path));
+                // All programs of a job have one group.
+                let step = job.map(|job| JobStep {
+                    job,
+                    step: StepId::name(StepId::BATCH),
+                });
+                (step, None)
+            }
         }
     }
 
@@ -112,12 +136,6 @@ impl Proc {
     fn started(&self, pid: u32) -> io::Result<Option<u64>> {
         Ok(self.file(pid, "stat")?.as_deref().and_then(started))
     }
-}
-
-/// The start time of `/proc/PID/stat`: field 22. The name before it, in parentheses, may hold anything.
-fn started(stat: &str) -> Option<u64> {
-    let fields = stat.rsplit_once(')')?.1;
-    fields.split_ascii_whitespace().nth(19)?.parse().ok()
 }
 
 /// Users that a user namespace maps one by one, by `/proc/PID/uid_map` as seen from here. Whoever makes one without rights may
@@ -163,11 +181,7 @@ impl Processes for Proc {
         let uids = field("Uid:").unwrap_or_default().split_ascii_whitespace();
         let uids: Vec<u32> = uids.filter_map(|uid| uid.parse().ok()).collect();
         let uid = uids.get(1).copied();
-        let (step, unclear) = match Belongs::parse(&groups, &self.roots()) {
-            Belongs::Nobody => (None, None),
-            Belongs::Step(step) => (Some(step), None),
-            Belongs::Unclear(why) => (None, Some(why)),
-        };
+        let (step, unclear) = self.step(&groups);
         let mapped = self.file(pid, "uid_map").ok().flatten().unwrap_or_default();
         let owners = uids.iter().copied().chain(mapped_alone(&mapped)).collect();
         let state = field("State:").unwrap_or_default().trim_start();

@@ -7,9 +7,12 @@ use std::time::{Duration, Instant};
 
 use super::PbsLab;
 use super::files::{self, HEAD};
+use super::movers::{self, MOVER};
+use crate::cgroup;
 use crate::daemons::tail;
 use crate::error::{Context, LabError};
 use crate::gpus;
+use crate::mig;
 use crate::pauses::Pauses;
 use crate::process;
 
@@ -78,7 +81,7 @@ impl PbsLab {
     }
 
     /// Waits for what a daemon of the head does on its own.
-    fn until(&self, name: &str, there: impl Fn() -> bool) -> Result<(), LabError> {
+    pub(super) fn until(&self, name: &str, there: impl Fn() -> bool) -> Result<(), LabError> {
         let (pauses, deadline) = (Pauses::new(), Instant::now() + STARTS);
         while !there() {
             if Instant::now() > deadline {
@@ -121,7 +124,12 @@ impl PbsLab {
 
     /// A command on a host that hears nothing of the caller's environment and writes to a file of `log/`. A daemon keeps what
     /// it has open, so it gets no pipe.
-    fn service(&self, host: &str, name: &str, program: &str) -> Result<Command, LabError> {
+    pub(super) fn service(
+        &self,
+        host: &str,
+        name: &str,
+        program: &str,
+    ) -> Result<Command, LabError> {
         let mut command = self.hosts().service(host, program)?;
         let path = self.log(host, name);
         let out = fs::File::create(&path).context(|| format!("cannot make {}", path.display()))?;
@@ -135,7 +143,12 @@ impl PbsLab {
         self.record.path(&format!("log/{host}.{name}.out"))
     }
 
-    fn finish(&self, host: &str, name: &str, command: &mut Command) -> Result<(), LabError> {
+    pub(super) fn finish(
+        &self,
+        host: &str,
+        name: &str,
+        command: &mut Command,
+    ) -> Result<(), LabError> {
         let status = command
             .status()
             .context(|| format!("cannot run {name} on {host}"))?;
@@ -154,15 +167,17 @@ impl PbsLab {
         }
     }
 
-    /// Starts a daemon of a host, which is there when it has returned: one of [`HEAD_DAEMONS`], [`MOM`], or [`GPUOSD`] where the lab has
-    /// simulated GPUs.
+    /// Starts a daemon of a host, which is there when it has returned: one of [`HEAD_DAEMONS`], [`MOM`], [`GPUOSD`] where the lab has
+    /// simulated GPUs, or [`MOVER`] where it has checkpoints.
     ///
     /// # Errors
     /// There is no such host, it has ended, or the daemon does not start.
     pub fn start(&self, host: &str, daemon: &str) -> Result<(), LabError> {
         self.knows(host)?;
-        if daemon == GPUOSD {
-            return self.start_gpuosd(host);
+        match daemon {
+            GPUOSD => return self.start_gpuosd(host),
+            MOVER => return movers::start(self, host),
+            _ => {}
         }
         let program = self.install.prefix.join("sbin").join(daemon);
         let mut command = self.service(host, daemon, &program.to_string_lossy())?;
@@ -196,9 +211,24 @@ impl PbsLab {
         command.arg("--state-dir").arg(&state);
         command.arg("--slices").arg(state.join("slices"));
         command
+            .arg("--mps-command")
+            .arg(bin.join("nvidia-cuda-mps-control"));
+        if !self.record.spec.mig.is_empty() {
+            let (caps, minors) = (
+                mig::caps_dir(&self.record, node),
+                mig::minors_file(&self.record, node),
+            );
+            command.arg("--caps").arg(caps);
+            command.arg("--mig-minors").arg(minors);
+        }
+        command
             .arg("--nvml")
             .arg(format!("{folder}/libnvidia-ml.so.1"));
         command.args(["--kernel-log", "none", "--reset-command", &reset]);
+        if let Some(groups) = cgroup::make_v2(&self.record.id) {
+            // Groups of jobs are the lab's, and gone with it.
+            command.arg("--cgroup").arg(groups);
+        }
         self.finish(node, GPUOSD, &mut command)?;
         self.until(GPUOSD, || {
             let there = self.run_on(node, None, "test", &["-S", "/run/gpuos/gpuosd.sock.root"]);
@@ -209,6 +239,11 @@ impl PbsLab {
     /// What gpuosd of a node has said since it was started last.
     pub fn gpuosd_log(&self, node: &str) -> String {
         fs::read_to_string(self.log(node, GPUOSD)).unwrap_or_default()
+    }
+
+    /// What gpuos_mover of a node has said since it was started last.
+    pub fn mover_log(&self, node: &str) -> String {
+        fs::read_to_string(self.log(node, MOVER)).unwrap_or_default()
     }
 
     /// Pid of a daemon of a host while it runs, as this process sees it.
@@ -262,6 +297,9 @@ impl PbsLab {
         }
         if self.record.spec.simulated_gpus.is_some() {
             self.start(node, GPUOSD)?;
+        }
+        if self.record.spec.movers.is_some() {
+            self.start(node, MOVER)?;
         }
         self.start(node, MOM)
     }

@@ -10,8 +10,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::install::Install;
+use super::movers;
 use crate::error::{Context, LabError};
 use crate::gpus;
+use crate::mig;
 use crate::node_type;
 use crate::store::Record;
 
@@ -84,9 +86,11 @@ pub(crate) fn make(record: &Record, install: &Install) -> Result<(), LabError> {
         &etc.join("profile.d/pbs.sh"),
         &format!("PATH=$PATH:{prefix}/bin:{prefix}/sbin\nexport PATH\n"),
     )?;
-    if let Some(text) = &record.spec.gpuos_toml {
+    let given = record.spec.gpuos_toml.as_deref().unwrap_or_default();
+    let text = given.to_owned() + movers::stanza(&record.spec) + &mig::stanza(&record.spec)?;
+    if !text.is_empty() {
         folder(&etc.join("gpuos"), 0o755)?;
-        write(&etc.join("gpuos/gpuos.toml"), text)?;
+        write(&etc.join("gpuos/gpuos.toml"), &text)?;
     }
     // Another is mounted on it in every host.
     write(&etc.join("pbs.conf"), "")?;

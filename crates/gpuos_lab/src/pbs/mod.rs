@@ -3,7 +3,7 @@
 //!
 //! - `install`: the PBS and the programs of the machine, `files`: what hosts have in /etc and for themselves,
 //! - `hosts`: namespaces, links and commands in them, by the scripts `switch.sh` and `host.sh`,
-//! - `daemons`: starting and ending what runs on a host, `jobs`: what tests need most of them in few words.
+//! - `daemons`: starting and ending what runs on a host, `movers`: those that keep checkpoints, `jobs`: what tests need most of them in few words.
 //!
 //! ```no_run
 //! use gpuos_lab::LabSpec;
@@ -24,6 +24,7 @@ mod files;
 mod hosts;
 mod install;
 mod jobs;
+mod movers;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -32,11 +33,13 @@ use std::time::Duration;
 pub use daemons::{GPUOSD, HEAD_DAEMONS, MOM};
 pub use files::USERS;
 pub use hosts::HOST_ENV;
+pub use movers::MOVER;
 
 use crate::daemons::{TOOLS, place_command};
 use crate::error::LabError;
 use crate::gpus;
 use crate::hold::{self, Held, Hold};
+use crate::mig;
 use crate::node_type;
 use crate::spec::LabSpec;
 use crate::store::{self, Record};
@@ -96,6 +99,10 @@ impl PbsLab {
         files::make(&record, &install)?;
         if let Some(from) = &record.spec.simulated_gpus {
             gpus::make(&record, from)?;
+            mig::make(&record)?;
+        }
+        if let Some(from) = &record.spec.movers {
+            movers::make(&record, from)?;
         }
         let lab = PbsLab {
             record,
@@ -119,6 +126,9 @@ impl PbsLab {
         for node in lab.record.spec.node_names() {
             if lab.record.spec.simulated_gpus.is_some() {
                 lab.start(&node, GPUOSD)?;
+            }
+            if lab.record.spec.movers.is_some() {
+                lab.start(&node, MOVER)?;
             }
             lab.start(&node, MOM)?;
             lab.run("qmgr", &["-c", &format!("create node {node}")])?;
@@ -305,13 +315,15 @@ fn check(spec: &LabSpec) -> Result<&Path, LabError> {
     let slurms = spec.select.plugins().is_some()
         || spec.spank
         || spec.accounting
-        || spec.movers.is_some()
-        || !spec.mig.is_empty();
+        || !spec.mig_switchable.is_empty();
     if slurms || !spec.slurm_conf_extra.is_empty() || spec.topology_conf.is_some() {
         return fail(
-            "plugins, accounting, checkpoints, MIG pools, switches and lines for slurm.conf are for labs of Slurm: leave them out with a PBS"
+            "plugins, accounting, MIG-switchable GPUs, switches and lines for slurm.conf are for labs of Slurm: leave them out with a PBS"
                 .into(),
         );
+    }
+    if !spec.mig.is_empty() && spec.simulated_gpus.is_none() {
+        return fail("--mig with a PBS needs simulated GPUs: give --gpus simulated".into());
     }
     Ok(prefix)
 }

@@ -106,7 +106,7 @@ where
 
     /// Looks whether parts of a job may go to a node, and what there is.
     fn open(&self, of: &JobId, wanted_by: &JobId, node: &str) -> Result<Opened<D>, String> {
-        let record = match self.manager.job(wanted_by) {
+        let record = match self.manager.job_anywhere(wanted_by) {
             Ok(record) => record.ok_or(format!("the workload manager knows no job {wanted_by}"))?,
             Err(outcome) => {
                 return Err(format!(

@@ -62,7 +62,7 @@ impl Ends {
     /// How it ends, as a sentence for the log.
     pub fn words(&self, now: u64) -> String {
         match self.left(now) {
-            _ if self.preempted => "it is being preempted".into(),
+            _ if self.preempted => "it has to go, as it is preempted or held".into(),
             Some(left) => format!("it will be ended in {} s", left / 1000),
             None => "it will not be ended".into(),
         }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use gpuos_model::mig::Geometry;
 use gpuos_model::screen;
 use serde::{Deserialize, Serialize};
 
@@ -56,6 +57,9 @@ pub struct Event {
     /// How many GPUs the largest domain of a level has, where hosts are described.
     #[serde(default)]
     pub largest: BTreeMap<String, u64>,
+    /// How GPUs that are divided can be, by the names of their kinds.
+    #[serde(default)]
+    pub boards: BTreeMap<String, Geometry>,
     /// The job; of one that is changed, only what is changed.
     #[serde(default)]
     pub job: Job,
@@ -71,6 +75,18 @@ pub struct Event {
     /// The socket of gpuosd on the host of the mom; empty where it is not asked.
     #[serde(default)]
     pub gpuosd: String,
+    /// The socket of gpuos_mover there; empty where it is not asked.
+    #[serde(default)]
+    pub mover: String,
+    /// Whether the site keeps checkpoints of jobs.
+    #[serde(default)]
+    pub checkpoints: bool,
+    /// Whether programs are kept to the GPUs of their jobs.
+    #[serde(default)]
+    pub confine: Confine,
+    /// The process that becomes the program which is launched; `None`: it was not looked up.
+    #[serde(default)]
+    pub parent: Option<Parent>,
     /// The jobs that a mom has, by PBS's names of them.
     #[serde(default)]
     pub jobs: BTreeMap<String, HostJob>,
@@ -90,6 +106,8 @@ pub struct HostJob {
     pub exec_vnode: String,
     /// Session of its script, on the host where that runs; 0: it runs elsewhere, or not yet.
     pub session: u32,
+    /// Of its `Resource_List` what concerns gpuos.
+    pub resources: Resources,
     /// Whose it is.
     #[serde(flatten)]
     pub held: Held,
@@ -113,6 +131,8 @@ pub struct ServerJob {
     pub exit: Option<i64>,
     /// Whether its user lets it run again (`qsub -r`).
     pub rerun: bool,
+    /// Whether somebody holds it (`qhold`): pbs_server notes it of one that runs, and nothing else happens to it.
+    pub held: bool,
 }
 
 /// A vnode, as pbs_server has it.
@@ -135,9 +155,33 @@ pub struct Job {
     pub resources: Resources,
     /// The vnodes that it was given.
     pub exec_vnode: String,
+    /// Its `Exit_status`: how its last run ended.
+    pub exit: Option<i64>,
     /// What else a mom says of it, where gpuosd is told.
     #[serde(flatten)]
     pub held: Held,
+}
+
+/// Whether programs are kept to the GPUs of their jobs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Confine {
+    /// They are not.
+    #[default]
+    Off,
+    /// They are where it can be done; else they start all the same.
+    Try,
+    /// They start only when it is done.
+    Require,
+}
+
+/// A process, by its number and when it was started, in the kernel's ticks since boot.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
+pub struct Parent {
+    /// Its number.
+    pub pid: u32,
+    /// When it was started.
+    pub started: u64,
 }
 
 /// Whose a job is, and which run of it.
@@ -148,6 +192,10 @@ pub struct Held {
     pub user: String,
     /// Number of the user on the host; `None`: the host does not know the user.
     pub uid: Option<u32>,
+    /// Number of its group there, likewise.
+    pub gid: Option<u32>,
+    /// In how many seconds it has had its time; `None`: it has no limit, or mom does not say.
+    pub ends_in: Option<u64>,
     /// Which of its runs this is.
     pub run: u64,
 }
@@ -176,6 +224,21 @@ pub struct Gpu {
     pub nvlink: String,
     /// Its NUMA node.
     pub numa: Option<u32>,
+    /// How it is divided, where gpuos.toml has it in a pool: `gpuos pbs install` writes it here.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mig: Option<Divided>,
+}
+
+/// A GPU of a pool.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Divided {
+    /// Its kind in gpuos.toml.
+    pub board: String,
+    /// Its compute slices.
+    pub compute: u8,
+    /// Its memory slices.
+    pub memory: u8,
 }
 
 impl Event {
@@ -250,6 +313,8 @@ pub enum Edit {
         /// The vnode.
         vnode: String,
     },
+    /// The job of the event, whose start is refused, is queued again; PBS would delete it.
+    Requeue,
     /// A job that PBS has to queue again when it has ended.
     Rerun {
         /// Its name.
@@ -286,6 +351,18 @@ pub struct Verdict {
     pub refused: Option<String>,
     /// What is changed.
     pub edits: Vec<Edit>,
+    /// Sentences for the standard error of the program that is started.
+    pub notes: Vec<String>,
+    /// A sentence for the log of PBS, where the event goes on.
+    pub log: Option<String>,
+}
+
+/// A variable. PBS cuts lists of them at commas that have no backslash.
+pub(super) fn env(name: &'static str, value: &str) -> Edit {
+    Edit::Env {
+        name,
+        value: value.replace(',', "\\,"),
+    }
 }
 
 #[derive(Serialize)]
@@ -295,6 +372,8 @@ struct Answer<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     message: Option<String>,
     edits: &'a [Edit],
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    notes: Vec<String>,
 }
 
 impl Verdict {
@@ -303,6 +382,8 @@ impl Verdict {
         Verdict {
             refused: None,
             edits,
+            notes: Vec::new(),
+            log: None,
         }
     }
 
@@ -311,6 +392,8 @@ impl Verdict {
         Verdict {
             refused: Some(sentence),
             edits: Vec::new(),
+            notes: Vec::new(),
+            log: None,
         }
     }
 
@@ -321,12 +404,14 @@ impl Verdict {
         } else {
             "accept"
         };
-        print(verdict, self.refused.as_deref(), &self.edits)
+        let notes = self.notes.iter().map(|note| one_line(note)).collect();
+        let message = self.refused.as_ref().or(self.log.as_ref());
+        print(verdict, message.map(String::as_str), (&self.edits, notes))
     }
 
     /// The JSON for a text that is no event.
     pub fn error_json(why: &str) -> String {
-        print("error", Some(why), &[])
+        print("error", Some(why), (&[], Vec::new()))
     }
 }
 
@@ -360,17 +445,22 @@ impl Ask {
     }
 }
 
-/// The JSON of an event that goes on, and of which the log has to have a sentence.
-pub(super) fn noted_json(sentence: &str) -> String {
-    print("accept", Some(sentence), &[])
+/// The JSON of an event that goes on, with a sentence for the log.
+pub(super) fn accepted_json(edits: Vec<Edit>, note: Option<&str>) -> String {
+    print("accept", note, (&edits, Vec::new()))
 }
 
-fn print(verdict: &'static str, message: Option<&str>, edits: &[Edit]) -> String {
+fn print(
+    verdict: &'static str,
+    message: Option<&str>,
+    (edits, notes): (&[Edit], Vec<String>),
+) -> String {
     let answer = Answer {
         schema: SCHEMA,
         verdict,
         message: message.map(one_line),
         edits,
+        notes,
     };
     // Texts and numbers only: nothing of it can fail to be written.
     serde_json::to_string(&answer).unwrap_or_default()

@@ -2,7 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::event::Host;
+use gpuos_config::gpuos_toml::MigConfig;
+use gpuos_model::gpu_index::NvmlIndex;
+use gpuos_model::mig::Geometry;
+
+use super::event::{Divided, Host};
 use super::resources::{NGPUS, RESOURCES, Resource};
 use super::startup;
 
@@ -13,13 +17,13 @@ pub const HOOK: &str = "gpuos";
 const EVENTS: &str = "queuejob,modifyjob,runjob,execjob_launch,exechost_startup,exechost_periodic";
 
 /// What the hook is set to. After pbs_cgroups (100), so that it has the last word on the environment of
-/// a job; an alarm of more than twice what the hook waits for the command; a hook that fails takes no node offline. A mom tells what it has
+/// a job; an alarm of more than a start waits for slices of GPUs, or pbs_server for the command; a hook that fails takes no node offline. A mom tells what it has
 /// every 5 s, after the hook has ended.
 const SETTINGS: [(&str, &str); 5] = [
     ("event", EVENTS),
     ("freq", "5"),
     ("order", "500"),
-    ("alarm", "10"),
+    ("alarm", "60"),
     ("fail_action", "none"),
 ];
 
@@ -178,7 +182,7 @@ pub fn programs(pbs_conf: &str) -> Result<String, String> {
 pub fn largest(hosts: &BTreeMap<String, Host>) -> BTreeMap<String, u64> {
     let mut domains: BTreeMap<(&str, &str), u64> = BTreeMap::new();
     for (name, host) in hosts {
-        for gpu in &host.gpus {
+        for gpu in host.gpus.iter().filter(|gpu| gpu.mig.is_none()) {
             let of = [
                 ("node", name),
                 ("nvlink", &gpu.nvlink),
@@ -195,6 +199,47 @@ pub fn largest(hosts: &BTreeMap<String, Host>) -> BTreeMap<String, u64> {
         *most = gpus.max(*most);
     }
     largest
+}
+
+/// Says of the GPUs of hosts which are divided, by the pools of gpuos.toml. How their kinds can be divided, by name.
+///
+/// # Errors
+/// A pool cannot be PBS's: a sentence.
+pub fn divide(
+    hosts: &mut BTreeMap<String, Host>,
+    config: &MigConfig,
+) -> Result<BTreeMap<String, Geometry>, String> {
+    let mut boards = BTreeMap::new();
+    for (name, host) in hosts {
+        host.gpus.iter_mut().for_each(|gpu| gpu.mig = None);
+        let short = name.split('.').next().unwrap_or_default();
+        let Some((pool, board)) = config.pool_of(short).filter(|_| !host.gpus.is_empty()) else {
+            continue;
+        };
+        let count = host.gpus.len();
+        let (own, switchable) = (pool.gpus, pool.switchable);
+        if !switchable.is_empty() {
+            return Err(format!(
+                "GPUs {switchable} of {short} are MIG-switchable in gpuos.toml, and PBS counts a GPU in one way only: leave them out of switchable"
+            ));
+        }
+        let first = count.saturating_sub(own.len());
+        if !own.iter().map(NvmlIndex::index).eq(first..count) {
+            return Err(format!(
+                "GPUs {own} of {short} are in a pool of gpuos.toml, and the host has {count}: those of a pool have to be its last ones"
+            ));
+        }
+        let divided = Divided {
+            board: board.name.clone(),
+            compute: board.geometry.compute(),
+            memory: board.geometry.slices(),
+        };
+        for gpu in host.gpus.iter_mut().skip(first) {
+            gpu.mig = Some(divided.clone());
+        }
+        boards.insert(board.name.clone(), board.geometry.clone());
+    }
+    Ok(boards)
 }
 
 /// The hosts that an administrator describes, as JSON: a table of [`Host`] by name.

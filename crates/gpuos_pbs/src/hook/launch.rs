@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::event::{Edit, Event, Gpu, Host};
+use super::event::{Edit, Event, Gpu, Host, env};
 use super::options::said;
 use super::resources::{NGPUS, NVLINK, UUID};
-use super::vnodes::{Given, gpu_of, parse_exec_vnode, vnode_name};
+use super::vnodes::{gpu, parse_exec_vnode, short, vnode_name};
 
 /// `CUDA_VISIBLE_DEVICES` and `GPUOS_*`, where the job was given vnodes of GPUs of this host.
 pub(super) fn launched(event: &Event) -> Result<Vec<Edit>, String> {
@@ -49,17 +49,6 @@ pub(super) fn launched(event: &Event) -> Result<Vec<Edit>, String> {
         edits.push(env("GPUOS_LEVEL", level));
     }
     Ok(edits)
-}
-
-/// Host and index of a GPU that was given.
-pub(super) fn gpu(given: &Given) -> Option<(&str, usize)> {
-    gpu_of(&given.vnode).filter(|_| given.count(NGPUS) > 0)
-}
-
-/// The name of a host by which names of it are compared: PBS has the short one in names of vnodes, and may have the long one for the host.
-pub(super) fn short(name: &str) -> String {
-    let first = name.split('.').next().unwrap_or_default();
-    first.to_ascii_lowercase()
 }
 
 /// What the administrator says of hosts, by their short names.
@@ -119,12 +108,4 @@ fn level(event: &Event, hosts: &Hosts, gpus: &BTreeSet<(&str, usize)>) -> Option
 pub(super) fn is_word(text: &str) -> bool {
     let inner = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.' | b'/' | b':');
     !text.is_empty() && text.len() <= 128 && text.bytes().all(inner)
-}
-
-/// A variable. PBS cuts lists of them at commas that have no backslash.
-fn env(name: &'static str, value: &str) -> Edit {
-    Edit::Env {
-        name,
-        value: value.replace(',', "\\,"),
-    }
 }

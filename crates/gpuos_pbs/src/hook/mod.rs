@@ -5,29 +5,36 @@
 //! - [`resources`]: what gpuos adds to `-l` and to vnodes,
 //! - `options`: what a job says to gpuos, by the functions that read Slurm's options,
 //! - [`install`]: what `qmgr` is told,
+//! - `confine`: programs that are kept to the GPUs of their jobs,
 //! - `submit`, `run`, `launch` and `startup`: what is done about each event, with the sentences in `refused`,
-//! - [`mom`]: what gpuosd on a mom's host is told, and what is done by its answer.
+//! - [`question`]: what daemons of a mom's host are told of an event, as [`talk`]s: by `mom` what mom has, with what is done by the answer, and by
+//!   `prepare` what a program needs that is about to be started.
 //!
 //! A text of a user is a string of the JSON and stays one: nothing here is joined to a command, and what is written back into a job
 //! are words of this module, names that were checked, and what PBS itself gave.
 
+mod confine;
 pub mod event;
 pub mod install;
 mod launch;
-pub mod mom;
+mod mom;
 mod options;
 pub mod place;
+mod prepare;
+pub mod question;
 mod refused;
 pub mod resources;
 mod run;
 pub mod select;
+mod slices;
 mod startup;
 mod submit;
+pub mod talk;
 mod text;
 pub mod vnodes;
 
 use event::{Event, Kind, Verdict};
-use mom::Question;
+use question::Question;
 
 /// The longest event that is read, in bytes: one of a job with 30,000 GPUs is shorter.
 pub const MOST_BYTES: usize = 8 << 20;
@@ -51,17 +58,17 @@ pub fn answer(text: &str) -> String {
 pub enum Step {
     /// By itself: what is to be done, as JSON.
     Done(String),
-    /// By what gpuosd says.
+    /// By what daemons of the host say, or after they were told.
     Ask(Box<Question>),
 }
 
-/// The same as [`answer`] where gpuosd of the host can be asked.
+/// The same as [`answer`] where daemons of the host can be asked.
 pub fn begin(text: &str) -> Step {
     let event = match Event::read(text) {
         Ok(event) => event,
         Err(why) => return Step::Done(Verdict::error_json(&why)),
     };
-    match mom::question(&event) {
+    match Question::of(&event) {
         Some(question) => Step::Ask(Box::new(question)),
         None => Step::Done(decide(&event).json()),
     }
@@ -73,7 +80,14 @@ pub fn decide(event: &Event) -> Verdict {
         Kind::Queuejob => submit::queued(event),
         Kind::Modifyjob => submit::modified(event),
         Kind::Runjob => return run::started(event),
-        Kind::ExecjobLaunch => launch::launched(event),
+        Kind::ExecjobLaunch => {
+            // There is nobody to be asked.
+            let verdict = match launch::launched(event) {
+                Ok(edits) => prepare::prepared(event, edits, std::iter::empty()),
+                Err(sentence) => Verdict::reject(sentence),
+            };
+            return confine::applied(event, None, verdict);
+        }
         Kind::ExechostStartup => startup::started(event),
         // Without gpuosd there is nothing to do.
         Kind::ExechostPeriodic => Ok(Vec::new()),

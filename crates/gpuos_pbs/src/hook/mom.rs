@@ -3,19 +3,24 @@
 //! pbs_server is the memory: which vnodes gpuos took offline, and for what, their comments say; which jobs have to run again, their
 //! `Exit_status`. So hook and gpuosd may be gone at any moment.
 
+use std::collections::BTreeSet;
+
+use gpuos_config::options::is_off;
 use gpuos_core::job::JobId;
 use gpuos_core::wire::{
-    HostOrder, Lines, MAX_REPLY, MAX_REQUEST, MomJob, MomOrders, MomReport, MomVnodes, PROTOCOL,
-    Reply, Request, decode, encode,
+    HostOrder, MomJob, MomOrders, MomReport, MomSlices, MomVnodes, Reply, Request,
 };
-use gpuos_model::gpu_index::GresGpu;
+use gpuos_model::gpu_index::{GresGpu, NvmlIndex};
+use gpuos_model::hostlist::compress;
 use gpuos_model::screen;
 
 use super::event::{
-    Ask, Edit, Event, Held, Host, Kind, Server, ServerJob, ServerVnode, Verdict, noted_json,
+    Ask, Edit, Event, Held, Host, Job, Resources, Server, ServerJob, ServerVnode, accepted_json,
 };
-use super::launch::{gpu, short};
-use super::vnodes::{parse_exec_vnode, vnode_name};
+use super::options::said;
+use super::resources::{CHECKPOINT, HOSTS, MIG, MIG_COMPUTE, MIG_MEMORY};
+use super::talk::{Daemon, Said, Talk, replies};
+use super::vnodes::{Given, divided, gpu, parse_exec_vnode, short, vnode_name};
 
 /// How reasons of gpuos begin, and its comments: of one GPU, and of a whole host.
 const MARK: &str = "gpuos: ";
@@ -31,98 +36,139 @@ const PATIENT: u32 = 4;
 /// So often the hook asks pbs_server in one event.
 const TURNS: u32 = 2;
 
-/// A question to gpuosd.
-#[derive(Debug)]
-pub struct Question {
-    event: Event,
-    /// Its socket.
-    pub socket: String,
-    /// The lines that it is told.
-    pub lines: Vec<u8>,
-    /// Whether it is waited for: else nothing depends on what it says.
-    pub waits: bool,
+/// What gpuosd and gpuos_mover are told of all that mom has.
+pub(super) fn talks(event: &Event) -> Vec<Talk> {
+    let talks = [to_gpuosd(event), to_mover(event)];
+    talks.into_iter().flatten().collect()
 }
 
-/// What gpuosd is to be told of an event; `None`: it is none of its business.
-pub(super) fn question(event: &Event) -> Option<Question> {
+fn to_gpuosd(event: &Event) -> Option<Talk> {
     let host = own(event)?;
     if event.gpuosd.is_empty() {
         return None;
     }
-    let report = match event.kind {
-        Kind::ExecjobLaunch => {
-            let job = &event.job;
-            let job = held(event, &job.id, &job.exec_vnode, &job.held)?;
-            MomReport {
-                jobs: vec![job],
-                ..MomReport::default()
-            }
+    let whole = host.gpus.iter().filter(|gpu| gpu.mig.is_none());
+    let pool = host.gpus.iter().enumerate();
+    let pool = pool.filter(|(_, gpu)| gpu.mig.is_some());
+    let report = MomReport {
+        gpus: whole.map(|gpu| gpu.uuid.clone()).collect(),
+        pool: pool
+            .filter_map(|(index, _)| NvmlIndex::new(index))
+            .collect(),
+        jobs: jobs(event).filter(has_gpus).collect(),
+        all: true,
+        asked: event.server.is_some(),
+        vnodes: event
+            .server
+            .as_ref()
+            .and_then(|server| seen(event, host, server)),
+        ..MomReport::default()
+    };
+    Talk::new(Daemon::Gpuosd, &event.gpuosd, &[request(report)])
+}
+
+/// gpuos_mover serves jobs with checkpoints, with GPUs or without.
+fn to_mover(event: &Event) -> Option<Talk> {
+    if event.mover.is_empty() {
+        return None;
+    }
+    // Both are pbs_server's to know.
+    let told = |job: MomJob| {
+        let server = event.server.as_ref();
+        let known = server.and_then(|server| server.jobs.get(&job.job.to_string()));
+        MomJob {
+            is_held: known.map(|known| known.held),
+            may_rerun: known.map(|known| known.rerun),
+            ..job
         }
-        Kind::ExechostPeriodic => MomReport {
-            gpus: host.gpus.iter().map(|gpu| gpu.uuid.clone()).collect(),
-            jobs: jobs(event),
-            all: true,
-            asked: event.server.is_some(),
-            vnodes: event
-                .server
-                .as_ref()
-                .and_then(|server| seen(event, host, server)),
-        },
-        _ => return None,
     };
-    let hello = Request::Hello {
-        protocol: PROTOCOL,
-        client: concat!("gpuos_pbs_hook ", env!("CARGO_PKG_VERSION")).into(),
+    let report = MomReport {
+        jobs: jobs(event)
+            .filter(|job| job.checkpoints)
+            .map(told)
+            .collect(),
+        all: true,
+        asked: event.server.is_some(),
+        ..MomReport::default()
     };
-    let report = Request::Mom {
-        report: Box::new(report),
+    Talk::new(Daemon::Mover, &event.mover, &[request(report)])
+}
+
+/// What daemons are told of a job of which a program is about to be started: that it has GPUs here, or wants `checkpoints`; `None`: it has not, or
+/// there is nobody to tell.
+pub(super) fn of_launch(event: &Event, checkpoints: bool) -> Option<Request> {
+    let Job {
+        id,
+        resources,
+        exec_vnode,
+        held,
+        ..
+    } = &event.job;
+    let job = job(event, id, (exec_vnode, held, resources))?;
+    let told = match checkpoints {
+        true => !event.mover.is_empty() && job.checkpoints,
+        false => !event.gpuosd.is_empty() && own(event).is_some() && has_gpus(&job),
     };
-    let mut lines = encode(&hello, MAX_REQUEST).ok()?;
-    lines.extend(encode(&report, MAX_REQUEST).ok()?);
-    Some(Question {
-        socket: event.gpuosd.clone(),
-        lines,
-        waits: event.kind == Kind::ExechostPeriodic,
-        event: event.clone(),
+    told.then(|| {
+        request(MomReport {
+            jobs: vec![job],
+            ..MomReport::default()
+        })
     })
 }
 
-impl Question {
-    /// What is to be done, as JSON, after what gpuosd said: its lines, or why there are none; an empty text: there is no gpuosd here.
-    pub fn answer(&self, said: &Result<Vec<u8>, String>) -> String {
-        if !self.waits {
-            return super::decide(&self.event).json();
-        }
-        let orders = match said {
-            Ok(lines) => orders(lines),
-            Err(none) if none.is_empty() => return Verdict::accept(Vec::new()).json(),
-            Err(why) => Err(why.clone()),
-        };
-        match orders {
-            Ok(orders) => obey(&self.event, &orders),
-            Err(why) => noted_json(&format!("gpuosd on this host gave no answer: {why}")),
-        }
+/// Whether a job has GPUs here, or slices of some.
+fn has_gpus(job: &MomJob) -> bool {
+    !job.gpus.is_empty() || job.slices.is_some()
+}
+
+fn request(report: MomReport) -> Request {
+    Request::Mom {
+        report: Box::new(report),
     }
 }
 
-/// Reads what gpuosd said: an answer to the greeting, and one to the report.
-fn orders(said: &[u8]) -> Result<MomOrders, String> {
-    let mut lines = Lines::new(MAX_REPLY);
-    lines.push(said);
-    loop {
-        let line = lines.next_line().map_err(|why| why.to_string())?;
-        let line = line.ok_or("it ended before it had answered")?;
-        match decode(&line, MAX_REPLY).map_err(|why| why.to_string())? {
-            Reply::Hello { .. } => {}
-            Reply::Mom { orders } => return Ok(*orders),
-            Reply::Refused { message, .. } => return Err(message),
-            _ => return Err("it is of another release".into()),
+/// What mom does by what gpuosd and gpuos_mover said; the latter may only have jobs run again.
+pub(super) fn answer(event: &Event, gpuosd: Option<&Said>, mover: Option<&Said>) -> String {
+    let mut wanted = MomOrders::default();
+    let (mut silent, mut heard) = (Vec::new(), false);
+    for (name, said) in [("gpuosd", gpuosd), ("gpuos_mover", mover)] {
+        let orders = match said {
+            Some(Ok(lines)) => orders(lines),
+            Some(Err(why)) if !why.is_empty() => Err(why.clone()),
+            _ => continue,
+        };
+        match orders {
+            Ok(orders) if name == "gpuosd" => wanted = orders,
+            Ok(orders) => wanted.rerun.extend(orders.rerun),
+            Err(why) => {
+                silent.push(format!("{name} on this host gave no answer: {why}"));
+                continue;
+            }
         }
+        heard = true;
+    }
+    let note = (!silent.is_empty()).then(|| silent.join("; "));
+    if !heard {
+        return accepted_json(Vec::new(), note.as_deref());
+    }
+    match obey(event, &wanted) {
+        // The event comes again with what pbs_server says.
+        Err(ask) => ask.json(),
+        Ok(edits) => accepted_json(edits, note.as_deref()),
+    }
+}
+
+fn orders(said: &[u8]) -> Result<MomOrders, String> {
+    match replies(said)?.into_iter().next() {
+        Some(Reply::Mom { orders }) => Ok(*orders),
+        Some(Reply::Refused { message, .. }) => Err(message),
+        _ => Err("it is of another release".into()),
     }
 }
 
 /// What the administrator says of this host, if it has GPUs.
-fn own(event: &Event) -> Option<&Host> {
+pub(super) fn own(event: &Event) -> Option<&Host> {
     let this = short(&event.host);
     let mut hosts = event.hosts.iter();
     let (_, host) = hosts.find(|(name, host)| short(name) == this && !host.gpus.is_empty())?;
@@ -134,30 +180,60 @@ fn first(event: &Event) -> &str {
     event.host.split('.').next().unwrap_or_default()
 }
 
-/// A job with its GPUs of this host, if it has any.
-fn held(event: &Event, id: &str, exec_vnode: &str, held: &Held) -> Option<MomJob> {
+/// A job with its GPUs of this host, and its hosts.
+fn job(
+    event: &Event,
+    id: &str,
+    (exec_vnode, held, resources): (&str, &Held, &Resources),
+) -> Option<MomJob> {
     let chunks = parse_exec_vnode(exec_vnode).ok()?;
     let this = short(&event.host);
-    let here = chunks.iter().flatten().filter_map(gpu);
+    let given = || chunks.iter().flatten();
+    let here = given().filter_map(gpu);
     let here = here.filter(|(host, _)| short(host) == this);
     let mut gpus: Vec<GresGpu> = here.filter_map(|(_, index)| GresGpu::new(index)).collect();
     gpus.sort_unstable();
     gpus.dedup();
-    let job: JobId = id.parse().ok()?;
-    (!gpus.is_empty()).then(|| MomJob {
-        job,
+    let is_here = |one: &&Given| divided(one).is_some_and(|(host, _)| short(host) == this);
+    let parts = || given().filter(is_here);
+    let of_pool = parts().filter_map(|one| NvmlIndex::new(divided(one)?.1));
+    let of_pool: BTreeSet<NvmlIndex> = of_pool.collect();
+    let counted = |name| parts().map(|one| one.count(name)).sum();
+    let asked = said(resources, MIG).filter(|value| !is_off(value));
+    let slices = asked
+        .filter(|_| !of_pool.is_empty())
+        .map(|asked| MomSlices {
+            request: asked.to_owned(),
+            compute: counted(MIG_COMPUTE),
+            memory: counted(MIG_MEMORY),
+            gpus: of_pool.into_iter().collect(),
+        });
+    // All hosts of a job have them in one order, that of its script first.
+    let mut seen = BTreeSet::new();
+    let hosts = given().map(|one| short(host_of(&one.vnode)));
+    let hosts: Vec<String> = hosts.filter(|host| seen.insert(host.clone())).collect();
+    Some(MomJob {
+        job: id.parse().ok()?,
         user: held.user.clone(),
         // A user whom this host does not know has no say here.
         uid: held.uid.unwrap_or(u32::MAX),
         gpus,
+        slices,
         run: held.run,
+        script_on: hosts.first().cloned().unwrap_or_default(),
+        hosts: compress(hosts.iter().map(String::as_str)),
+        former: said(resources, HOSTS).unwrap_or_default().to_owned(),
+        checkpoints: said(resources, CHECKPOINT).is_some_and(|value| !is_off(value)),
+        is_held: None,
+        ends_in_s: held.ends_in,
+        may_rerun: None,
+        ..MomJob::default()
     })
 }
 
-fn jobs(event: &Event) -> Vec<MomJob> {
+fn jobs(event: &Event) -> impl Iterator<Item = MomJob> {
     let jobs = event.jobs.iter();
-    let job = jobs.filter_map(|(id, job)| held(event, id, &job.exec_vnode, &job.held));
-    job.collect()
+    jobs.filter_map(|(id, one)| job(event, id, (&one.exec_vnode, &one.held, &one.resources)))
 }
 
 /// Jobs of several hosts whose script runs here: pbs_server knows whether another of the hosts wants them to run again.
@@ -168,6 +244,15 @@ fn spread(event: &Event) -> impl Iterator<Item = &String> {
         let mut given = chunks.iter().flatten();
         let elsewhere = given.clone().any(|one| short(host_of(&one.vnode)) != this);
         job.session > 1 && elsewhere && given.any(|one| gpu(one).is_some())
+    });
+    jobs.map(|(id, _)| id)
+}
+
+/// Jobs with checkpoints whose script runs here: `qhold` of one is known to pbs_server alone.
+fn with_checkpoints(event: &Event) -> impl Iterator<Item = &String> {
+    let jobs = event.jobs.iter().filter(|(_, job)| {
+        let asked = said(&job.resources, CHECKPOINT);
+        !event.mover.is_empty() && job.session > 1 && asked.is_some_and(|value| !is_off(value))
     });
     jobs.map(|(id, _)| id)
 }
@@ -227,16 +312,20 @@ fn seen(event: &Event, host: &Host, server: &Server) -> Option<MomVnodes> {
     })
 }
 
-/// Does what gpuosd says, or asks pbs_server first for what that needs.
-fn obey(event: &Event, orders: &MomOrders) -> String {
-    let Some(host) = own(event) else {
-        return Verdict::accept(Vec::new()).json();
-    };
+/// What gpuosd says is done by these edits.
+///
+/// # Errors
+/// What pbs_server has to be asked first.
+fn obey(event: &Event, orders: &MomOrders) -> Result<Vec<Edit>, Ask> {
+    // Without GPUs there is no vnode to change.
+    let none = Host::default();
+    let host = own(event).unwrap_or(&none);
     let here = |job: &&JobId| event.jobs.contains_key(&job.to_string());
     let told = orders.rerun.keys().chain(orders.end.keys());
     let told: Vec<String> = told.filter(here).map(JobId::to_string).collect();
     let Some(server) = &event.server else {
-        let mut jobs: Vec<String> = spread(event).cloned().chain(told.clone()).collect();
+        let asked = spread(event).chain(with_checkpoints(event)).cloned();
+        let mut jobs: Vec<String> = asked.chain(told.clone()).collect();
         jobs.sort_unstable();
         jobs.dedup();
         // With a job that has to end they say whether pbs_server answers at all.
@@ -245,9 +334,9 @@ fn obey(event: &Event, orders: &MomOrders) -> String {
             false => Vec::new(),
         };
         if vnodes.is_empty() && jobs.is_empty() {
-            return Verdict::accept(Vec::new()).json();
+            return Ok(Vec::new());
         }
-        return Ask { vnodes, jobs }.json();
+        return Err(Ask { vnodes, jobs });
     };
     let new = told.iter().filter(|id| !server.jobs.contains_key(*id));
     let new: Vec<String> = new.cloned().collect();
@@ -257,7 +346,7 @@ fn obey(event: &Event, orders: &MomOrders) -> String {
             true => vnodes(event, host),
             false => Vec::new(),
         };
-        return Ask { vnodes, jobs: new }.json();
+        return Err(Ask { vnodes, jobs: new });
     }
     let mut edits = change(event, host, orders, server);
     for (jobs, again) in [(&orders.rerun, true), (&orders.end, false)] {
@@ -271,7 +360,7 @@ fn obey(event: &Event, orders: &MomOrders) -> String {
             edits.extend(kill(event, id));
         }
     }
-    Verdict::accept(edits).json()
+    Ok(edits)
 }
 
 /// Whether pbs_server knows that the end of a job, when it comes, is a hook's.

@@ -1,18 +1,35 @@
 //! What a job says to gpuos, in resources of PBS.
 
-use gpuos_config::options::{JobOptions, OptionError};
+use gpuos_config::options::{CheckpointOption, JobOptions, OptionError};
 use gpuos_placement::plan::Placement;
 
-use super::event::Resources;
+use super::event::{Event, Resources};
 use super::refused;
-use super::resources::{Resource, of_users};
+use super::resources::{CHECKPOINT, Resource, of_users};
 
-/// Reads the resources of a job that are options, by the functions that read Slurm's, and refuses what is not there for PBS yet. `planner` says
-/// whether one of gpuos places jobs.
+/// What a site has, by the word of `gpuos pbs install`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Site {
+    /// `gpuos pbs-planner` places jobs.
+    pub planner: bool,
+    /// gpuos_mover keeps checkpoints.
+    pub checkpoints: bool,
+}
+
+impl Site {
+    pub(super) fn of(event: &Event) -> Site {
+        Site {
+            planner: event.planner,
+            checkpoints: event.checkpoints,
+        }
+    }
+}
+
+/// Reads the resources of a job that are options, by the functions that read Slurm's, and refuses what is not there for PBS yet, or not on this site.
 ///
 /// # Errors
 /// The sentence for who submitted or changed the job.
-pub(super) fn read(resources: &Resources, planner: bool) -> Result<JobOptions, String> {
+pub(super) fn read(resources: &Resources, site: Site) -> Result<JobOptions, String> {
     let mut options = JobOptions::default();
     for resource in of_users() {
         let Some(value) = said(resources, resource.name) else {
@@ -21,7 +38,7 @@ pub(super) fn read(resources: &Resources, planner: bool) -> Result<JobOptions, S
         let set = options.set(resource.option, value);
         set.map_err(|error| sentence(error, resource))?;
     }
-    not_yet(&options, resources, planner)?;
+    not_yet(&options, resources, site)?;
     Ok(options)
 }
 
@@ -48,43 +65,27 @@ pub(super) fn named(resource: &str) -> String {
 }
 
 /// Refuses what nobody would do anything about.
-fn not_yet(options: &JobOptions, resources: &Resources, planner: bool) -> Result<(), String> {
+fn not_yet(options: &JobOptions, resources: &Resources, site: Site) -> Result<(), String> {
     let given = |name| said(resources, name).unwrap_or_default();
     let rule = options.placement.as_ref();
-    if !planner && rule.is_some_and(|rule| *rule != Placement::Default) {
+    if !site.planner && rule.is_some_and(|rule| *rule != Placement::Default) {
         return Err(refused::placed_by_pbs(given("gpuos_placement")).to_string());
     }
-    let missing = [
-        (
-            options.mig.is_some(),
-            "gpuos_mig",
-            "divide GPUs",
-            "ngpus=N in -l select= for whole GPUs, and no gpuos_mig",
-        ),
-        (
-            options.share.is_some(),
-            "gpuos_share",
+    if options.checkpoint.is_some() && !site.checkpoints {
+        return Err(refused::no_checkpoints(given(CHECKPOINT), named(CHECKPOINT)).to_string());
+    }
+    let in_memory = |asked: &CheckpointOption| asked.memory_mib.is_some();
+    if options.checkpoint.as_ref().is_some_and(in_memory) {
+        return Err(refused::not_in_memory(given(CHECKPOINT), named(CHECKPOINT)).to_string());
+    }
+    if options.share.is_some() {
+        let error = refused::not_on_pbs(
+            given("gpuos_share"),
+            named("gpuos_share"),
             "share GPUs between jobs",
             "ngpus=1 in -l select= for a whole GPU, and no gpuos_share",
-        ),
-        (
-            options.power.is_some(),
-            "gpuos_power",
-            "limit the power of GPUs",
-            "no gpuos_power",
-        ),
-        (
-            options.checkpoint.is_some(),
-            "gpuos_checkpoint",
-            "make checkpoints",
-            "no gpuos_checkpoint",
-        ),
-    ];
-    match missing.into_iter().find(|(asked, ..)| *asked) {
-        Some((_, name, what, instead)) => {
-            let error = refused::not_on_pbs(given(name), named(name), what, instead);
-            Err(error.to_string())
-        }
-        None => Ok(()),
+        );
+        return Err(error.to_string());
     }
+    Ok(())
 }

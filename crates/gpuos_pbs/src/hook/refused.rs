@@ -26,8 +26,40 @@ gpuos_config::refusals! {
     /// A rule that only `gpuos pbs-planner` could follow, which this site does not run.
     pub(super) fn placed_by_pbs() on "-l gpuos_placement" =
         "pbs_sched alone places jobs here, and has no such rule", write "default, or no gpuos_placement; an administrator can have it with gpuos pbs-planner";
+    /// The site keeps none.
+    pub(super) fn no_checkpoints(option) on option =
+        "no checkpoints are kept here", write "off, or no gpuos_checkpoint; an administrator can have them with gpuos_mover and gpuos pbs install --checkpoints";
+    /// Nobody mounts a folder in memory before a program of PBS starts.
+    pub(super) fn not_in_memory(option) on option =
+        "no folder in memory is made for jobs of PBS", write "it without l0=";
     /// gpuosd does not serve jobs of PBS yet.
     pub(super) fn not_on_pbs(option, what, instead) on option = "gpuos does not {what} for jobs of PBS yet", write "{instead}";
+    /// No GPU of the site has such slices, or not so many at once. The sentence names the profiles that there are.
+    pub(super) fn not_served(option, reason, accepted) on option = "{reason}", write "{accepted}";
+    /// Slices are counted in the chunk of a job.
+    pub(super) fn no_chunk(option) on option =
+        "the job has no -l select=, in which its slices could be counted", write "-l select=1:ncpus=N with it";
+    /// All slices of a job are on one GPU, so that it has one chunk.
+    pub(super) fn several_chunks(option, chunks) on option =
+        "the job has {chunks} chunks, and slices are those of one GPU", write "-l select=1:… and how many instances behind the profile, as in 1g.10gb:2, or an array of jobs";
+    /// PBS counts no tasks.
+    pub(super) fn per_task(option) on option = "PBS has no tasks of which each could have its own", write "how many instances the job has, as in 1g.10gb:2";
+    /// A program sees either kind.
+    pub(super) fn beside_gpus(option) on option = "the job asks for whole GPUs too", write "either ngpus=N in -l select= or gpuos_mig";
+    /// The place of a job with slices is that of one GPU.
+    pub(super) fn one_gpu(option, place) on option =
+        "it contradicts -l place={place}: what holds a job with slices together is its GPU", write "no group= in -l place=";
+    /// A default of a queue or of the server, which PBS adds after the hook has counted slices.
+    pub(super) fn not_counted(option) on option =
+        "it is a default of the queue or of the server, and its slices were not counted; not started", write "it for the job, as in qalter -l gpuos_mig=…";
+    /// pbs_sched takes of several GPUs where no vnode could ever hold the job.
+    pub(super) fn two_gpus(option, one, other) on option =
+        "its slices would be on {one} and on {other}, and they are those of one GPU; not started, and it keeps its place in the queue",
+        write "fewer CPUs or less memory, so that one vnode can hold the job";
+    /// Its last start was refused by its host, where no placement was free, or gpuosd could not make the instances.
+    pub(super) fn slices_put_off(option, runs, minutes) on option =
+        "its slices could not be made where it was started last, for which the log of pbs_mom there has the reason; start put off (number {runs}) and tried again in {minutes} min",
+        write "nothing, or other slices";
     /// The vnodes that PBS chose are not within one domain, which the job requires.
     pub(super) fn spread(level, one, other, tries, minutes) on "-l gpuos_topology" =
         "no {level} had room for all of the job: {one} and {other} are in different ones; start put off (number {tries}) and tried again in {minutes} min",

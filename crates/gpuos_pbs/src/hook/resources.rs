@@ -41,18 +41,41 @@ pub const NVLINK: &str = "gpuos_nvlink";
 pub const LEAF: &str = "gpuos_leaf";
 /// NUMA node of the GPU of a vnode.
 pub const NUMA: &str = "gpuos_numa";
+/// How often a job makes checkpoints.
+pub const CHECKPOINT: &str = "gpuos_checkpoint";
+/// Hosts on which a job has run, where its checkpoints may be. PBS keeps it with the job, and users cannot change it.
+pub const HOSTS: &str = "gpuos_hosts";
 /// How often the start of a job was put off. PBS keeps it with the job, and users cannot change it.
 pub const VETOES: &str = "gpuos_vetoes";
 
+/// Slices of GPUs that a job asks for.
+pub const MIG: &str = "gpuos_mig";
+/// Power cap of the GPUs of a job.
+pub const POWER: &str = "gpuos_power";
+/// Their clocks.
+pub const CLOCKS: &str = "gpuos_clocks";
+/// MPS for a job.
+pub const MPS: &str = "gpuos_mps";
+/// Compute slices of the GPU of a vnode, which PBS counts.
+pub const MIG_COMPUTE: &str = "gpuos_mig_compute";
+/// Its memory slices.
+pub const MIG_MEMORY: &str = "gpuos_mig_memory";
+/// Its kind in gpuos.toml, which says how it can be divided.
+pub const MIG_BOARD: &str = "gpuos_mig_board";
+/// A name that no other vnode has: what has it in common is of one GPU.
+pub const MIG_GPU: &str = "gpuos_mig_gpu";
+
 /// All of them: what users write, then what vnodes and jobs are given. `n` and `h` make a count of a host's vnodes, `m` tells
 /// moms, `r` is what users may read only.
-pub const RESOURCES: [Resource; 12] = [
+pub const RESOURCES: [Resource; 19] = [
     of_jobs("gpuos_topology", "gpuos-topology"),
     of_jobs("gpuos_placement", "gpuos-placement"),
-    of_jobs("gpuos_mig", "gpuos-mig"),
+    of_jobs(MIG, "gpuos-mig"),
     of_jobs("gpuos_share", "gpuos-share"),
-    of_jobs("gpuos_power", "gpuos-power"),
-    of_jobs("gpuos_checkpoint", "gpuos-checkpoint"),
+    of_jobs(POWER, "gpuos-power"),
+    of_jobs(CLOCKS, "gpuos-clocks"),
+    of_jobs(MPS, "gpuos-mps"),
+    of_jobs(CHECKPOINT, "gpuos-checkpoint"),
     Resource {
         name: NGPUS,
         kind: "long",
@@ -64,9 +87,25 @@ pub const RESOURCES: [Resource; 12] = [
     of_vnodes(LEAF, "string"),
     of_vnodes(NUMA, "string"),
     Resource {
+        flags: "nh",
+        ..of_vnodes(MIG_COMPUTE, "long")
+    },
+    Resource {
+        flags: "nh",
+        ..of_vnodes(MIG_MEMORY, "long")
+    },
+    of_vnodes(MIG_BOARD, "string"),
+    of_vnodes(MIG_GPU, "string"),
+    Resource {
         name: VETOES,
         kind: "long",
         flags: "r",
+        option: "",
+    },
+    Resource {
+        name: HOSTS,
+        kind: "string",
+        flags: "rm",
         option: "",
     },
 ];

@@ -3,23 +3,108 @@
 //! So that it does not starve, it is put off for so long and so often at most; then, and where a planner looks for a place, it stays
 //! in its queue, and the sentence says why it waits and what to do.
 
+use std::collections::BTreeSet;
+
+use gpuos_config::options::{OptionError, is_off};
+use gpuos_model::hostlist::{compress, expand};
+
 use super::event::{Edit, Event, Resources, Value, Verdict};
-use super::options::{self, said};
+use super::options::{self, Site, named, said};
 use super::place::{Arrangement, Place};
 use super::refused;
-use super::resources::{NGPUS, VETOES};
+use super::resources::{CHECKPOINT, HOSTS, MIG, NGPUS, VETOES};
 use super::submit::shared_resource;
-use super::vnodes::{gpu_of, parse_exec_vnode};
+use super::vnodes::{divided, gpu_of, parse_exec_vnode, short};
 
 /// Minutes until a job is tried again that is put off, by how often it was before; some two hours in all. Who was put off so often
 /// would lose each domain that becomes free in such an hour to jobs that wait in the queue, so from then on it waits there.
 const MINUTES: [u64; 7] = [1, 2, 4, 8, 16, 32, 60];
 
-/// Starts a job, or does not: `place=group=` holds for pbs_sched, which may spread a job over sets of vnodes that could never
-/// hold it, and for no operator. Who wrote `:required` waits instead.
+/// `Exit_status` of a job that waits because a hook of its host refused its start.
+const REFUSED_START: i64 = -16;
+
+/// Starts a job, or does not. One with checkpoints keeps the names of its hosts: its next run looks for them there.
 pub(super) fn started(event: &Event) -> Verdict {
+    let mut verdict = match slices(event) {
+        Some(refused) => refused,
+        None => placed(event),
+    };
+    if verdict.refused.is_none() {
+        verdict.edits.extend(hosts(event));
+    }
+    verdict
+}
+
+/// Why a job with slices is not started: they were not counted or are not those of one GPU, or its host has just refused it.
+fn slices(event: &Event) -> Option<Verdict> {
+    let job = &event.job;
+    let asked = said(&job.resources, MIG).filter(|value| !is_off(value))?;
+    let refuse = |why: OptionError| Some(Verdict::reject(why.to_string()));
+    // What cannot be read is PBS's own text: the host refuses the job if it has to.
+    let given = parse_exec_vnode(&job.exec_vnode).ok()?;
+    let mut gpus = given.iter().flatten().filter(|one| divided(one).is_some());
+    let gpus = gpus.next().map(|first| {
+        let other = gpus.find(|other| other.vnode != first.vnode);
+        (&first.vnode, other.map(|other| &other.vnode))
+    });
+    match gpus {
+        None => return refuse(refused::not_counted(asked, named(MIG))),
+        Some((one, Some(other))) => {
+            return refuse(refused::two_gpus(asked, named(MIG), one, other));
+        }
+        Some((_, None)) => {}
+    }
+    let runs = job.held.run;
+    let seen = said(&job.resources, VETOES).and_then(|text| text.parse::<u64>().ok());
+    let was_refused = job.exit == Some(REFUSED_START) && seen.unwrap_or(0) < runs;
+    if !was_refused || is_subjob(&job.id) {
+        return None;
+    }
+    let last = MINUTES.len() - 1;
+    let nth = usize::try_from(runs.saturating_sub(1)).unwrap_or(last);
+    let minutes = MINUTES[nth.min(last)];
+    let edits = vec![
+        Edit::Resource {
+            name: VETOES.into(),
+            value: Value::Number(runs),
+        },
+        Edit::StartAfter {
+            value: event.now.saturating_add(60 * minutes),
+        },
+    ];
+    let why = refused::slices_put_off(asked, named(MIG), runs, minutes);
+    Some(Verdict {
+        edits,
+        ..Verdict::reject(why.to_string())
+    })
+}
+
+fn hosts(event: &Event) -> Option<Edit> {
+    let job = &event.job;
+    said(&job.resources, CHECKPOINT).filter(|value| !is_off(value))?;
+    if is_subjob(&job.id) {
+        return None;
+    }
+    let known = said(&job.resources, HOSTS).unwrap_or_default();
+    let before = expand(known).unwrap_or_default();
+    let chunks = parse_exec_vnode(&job.exec_vnode).ok()?;
+    let now = chunks.iter().flatten().map(|given| {
+        let host = given.vnode.split('[').next().unwrap_or_default();
+        short(host)
+    });
+    let all: BTreeSet<String> = before.into_iter().chain(now).collect();
+    let value = compress(all.iter().map(String::as_str));
+    (value != known).then(|| Edit::Resource {
+        name: HOSTS.into(),
+        value: Value::Text(value),
+    })
+}
+
+/// Whether the vnodes of a start will do: `place=group=` holds for pbs_sched, which may spread a job over sets of vnodes that could never
+/// hold it, and for no operator. Who wrote `:required` waits instead.
+fn placed(event: &Event) -> Verdict {
     let job = &event.job.resources;
-    let Some(wish) = options::read(job, event.planner)
+    let Some(wish) = options::read(job, Site::of(event))
         .ok()
         .and_then(|options| options.topology)
     else {
@@ -90,8 +175,8 @@ pub(super) fn started(event: &Event) -> Verdict {
         });
     }
     Verdict {
-        refused: Some(sentence.to_string()),
         edits,
+        ..Verdict::reject(sentence.to_string())
     }
 }
 

@@ -1,9 +1,11 @@
 //! A mom that starts: each GPU of its host is a vnode with its share of CPUs and memory.
 
-use super::event::{Edit, Event, Gpu, Host, Value};
+use super::event::{Divided, Edit, Event, Gpu, Host, Value};
 use super::launch::is_word;
 use super::options::said;
-use super::resources::{LEAF, NGPUS, NUMA, NVLINK, UUID};
+use super::resources::{
+    LEAF, MIG_BOARD, MIG_COMPUTE, MIG_GPU, MIG_MEMORY, NGPUS, NUMA, NVLINK, UUID,
+};
 use super::vnodes::{MOST_GPUS, vnode_name};
 use crate::units;
 
@@ -56,14 +58,21 @@ pub(super) fn started(event: &Event) -> Result<Vec<Edit>, String> {
         let share = [
             ("ncpus", Value::Number(cpu_share)),
             ("mem", kib(memory_share)),
-            (NGPUS, Value::Number(1)),
+            (NGPUS, Value::Number(u64::from(gpu.mig.is_none()))),
         ];
         set(&mut edits, &vnode, share);
         about(&mut edits, &vnode, gpu);
-        // Of a vnode that jobs may share pbs_server does not see that two starts which race take the same GPU.
+        if let Some(mig) = &gpu.mig {
+            slices(&mut edits, &vnode, mig, &format!("{short}-{index}"));
+        }
+        // Of a vnode that jobs may share pbs_server does not see that two starts which race take the same GPU. Slices are counted by pbs_sched,
+        // which alone starts their jobs, and chosen by gpuosd, which gives none twice.
         edits.push(Edit::Sharing {
             vnode: vnode.clone(),
-            value: "force_excl",
+            value: match gpu.mig {
+                Some(_) => "default_shared",
+                None => "force_excl",
+            },
         });
         text(&mut edits, &vnode, LEAF, &host.leaf);
     }
@@ -99,6 +108,17 @@ fn about(edits: &mut Vec<Edit>, vnode: &str, gpu: &Gpu) {
     if let Some(numa) = gpu.numa {
         text(edits, vnode, NUMA, &numa.to_string());
     }
+}
+
+/// The slices of a GPU that is divided, and what it has in common with no other: a job is on one GPU.
+fn slices(edits: &mut Vec<Edit>, vnode: &str, mig: &Divided, alone: &str) {
+    let counts = [
+        (MIG_COMPUTE, Value::Number(mig.compute.into())),
+        (MIG_MEMORY, Value::Number(mig.memory.into())),
+    ];
+    set(edits, vnode, counts);
+    text(edits, vnode, MIG_BOARD, &mig.board);
+    text(edits, vnode, MIG_GPU, alone);
 }
 
 fn text(edits: &mut Vec<Edit>, vnode: &str, name: &'static str, value: &str) {

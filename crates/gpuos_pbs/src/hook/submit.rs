@@ -4,11 +4,12 @@ use gpuos_config::options::JobOptions;
 use gpuos_placement::plan::TopologyRequest;
 
 use super::event::{Edit, Event, Resources, Value};
-use super::options::{self, named, said};
+use super::options::{self, Site, named, said};
 use super::place::{Arrangement, Place};
 use super::refused;
-use super::resources::{LEAF, NGPUS, NVLINK, of_users};
+use super::resources::{CLOCKS, LEAF, MIG, MIG_GPU, MPS, NGPUS, NVLINK, POWER, of_users};
 use super::select::Select;
+use super::slices;
 
 /// Levels that PBS knows, and the resource that vnodes of one domain have in common; `any` is all of the cluster.
 const LEVELS: [(&str, Option<&str>); 4] = [
@@ -42,8 +43,8 @@ pub(super) fn queued(event: &Event) -> Result<Vec<Edit>, String> {
     if !says_anything(job) {
         return Ok(Vec::new());
     }
-    let options = options::read(job, event.planner)?;
-    Ok(place(job, &options, None, event)?.into_iter().collect())
+    let options = options::read(job, Site::of(event))?;
+    edits(job, &options, None, event)
 }
 
 /// A job that is changed: what it is to be is looked at as a whole.
@@ -63,15 +64,14 @@ pub(super) fn modified(event: &Event) -> Result<Vec<Edit>, String> {
         whole.retain(|known, _| !known.eq_ignore_ascii_case(name));
         whole.insert(name.clone(), value.clone());
     }
-    let options = options::read(&whole, event.planner)?;
+    let options = options::read(&whole, Site::of(event))?;
     // What a wish of before made of the place goes with it. That one was checked when it came.
-    let before = options::read(old, event.planner)
-        .ok()
-        .and_then(|options| options.topology);
-    let before = before.and_then(|wish| shared_resource(&wish).ok().flatten());
-    Ok(place(&whole, &options, before, event)?
-        .into_iter()
-        .collect())
+    let before = options::read(old, Site::of(event)).ok();
+    let before = before.and_then(|options| match (options.topology, options.mig) {
+        (_, Some(_)) => Some(MIG_GPU),
+        (wish, None) => shared_resource(&wish?).ok().flatten(),
+    });
+    edits(&whole, &options, before, event)
 }
 
 fn is_ours(name: &str) -> bool {
@@ -85,13 +85,13 @@ fn says_anything(job: &Resources) -> bool {
         || of_users().any(|resource| chunks.contains(&format!("{}=", resource.name)))
 }
 
-/// The new `place` of a job, if it is another one. `before` is the resource by which an earlier wish held it together.
-fn place(
+/// The new `select` and `place` of a job, as far as they are others. `before` is the resource by which an earlier wish held it together.
+fn edits(
     job: &Resources,
     options: &JobOptions,
     before: Option<&str>,
     event: &Event,
-) -> Result<Option<Edit>, String> {
+) -> Result<Vec<Edit>, String> {
     let wish = options.topology.as_ref();
     let shared = wish.map(shared_resource).transpose()?.flatten();
     let select = match said(job, "select") {
@@ -125,6 +125,19 @@ fn place(
     {
         place.group = None;
     }
+    let mut chunks = select.as_ref().map(slices::uncounted);
+    if let Some(request) = &options.mig {
+        if has_gpus(job, select.as_ref()) {
+            return Err(refused::beside_gpus(request, named(MIG)).to_string());
+        }
+        let chunk = chunks.as_ref();
+        let counted = slices::counted(request, chunk, (&place, given), &event.boards)?;
+        chunks = Some(counted);
+        place.group = Some(MIG_GPU.into());
+    } else if before != Some(MIG_GPU) {
+        // What a user has written there without slices is none of ours.
+        chunks.clone_from(&select);
+    }
     if let (Some(wish), Some(shared)) = (wish, shared) {
         let Some(select) = &select else {
             return Err(refused::no_select(wish, named("gpuos_topology")).to_string());
@@ -136,15 +149,21 @@ fn place(
             place.group = Some(shared.into());
         }
     }
-    if place == Place::parse(given).unwrap_or_default() {
-        return Ok(None);
+    let text = |name: &str, value: String| Edit::Resource {
+        name: name.into(),
+        value: Value::Text(value),
+    };
+    let chunks = chunks.filter(|chunks| Some(chunks) != select.as_ref());
+    let mut edits: Vec<Edit> = chunks
+        .into_iter()
+        .map(|chunks| text("select", chunks.to_string()))
+        .collect();
+    if place != Place::parse(given).unwrap_or_default() {
+        // Without a word PBS would take the site's default for all of it.
+        place.arrangement.get_or_insert(Arrangement::Free);
+        edits.push(text("place", place.to_string()));
     }
-    // Without a word PBS would take the site's default for all of it.
-    place.arrangement.get_or_insert(Arrangement::Free);
-    Ok(Some(Edit::Resource {
-        name: "place".into(),
-        value: Value::Text(place.to_string()),
-    }))
+    Ok(edits)
 }
 
 /// Whether an option is there that means nothing without GPUs.
@@ -152,6 +171,9 @@ fn about_gpus(name: &str, options: &JobOptions) -> bool {
     match name {
         "gpuos_topology" => options.topology.is_some(),
         "gpuos_placement" => options.placement.is_some(),
+        POWER => options.power.is_some(),
+        CLOCKS => options.clocks.is_some(),
+        MPS => options.mps.is_some(),
         // What else there is was refused already.
         _ => false,
     }

@@ -2,6 +2,7 @@
 
 use gpuos_model::hostlist::shorten;
 
+use super::resources::{MIG_MEMORY, NGPUS};
 use super::text::{is_space, pair, split};
 
 /// The most GPUs of a host that have a vnode of their own.
@@ -89,4 +90,20 @@ pub fn gpu_of(vnode: &str) -> Option<(&str, usize)> {
         .ok()
         .filter(|index| plain && *index < MOST_GPUS)?;
     (!host.is_empty()).then_some((host, index))
+}
+
+/// Host and index of a GPU that was given.
+pub(super) fn gpu(given: &Given) -> Option<(&str, usize)> {
+    gpu_of(&given.vnode).filter(|_| given.count(NGPUS) > 0)
+}
+
+/// Host and index of a GPU of which slices were given.
+pub(super) fn divided(given: &Given) -> Option<(&str, usize)> {
+    gpu_of(&given.vnode).filter(|_| given.count(MIG_MEMORY) > 0)
+}
+
+/// The name of a host by which names of it are compared: PBS has the short one in names of vnodes, and may have the long one for the host.
+pub(super) fn short(name: &str) -> String {
+    let first = name.split('.').next().unwrap_or_default();
+    first.to_ascii_lowercase()
 }

@@ -37,8 +37,12 @@ pub struct Job {
     pub comment: String,
     /// Whether it is an array, which stands for its subjobs.
     pub is_array: bool,
+    /// Whether its user lets it run again (`qsub -r`).
+    pub may_rerun: bool,
     /// In how many seconds it ends at the latest; `None`: nobody knows.
     pub ends_in: Option<i64>,
+    /// For how many seconds it has run, as its mom last said.
+    pub ran: i64,
     /// Why it cannot be read; empty when it can. Nothing but its name and state is known then.
     pub unreadable: String,
 }
@@ -156,9 +160,11 @@ fn job(id: &str, json: &Json) -> Result<Job, String> {
         given,
         comment: json.text("comment").unwrap_or_default().trim().to_owned(),
         is_array: json.text("array")?.eq_ignore_ascii_case("true"),
+        may_rerun: !json.text("Rerunable")?.eq_ignore_ascii_case("false"),
         ..Job::default()
     };
     let ran = seconds(used.text("walltime")?).unwrap_or(0);
+    job.ran = ran;
     // One that is over its time ends any moment.
     job.ends_in = job.walltime().map(|limit| limit.saturating_sub(ran).max(1));
     Ok(job)
@@ -210,6 +216,41 @@ fn queue(name: &str, json: &Json<'_>) -> Result<QueueRecord, String> {
     })
 }
 
+/// pbs_server itself.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct ServerRecord {
+    /// Name.
+    pub name: String,
+    /// Its release, such as `23.06.06`.
+    pub release: String,
+    /// The queue of jobs that name none; empty: there is none.
+    pub default_queue: String,
+}
+
+/// Reads what `qstat -B -f -F json` says of the server itself.
+///
+/// # Errors
+/// The text is not what qstat prints: a sentence.
+pub fn parse_server(text: &str) -> Result<ServerRecord, String> {
+    let told = |why: String| format!("qstat -B -f: {why}");
+    let json = Json::parse(text).map_err(told)?;
+    let (name, server) = first_server(&json)?;
+    Ok(ServerRecord {
+        name: name.to_owned(),
+        release: server.text("pbs_version").map_err(told)?.to_owned(),
+        default_queue: server.text("default_queue").map_err(told)?.to_owned(),
+    })
+}
+
+/// The server that an answer is about.
+fn first_server<'j>(json: &'j Json<'j>) -> Result<(&'j str, &'j Json<'j>), String> {
+    let told = |why: String| format!("qstat -B -f: {why}");
+    let server = json.get("Server").map_err(told)?;
+    let server = server.and_then(|all| all.entries().first());
+    let (name, server) = server.ok_or("qstat -B -f: its answer has no \"Server\"")?;
+    Ok((name, server))
+}
+
 /// Why the server as a whole lets no job be started from here, from `qstat -B -f -F json`; empty: jobs may start.
 ///
 /// # Errors
@@ -217,9 +258,7 @@ fn queue(name: &str, json: &Json<'_>) -> Result<QueueRecord, String> {
 pub fn server_bars(text: &str) -> Result<String, String> {
     let told = |why: String| format!("qstat -B -f: {why}");
     let json = Json::parse(text).map_err(told)?;
-    let server = json.get("Server").map_err(told)?;
-    let server = server.and_then(|all| all.entries().first());
-    let (_, server) = server.ok_or("qstat -B -f: its answer has no \"Server\"")?;
+    let (_, server) = first_server(&json)?;
     if !server
         .text("scheduling")
         .map_err(told)?

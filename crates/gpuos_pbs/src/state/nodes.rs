@@ -39,6 +39,12 @@ pub struct Vnode {
     pub queue: String,
     /// Index of the first GPU of it among those of its host.
     pub first_gpu: usize,
+    /// Its state, as PBS prints it.
+    pub state: String,
+    /// How jobs have it, as PBS prints it; empty: PBS does not say.
+    pub sharing: String,
+    /// What an administrator, or gpuos, says of it.
+    pub comment: String,
 }
 
 /// How much there is, and how much of it is given away.
@@ -243,8 +249,8 @@ fn vnode(name: &str, json: &Json) -> Result<(Vnode, String), String> {
     let gpus = count("ngpus", whole)?;
     let sharing = json.text("sharing")?;
     let exclusive = sharing == UNSHARED;
-    let states = json.text("state")?;
-    let states: Vec<&str> = states.split(',').map(str::trim).collect();
+    let state = json.text("state")?;
+    let states: Vec<&str> = state.split(',').map(str::trim).collect();
     // What a reservation holds, or another scheduler than the default one has, is not for this one to give away.
     let reserved = json.get("resv")?;
     let works = (exclusive || SHARED.contains(&sharing))
@@ -277,6 +283,9 @@ fn vnode(name: &str, json: &Json) -> Result<(Vnode, String), String> {
         },
         queue: json.text("queue")?.to_owned(),
         first_gpu: 0,
+        state: state.to_owned(),
+        sharing: sharing.to_owned(),
+        comment: json.text("comment").unwrap_or_default().trim().to_owned(),
     };
     vnode.taken |= vnode.is_used();
     Ok((vnode, host.to_owned()))

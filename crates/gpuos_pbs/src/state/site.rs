@@ -6,7 +6,7 @@ use gpuos_config::gpuos_toml::Config;
 use gpuos_model::cluster::{Cluster, Fabric, FabricLevel, NO_DOMAIN};
 use gpuos_model::node_types::NodeFacts;
 
-use super::jobs::{self, Job, QueueRecord};
+use super::jobs::{self, Job, QueueRecord, ServerRecord};
 use super::nodes::{Host, Nodes, Vnode};
 use crate::hook::resources::{LEAF, NUMA, NVLINK};
 
@@ -35,6 +35,8 @@ pub struct Site {
     pub jobs: Vec<Job>,
     /// Queues.
     pub queues: Vec<QueueRecord>,
+    /// pbs_server itself.
+    pub server: ServerRecord,
     /// Why no job is started from here; empty: jobs may start.
     pub barred: String,
     /// gpuos.toml, or the defaults.
@@ -45,8 +47,8 @@ pub struct Site {
     pub notes: Vec<String>,
     /// Queues that have vnodes of their own.
     own_vnodes: HashSet<String>,
-    /// Jobs with which refused starts have left vnodes.
-    have_left: HashSet<String>,
+    /// Jobs with which refused starts have left vnodes, and which.
+    pub left: BTreeMap<String, Vec<String>>,
 }
 
 impl Site {
@@ -83,7 +85,11 @@ impl Site {
                 vnodes.join(" ")
             )
         }));
-        let have_left = left.into_keys().map(str::to_owned).collect();
+        let owned = |(job, vnodes): (&str, Vec<&str>)| {
+            let vnodes = vnodes.into_iter().map(str::to_owned).collect();
+            (job.to_owned(), vnodes)
+        };
+        let left = left.into_iter().map(owned).collect();
         let of_queues = nodes.vnodes.iter().map(|vnode| &vnode.queue);
         let own_vnodes = of_queues
             .filter(|queue| !queue.is_empty())
@@ -98,7 +104,8 @@ impl Site {
             cluster,
             notes,
             own_vnodes,
-            have_left,
+            left,
+            server: jobs::parse_server(texts.server)?,
         })
     }
 
@@ -109,7 +116,7 @@ impl Site {
 
     /// Whether refused starts have left vnodes with this job.
     pub fn has_left(&self, job: &str) -> bool {
-        self.have_left.contains(job)
+        self.left.contains_key(job)
     }
 
     /// Whether some vnodes are of this queue alone: its jobs run nowhere else then.

@@ -149,25 +149,11 @@ fn values_are_read_as_those_of_slurm() {
 fn what_is_not_there_yet_is_refused_and_not_ignored() {
     for (name, value, says) in [
         (
-            "gpuos_mig",
-            "3g.40gb",
-            "gpuos does not divide GPUs for jobs of PBS yet",
-        ),
-        (
             "gpuos_share",
             "timeslice",
             "gpuos does not share GPUs between jobs for jobs of PBS yet",
         ),
-        (
-            "gpuos_power",
-            "300W",
-            "gpuos does not limit the power of GPUs for jobs of PBS yet",
-        ),
-        (
-            "gpuos_checkpoint",
-            "auto",
-            "gpuos does not make checkpoints for jobs of PBS yet",
-        ),
+        ("gpuos_checkpoint", "auto", "no checkpoints are kept here"),
         (
             "gpuos_placement",
             "pack",
@@ -247,7 +233,7 @@ fn a_change_is_looked_at_with_all_of_the_job() {
     untouched(&change(&old, &[("select", "2:ngpus=1")]));
     let said = refusal(&change(&old, &[("select", "2:ncpus=1")]));
     assert!(said.contains("asks for no GPU"), "{said}");
-    let said = refusal(&change(&old, &[("gpuos_mig", "3g.40gb")]));
+    let said = refusal(&change(&old, &[("gpuos_share", "timeslice")]));
     assert!(said.contains("yet"), "{said}");
     assert_eq!(
         placed(&change(

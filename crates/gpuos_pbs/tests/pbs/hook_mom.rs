@@ -3,7 +3,7 @@
 use gpuos_core::job::JobId;
 use gpuos_core::wire::{HostOrder, MomOrders, MomReport, Reply, Request};
 use gpuos_model::gpu_index::GresGpu;
-use gpuos_pbs::hook::mom::Question;
+use gpuos_pbs::hook::question::Question;
 use gpuos_pbs::hook::{Step, begin};
 use serde_json::{Value, json};
 
@@ -46,7 +46,7 @@ fn question(event: &Value) -> Box<Question> {
 }
 
 fn report(question: &Question) -> MomReport {
-    let text = String::from_utf8(question.lines.clone()).expect("text");
+    let text = String::from_utf8(question.talks[0].lines.clone()).expect("text");
     let mut lines = text
         .lines()
         .map(|line| serde_json::from_str(line).expect("a request"));
@@ -69,7 +69,7 @@ fn done(event: &Value, orders: MomOrders) -> Value {
     };
     let line = |reply: &Reply| serde_json::to_string(reply).expect("JSON");
     let lines = format!("{}\n{}\n", line(&hello), line(&orders));
-    let said = question(event).answer(&Ok(lines.into_bytes()));
+    let said = question(event).answer(&[Ok(lines.into_bytes())]);
     serde_json::from_str(&said).expect("an answer")
 }
 
@@ -101,7 +101,7 @@ fn told(jobs: Value) -> Value {
 #[test]
 fn gpuosd_is_told_the_jobs_that_have_gpus_of_the_host() {
     let all = question(&event(Value::Null));
-    assert!(all.waits && all.socket == "/run/gpuos/gpuosd.sock");
+    assert!(all.talks[0].answers == 2 && all.talks[0].socket == "/run/gpuos/gpuosd.sock.root");
     let told = report(&all);
     assert!(told.all && !told.asked && told.vnodes.is_none());
     assert_eq!(told.gpus, ["GPU-a", "GPU-b"]);
@@ -134,11 +134,11 @@ fn a_launch_is_told_and_not_waited_for() {
     });
     let asked = question(&launch);
     let told = report(&asked);
-    assert!(!asked.waits && !told.all);
+    assert!(asked.talks[0].answers == 0 && !told.all);
     assert_eq!((told.jobs[0].uid, told.jobs[0].run), (7, 2));
     // Whatever becomes of it, the program starts with its GPUs.
     for said in [Ok(Vec::new()), Err("gone".to_string())] {
-        let said: Value = serde_json::from_str(&asked.answer(&said)).expect("an answer");
+        let said: Value = serde_json::from_str(&asked.answer(&[said])).expect("an answer");
         assert_eq!(said["edits"][0]["value"], "GPU-a");
     }
     for (key, value) in [("exec_vnode", json!("(n1:ncpus=1)")), ("id", json!("a b"))] {
@@ -156,7 +156,7 @@ fn without_gpuosd_nothing_is_done_and_only_one_that_is_there_is_spoken_of() {
     let event = event(Value::Null);
     let asked = question(&event);
     let answer = |said: Result<Vec<u8>, String>| {
-        let said: Value = serde_json::from_str(&asked.answer(&said)).expect("an answer");
+        let said: Value = serde_json::from_str(&asked.answer(&[said])).expect("an answer");
         assert_eq!(
             (said["verdict"].as_str(), &said["edits"]),
             (Some("accept"), &json!([]))

@@ -97,6 +97,7 @@ impl EventLoop {
             Request::Hello { .. }
             | Request::Watch
             | Request::Mom { .. }
+            | Request::Confine { .. }
             | Request::Audit { .. } => {
                 refused(Code::Malformed, "not a question for the daemon".into())
             }

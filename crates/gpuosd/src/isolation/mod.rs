@@ -17,6 +17,7 @@ use gpuos_host::steps::device_groups::DeviceGroups;
 use gpuos_host::steps::job_processes::{Killed, Processes};
 use gpuos_model::gpu_index::{GresGpu, NvmlSet};
 
+use crate::confine::DeviceFiles;
 use crate::gpus::{self, Library};
 use crate::numbering::Numbering;
 use crate::sink::Sink;
@@ -75,6 +76,8 @@ pub struct Sources {
     pub processes: Box<dyn Processes>,
     /// Control groups.
     pub groups: Box<dyn DeviceGroups>,
+    /// Told which device files GPUs have.
+    pub files: Arc<DeviceFiles>,
 }
 
 /// Starts the thread.
@@ -198,7 +201,15 @@ impl Watch {
         let list = match &mut self.gpus {
             Some((of, list)) if *of == at => list,
             gpus => {
+                // A GPU's number may be another's by now; where the library was silent it is not.
+                if gpus.is_some() {
+                    self.sources.files.set(None);
+                }
                 let list = boards(&*library, &self.sources.numbering, at.0)?;
+                let files = list
+                    .iter()
+                    .filter_map(|board| Some((board.gres, board.minor?)));
+                self.sources.files.set(Some(files.collect()));
                 // What a step may open was asked about other GPUs.
                 self.asked.clear();
                 &mut gpus.insert((at, list)).1

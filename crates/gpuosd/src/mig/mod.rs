@@ -1,6 +1,7 @@
 //! Makes and destroys MIG instances: one thread for each GPU of the pool, which does one thing after another. The driver
 //! takes its time there, or hangs, and nobody else waits. [`pool`] is what the loop keeps of it.
 
+pub mod choose;
 pub mod load;
 pub mod pool;
 

@@ -67,6 +67,10 @@ pub struct Grant {
     /// It asks for this node (`--nodelist`): requeued, it comes back here.
     #[serde(default)]
     pub pinned: bool,
+    /// The slices were chosen here: the workload manager has counted them only, and queues the job again by itself when its start is
+    /// refused.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub chosen: bool,
     /// A step has asked for them.
     #[serde(skip)]
     pub wanted: bool,
@@ -248,9 +252,14 @@ impl Pool {
             requeue: job.may_requeue,
             pieces,
             whole,
-            pinned: false,
-            wanted: false,
+            ..Grant::default()
         })
+    }
+
+    /// The instances of a grant, as a note has them.
+    pub fn names(&self, pieces: &[Piece]) -> String {
+        let names = pieces.iter().map(|piece| self.profile(piece.profile));
+        names.collect::<Vec<_>>().join(",")
     }
 
     fn cut(&self, piece: &Piece) -> Option<JobInstance> {

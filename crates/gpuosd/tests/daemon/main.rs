@@ -26,6 +26,7 @@ mod mps;
 mod nvme;
 mod partition;
 mod pbs;
+mod pbs_isolation;
 mod pooled;
 #[path = "../../../../tests/src/port.rs"]
 mod port;

@@ -15,12 +15,12 @@ use gpuos_model::gpu_index::GresGpu;
 
 use crate::site::{Daemon, LIMIT, Site};
 
-const PBS: [&str; 2] = ["--workload", "pbs"];
+pub const PBS: [&str; 2] = ["--workload", "pbs"];
 
 /// What mom and pbs_server have.
 #[derive(Clone, Debug, Default)]
-struct World {
-    uuids: Vec<String>,
+pub struct World {
+    pub uuids: Vec<String>,
     jobs: BTreeMap<JobId, MomJob>,
     /// Vnodes of GPUs that are offline: by gpuos or by an administrator.
     own: BTreeSet<GresGpu>,
@@ -52,6 +52,7 @@ impl World {
             all: true,
             asked,
             vnodes: asked.then(|| self.vnodes()),
+            ..MomReport::default()
         };
         let report = Box::new(report);
         Request::Mom { report }
@@ -82,14 +83,14 @@ impl World {
 }
 
 /// Mom's hook, which comes again and again; it ends when this is dropped.
-struct Mom {
+pub struct Mom {
     world: Arc<Mutex<World>>,
     ends: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Mom {
-    fn start(site: &Site, world: World) -> Mom {
+    pub fn start(site: &Site, world: World) -> Mom {
         let (world, ends) = (
             Arc::new(Mutex::new(world)),
             Arc::new(AtomicBool::new(false)),
@@ -116,7 +117,7 @@ impl Mom {
         self.world.lock().unwrap().clone()
     }
 
-    fn change(&self, change: impl FnOnce(&mut World)) {
+    pub fn change(&self, change: impl FnOnce(&mut World)) {
         change(&mut self.world.lock().unwrap());
     }
 }
@@ -147,7 +148,7 @@ fn event(client: &mut Client, world: &Mutex<World>) {
     }
 }
 
-fn gpu(index: usize) -> GresGpu {
+pub fn gpu(index: usize) -> GresGpu {
     GresGpu::new(index).unwrap()
 }
 
@@ -155,23 +156,24 @@ fn set(indices: &[usize]) -> BTreeSet<GresGpu> {
     indices.iter().map(|index| gpu(*index)).collect()
 }
 
-fn id(name: &str) -> JobId {
+pub fn id(name: &str) -> JobId {
     name.parse().unwrap()
 }
 
-fn job(name: &str, indices: &[usize]) -> (JobId, MomJob) {
+pub fn job(name: &str, indices: &[usize]) -> (JobId, MomJob) {
     let held = MomJob {
         job: id(name),
         user: "ann".into(),
         uid: 1000,
         gpus: set(indices).into_iter().collect(),
         run: 1,
+        ..MomJob::default()
     };
     (id(name), held)
 }
 
 /// Eight GPUs of which the administrator has not said who they are.
-fn world(jobs: &[(JobId, MomJob)]) -> World {
+pub fn world(jobs: &[(JobId, MomJob)]) -> World {
     World {
         uuids: vec![String::new(); 8],
         jobs: jobs.iter().cloned().collect(),
@@ -180,7 +182,7 @@ fn world(jobs: &[(JobId, MomJob)]) -> World {
 }
 
 /// Waits until gpuosd knows the jobs, so that a fault finds them.
-fn knows(site: &Site, daemon: &Daemon<'_>, count: usize) {
+pub fn knows(site: &Site, daemon: &Daemon<'_>, count: usize) {
     let all = || (daemon.status().jobs.len() == count).then_some(());
     site.until("gpuosd knows the jobs", all);
 }

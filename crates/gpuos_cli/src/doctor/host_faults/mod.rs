@@ -180,7 +180,7 @@ impl Node {
             .file("/etc/slurm/slurm.conf", &self.slurm_conf);
         let systemctl = machine.commands.get_mut(SYSTEMCTL).unwrap();
         systemctl.ok = !self.mute;
-        let (reply, _) = super::run(&machine, None, &args).unwrap();
+        let (reply, _) = super::run(&machine, None, false, &args).unwrap();
         let checks = reply.json["checks"].as_array().unwrap().clone();
         let text = |check: &Value, key: &str| check[key].as_str().unwrap().to_string();
         let own = checks

@@ -8,6 +8,7 @@ use gpuos_core::job::JobId;
 use gpuos_core::mig::carve::{self, Carver, Effect as Said, Event};
 use gpuos_core::mig::{Claim, Phase};
 use gpuos_model::gpu_index::NvmlIndex;
+use gpuos_model::mig::MigPlacement;
 
 use crate::event_loop::effect::{Effect, Effects, Now, Quota, Then};
 use crate::mig::pool::{Grant, Piece, Pool, layout, slices_text};
@@ -165,6 +166,20 @@ impl Boards {
                 && (claim.placement, claim.profile) == (piece.placement, piece.profile)
                 && claim.phase != Phase::Going
         })
+    }
+
+    /// Where instances are that no job is to have, by what NVML has shown last.
+    pub fn nobodys(&self, gpu: NvmlIndex) -> Vec<(NvmlIndex, MigPlacement)> {
+        let claims = self.claims(gpu);
+        let Some(Ok(view)) = self.view(gpu) else {
+            return Vec::new();
+        };
+        let own = |place: MigPlacement| claims.iter().any(|claim| claim.placement == place);
+        let shown = view.shown.iter().map(|instance| instance.placement);
+        shown
+            .filter(|place| !own(*place))
+            .map(|place| (gpu, place))
+            .collect()
     }
 
     /// NVIDIA's id of an instance.

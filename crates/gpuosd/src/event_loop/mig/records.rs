@@ -1,11 +1,13 @@
 //! What Slurm's records give to jobs, and what becomes of jobs that cannot have it.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 use gpuos_core::job::JobId;
 use gpuos_core::mig::carve::Event;
 use gpuos_model::gpu_index::{NvmlIndex, NvmlSet};
+use gpuos_model::mig::MigPlacement;
 use gpuos_workload::action::{Action, Outcome};
 use gpuos_workload::job::{Job, JobState};
 
@@ -14,6 +16,7 @@ use super::steps::{RefusalReply, Waiting, refuse};
 use super::{Mig, boards};
 use crate::event_loop::effect::{Effect, Effects, Then};
 use crate::event_loop::facts::Facts;
+use crate::mig::choose;
 use crate::mig::pool::Grant;
 use crate::queue::Task as WorkloadTask;
 
@@ -28,6 +31,8 @@ pub struct Records {
     pub running: BTreeSet<JobId>,
     /// Whether it would requeue these jobs.
     pub requeue: BTreeMap<JobId, bool>,
+    /// Jobs whose slices are chosen here and have no room now, and why.
+    pub no_room: BTreeMap<JobId, String>,
     /// When it was asked for all jobs of the node; it has told them.
     pub asked: Option<Instant>,
 }
@@ -47,7 +52,7 @@ impl Mig {
         self.records.asked = Some(asked);
         let here = jobs.iter().filter(|job| job.is_running());
         let given = here.clone().map(|job| match job.unreadable.is_empty() {
-            true => (job.id.clone(), self.has(job, on).0),
+            true => (job.id.clone(), self.has(&self.known(job, on), on).0),
             false => {
                 let before = self.records.granted.get(&job.id);
                 (job.id.clone(), before.copied().unwrap_or_default())
@@ -73,6 +78,7 @@ impl Mig {
             self.release(&job, on, fx);
         }
         self.steps.only(&there);
+        self.records.no_room.retain(|job, _| there.contains(job));
         for job in jobs.iter().filter(|job| !waits.contains(&job.id)) {
             self.record(job, on, fx);
         }
@@ -130,6 +136,43 @@ impl Mig {
         }
     }
 
+    /// A record with the slices that were chosen for its run, where the workload manager has only counted them.
+    fn known<'a>(&self, record: &'a Job, on: &Facts<'_>) -> Cow<'a, Job> {
+        let grant = self.records.grants.get(&record.id);
+        let grant = grant.filter(|grant| grant.restarts == record.restarts);
+        match (&record.unplaced, grant, self.division.pool()) {
+            (Some(_), Some(grant), Some(pool)) => {
+                let chosen = (grant.bits, pool.names(&grant.pieces));
+                Cow::Owned(choose::with(record, on.node, chosen))
+            }
+            _ => Cow::Borrowed(record),
+        }
+    }
+
+    /// The same with slices that are chosen now, where none were yet and there is room.
+    fn placed<'a>(&mut self, record: &'a Job, on: &Facts<'_>) -> Cow<'a, Job> {
+        self.records.no_room.remove(&record.id);
+        let known = self.known(record, on);
+        let (Some(wish), Some(pool)) = (&record.unplaced, self.division.pool()) else {
+            return known;
+        };
+        if matches!(known, Cow::Owned(_)) || !is_here(record, on) {
+            return known;
+        }
+        let others = self.records.grants.iter();
+        let others = others.filter(|(job, _)| **job != record.id);
+        let others: Vec<&Grant> = others.map(|(_, grant)| grant).collect();
+        let nobodys = pool.gpus.iter().flat_map(|gpu| self.boards.nobodys(*gpu));
+        let nobodys: Vec<(NvmlIndex, MigPlacement)> = nobodys.collect();
+        match choose::choose(pool, wish, (&others, &nobodys)) {
+            Ok(chosen) => Cow::Owned(choose::with(record, on.node, chosen)),
+            Err(why) => {
+                self.records.no_room.insert(record.id.clone(), why);
+                known
+            }
+        }
+    }
+
     /// A job whose record cannot be read keeps its grant for as long as it runs on here, and gets none. Returns whether it
     /// has one.
     fn unread(&mut self, record: &Job, on: &Facts<'_>, fx: &mut Effects) -> bool {
@@ -149,6 +192,21 @@ impl Mig {
         let job = &record.id;
         if !record.unreadable.is_empty() {
             return self.unread(record, on, fx);
+        }
+        if record.unplaced.is_some() && self.division.pool().is_none() && is_here(record, on) {
+            // Before gpuos.toml is read, or where it has no pool: which of the two its steps are told.
+            return true;
+        }
+        let placed = self.placed(record, on);
+        let record = &*placed;
+        if self.records.no_room.contains_key(job) {
+            let old = self.records.grants.get(job);
+            if old.is_some_and(|old| old.restarts != record.restarts) {
+                // What its run before had is not kept until there is room.
+                self.release(job, on, fx);
+            }
+            // Its steps wait until there is some, or are told why not.
+            return true;
         }
         let (bits, whole) = self.has(record, on);
         let here = is_here(record, on);
@@ -210,7 +268,15 @@ impl Mig {
         let others: Vec<_> = others.flat_map(|(_, other)| other.pieces.clone()).collect();
         let pinned = record.required_nodes.iter().any(|node| node == on.node);
         match pool.grant(on.node, record, (ask.as_ref(), &others)) {
-            Ok(grant) => self.granted(&record.id, Grant { pinned, ..grant }, on, fx),
+            Ok(grant) => {
+                let chosen = record.unplaced.is_some();
+                let grant = Grant {
+                    pinned,
+                    chosen,
+                    ..grant
+                };
+                self.granted(&record.id, grant, on, fx);
+            }
             // Its whole GPUs are to be had all the same.
             Err(_) if ask.is_none() && waits => {
                 let grant = Grant {
@@ -221,6 +287,9 @@ impl Mig {
                     ..Grant::default()
                 };
                 self.granted(&record.id, grant, on, fx);
+            }
+            Err(why) if record.unplaced.is_some() => {
+                self.denied(&record.id, (&why, refuse), on, fx);
             }
             // It would be so again: the job is not requeued.
             Err(why) if ask.is_some() => self.end(&record.id, (&why, End::Killed), on, fx),
@@ -260,6 +329,10 @@ impl Mig {
             return;
         }
         let grant = self.records.grants.get(job);
+        if grant.is_some_and(|grant| grant.chosen) {
+            self.denied(job, (why, refuse), on, fx);
+            return;
+        }
         let Some((requeue, pinned)) = grant.map(|grant| (grant.requeue, grant.pinned)) else {
             // Slurm has not said what the job is.
             self.steps.refuse_steps(job, why, refuse, fx);

@@ -342,7 +342,11 @@ impl Mig {
         let Some(grant) = grant.filter(ready) else {
             return Stand::Waits;
         };
-        let asked = bits_of(ask);
+        // Whose slices were chosen here does not know them.
+        let asked = match ask.slices.is_empty() {
+            true => grant.bits,
+            false => bits_of(ask),
+        };
         let variables = pool.environment(grant, asked & grant.bits, |piece| {
             self.boards.uuid(piece.gpu, |claim| {
                 claim.job == *job && claim.placement == piece.placement
@@ -390,9 +394,10 @@ impl Mig {
 
     /// Why something takes so long.
     fn late(&self, job: &JobId, on: &Facts<'_>) -> String {
-        let troubles = ["slurmctld", "disk", "library", "config"];
+        let troubles = ["slurmctld", "pbs_mom", "disk", "library", "config"];
         let mut troubles = troubles.iter().filter_map(|of| on.troubles.get(of));
-        let why = self.switches.in_the_way();
+        let why = self.records.no_room.get(job).cloned();
+        let why = why.or_else(|| self.switches.in_the_way());
         let why = why.or(self.boards.files_trouble());
         let why = why.or_else(|| troubles.next().cloned());
         let why = why.unwrap_or_else(|| "see `gpuos mig` on the node".into());

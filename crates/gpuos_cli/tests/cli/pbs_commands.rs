@@ -1,0 +1,470 @@
+//! `gpuos plan`, `topo`, `top` and `doctor` on a machine of PBS, over a PBS that answers from files.
+
+use std::fs;
+
+use gpuos_pbs::hook::install::{Objects, install};
+use gpuos_pbs::hook::resources::{RESOURCES, Resource};
+
+use crate::pbs_planner::world::{Running, SERVER, World};
+use crate::pbs_planner::{Pbs, world};
+
+/// Two hosts of four GPUs under one leaf switch; job 900 has three GPUs of the first and one of the second.
+fn half_full() -> World {
+    let mut world = world();
+    world.waiting.clear();
+    world.running.push(Running {
+        id: 900,
+        on: vec![(0, 0b0111), (1, 0b0001)],
+        cpus: 1,
+        limit: 600,
+        ran: 0,
+    });
+    world
+}
+
+/// A PBS with a queue for jobs that name none.
+fn pbs(world: &World) -> Pbs {
+    let pbs = Pbs::new(world);
+    let server = SERVER.replace(
+        "\"scheduling\"",
+        "\"pbs_version\":\"23.06.06\",\"default_queue\":\"workq\",\"scheduling\"",
+    );
+    pbs.0.file("server", &server);
+    pbs
+}
+
+#[test]
+fn plan_says_on_which_vnodes_a_job_would_start() {
+    let pbs = pbs(&half_full());
+    let answer = pbs.gpuos(&["plan", "--gpus=3", "--nodes=1", "--topology=nvlink"]);
+    assert_eq!((answer.code, &answer.err[..]), (0, ""), "{}", answer.out);
+    let out = &answer.out;
+    assert!(out.starts_with("It would start now: "), "{out}");
+    assert!(out.contains("\nVnodes: n1[1] n1[2] n1[3]\n"), "{out}");
+    let job = "\nAs a job: qsub -l select=1:ngpus=3:ncpus=1 -l gpuos_topology=nvlink\n";
+    assert!(out.contains(job), "{out}");
+    assert!(
+        out.contains("Free for such a job: 4 GPUs on 2 hosts."),
+        "{out}"
+    );
+    let json = pbs
+        .gpuos(&["plan", "--gpus=3", "--nodes=1", "--json"])
+        .json();
+    assert_eq!(json["schema"], "gpuos.plan-pbs/1");
+    crate::schemas::agrees("plan-pbs-fits", &json);
+    assert_eq!(
+        json["exec_vnode"],
+        "(n1[1]:ncpus=1:ngpus=1+n1[2]:ngpus=1+n1[3]:ngpus=1)"
+    );
+}
+
+#[test]
+fn plan_says_why_a_job_would_wait_and_what_would_start_it() {
+    let pbs = pbs(&half_full());
+    let args = ["plan", "--gpus-per-node=3", "--nodes=2"];
+    let answer = pbs.gpuos(&args);
+    assert_eq!((answer.code, &answer.err[..]), (1, ""));
+    let out = &answer.out;
+    assert!(out.starts_with("Not enough room now: "), "{out}");
+    // Job 900 has ten minutes.
+    assert!(out.contains("there is room for it in 10 minutes"), "{out}");
+    assert!(
+        out.contains("With --nodes=1 it would start now: 3 GPUs on 1 node (n1)"),
+        "{out}"
+    );
+    assert!(
+        out.contains("qsub -l select=2:ngpus=3:ncpus=1 -l place=scatter"),
+        "{out}"
+    );
+    let json = pbs.gpuos(&[&args[..], &["--json"]].concat()).json();
+    assert_eq!(json["starts_in_seconds"], 600);
+    crate::schemas::agrees("plan-pbs-waits", &json);
+}
+
+#[test]
+fn jobs_that_wait_come_before_a_planned_one() {
+    // Job 1000 takes one GPU, job 1001 waits for all eight: what is left is kept for it.
+    let pbs = pbs(&world());
+    let long = pbs.gpuos(&["plan", "--gpus=1"]);
+    assert_eq!(long.code, 1, "{}", long.out);
+    assert!(
+        long.out.contains("if none did, it would start now"),
+        "{}",
+        long.out
+    );
+    let queue = pbs.gpuos(&["plan", "--gpus=1", "--partition=express"]);
+    assert_eq!(queue.code, 0, "{}", queue.out);
+    // Job 1001 can start in ten minutes, when job 900 has had its time: who ends before then may have its GPUs.
+    let mut kept = half_full();
+    kept.waiting.extend(world().waiting.pop());
+    let kept = self::pbs(&kept);
+    let long = kept.gpuos(&["plan", "--gpus=2"]);
+    assert_eq!(long.code, 1, "{}", long.out);
+    let short = "With --walltime=0:10:00 it would start now: 2 GPUs on 1 node";
+    assert!(long.out.contains(short), "{}", long.out);
+    let short = kept.gpuos(&["plan", "--gpus=2", "--walltime=0:10:00"]);
+    assert_eq!(short.code, 0, "{}", short.out);
+    let left = pbs.gpuos(&["plan", "--gpus=1", "-p", "limited"]);
+    assert_eq!(left.code, 1);
+    assert!(
+        left.out
+            .starts_with("The planner would leave it to pbs_sched: queue limited: it has max_run"),
+        "{}",
+        left.out
+    );
+}
+
+#[test]
+fn options_that_mean_nothing_on_pbs_are_refused_by_name() {
+    let pbs = pbs(&half_full());
+    for (args, option) in [
+        (&["--gres=gpu:1"][..], "--gres"),
+        (&["--gpus=h100:1"], "a type of GPUs"),
+        (&["--mig=3g.40gb"], "--mig"),
+        (&["--gpus-per-socket=1"], "--gpus-per-socket"),
+        (&["--gpus=1", "--qos=high"], "--qos"),
+        (&["--gpus=1", "--exclusive"], "--exclusive"),
+        (&["--gpus=1", "--defrag"], "--defrag"),
+        (&["--gpus=1", "--nodelist=n0"], "--nodelist"),
+        (&["--gpus=4", "--nodes=2-3"], "--nodes=2-3"),
+        (&["--gpus=5", "--nodes=2"], "--gpus=5 with --nodes=2"),
+        (&["--gpus=4", "--mem=1G"], "--mem"),
+        (
+            &["--select=1:ngpus=1", "--nodes=2"],
+            "--nodes beside --select",
+        ),
+    ] {
+        let answer = pbs.gpuos(&[&["plan"], args].concat());
+        assert_eq!(answer.code, 1, "{args:?}: {}", answer.out);
+        let told = answer.err.strip_prefix("gpuos: ").unwrap_or_default();
+        assert!(told.starts_with(option), "{args:?}: {}", answer.err);
+    }
+    let refused = pbs.gpuos(&["plan", "--gpus=1", "--topology=rack"]);
+    assert_eq!(refused.code, 1);
+    assert!(
+        refused.err.contains("PBS would refuse `qsub"),
+        "{}",
+        refused.err
+    );
+    assert!(
+        refused.err.contains("-l gpuos_topology=rack"),
+        "{}",
+        refused.err
+    );
+}
+
+#[test]
+fn options_of_pbs_are_refused_on_slurm() {
+    let slurm = crate::site::Site::new("24.11.5");
+    for args in [
+        &["plan", "--select=1:ngpus=1"][..],
+        &["plan", "--gpus=1", "--walltime=60"],
+    ] {
+        let answer = slurm.run(args);
+        assert_eq!(answer.code, 1, "{}", answer.out);
+        assert!(answer.err.contains("is for PBS"), "{}", answer.err);
+    }
+}
+
+#[test]
+fn chunks_can_be_written_as_qsub_takes_them() {
+    let pbs = pbs(&half_full());
+    let free = pbs.gpuos(&["plan", "--select=4:ngpus=1:ncpus=8", "--place=free"]);
+    assert_eq!(free.code, 0, "{}{}", free.out, free.err);
+    assert!(free.out.contains("n0[3] n1[1] n1[2] n1[3]"), "{}", free.out);
+    let scatter = pbs.gpuos(&["plan", "--select=2:ngpus=1", "--place=scatter"]);
+    assert!(scatter.out.contains("Vnodes: n0[3] n1["), "{}", scatter.out);
+}
+
+#[test]
+fn topo_shows_hosts_under_their_leaf_switches() {
+    let mut world = half_full();
+    world.hosts[1].out = 0b1000;
+    let pbs = pbs(&world);
+    let answer = pbs.gpuos(&["topo"]);
+    assert_eq!((answer.code, &answer.err[..]), (0, ""));
+    let out = &answer.out;
+    assert!(
+        out.starts_with("Cluster head, PBS 23.06.06: 2 hosts, 8 GPUs, 3 free\n"),
+        "{out}"
+    );
+    assert!(out.contains("leaf l0"), "{out}");
+    assert!(out.contains("GPU 3 out"), "{out}");
+    let json = pbs.gpuos(&["topo", "--json"]).json();
+    assert_eq!(json["schema"], "gpuos.topo/1");
+    assert_eq!(json["levels"][0]["domains"][0]["nodes"][1], "n1");
+    let first = &json["nodes"][0];
+    assert_eq!(first["used"], serde_json::json!([0, 1, 2]));
+    assert_eq!(first["free"], serde_json::json!([3]));
+    let node = pbs.gpuos(&["topo", "n1"]);
+    assert_eq!(node.code, 0, "{}", node.err);
+    assert!(
+        node.out.contains("GPU0") && node.out.contains("NV"),
+        "{}",
+        node.out
+    );
+    let row = node.out.lines().find(|line| line.starts_with("n1[3] "));
+    assert!(
+        row.is_some_and(|row| row.contains("offline")),
+        "{}",
+        node.out
+    );
+    let row = node.out.lines().find(|line| line.starts_with("n1[0] "));
+    assert!(
+        row.is_some_and(|row| row.contains("900.head")),
+        "{}",
+        node.out
+    );
+    let none = pbs.gpuos(&["topo", "n9"]);
+    assert!(
+        none.err.contains("no host n9: this cluster has n[0-1]"),
+        "{}",
+        none.err
+    );
+}
+
+#[test]
+fn top_shows_gpus_with_the_jobs_that_have_them() {
+    let mut world = half_full();
+    world.waiting = crate::pbs_planner::world().waiting;
+    let pbs = pbs(&world);
+    let none = format!("--runtime-dir={}", pbs.0.path("nowhere"));
+    let answer = pbs.gpuos(&["top", "--once", &none]);
+    assert_eq!((answer.code, &answer.err[..]), (0, ""));
+    let out = &answer.out;
+    assert!(
+        out.starts_with("2 nodes, 8 GPUs: 4 used, 0 out, 0 degraded; 1 running, 2 waiting"),
+        "{out}"
+    );
+    assert!(out.contains("no gpuosd answers here"), "{out}");
+    assert!(out.contains("900.head"), "{out}");
+    // What a user wrote does nothing to the terminal.
+    assert!(!out.contains('\u{1b}'), "{out:?}");
+    let json = pbs.gpuos(&["top", "--json", &none]).json();
+    assert_eq!(json["schema"], "gpuos.top/1");
+    assert_eq!(json["gpus"][0]["jobs"][0], "900.head");
+    assert_eq!(json["gpus"][0]["state"], "allocated");
+    assert_eq!(json["jobs"][1]["state"], "queued");
+    pbs.0.program(
+        "qstat",
+        "#!/bin/sh\necho 'Connection refused' >&2; exit 1\n",
+    );
+    let away = pbs.gpuos(&["top", "--once", &none]);
+    assert_eq!(away.code, 1);
+    assert!(away.out.contains("Connection refused"), "{}", away.out);
+}
+
+/// What `qmgr` answers of a hook that is as `gpuos pbs install` makes it.
+fn with_hook(pbs: &Pbs) {
+    let folder = pbs.0.path("");
+    let resource = |one: &Resource| {
+        let (name, kind, flags) = (one.name, one.kind, one.flags);
+        format!("Resource {name}\n    type = {kind}\n    flag = {flags}\n")
+    };
+    let resources = RESOURCES.iter().map(resource);
+    pbs.0.file("resources", &resources.collect::<String>());
+    // As it is after all lines that install it.
+    let lines = install(&Objects::new(), &Objects::new(), "script", "config").unwrap();
+    let settings = lines.iter().filter_map(|line| {
+        let setting = line.strip_prefix("set hook gpuos ")?;
+        Some(format!("    {}\n", setting.replace('"', "")))
+    });
+    let hook = format!(
+        "Hook gpuos\n    type = site\n{}",
+        settings.collect::<String>()
+    );
+    pbs.0.file("hooks", &hook);
+    let script = include_str!("../../../../pbs_hook/gpuos_hook.py");
+    pbs.0.file("script", script);
+    let host = serde_json::json!({ "gpus": vec![serde_json::json!({}); 4] });
+    let config = serde_json::json!({
+        "command": env!("CARGO_BIN_EXE_gpuos"), "library": "/none.so", "hosts": { "n0": host, "n1": host },
+    });
+    pbs.0.file("config", &config.to_string());
+    pbs.0.program(
+        "qmgr",
+        &format!(
+            "#!/bin/sh\ncase \"$2\" in 'list hook') f=hooks;; 'list resource') f=resources;; *x-python*) f=script;; *) f=config;; esac\n\
+             exec /bin/cat {folder}/$f\n"
+        ),
+    );
+    pbs.0.program("pbs_rstat", "#!/bin/sh\n");
+    let ps = format!("#!/bin/sh\nexec /bin/cat {folder}/ps\n");
+    pbs.0.program("ps", &ps);
+    pbs.0.file(
+        "ps",
+        "      1 /sbin/init\n     20 /opt/pbs/sbin/pbs_server.bin\n",
+    );
+    pbs.0.file(
+        "home/sched_priv/sched_config",
+        "resources: \"ngpus, gpuos_nvlink, gpuos_leaf, ncpus\"\n",
+    );
+    pbs.0.file(
+        "pbs.conf",
+        &format!(
+            "PBS_SERVER=head\nPBS_EXEC={folder}\nPBS_HOME={folder}/home\nPBS_START_SERVER=1\nPBS_START_SCHED=1\nPBS_START_MOM=0\n"
+        ),
+    );
+}
+
+#[test]
+fn doctor_finds_a_pbs_that_is_as_it_was_installed_well() {
+    let pbs = pbs(&half_full());
+    with_hook(&pbs);
+    let answer = pbs.gpuos(&["doctor"]);
+    assert_eq!((answer.code, &answer.err[..]), (0, ""), "{}", answer.out);
+    for told in [
+        "pbs_server head answers, PBS 23.06.06",
+        "the hook of gpuos is enabled, and of this release",
+        "PBS has all resources of gpuos",
+        "each GPU of n[0-1] is a vnode, as it is described",
+        "pbs_sched counts GPUs",
+        "pbs_sched places jobs, without a planner",
+        "of this release",
+        "no vnode is kept for a job that does not have it",
+        "All is well.",
+    ] {
+        assert!(answer.out.contains(told), "{told}: {}", answer.out);
+    }
+    let json = pbs.gpuos(&["doctor", "--json"]).json();
+    assert_eq!(json["schema"], "gpuos.doctor/1");
+    crate::schemas::agrees("doctor", &json);
+}
+
+/// How a PBS is made otherwise than it was installed.
+type Fault = (&'static str, fn(&Pbs), &'static [&'static str]);
+
+#[test]
+fn doctor_says_what_is_wrong_and_what_mends_it() {
+    let faults: [Fault; 9] = [
+        (
+            "the hook is not there",
+            |pbs| pbs.0.file("hooks", "Hook other\n    enabled = true\n"),
+            &["PBS has no hook of gpuos", "gpuos pbs install"],
+        ),
+        (
+            "it is off",
+            |pbs| pbs.0.edit("hooks", "enabled = true", "enabled = false"),
+            &["is not enabled", "set hook gpuos enabled = true"],
+        ),
+        (
+            "it is of another release",
+            |pbs| pbs.0.file("script", "import pbs\n"),
+            &["of another release than this command"],
+        ),
+        (
+            "a resource is missing",
+            |pbs| {
+                pbs.0
+                    .edit("resources", "Resource gpuos_leaf\n", "Resource leaf\n")
+            },
+            &["PBS has no resource gpuos_leaf"],
+        ),
+        (
+            "pbs_sched does not count GPUs",
+            |pbs| pbs.0.edit("home/sched_priv/sched_config", "ngpus, ", ""),
+            &[
+                "pbs_sched does not look at ngpus",
+                "a HUP",
+                "it gives GPUs twice",
+            ],
+        ),
+        (
+            "the command is gone",
+            |pbs| {
+                pbs.0
+                    .edit("config", env!("CARGO_BIN_EXE_gpuos"), "/none/gpuos")
+            },
+            &["the hook calls /none/gpuos, which is no program here"],
+        ),
+        (
+            "the planner is taken for granted",
+            |pbs| {
+                pbs.0
+                    .edit("config", "{\"command\"", "{\"planner\":true,\"command\"")
+            },
+            &[
+                "the hook was told of a planner",
+                "systemctl enable --now gpuos-pbs-planner",
+            ],
+        ),
+        (
+            "a planner has died",
+            |pbs| {
+                let one = "Resv ID: R7.head\nReserve_Name = gpuos_12\nReserve_Owner = root@head\nreserve_start = Fri Nov 27 12:09:31 2026\n\
+                    Resource_List.select = 1:ngpus=1:vnode=n1[1]\n";
+                pbs.0.file("reservations", one);
+                let folder = pbs.0.path("");
+                let rstat = format!("#!/bin/sh\nexec /bin/cat {folder}/reservations\n");
+                pbs.0.program("pbs_rstat", &rstat);
+            },
+            &[
+                "reservation R7.head keeps vnodes for job 12",
+                "pbs_rdel R7.head",
+            ],
+        ),
+        (
+            "pbs_server is away",
+            |pbs| {
+                pbs.0.program(
+                    "qstat",
+                    "#!/bin/sh\necho 'Connection refused' >&2; exit 1\n",
+                )
+            },
+            &["pbs_server cannot be asked", "Connection refused"],
+        ),
+    ];
+    for (what, plant, told) in faults {
+        let pbs = pbs(&half_full());
+        with_hook(&pbs);
+        plant(&pbs);
+        let answer = pbs.gpuos(&["doctor"]);
+        assert_eq!(answer.code, 1, "{what}: {}{}", answer.out, answer.err);
+        for told in told {
+            assert!(answer.out.contains(told), "{what}: {told}: {}", answer.out);
+        }
+    }
+    let pbs = pbs(&half_full());
+    with_hook(&pbs);
+    fs::remove_file(pbs.0.path("pbs.conf")).unwrap();
+    let nothing = pbs.gpuos(&["doctor", "--pbs"]);
+    assert_eq!(nothing.code, 2, "{}", nothing.out);
+    assert!(nothing.out.contains("$PBS_CONF_FILE"), "{}", nothing.out);
+}
+
+#[test]
+fn a_user_who_may_not_see_hooks_is_told_so() {
+    let pbs = pbs(&half_full());
+    with_hook(&pbs);
+    let resources = pbs.0.path("resources");
+    pbs.0.program(
+        "qmgr",
+        &format!(
+            "#!/bin/sh\ncase \"$2\" in *hook*) echo 'user1@head is unauthorized to access hooks data from server head' >&2;; \
+             *) exec /bin/cat {resources};; esac\n"
+        ),
+    );
+    let answer = pbs.gpuos(&["doctor"]);
+    assert_eq!(answer.code, 0, "{}", answer.out);
+    assert!(
+        answer
+            .out
+            .contains("PBS shows hooks to root on the host of pbs_server alone"),
+        "{}",
+        answer.out
+    );
+}
+
+#[test]
+fn mig_plans_are_refused_with_what_there_is() {
+    let pbs = pbs(&half_full());
+    let answer = pbs.gpuos(&["mig", "plan", "3g.40gb"]);
+    assert_eq!(answer.code, 1);
+    assert!(
+        answer
+            .err
+            .contains("`gpuos mig` shows what is free of divided ones"),
+        "{}",
+        answer.err
+    );
+}

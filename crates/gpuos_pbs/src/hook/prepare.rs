@@ -1,0 +1,235 @@
+//! What daemons of the host prepare for a program that is about to be started, as they do for a step of Slurm.
+
+use std::collections::BTreeMap;
+
+use gpuos_config::options::{JobOptions, is_off, parse_checkpoint};
+use gpuos_core::limits::{Asked, MpsRequest};
+use gpuos_core::step::StepId;
+use gpuos_core::wire::{
+    CHECKPOINT_VARIABLE, CheckpointRequest, MIG_VARIABLES, MPS_VARIABLES, MigAsk, Reason, Reply,
+    Request,
+};
+
+use super::confine;
+use super::event::{Edit, Event, Verdict, env};
+use super::mom;
+use super::options::said;
+use super::resources::{CHECKPOINT, CLOCKS, MIG, MPS, POWER, of_users};
+use super::talk::{Daemon, Said, Talk, replies};
+use super::vnodes::{divided, parse_exec_vnode, short};
+
+/// How long a start waits for gpuos_mover, in milliseconds. The hook's alarm is longer than all that it waits for.
+const MOVER: u64 = 6_000;
+/// How long it waits for gpuosd: until slices are made, of which gpuosd says something after 40 s at most, and until GPUs are set.
+const SLICES: u64 = 46_000;
+const LIMITS: u64 = 3_000;
+/// How long slices are waited for where no gpuosd listens: it finds its own work in its journal.
+const ABSENCE: u64 = 10_000;
+
+/// Where CUDA looks for its GPUs.
+const VISIBLE: &str = MIG_VARIABLES[0];
+/// What gpuosd may set for a program.
+const GPU_VARIABLES: [&str; 9] = {
+    let [a, b, c, d, e] = MIG_VARIABLES;
+    let [f, g, h, i] = MPS_VARIABLES;
+    [a, b, c, d, e, f, g, h, i]
+};
+
+const NO_GPUOSD: &str = "gpuosd is not told of jobs on this host; tell your administrator";
+
+/// What they are told.
+pub(super) fn talks(event: &Event) -> Vec<Talk> {
+    [gpuosd(event), confine::talk(event), mover(event)]
+        .into_iter()
+        .flatten()
+        .collect()
+}
+
+/// gpuosd is to know who has a GPU from now on, and does for the job what it asks of its GPUs. Only then a start waits for it.
+fn gpuosd(event: &Event) -> Option<Talk> {
+    let report = mom::of_launch(event, false)?;
+    let Some((step, (patience, absence))) = step(event, &report) else {
+        let talk = Talk::new(Daemon::Gpuosd, &event.gpuosd, &[report])?;
+        return Some(talk.tell());
+    };
+    let talk = Talk::new(Daemon::Gpuosd, &event.gpuosd, &[report, step])?;
+    Some(talk.within(patience).over(absence))
+}
+
+/// What a job asks of its GPUs, as a step that starts; how long it waits for that, and for a gpuosd that is away.
+fn step(event: &Event, report: &Request) -> Option<(Request, (u64, u64))> {
+    let Request::Mom { report } = report else {
+        return None;
+    };
+    let job = report.jobs.first()?;
+    let asked = asked(event);
+    let slices = job.slices.as_ref();
+    if !asked.waits() && slices.is_none() {
+        return None;
+    }
+    let step = Request::StepStart {
+        id: StepId {
+            job: job.job.clone(),
+            step: StepId::BATCH,
+        },
+        uid: job.uid,
+        gpus: job.gpus.iter().map(|gpu| u8::from(*gpu)).collect(),
+        asked,
+        // Which slices they are is known on the host alone.
+        mig: slices.map(|slices| MigAsk {
+            request: slices.request.clone(),
+            slices: Vec::new(),
+            tasks: 1,
+        }),
+        switchable: false,
+        memory: None,
+        reason: Reason::Devices,
+    };
+    let times = match slices {
+        Some(_) => (SLICES, ABSENCE),
+        None => (LIMITS, 0),
+    };
+    Some((step, times))
+}
+
+/// Power, clocks and MPS of a job. What got around the check of pbs_server is no wish.
+fn asked(event: &Event) -> Asked {
+    let mut options = JobOptions::default();
+    for resource in of_users().filter(|one| [POWER, CLOCKS, MPS].contains(&one.name)) {
+        if let Some(value) = said(&event.job.resources, resource.name) {
+            let _ = options.set(resource.option, value);
+        }
+    }
+    Asked {
+        power: options.power,
+        clocks: options.clocks,
+        mps: options
+            .mps
+            .zip(event.job.held.gid)
+            .map(|(percent, gid)| MpsRequest {
+                percent,
+                gid,
+                joint: false,
+            }),
+        ..Asked::default()
+    }
+}
+
+/// gpuos_mover makes the folder by which the program makes checkpoints.
+fn mover(event: &Event) -> Option<Talk> {
+    let asked = said(&event.job.resources, CHECKPOINT).filter(|value| !is_off(value))?;
+    let asked = parse_checkpoint(asked).ok()?.to_string();
+    let report = mom::of_launch(event, true)?;
+    let held = &event.job.held;
+    let what = CheckpointRequest::Step {
+        id: StepId {
+            job: event.job.id.parse().ok()?,
+            step: StepId::BATCH,
+        },
+        uid: held.uid?,
+        gid: held.gid?,
+        asked,
+        start: None,
+    };
+    let step = Request::Checkpoint { what };
+    let talk = Talk::new(Daemon::Mover, &event.mover, &[report, step])?;
+    Some(talk.within(MOVER))
+}
+
+/// What a program is started with, and told, after what the daemons said. One that has slices does not start without them.
+pub(super) fn prepared<'a>(
+    event: &Event,
+    mut edits: Vec<Edit>,
+    said: impl Iterator<Item = (&'a Talk, &'a Said)>,
+) -> Verdict {
+    let mut notes = Vec::new();
+    let mut without = has_slices(event).then(|| NO_GPUOSD.to_owned());
+    for (talk, said) in said.filter(|(talk, _)| talk.answers > 0) {
+        let what = match talk.daemon {
+            // Nothing is prepared there.
+            Daemon::Groups => continue,
+            Daemon::Gpuosd => read(said, "gpuosd", &GPU_VARIABLES),
+            Daemon::Mover => read(said, "gpuos_mover", &[CHECKPOINT_VARIABLE]),
+        };
+        match (talk.daemon, what) {
+            (daemon, Ok((more, variables))) => {
+                notes.extend(more);
+                // Without it gpuosd has answered another question.
+                let named =
+                    |edit: &Edit| matches!(edit, Edit::Env { name, .. } if *name == VISIBLE);
+                if daemon == Daemon::Gpuosd && variables.iter().any(named) {
+                    without = None;
+                }
+                edits.extend(variables);
+            }
+            (Daemon::Gpuosd, Err(why)) if without.is_some() => without = Some(why),
+            (Daemon::Gpuosd, Err(why)) => notes.push(format!(
+                "power and clocks of the GPUs are not set, and MPS is not started: {why}"
+            )),
+            (Daemon::Groups, Err(_)) => {}
+            (Daemon::Mover, Err(why)) => {
+                notes.push(format!("the program has no checkpoints: {why}"));
+            }
+        }
+    }
+    if let Some(why) = without {
+        return Verdict {
+            edits: vec![Edit::Requeue],
+            notes,
+            ..Verdict::reject(format!(
+                "the slices of this job are not there, and it is queued again: {why}"
+            ))
+        };
+    }
+    Verdict {
+        notes,
+        ..Verdict::accept(edits)
+    }
+}
+
+/// Whether a job was given slices of GPUs of this host.
+fn has_slices(event: &Event) -> bool {
+    let asked = said(&event.job.resources, MIG).is_some_and(|value| !is_off(value));
+    let chunks = parse_exec_vnode(&event.job.exec_vnode).unwrap_or_default();
+    let this = short(&event.host);
+    let mut given = chunks.iter().flatten().filter_map(divided);
+    asked && given.any(|(host, _)| short(host) == this)
+}
+
+/// Notes of a daemon, and those of its variables that a program is given.
+fn read(
+    said: &Said,
+    daemon: &str,
+    names: &[&'static str],
+) -> Result<(Vec<String>, Vec<Edit>), String> {
+    let said = said.as_ref().map_err(|why| match why.is_empty() {
+        true => format!("{daemon} does not run on this host; tell your administrator"),
+        false => format!("{daemon} on this host gave no answer: {why}"),
+    })?;
+    let replies = replies(said).map_err(|why| format!("{daemon}: {why}"))?;
+    match replies.into_iter().next_back() {
+        Some(Reply::Prepared {
+            failed: Some(why), ..
+        }) => Err(why),
+        Some(Reply::Prepared {
+            notes, environment, ..
+        }) => Ok((as_of_pbs(notes), variables(&environment, names))),
+        Some(Reply::Refused { message, .. }) => Err(message),
+        _ => Err(format!("{daemon} on this host is of another release")),
+    }
+}
+
+/// Notes with options as users of PBS write them.
+fn as_of_pbs(notes: Vec<String>) -> Vec<String> {
+    let written = |note: String| note.replace("--gpuos-", "-l gpuos_");
+    notes.into_iter().map(written).collect()
+}
+
+fn variables(environment: &BTreeMap<String, String>, names: &[&'static str]) -> Vec<Edit> {
+    let given = names.iter().filter_map(|name| {
+        let value = environment.get(*name)?;
+        let plain = value.bytes().all(|byte| byte.is_ascii_graphic());
+        plain.then(|| env(name, value))
+    });
+    given.collect()
+}

@@ -1,0 +1,53 @@
+//! An event of a mom about which daemons of its host are asked, or told.
+
+use super::event::{Event, Kind, Verdict};
+use super::talk::{Daemon, Said, Talk};
+use super::{confine, launch, mom, prepare};
+
+/// What daemons are told of an event, one after the other.
+#[derive(Debug)]
+pub struct Question {
+    event: Event,
+    /// The talks; a question has one at least.
+    pub talks: Vec<Talk>,
+}
+
+impl Question {
+    /// What is to be asked or told of an event; `None`: nobody has anything to do with it.
+    pub(super) fn of(event: &Event) -> Option<Question> {
+        let talks: Vec<Talk> = match event.kind {
+            Kind::ExecjobLaunch if confine::is_hopeless(event) => Vec::new(),
+            Kind::ExecjobLaunch => prepare::talks(event),
+            Kind::ExechostPeriodic => mom::talks(event),
+            _ => Vec::new(),
+        };
+        (!talks.is_empty()).then(|| Question {
+            event: event.clone(),
+            talks,
+        })
+    }
+
+    /// What is to be done, as JSON, after what the daemons said, in the order of the talks.
+    pub fn answer(&self, said: &[Said]) -> String {
+        let said_by = |daemon| {
+            let mut all = self.talks.iter().zip(said);
+            all.find(|(talk, _)| talk.daemon == daemon)
+        };
+        match self.event.kind {
+            Kind::ExechostPeriodic => {
+                let said = |daemon| said_by(daemon).map(|(_, said)| said);
+                mom::answer(&self.event, said(Daemon::Gpuosd), said(Daemon::Mover))
+            }
+            _ => match launch::launched(&self.event) {
+                Ok(edits) => {
+                    let said = [Daemon::Gpuosd, Daemon::Mover].map(said_by);
+                    let said = said.into_iter().flatten();
+                    let verdict = prepare::prepared(&self.event, edits, said);
+                    let groups = said_by(Daemon::Groups).map(|(_, said)| said);
+                    confine::applied(&self.event, groups, verdict).json()
+                }
+                Err(sentence) => Verdict::reject(sentence).json(),
+            },
+        }
+    }
+}

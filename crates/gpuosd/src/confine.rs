@@ -1,0 +1,240 @@
+//! Programs of jobs of PBS are brought into the control group of their job, where they may open the job's GPUs and no others. The hook in
+//! pbs_mom asks for it before a program starts, and waits; so nothing here waits for NVIDIA's library or for the loop.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::io;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use gpuos_core::job::JobId;
+use gpuos_host::steps::device_groups::{DeviceGroups, StepGroup};
+use gpuos_host::steps::job_processes::{Killed, Proc, Processes, Who};
+use gpuos_host::steps::own_groups::{OwnGroups, Started};
+use gpuos_model::gpu_index::GresGpu;
+use gpuos_workload::WorkloadManager;
+
+/// How long it is waited to learn which device files GPUs have: after a start the library and mom have to be heard first. The hook waits longer.
+const PATIENCE: Duration = Duration::from_millis(1_500);
+/// Empty groups are removed so often.
+const SWEEPS: Duration = Duration::from_secs(2);
+
+/// Which device files GPUs have: minor numbers of NVIDIA's, by their numbers for the workload manager.
+#[derive(Debug, Default)]
+pub struct DeviceFiles {
+    /// `None`: not known yet.
+    known: Mutex<Option<BTreeMap<GresGpu, u32>>>,
+    changed: Condvar,
+}
+
+impl DeviceFiles {
+    /// Sets what is known; `None`: what was known may not hold any more.
+    pub fn set(&self, known: Option<BTreeMap<GresGpu, u32>>) {
+        *self.known.lock().unwrap_or_else(PoisonError::into_inner) = known;
+        self.changed.notify_all();
+    }
+
+    /// Those of some GPUs.
+    ///
+    /// # Errors
+    /// They are not known in time: a clause.
+    fn of(&self, gpus: &[GresGpu], patience: Duration) -> Result<BTreeSet<u32>, String> {
+        if gpus.is_empty() {
+            return Ok(BTreeSet::new());
+        }
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let lacks = |known: &mut Option<BTreeMap<GresGpu, u32>>| {
+            let all = |known: &BTreeMap<_, _>| gpus.iter().all(|gpu| known.contains_key(gpu));
+            !known.as_ref().is_some_and(all)
+        };
+        let waited = self.changed.wait_timeout_while(known, patience, lacks);
+        let (known, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        let Some(known) = known.as_ref() else {
+            return Err(
+                "gpuosd does not know yet which device files the GPUs have: NVIDIA's library and pbs_mom have to tell it first"
+                    .into(),
+            );
+        };
+        let minor = |gpu: &GresGpu| {
+            let minor = known.get(gpu).copied();
+            minor.ok_or_else(|| format!("gpuosd knows no device file of GPU {gpu}"))
+        };
+        gpus.iter().map(minor).collect()
+    }
+}
+
+/// Confines programs of jobs.
+pub struct Confiner {
+    groups: Result<Arc<OwnGroups>, String>,
+    files: Arc<DeviceFiles>,
+    /// Why it failed last: each reason is in the log once.
+    failed: Mutex<Option<String>>,
+}
+
+impl fmt::Debug for Confiner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Confiner in {:?}", self.groups)
+    }
+}
+
+impl Confiner {
+    /// With these groups, or why there are none, and the device files that others find.
+    pub fn new(groups: Result<OwnGroups, String>, files: Arc<DeviceFiles>) -> Confiner {
+        Confiner {
+            groups: groups.map(Arc::new),
+            files,
+            failed: Mutex::default(),
+        }
+    }
+
+    /// The path of the groups, as the kernel has it; `None`: there are none.
+    pub fn path(&self) -> Option<&str> {
+        self.groups.as_ref().ok().map(|groups| groups.path())
+    }
+
+    /// How isolation stands, in a clause for people: what the kernel lets programs open is set here, and not looked at again.
+    pub fn clause(&self) -> String {
+        let failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
+        match (&self.groups, &*failed) {
+            (Err(why), _) => format!("jobs of PBS cannot be kept to their GPUs: {why}"),
+            (Ok(_), Some(why)) => {
+                format!("the last program of a job could not be kept to its GPUs: {why}")
+            }
+            (Ok(groups), None) => format!(
+                "programs for which pbs_mom's hook asks gpuosd are kept to their job's GPUs by control groups in {}, and the kernel is not asked what they \
+                 may open",
+                groups.folder().display()
+            ),
+        }
+    }
+
+    /// Brings the process that becomes a program of a job into the job's group.
+    ///
+    /// # Errors
+    /// The program would start unconfined: why, in a clause.
+    pub fn confine(&self, job: &JobId, process: Started, gpus: &[GresGpu]) -> Result<(), String> {
+        let done = self.groups.clone().and_then(|groups| {
+            let own = self.files.of(gpus, PATIENCE)?;
+            groups.confine(job, process, &own)
+        });
+        let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
+        let why = done.as_ref().err();
+        if let Some(why) = why.filter(|why| failed.as_ref() != Some(why)) {
+            tracing::warn!("a program of job {job} is not kept to its GPUs: {why}");
+        }
+        *failed = why.cloned();
+        done
+    }
+
+    /// GPUs have other numbers now: which device files they have is to be found anew.
+    pub fn renumbered(&self) {
+        self.files.set(None);
+    }
+
+    /// Starts the thread that removes empty groups, those included that a gpuosd before this one made.
+    ///
+    /// # Errors
+    /// It cannot be made.
+    pub fn start_sweeping(&self) -> io::Result<()> {
+        let Ok(groups) = self.groups.clone() else {
+            return Ok(());
+        };
+        let sweep = move || {
+            loop {
+                groups.sweep();
+                thread::sleep(SWEEPS);
+            }
+        };
+        thread::Builder::new().name("groups".into()).spawn(sweep)?;
+        Ok(())
+    }
+}
+
+/// Processes of a host of PBS: their jobs are told by the groups. One that is in none may be of a job that started while it could not be confined,
+/// and is accused of nothing while its user has a job with GPUs here.
+pub struct PbsProcesses {
+    /// With jobs by groups of gpuos's own.
+    pub proc: Proc,
+    /// Says whose jobs are here.
+    pub manager: Arc<dyn WorkloadManager>,
+}
+
+impl Processes for PbsProcesses {
+    fn who(&self, pid: u32) -> io::Result<Option<Who>> {
+        let Some(mut who) = self.proc.who(pid)? else {
+            return Ok(None);
+        };
+        if who.step.is_none() {
+            who.unclear = match self.manager.jobs() {
+                Ok(jobs) => {
+                    let own = |uid: u32| uid == who.uid || who.owners.contains(&uid);
+                    let here = jobs.iter().any(|job| own(job.uid));
+                    here.then(|| {
+                        "it is in no control group of a job, and its user has a job here".into()
+                    })
+                }
+                Err(_) => Some("pbs_mom does not say whose jobs are here".into()),
+            };
+        }
+        Ok(Some(who))
+    }
+
+    fn kill(&self, pid: u32, started: u64) -> io::Result<Killed> {
+        self.proc.kill(pid, started)
+    }
+}
+
+/// Groups of jobs that are not asked what they let programs open: gpuosd made them, and says how they stand.
+#[derive(Debug)]
+pub struct Unasked(pub Arc<Confiner>);
+
+impl DeviceGroups for Unasked {
+    fn steps(&self) -> Result<Vec<StepGroup>, String> {
+        Err(self.0.clause())
+    }
+
+    fn allowed(&self, _group: &StepGroup, _minors: &[u32]) -> io::Result<BTreeSet<u32>> {
+        Err(io::ErrorKind::NotFound.into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gpu(index: usize) -> GresGpu {
+        GresGpu::new(index).unwrap()
+    }
+
+    #[test]
+    fn device_files_are_waited_for_and_never_guessed() {
+        let files = Arc::new(DeviceFiles::default());
+        let of = |gpus: &[usize]| {
+            let gpus: Vec<GresGpu> = gpus.iter().map(|index| gpu(*index)).collect();
+            files.of(&gpus, Duration::ZERO)
+        };
+        assert_eq!(of(&[]), Ok(BTreeSet::new()));
+        assert!(of(&[0]).unwrap_err().contains("does not know yet"));
+        files.set(Some([(gpu(0), 3), (gpu(1), 2)].into()));
+        assert_eq!(of(&[0, 1]), Ok([2, 3].into()));
+        assert!(of(&[0, 2]).unwrap_err().contains("GPU 2"));
+        files.set(None);
+        assert!(of(&[0]).is_err());
+        // What comes while it is waited for counts.
+        let waits = files.clone();
+        let waiting = thread::spawn(move || waits.of(&[gpu(5)], Duration::from_secs(600)));
+        files.set(Some([(gpu(5), 7)].into()));
+        assert_eq!(waiting.join().unwrap(), Ok([7].into()));
+    }
+
+    #[test]
+    fn without_groups_nobody_is_confined_and_it_is_said_why() {
+        let none = Err("no control groups of version 2 are mounted".to_owned());
+        let confiner = Confiner::new(none, Arc::default());
+        let said = confiner.confine(&7.into(), (4711, 1), &[]);
+        assert!(said.unwrap_err().contains("version 2"));
+        assert!(confiner.path().is_none() && confiner.clause().contains("version 2"));
+        assert!(confiner.start_sweeping().is_ok());
+    }
+}

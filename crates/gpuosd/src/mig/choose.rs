@@ -1,0 +1,207 @@
+//! Slices for jobs whose workload manager counts them and does not say which they are: they are chosen on the node, by what select_gpuos
+//! chooses them by for Slurm.
+
+use gpuos_config::options::parse_mig;
+use gpuos_model::gpu_index::{NvmlIndex, PoolGpu, PoolSet};
+use gpuos_model::gpuset::GpuSet;
+use gpuos_model::mig::MigPlacement;
+use gpuos_placement::mig::{Ask, Effort, Pool as Places};
+use gpuos_workload::job::{Allocation, Job, Unplaced};
+
+use super::pool::{Grant, Piece, Pool};
+
+/// Bits of GRES `gpuos`, and the instances that they are, as a note has them.
+pub type Chosen = (u64, String);
+
+/// The slices that leave the most useful ones to others, beside what other jobs have and instances of nobody.
+///
+/// # Errors
+/// There is no room now, or there never will be: a sentence.
+pub fn choose(
+    pool: &Pool,
+    wish: &Unplaced,
+    (others, nobodys): (&[&Grant], &[(NvmlIndex, MigPlacement)]),
+) -> Result<Chosen, String> {
+    let request = &wish.request;
+    let lacks = || {
+        let board = &pool.board;
+        format!("{request:?} names nothing that a GPU of the kind {board} has")
+    };
+    let read = parse_mig(request).map_err(|_| lacks())?;
+    let serves = read.serves(&pool.geometry).ok_or_else(lacks)?;
+    let profiles = pool.geometry.profiles();
+    let size = |&(at, count): &(usize, u16)| u64::from(profiles[at].size) * u64::from(count);
+    let slices: u64 = serves.iter().map(size).sum();
+    let width = |&(at, count): &(usize, u16)| u64::from(profiles[at].compute) * u64::from(count);
+    let compute: u64 = serves.iter().map(width).sum();
+    if slices > wish.memory || compute > wish.compute {
+        return Err(format!(
+            "{request} takes {slices} memory slices and {compute} compute slices, and the job was given {} and {}",
+            wish.memory, wish.compute
+        ));
+    }
+    let mut places = Places::new(vec![pool.geometry.clone()]).map_err(|why| why.to_string())?;
+    let node = places.add_node(0, pool.gpus.len()).ok_or_else(|| {
+        let gpus = pool.gpus.len();
+        format!("the {gpus} GPUs of the pool have more slices than can be counted")
+    })?;
+    let ask = Ask::of_request(&read, &places, slices).ok_or_else(lacks)?;
+    // What a GPU has few of besides slices.
+    for (number, grant) in (0..).zip(others) {
+        let names = parse_mig(&pool.names(&grant.pieces)).ok();
+        let held = u64::from(grant.bits.count_ones());
+        let has = names.and_then(|names| Ask::of_request(&names, &places, held));
+        if let Some(has) = has {
+            places.holds(number, &has, [(node, grant.bits)]);
+        }
+    }
+    let of_jobs = others.iter().fold(0, |all, grant| all | grant.bits);
+    let taken = nobodys.iter().fold(of_jobs, |all, (gpu, placement)| {
+        let piece = Piece {
+            gpu: *gpu,
+            profile: 0,
+            placement: *placement,
+        };
+        all | pool.bits(&piece)
+    });
+    let elsewhere = pool.gpus.iter().enumerate();
+    let elsewhere = elsewhere.filter(|(_, gpu)| !wish.gpus.contains(**gpu));
+    let elsewhere: PoolSet = elsewhere.filter_map(|(at, _)| PoolGpu::new(at)).collect();
+    places.see(node, taken, elsewhere);
+    let prices = places.prices();
+    let pick = places.pick(&mut Effort::default(), &prices, node, &ask);
+    let pick = pick.ok_or_else(|| {
+        format!(
+            "no placement for {request} is free on GPU {} beside what other jobs have there",
+            wish.gpus
+        )
+    })?;
+    Ok((pick.bits, ask.names(&places, 0)))
+}
+
+/// The record of a job with these slices.
+pub fn with(record: &Job, node: &str, (bits, names): Chosen) -> Job {
+    let mut placed = record.clone();
+    placed.note = format!("gpuos: mig={names}");
+    placed.allocations.push(Allocation {
+        nodes: vec![node.into()],
+        slices: GpuSet(bits),
+        ..Allocation::default()
+    });
+    placed
+}
+
+#[cfg(test)]
+mod tests {
+    use gpuos_config::gpuos_toml::Config;
+    use gpuos_model::gpu_index::NvmlSet;
+
+    use super::*;
+
+    /// Two GPUs of seven compute and eight memory slices, with one media extension each.
+    const CONFIG: &str = "[[mig.board]]\nname = \"h100\"\nprofiles = [\n  \
+        { id = 19, name = \"1g.10gb\", compute = 1, memory-mib = 9984, most = 7, size = 1, starts = [0, 1, 2, 3, 4, 5, 6] },\n  \
+        { id = 20, name = \"1g.10gb+me\", compute = 1, memory-mib = 9984, most = 1, size = 1, starts = [0, 1, 2, 3, 4, 5, 6] },\n  \
+        { id = 9, name = \"3g.40gb\", compute = 3, memory-mib = 40448, most = 2, size = 4, starts = [0, 4] },\n  \
+        { id = 0, name = \"7g.80gb\", compute = 7, memory-mib = 81152, most = 1, size = 8, starts = [0] },\n]\n\
+        [[mig.pool]]\nnodes = \"n1\"\ngpus = \"2-3\"\nboard = \"h100\"\n";
+
+    fn pool() -> Pool {
+        let config = Config::parse(CONFIG, "gpuos.toml").unwrap();
+        Pool::of(&config.mig, "n1").unwrap()
+    }
+
+    fn wish(request: &str, gpu: usize) -> Unplaced {
+        Unplaced {
+            request: request.into(),
+            gpus: NvmlSet::EMPTY.with(NvmlIndex::new(gpu).unwrap()),
+            compute: 7,
+            memory: 8,
+        }
+    }
+
+    /// Chooses, and grants what was chosen, as for a job's record.
+    fn grant(pool: &Pool, wish: &Unplaced, others: &[Grant]) -> Result<Grant, String> {
+        let others: Vec<&Grant> = others.iter().collect();
+        let chosen = choose(pool, wish, (&others, &[]))?;
+        let record = with(&Job::default(), "n1", chosen);
+        let pieces: Vec<Piece> = others.iter().flat_map(|one| one.pieces.clone()).collect();
+        pool.grant("n1", &record, (None, &pieces))
+    }
+
+    #[test]
+    fn seven_small_ones_are_on_one_gpu_and_no_eighth() {
+        let pool = pool();
+        let mut all = Vec::new();
+        for _ in 0..7 {
+            let next = grant(&pool, &wish("10G", 3), &all).unwrap();
+            assert!(all.iter().all(|one: &Grant| one.bits & next.bits == 0));
+            assert_eq!((next.bits & 0xff, next.bits.count_ones()), (0, 1));
+            all.push(next);
+        }
+        let why = grant(&pool, &wish("1g.10gb", 3), &all).unwrap_err();
+        assert!(why.contains("1g.10gb is free on GPU 3"), "{why}");
+        assert!(grant(&pool, &wish("1g.10gb", 2), &all).is_ok());
+    }
+
+    #[test]
+    fn a_small_one_leaves_room_for_large_ones() {
+        let pool = pool();
+        let large = grant(&pool, &wish("3g.40gb", 2), &[]).unwrap();
+        let small = grant(&pool, &wish("1g.10gb", 2), std::slice::from_ref(&large)).unwrap();
+        assert_eq!(large.bits & small.bits, 0);
+        let two = [large, small];
+        assert!(grant(&pool, &wish("3g.40gb", 2), &two).is_err());
+        // On the other one a third has room: a GPU that the job was not given is not looked at.
+        assert_eq!(
+            grant(&pool, &wish("7g.80gb", 3), &two).unwrap().bits,
+            0xff00
+        );
+    }
+
+    #[test]
+    fn what_a_gpu_has_one_of_is_given_once() {
+        let pool = pool();
+        let first = grant(&pool, &wish("1g.10gb+me", 2), &[]).unwrap();
+        let why = grant(&pool, &wish("1g.10gb+me", 2), std::slice::from_ref(&first));
+        assert!(why.is_err(), "{why:?}");
+        let plain = grant(&pool, &wish("1g.10gb:2", 2), &[first]).unwrap();
+        assert_eq!(pool.names(&plain.pieces), "1g.10gb,1g.10gb");
+    }
+
+    #[test]
+    fn nobody_has_more_than_was_counted() {
+        let pool = pool();
+        let given = |compute, memory| {
+            let wish = Unplaced {
+                compute,
+                memory,
+                ..wish("3g.40gb", 2)
+            };
+            choose(&pool, &wish, (&[], &[]))
+        };
+        assert!(given(3, 4).is_ok());
+        for (compute, memory) in [(3, 3), (2, 4), (0, 0)] {
+            let why = given(compute, memory).unwrap_err();
+            assert!(
+                why.contains("takes 4 memory slices and 3 compute slices"),
+                "{why}"
+            );
+        }
+    }
+
+    #[test]
+    fn where_an_instance_of_nobody_is_nothing_is_placed() {
+        let pool = pool();
+        let place = |start| (NvmlIndex::new(2).unwrap(), MigPlacement { start, size: 1 });
+        let left = [place(0), place(4)];
+        let why = choose(&pool, &wish("3g.40gb", 2), (&[], &left)).unwrap_err();
+        assert!(why.contains("3g.40gb"), "{why}");
+        let (bits, names) = choose(&pool, &wish("3g.40gb", 2), (&[], &left[1..])).unwrap();
+        assert_eq!((bits, &names[..]), (0xf, "3g.40gb:1"));
+        for nonsense in ["9g.90gb", "", "x"] {
+            let why = choose(&pool, &wish(nonsense, 2), (&[], &[])).unwrap_err();
+            assert!(why.contains("h100"), "{why}");
+        }
+    }
+}
