@@ -62,7 +62,6 @@ fn to_gpuosd(event: &Event) -> Option<Talk> {
             .server
             .as_ref()
             .and_then(|server| seen(event, host, server)),
-        ..MomReport::default()
     };
     Talk::new(Daemon::Gpuosd, &event.gpuosd, &[request(report)])
 }
@@ -227,7 +226,6 @@ fn job(
         is_held: None,
         ends_in_s: held.ends_in,
         may_rerun: None,
-        ..MomJob::default()
     })
 }
 
