@@ -290,7 +290,7 @@ fn chunks(args: &PlanArgs) -> Result<(Chunks, String)> {
     }
     let total = args.gpus.as_ref().map_or(0, |gpus| gpus.count);
     match (nodes, exactly) {
-        (_, Some(count)) if total % count == 0 => {
+        (_, Some(count)) if total.is_multiple_of(count) => {
             Ok(of_nodes(count, total / count, ("--nodes", "--gpus")))
         }
         (_, Some(count)) => bail!(

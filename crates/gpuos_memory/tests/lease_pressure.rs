@@ -507,3 +507,116 @@ fn after_a_restart_nobody_waits_for_it_either() {
     assert!(!effects.iter().any(ends), "{effects:?}");
     assert_eq!(promised(&again), (64, 168, 64));
 }
+
+#[test]
+fn what_is_given_up_counts_on_nvme_no_more() {
+    let mut broker = node(64, [2, 2, 1], 0);
+    let before = promised(&broker);
+    let until = short_of_its_own(&mut broker, 200_000, 2);
+    assert_eq!(promised(&broker), (before.0 + 64, before.1, 64));
+    // Whatever it brings there from now on nobody has given it.
+    let client = ClientId(2);
+    let effects = broker.step(until - 5000, Input::Demoted { client, bytes: 0 });
+    assert_eq!(promised(&broker), before);
+    assert!(
+        matches!(effects[..], [Effect::Journal(_)]),
+        "it is told nothing: {effects:?}"
+    );
+}
+
+#[test]
+fn a_job_on_nvme_takes_no_turns_though_who_was_told_to_go_there_is_dead() {
+    const GPU: GpuId = GpuId(0);
+    let mut broker = Broker::new(Config {
+        notice_ms: 100,
+        cool_ms: 300,
+        ..Config::default()
+    });
+    broker.step(
+        0,
+        Input::Supply(Supply {
+            gpus: vec![(GPU, 80 * GIB)],
+            host: 400 * GIB,
+            nvme: 400 * GIB,
+            nvme_counted: 0,
+        }),
+    );
+    let ask = |broker: &mut Broker, now, client, job, gib: u64| {
+        let spec = JobSpec {
+            job: JobId(job),
+            gpus: vec![GPU],
+            hbm_per_gpu: 80 * GIB,
+            host: 80 * GIB,
+            nvme: 0,
+            bytes_per_gpu: 80 * GIB,
+            timeslice: true,
+            account: None,
+            rank: job,
+            guaranteed: 0,
+        };
+        broker.step(now, Input::Job(spec));
+        let (client, job, bytes) = (ClientId(client), JobId(job), gib * GIB);
+        let gpu = GPU;
+        broker.step(
+            now,
+            Input::Ask {
+                client,
+                job,
+                gpu,
+                bytes,
+            },
+        );
+    };
+    let places = |broker: &Broker| -> Vec<Place> {
+        let clients = broker.view().clients.into_iter();
+        clients.map(|it| it.place).collect()
+    };
+    let [here, waits] = [Place::Resident, Place::Parked(Refuge::Host)];
+    // The second process of the first job has never had anything on the GPU when the first one is sent to NVMe.
+    ask(&mut broker, 0, 1, 1, 40);
+    ask(&mut broker, 0, 2, 2, 30);
+    ask(&mut broker, 0, 4, 1, 25);
+    assert_eq!(
+        places(&broker),
+        [here, Place::Parking(Refuge::Host), waits],
+        "they do not fit"
+    );
+    pressure(&mut broker, 100, 930);
+    let mut now = 200;
+    while places(&broker)[0] != Place::Parking(Refuge::Nvme) {
+        now += 100;
+        for effect in broker.step(now, Input::Tick) {
+            if let Effect::Demote { .. } = effect {
+                follow(&mut broker, now, &effect);
+            }
+        }
+        assert!(now < 9000, "nobody is sent to NVMe");
+    }
+    pressure(&mut broker, now, 100);
+    let said = Input::Parked {
+        client: ClientId(2),
+        took_ms: 1,
+    };
+    for effect in broker.step(now, said) {
+        follow(&mut broker, now, &effect);
+    }
+    // For the third job there is room once the first one's process is gone: that one's job is away, and these two fit.
+    ask(&mut broker, now, 3, 3, 30);
+    assert_eq!(
+        places(&broker),
+        [Place::Parking(Refuge::Nvme), here, waits, waits]
+    );
+    for effect in broker.step(now, Input::Gone(ClientId(1))) {
+        assert!(!matches!(effect, Effect::Park { .. }), "{effect:?}");
+        follow(&mut broker, now, &effect);
+    }
+    assert_eq!(places(&broker), [here, here, waits]);
+    assert_eq!(broker.holders(GPU), []);
+    // When it is calm the job is there again, and one of the three at a time has what does not suffice for all.
+    for effect in between(&mut broker, now, now + 1000) {
+        follow(&mut broker, now + 1000, &effect);
+    }
+    assert_eq!(broker.holders(GPU).len(), 1);
+    let work = places(&broker).into_iter().filter(|it| *it == here);
+    assert_eq!(work.count(), 1, "{:?}", places(&broker));
+}

@@ -216,6 +216,26 @@ impl World {
         self.work_off(client);
     }
 
+    /// It gives up what it was asked to demote, or is about to be: nothing of it goes to NVMe. Who says that he has demoted has to, since what
+    /// he said is what counts, and what he brings to NVMe afterwards nobody has given him.
+    pub fn gives_up(&mut self, client: ClientId) {
+        let demotes = |it: &Event| matches!(it, Event::Hear(of, Said::Demote(_)) if *of == client);
+        self.queue.retain(|_, event| !demotes(event));
+        let Some(process) = self.processes.get_mut(&client) else {
+            return;
+        };
+        process.inbox.retain(|it| !matches!(it, Said::Demote(_)));
+        if !matches!(process.doing, Some((Doing::Demote(_), _))) {
+            return;
+        }
+        process.doing = None;
+        process.phase += 1;
+        let moved = std::mem::take(&mut process.demoting);
+        self.truth.bytes.entry(client).or_default().nvme -= moved;
+        self.goes_on(client);
+        self.work_off(client);
+    }
+
     /// It works, if it may and has work.
     pub fn goes_on(&mut self, client: ClientId) {
         let Some(process) = self.processes.get_mut(&client) else {

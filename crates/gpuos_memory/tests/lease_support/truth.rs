@@ -29,8 +29,9 @@ pub struct Truth {
     pub works: BTreeMap<ClientId, bool>,
     /// Until when it has to have parked or be back.
     pub until: BTreeMap<ClientId, u64>,
-    /// It was told to go to NVMe, and not to come back since.
-    pub stowed: BTreeSet<ClientId>,
+    /// Jobs that go to NVMe whole, or are there: a process was told so, and none has come back since. That one may be dead, and others of its
+    /// job may never have had anything on a GPU: the job stays away, and takes part in no turns.
+    pub stowed: BTreeSet<JobId>,
     /// It has no connection, so nothing can be said to it.
     pub away: BTreeSet<ClientId>,
 }
@@ -51,8 +52,14 @@ impl Truth {
         self.has.retain(|(it, _), _| *it != client);
         self.works.remove(&client);
         self.until.remove(&client);
-        self.stowed.remove(&client);
         self.away.remove(&client);
+    }
+
+    /// Its job is on NVMe no more.
+    pub fn comes_back(&mut self, client: ClientId) {
+        if let Some(job) = self.of.get(&client) {
+            self.stowed.remove(job);
+        }
     }
 
     /// Nobody has of what the workload manager counts more than it gave him.
@@ -138,7 +145,7 @@ impl Truth {
                 let job = jobs.entry(spec.job).or_default();
                 job.0 += hbm;
                 job.1 |= works && !self.away.contains(client);
-                job.2 |= self.stowed.contains(client);
+                job.2 = self.stowed.contains(&spec.job);
             }
         }
         let there = || jobs.values().filter(|it| !it.2);
