@@ -509,22 +509,6 @@ fn after_a_restart_nobody_waits_for_it_either() {
 }
 
 #[test]
-fn what_is_given_up_counts_on_nvme_no_more() {
-    let mut broker = node(64, [2, 2, 1], 0);
-    let before = promised(&broker);
-    let until = short_of_its_own(&mut broker, 200_000, 2);
-    assert_eq!(promised(&broker), (before.0 + 64, before.1, 64));
-    // Whatever it brings there from now on nobody has given it.
-    let client = ClientId(2);
-    let effects = broker.step(until - 5000, Input::Demoted { client, bytes: 0 });
-    assert_eq!(promised(&broker), before);
-    assert!(
-        matches!(effects[..], [Effect::Journal(_)]),
-        "it is told nothing: {effects:?}"
-    );
-}
-
-#[test]
 fn a_job_on_nvme_takes_no_turns_though_who_was_told_to_go_there_is_dead() {
     const GPU: GpuId = GpuId(0);
     let mut broker = Broker::new(Config {
