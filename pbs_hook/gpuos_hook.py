@@ -346,25 +346,37 @@ def held(job):
     try:
         gid = grp.getgrnam(text(job.egroup or "")).gr_gid
     except (AttributeError, KeyError, ValueError):
-        gid = None
+        # PBS may have no name of a group here.
+        try:
+            gid = pwd.getpwnam(user).pw_gid
+        except (KeyError, ValueError):
+            gid = None
     # Not every PBS has both.
     runs = [number(getattr(job, name, None)) for name in ("run_version", "run_count")]
     run = next((run for run in runs if run and run > 0), 0)
     return {"user": user, "uid": uid, "gid": gid, "run": run, "ends_in": left(job)}
 
 
-def left(job):
-    """How many seconds a job has before its limit; None where it has none."""
-    began = number(getattr(job, "stime", None))
-    # The length of a duration is seconds, however it is written.
-    limit = resources(job.Resource_List, ("walltime",)).get("walltime")
-    parts = [number(part) for part in str(limit).split(":")]
-    if limit is None or not began or None in parts or len(parts) > 3:
+def seconds(duration):
+    """A duration of PBS's in seconds, however it is written; None where there is none."""
+    parts = [number(part) for part in str(duration).split(":")]
+    if duration is None or None in parts or len(parts) > 3:
         return None
-    seconds = 0
+    whole = 0
     for part in parts:
-        seconds = seconds * 60 + part
-    return max(0, began + seconds - int(time.time()))
+        whole = whole * 60 + part
+    return whole
+
+
+def left(job):
+    """How many seconds a job has before its limit, by the time that mom counts; None where it has none, or mom does not say."""
+    limit = seconds(resources(job.Resource_List, ("walltime",)).get("walltime"))
+    try:
+        used = seconds(text(job.resources_used["walltime"]))
+    except Exception:
+        # Not yet, or not in this event.
+        used = None
+    return None if limit is None or used is None else max(0, limit - used)
 
 
 def daemons(known):
@@ -402,7 +414,7 @@ def launched(event):
         others = {short(name) for name in VNODES.findall(given)}
         about_job = {"id": text(event.job.id or ""), "resources": job, "exec_vnode": given}
         told = {"event": "execjob_launch", "host": host, "job": dict(held(event.job), **about_job)}
-        told.update(daemons(known))
+        told.update(daemons(known), first=not is_later(event))
         if known.get("confine", "off") != "off":
             told.update(confine=known["confine"], parent=parent())
         return dict(told, vnodes=own_vnodes(event, OF_GPUS), hosts=hosts(known, host, others))
@@ -443,7 +455,7 @@ def is_alone(known, event):
     if event.type != pbs.EXECHOST_PERIODIC:
         return False
     sockets = daemons(known)
-    if "mover" in sockets and os.path.exists(str(sockets["mover"])):
+    if "mover" in sockets and os.path.exists(str(sockets["mover"]) + ".root"):
         return False
     there = os.path.exists(str(sockets["gpuosd"]) + ".root")
     return not there or not hosts(known, text(pbs.get_local_nodename()))
@@ -458,9 +470,14 @@ def is_first(event):
         return False
 
 
-def refuse(event, sentence, again):
-    """Refuses an event; a job whose program is not started may be tried again, where that is what is left to it."""
-    if again:
+def is_later(event):
+    """Whether a program is surely another one than the first of its job; where mom does not say it may be the first."""
+    return bool(number(getattr(event.job, "session_id", None))) and not is_first(event)
+
+
+def refuse(event, sentence):
+    """Refuses an event; a job whose first program is not started is tried again."""
+    if event.type == pbs.EXECJOB_LAUNCH and not is_later(event):
         try:
             # Else PBS deletes it.
             event.job.rerun()
@@ -509,9 +526,9 @@ def main():
         if not asks and not must:
             pbs.logmsg(pbs.LOG_WARNING, sentence)
             event.accept()
-        refuse(event, sentence, must)
+        refuse(event, sentence)
     if refused and (asks or must):
-        refuse(event, message, must)
+        refuse(event, message)
     if refused:
         pbs.logmsg(pbs.LOG_WARNING, message)
     event.accept()

@@ -103,7 +103,7 @@ impl RequestHandler for Handler {
                 audited("verify", peer, &job, self.verify(peer, &job))
             }
             CheckpointRequest::Requeue { job } => {
-                audited("requeue", peer, &job, self.requeue(&job))
+                audited("requeue", peer, &job, self.requeue(peer, &job))
             }
             CheckpointRequest::Prune { job } => audited("prune", peer, &job, self.prune(&job)),
         }
@@ -275,7 +275,7 @@ impl Handler {
     }
 
     /// Has a job run again that may. Where users can ask the workload manager themselves, it knows who may.
-    fn requeue(&self, job: &JobId) -> Reply {
+    fn requeue(&self, peer: Peer, job: &JobId) -> Reply {
         let manager = &self.shared.manager;
         let failed = |why: String| refused(Code::Failed, why);
         if manager.users_requeue() {
@@ -289,6 +289,11 @@ impl Handler {
         let Some(record) = record.filter(here) else {
             return failed(format!("job {job} does not run on this node"));
         };
+        // What is kept under this name may be another's, of before PBS was set up anew.
+        let own = rustix::process::getuid().as_raw();
+        if !is_root(peer.uid, own) && record.uid != peer.uid {
+            return failed(format!("job {job} is another user's"));
+        }
         if !record.may_requeue {
             return failed(format!(
                 "job {job} may not run again, as its user has said (qsub -r n)"

@@ -169,7 +169,8 @@ impl Processes for PbsProcesses {
             who.unclear = match self.manager.jobs() {
                 Ok(jobs) => {
                     let own = |uid: u32| uid == who.uid || who.owners.contains(&uid);
-                    let here = jobs.iter().any(|job| own(job.uid));
+                    // Whose a job is may not be known yet: any process may be of it.
+                    let here = jobs.iter().any(|job| own(job.uid) || job.uid == u32::MAX);
                     here.then(|| {
                         "it is in no control group of a job, and its user has a job here".into()
                     })

@@ -1,6 +1,7 @@
 //! The whole daemon: threads, signals, and the loop.
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -118,6 +119,7 @@ pub fn run(options: &Options) -> Result<()> {
         manager: manager.clone(),
         confiner: confiner.clone(),
         to: Sink::of(&to),
+        renumbered: AtomicBool::new(false),
     });
     // Two daemons on one node would undo each other's work.
     if let Err(e @ BindError::InUse) = door.open(&handler) {

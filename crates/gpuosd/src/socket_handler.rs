@@ -3,6 +3,7 @@
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
@@ -56,6 +57,8 @@ pub struct SocketHandler {
     pub confiner: Option<Arc<Confiner>>,
     /// To the loop.
     pub to: Sink<Notice>,
+    /// GPUs have other numbers now, and the loop was not told yet.
+    pub renumbered: AtomicBool,
 }
 
 impl fmt::Debug for SocketHandler {
@@ -142,8 +145,12 @@ impl SocketHandler {
         if let Some(confiner) = self.confiner.as_ref().filter(|_| told.renumbered) {
             confiner.renumbered();
         }
-        // Where the loop does not take it, the next report, within seconds, has it look.
-        let _ = self.to.try_send(Notice::Told(told.renumbered));
+        let untold = self.renumbered.swap(false, Ordering::AcqRel);
+        let renumbered = told.renumbered || untold;
+        // Where the loop does not take it, the next report, within seconds, tells it the same.
+        if self.to.try_send(Notice::Told(renumbered)).is_err() && renumbered {
+            self.renumbered.store(true, Ordering::Release);
+        }
         Reply::Mom {
             orders: Box::new(told.orders),
         }

@@ -8,6 +8,7 @@ use gpuos_core::wire::{CheckpointJob, CheckpointPhase};
 use gpuos_host::pbs::Pbs;
 use gpuos_host::slurm::{self, Job};
 use gpuos_host::{Machine, host_name};
+use gpuos_pbs::hook::vnodes::short;
 use gpuos_pbs::state::Job as PbsJob;
 use gpuos_pbs::state::jobs::is_job;
 
@@ -207,7 +208,7 @@ fn whereabouts(machine: &dyn Machine, named: &Named, label: &str) -> Result<Opti
         }),
         Named::Pbs => by_pbs(machine, label)?.map(|job| {
             let given = job.given.iter().flatten();
-            let hosts = given.map(|one| one.vnode.split('[').next().unwrap_or_default().to_owned());
+            let hosts = given.map(|one| short(one.vnode.split('[').next().unwrap_or_default()));
             Whereabouts {
                 nodes: hosts.filter(|_| job.has_vnodes()).collect(),
                 label: job.id.clone(),
@@ -247,7 +248,7 @@ fn elsewhere<'a>(
     };
     let own = Mover::here(machine, reach, reach.runtime_dir.clone()).node();
     let own = own.ok().or_else(|| host_name(machine));
-    if own.is_some_and(|own| job.nodes.contains(&own)) {
+    if own.is_some_and(|own| job.nodes.contains(&own) || job.nodes.contains(&short(&own))) {
         bail!("{here}");
     }
     let id = job.id.clone().unwrap_or_else(|| id.clone());

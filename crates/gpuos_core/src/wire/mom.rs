@@ -18,8 +18,11 @@ pub struct MomReport {
     pub pool: Vec<NvmlIndex>,
     /// Jobs that have GPUs here.
     pub jobs: Vec<MomJob>,
-    /// Whether these are all: else they are to be added to those that are known.
+    /// Whether these are all, with those of `also`: else they are to be added to those that are known.
     pub all: bool,
+    /// Jobs that are still here, of which the lines just before told.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub also: Vec<JobId>,
     /// Whether pbs_server was asked for what the last answer wanted to know: this one is the last of the event.
     #[serde(default)]
     pub asked: bool,

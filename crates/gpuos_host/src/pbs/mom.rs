@@ -1,5 +1,6 @@
-//! PBS as the workload manager of a mom's host. Nothing is asked of pbs_server, of which root on this host is no manager: what there is
-//! is what the hook in this host's mom tells, and what is to be done waits here until it comes again.
+//! PBS as the workload manager of a mom's host. Nothing is done to pbs_server, of which root on this host is no manager: what there is
+//! is what the hook in this host's mom tells, and what is to be done waits here until it comes again. Only about jobs that mom has not
+//! pbs_server may be asked, where that is wanted.
 
 use core::net::SocketAddr;
 use core::time::Duration;
@@ -21,6 +22,8 @@ use gpuos_workload::job::{Allocation, Job, JobState, Unplaced};
 use gpuos_workload::node::NodeRecord;
 use gpuos_workload::numbering::GpuNumbering;
 use gpuos_workload::{Addresses, Holder, Silent, Told, Topology, WorkloadManager};
+
+use gpuos_pbs::hook::vnodes::short;
 
 use super::{FOLDER, Pbs};
 use crate::Machine;
@@ -246,8 +249,13 @@ impl State {
 
     fn take(&mut self, report: &MomReport) -> bool {
         let before = std::mem::take(&mut self.jobs);
-        if !report.all {
-            self.jobs.clone_from(&before);
+        match report.all {
+            true => {
+                let still = report.also.iter();
+                let still = still.filter_map(|job| Some((job.clone(), before.get(job)?.clone())));
+                self.jobs.extend(still);
+            }
+            false => self.jobs.clone_from(&before),
         }
         for job in &report.jobs {
             let mut job = job.clone();
@@ -536,11 +544,18 @@ fn by_server(machine: &dyn Machine, job: &JobId) -> Result<Option<Job>, Outcome>
     let Some(told) = told.map_err(none)? else {
         return Ok(None);
     };
+    if !told.unreadable.is_empty() {
+        let why = format!(
+            "what PBS says of job {job} cannot be read: {}",
+            told.unreadable
+        );
+        return Err(Outcome::NoAnswer(why));
+    }
     let mut hosts = Vec::new();
     for given in told.given.iter().flatten() {
-        let host = given.vnode.split('[').next().unwrap_or_default();
-        if !hosts.iter().any(|known| known == host) {
-            hosts.push(host.to_owned());
+        let host = short(given.vnode.split('[').next().unwrap_or_default());
+        if !hosts.contains(&host) {
+            hosts.push(host);
         }
     }
     // Only who asks for parts of a checkpoint needs it, and a user whom this host does not know gets none.

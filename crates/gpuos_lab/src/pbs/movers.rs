@@ -87,7 +87,7 @@ pub(super) fn start(lab: &PbsLab, node: &str) -> Result<(), LabError> {
     command.arg("--key").arg(&key);
     lab.finish(node, MOVER, &mut command)?;
     lab.until(MOVER, || {
-        has(lab, node, "/run/gpuos/gpuos_mover.sock") && lab.pid(node, MOVER).is_some()
+        has(lab, node, "/run/gpuos/gpuos_mover.sock.root") && lab.pid(node, MOVER).is_some()
     })
 }
 

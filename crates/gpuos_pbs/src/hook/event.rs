@@ -78,6 +78,9 @@ pub struct Event {
     /// The socket of gpuos_mover there; empty where it is not asked.
     #[serde(default)]
     pub mover: String,
+    /// Whether a program that is about to be started is the first of its job: mom waits for no other than such a one beside its work.
+    #[serde(default = "yes")]
+    pub first: bool,
     /// Whether the site keeps checkpoints of jobs.
     #[serde(default)]
     pub checkpoints: bool,
@@ -96,6 +99,10 @@ pub struct Event {
     /// How often it was asked in this event.
     #[serde(default)]
     pub turn: u32,
+}
+
+fn yes() -> bool {
+    true
 }
 
 /// A job of a mom.

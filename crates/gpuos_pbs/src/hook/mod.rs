@@ -80,6 +80,9 @@ pub fn decide(event: &Event) -> Verdict {
         Kind::Queuejob => submit::queued(event),
         Kind::Modifyjob => submit::modified(event),
         Kind::Runjob => return run::started(event),
+        Kind::ExecjobLaunch if confine::is_hopeless(event) => {
+            return confine::applied(event, None, Verdict::accept(Vec::new()));
+        }
         Kind::ExecjobLaunch => {
             // There is nobody to be asked.
             let verdict = match launch::launched(event) {

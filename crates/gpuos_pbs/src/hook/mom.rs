@@ -3,7 +3,7 @@
 //! pbs_server is the memory: which vnodes gpuos took offline, and for what, their comments say; which jobs have to run again, their
 //! `Exit_status`. So hook and gpuosd may be gone at any moment.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use gpuos_config::options::is_off;
 use gpuos_core::job::JobId;
@@ -33,6 +33,8 @@ const HOOK_RERUN: i64 = -18;
 const HOOK_DELETE: i64 = -19;
 /// A job that has to end is ended after so many answers, whether pbs_server says that it knows or not.
 const PATIENT: u32 = 4;
+/// Bytes of jobs in one line to a daemon, which reads twice as much.
+const PART: usize = 8 << 10;
 /// So often the hook asks pbs_server in one event.
 const TURNS: u32 = 2;
 
@@ -62,8 +64,9 @@ fn to_gpuosd(event: &Event) -> Option<Talk> {
             .server
             .as_ref()
             .and_then(|server| seen(event, host, server)),
+        also: Vec::new(),
     };
-    Talk::new(Daemon::Gpuosd, &event.gpuosd, &[request(report)])
+    Talk::new(Daemon::Gpuosd, &event.gpuosd, &lines(report))
 }
 
 /// gpuos_mover serves jobs with checkpoints, with GPUs or without.
@@ -90,7 +93,30 @@ fn to_mover(event: &Event) -> Option<Talk> {
         asked: event.server.is_some(),
         ..MomReport::default()
     };
-    Talk::new(Daemon::Mover, &event.mover, &[request(report)])
+    Talk::new(Daemon::Mover, &event.mover, &lines(report))
+}
+
+/// A report of all jobs in as many lines as it needs, of which the last has all else: daemons read no longer ones.
+fn lines(mut report: MomReport) -> Vec<Request> {
+    let (mut requests, mut part, mut length) = (Vec::new(), Vec::new(), 0);
+    for job in std::mem::take(&mut report.jobs) {
+        let size = serde_json::to_string(&job).map_or(0, |text| text.len());
+        if length + size > PART && !part.is_empty() {
+            report
+                .also
+                .extend(part.iter().map(|job: &MomJob| job.job.clone()));
+            requests.push(request(MomReport {
+                jobs: std::mem::take(&mut part),
+                ..MomReport::default()
+            }));
+            length = 0;
+        }
+        length += size;
+        part.push(job);
+    }
+    report.jobs = part;
+    requests.push(request(report));
+    requests
 }
 
 /// What daemons are told of a job of which a program is about to be started: that it has GPUs here, or wants `checkpoints`; `None`: it has not, or
@@ -129,8 +155,20 @@ fn request(report: MomReport) -> Request {
 
 /// What mom does by what gpuosd and gpuos_mover said; the latter may only have jobs run again.
 pub(super) fn answer(event: &Event, gpuosd: Option<&Said>, mover: Option<&Said>) -> String {
-    let mut wanted = MomOrders::default();
+    let (mut wanted, mut saved) = (MomOrders::default(), BTreeMap::new());
     let (mut silent, mut heard) = (Vec::new(), false);
+    let has = [
+        (
+            "gpuosd",
+            own(event).is_some() && !event.gpuosd.is_empty() && gpuosd.is_none(),
+        ),
+        ("gpuos_mover", !event.mover.is_empty() && mover.is_none()),
+    ];
+    for (name, _) in has.into_iter().filter(|(_, untold)| *untold) {
+        silent.push(format!(
+            "{name} on this host is not told what mom has: a job's line is too long"
+        ));
+    }
     for (name, said) in [("gpuosd", gpuosd), ("gpuos_mover", mover)] {
         let orders = match said {
             Some(Ok(lines)) => orders(lines),
@@ -139,7 +177,7 @@ pub(super) fn answer(event: &Event, gpuosd: Option<&Said>, mover: Option<&Said>)
         };
         match orders {
             Ok(orders) if name == "gpuosd" => wanted = orders,
-            Ok(orders) => wanted.rerun.extend(orders.rerun),
+            Ok(orders) => saved = orders.rerun,
             Err(why) => {
                 silent.push(format!("{name} on this host gave no answer: {why}"));
                 continue;
@@ -151,7 +189,7 @@ pub(super) fn answer(event: &Event, gpuosd: Option<&Said>, mover: Option<&Said>)
     if !heard {
         return accepted_json(Vec::new(), note.as_deref());
     }
-    match obey(event, &wanted) {
+    match obey(event, &wanted, &saved) {
         // The event comes again with what pbs_server says.
         Err(ask) => ask.json(),
         Ok(edits) => accepted_json(edits, note.as_deref()),
@@ -159,7 +197,7 @@ pub(super) fn answer(event: &Event, gpuosd: Option<&Said>, mover: Option<&Said>)
 }
 
 fn orders(said: &[u8]) -> Result<MomOrders, String> {
-    match replies(said)?.into_iter().next() {
+    match replies(said)?.into_iter().next_back() {
         Some(Reply::Mom { orders }) => Ok(*orders),
         Some(Reply::Refused { message, .. }) => Err(message),
         _ => Err("it is of another release".into()),
@@ -314,12 +352,13 @@ fn seen(event: &Event, host: &Host, server: &Server) -> Option<MomVnodes> {
 ///
 /// # Errors
 /// What pbs_server has to be asked first.
-fn obey(event: &Event, orders: &MomOrders) -> Result<Vec<Edit>, Ask> {
+fn obey(event: &Event, orders: &MomOrders, saved: &BTreeMap<JobId, u32>) -> Result<Vec<Edit>, Ask> {
     // Without GPUs there is no vnode to change.
     let none = Host::default();
     let host = own(event).unwrap_or(&none);
     let here = |job: &&JobId| event.jobs.contains_key(&job.to_string());
     let told = orders.rerun.keys().chain(orders.end.keys());
+    let told = told.chain(saved.keys());
     let told: Vec<String> = told.filter(here).map(JobId::to_string).collect();
     let Some(server) = &event.server else {
         let asked = spread(event).chain(with_checkpoints(event)).cloned();
@@ -352,8 +391,17 @@ fn obey(event: &Event, orders: &MomOrders) -> Result<Vec<Edit>, Ask> {
             edits.extend(end(event, server, &id.to_string(), (*times, again)));
         }
     }
-    // Those whose other hosts say so.
-    for id in spread(event).filter(|id| !told.contains(id)) {
+    // One that has saved runs again or goes on: its user may have said meanwhile that it must not run twice.
+    let only = |id: &&JobId| !orders.rerun.contains_key(id) && !orders.end.contains_key(id);
+    for (id, times) in saved.iter().filter(|(id, _)| here(id) && only(id)) {
+        let id = id.to_string();
+        if server.jobs.get(&id).is_none_or(|job| job.rerun) {
+            edits.extend(end(event, server, &id, (*times, true)));
+        }
+    }
+    // Those whose other hosts say so, or a daemon that was started anew since then.
+    let known: BTreeSet<&String> = spread(event).chain(with_checkpoints(event)).collect();
+    for id in known.into_iter().filter(|id| !told.contains(id)) {
         if server.jobs.get(id).is_some_and(ends) {
             edits.extend(kill(event, id));
         }

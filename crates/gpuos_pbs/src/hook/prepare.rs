@@ -23,6 +23,8 @@ const MOVER: u64 = 6_000;
 /// How long it waits for gpuosd: until slices are made, of which gpuosd says something after 40 s at most, and until GPUs are set.
 const SLICES: u64 = 46_000;
 const LIMITS: u64 = 3_000;
+/// How long another program of a job than its first waits: mom does nothing else meanwhile.
+const LATER: u64 = 3_000;
 /// How long slices are waited for where no gpuosd listens: it finds its own work in its journal.
 const ABSENCE: u64 = 10_000;
 
@@ -35,6 +37,7 @@ const GPU_VARIABLES: [&str; 9] = {
     [a, b, c, d, e, f, g, h, i]
 };
 
+const UNTOLD: &str = "the program has no checkpoints: none are kept here, this host does not know its user, or the job has too many hosts";
 const NO_GPUOSD: &str = "gpuosd is not told of jobs on this host; tell your administrator";
 
 /// What they are told.
@@ -86,6 +89,8 @@ fn step(event: &Event, report: &Request) -> Option<(Request, (u64, u64))> {
         reason: Reason::Devices,
     };
     let times = match slices {
+        // What it has is made already.
+        _ if !event.first => (LATER, 0),
         Some(_) => (SLICES, ABSENCE),
         None => (LIMITS, 0),
     };
@@ -133,7 +138,12 @@ fn mover(event: &Event) -> Option<Talk> {
     };
     let step = Request::Checkpoint { what };
     let talk = Talk::new(Daemon::Mover, &event.mover, &[report, step])?;
-    Some(talk.within(MOVER))
+    Some(talk.within(if event.first { MOVER } else { LATER }))
+}
+
+/// Whether a job asks for checkpoints.
+fn has_checkpoints(event: &Event) -> bool {
+    said(&event.job.resources, CHECKPOINT).is_some_and(|value| !is_off(value))
 }
 
 /// What a program is started with, and told, after what the daemons said. One that has slices does not start without them.
@@ -144,7 +154,12 @@ pub(super) fn prepared<'a>(
 ) -> Verdict {
     let mut notes = Vec::new();
     let mut without = has_slices(event).then(|| NO_GPUOSD.to_owned());
-    for (talk, said) in said.filter(|(talk, _)| talk.answers > 0) {
+    let said: Vec<_> = said.collect();
+    let asks = said.iter().any(|(talk, _)| talk.daemon == Daemon::Mover);
+    if has_checkpoints(event) && !asks {
+        notes.push(UNTOLD.to_owned());
+    }
+    for (talk, said) in said.into_iter().filter(|(talk, _)| talk.answers > 0) {
         let what = match talk.daemon {
             // Nothing is prepared there.
             Daemon::Groups => continue,
@@ -174,7 +189,8 @@ pub(super) fn prepared<'a>(
     }
     if let Some(why) = without {
         return Verdict {
-            edits: vec![Edit::Requeue],
+            // The job of another one goes on.
+            edits: event.first.then_some(Edit::Requeue).into_iter().collect(),
             notes,
             ..Verdict::reject(format!(
                 "the slices of this job are not there, and it is queued again: {why}"

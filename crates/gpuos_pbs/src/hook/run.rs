@@ -104,7 +104,12 @@ fn hosts(event: &Event) -> Option<Edit> {
 /// hold it, and for no operator. Who wrote `:required` waits instead.
 fn placed(event: &Event) -> Verdict {
     let job = &event.job.resources;
-    let Some(wish) = options::read(job, Site::of(event))
+    // What was taken when it was submitted counts, whatever the site has now.
+    let site = Site {
+        checkpoints: true,
+        ..Site::of(event)
+    };
+    let Some(wish) = options::read(job, site)
         .ok()
         .and_then(|options| options.topology)
     else {

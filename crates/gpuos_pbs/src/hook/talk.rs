@@ -48,10 +48,8 @@ impl Talk {
         for request in requests {
             lines.extend(encode(request, MAX_REQUEST).ok()?);
         }
-        let socket = match daemon {
-            Daemon::Gpuosd | Daemon::Groups => root_socket(socket),
-            Daemon::Mover => socket.to_owned(),
-        };
+        // Users cannot fill the queues of these.
+        let socket = root_socket(socket);
         Some(Talk {
             daemon,
             socket,

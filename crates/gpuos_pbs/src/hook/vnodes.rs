@@ -103,7 +103,7 @@ pub(super) fn divided(given: &Given) -> Option<(&str, usize)> {
 }
 
 /// The name of a host by which names of it are compared: PBS has the short one in names of vnodes, and may have the long one for the host.
-pub(super) fn short(name: &str) -> String {
+pub fn short(name: &str) -> String {
     let first = name.split('.').next().unwrap_or_default();
     first.to_ascii_lowercase()
 }

@@ -71,6 +71,9 @@ pub struct Grant {
     /// refused.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub chosen: bool,
+    /// A step was started with all that was chosen: the job runs, and a start that is refused no longer queues it again.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub served: bool,
     /// A step has asked for them.
     #[serde(skip)]
     pub wanted: bool,

@@ -216,8 +216,11 @@ fn a_program_is_kept_to_the_gpus_of_its_vnodes_while_gpuosd_comes_and_goes() {
     };
     site.until("it is confined", confined);
     assert_eq!(opens(&mut program.0), "5");
-    let devices = daemon.status().isolation.devices;
-    assert!(devices.contains("by control groups in"), "{devices}");
+    // What is said of it follows with the next look.
+    site.until("gpuosd says so", || {
+        let devices = daemon.status().isolation.devices;
+        devices.contains("by control groups in").then_some(())
+    });
 
     daemon.kill();
     assert_eq!(opens(&mut program.0), "5");

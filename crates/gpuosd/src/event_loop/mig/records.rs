@@ -9,7 +9,7 @@ use gpuos_core::mig::carve::Event;
 use gpuos_model::gpu_index::{NvmlIndex, NvmlSet};
 use gpuos_model::mig::MigPlacement;
 use gpuos_workload::action::{Action, Outcome};
-use gpuos_workload::job::{Job, JobState};
+use gpuos_workload::job::{Job, JobState, Unplaced};
 
 use super::endings::End;
 use super::steps::{RefusalReply, Waiting, refuse};
@@ -17,7 +17,7 @@ use super::{Mig, boards};
 use crate::event_loop::effect::{Effect, Effects, Then};
 use crate::event_loop::facts::Facts;
 use crate::mig::choose;
-use crate::mig::pool::Grant;
+use crate::mig::pool::{Grant, Pool};
 use crate::queue::Task as WorkloadTask;
 
 /// What is known of jobs by Slurm's records.
@@ -159,6 +159,11 @@ impl Mig {
         if matches!(known, Cow::Owned(_)) || !is_here(record, on) {
             return known;
         }
+        // A journal that was lost may have left instances of nobody there.
+        if let Some(why) = self.unseen(wish, pool) {
+            self.records.no_room.insert(record.id.clone(), why);
+            return known;
+        }
         let others = self.records.grants.iter();
         let others = others.filter(|(job, _)| **job != record.id);
         let others: Vec<&Grant> = others.map(|(_, grant)| grant).collect();
@@ -171,6 +176,16 @@ impl Mig {
                 known
             }
         }
+    }
+
+    /// Why slices cannot be chosen yet: a GPU on which they are to be shows nothing of itself.
+    fn unseen(&self, wish: &Unplaced, pool: &Pool) -> Option<String> {
+        let mut own = pool.gpus.iter().filter(|gpu| wish.gpus.contains(**gpu));
+        own.find_map(|gpu| match self.boards.view(*gpu) {
+            Some(Ok(_)) => None,
+            Some(Err(why)) => Some(format!("GPU {gpu}: {why}")),
+            None => Some(format!("GPU {gpu} has not been looked at yet")),
+        })
     }
 
     /// A job whose record cannot be read keeps its grant for as long as it runs on here, and gets none. Returns whether it
@@ -204,6 +219,11 @@ impl Mig {
             if old.is_some_and(|old| old.restarts != record.restarts) {
                 // What its run before had is not kept until there is room.
                 self.release(job, on, fx);
+            }
+            for gpu in record.unplaced.iter().flat_map(|wish| wish.gpus.iter()) {
+                if matches!(self.boards.view(gpu), Some(Err(_))) && !self.boards.is_probing(gpu) {
+                    self.boards.probe(gpu, on.now, fx);
+                }
             }
             // Its steps wait until there is some, or are told why not.
             return true;
@@ -329,7 +349,9 @@ impl Mig {
             return;
         }
         let grant = self.records.grants.get(job);
-        if grant.is_some_and(|grant| grant.chosen) {
+        let chosen = grant.is_some_and(|grant| grant.chosen);
+        if chosen && !self.runs_with_chosen(job) {
+            // Its start is refused, and it is queued again.
             self.denied(job, (why, refuse), on, fx);
             return;
         }
@@ -338,7 +360,8 @@ impl Mig {
             self.steps.refuse_steps(job, why, refuse, fx);
             return;
         };
-        let away = self.is_driver_silent(job, on);
+        // What a running job had is gone, whatever the driver says now: nobody else queues or ends the job.
+        let away = !chosen && self.is_driver_silent(job, on);
         if away && !requeue {
             // As where a GPU is out of service: it keeps what it has, and only its step does not run.
             self.denied(job, (why, refuse), on, fx);
@@ -356,7 +379,18 @@ impl Mig {
             self.fail(job, why, on, fx);
             return;
         }
+        if self.runs_with_chosen(job) {
+            // Its grant is all that tells what was chosen for it.
+            self.steps.refuse_steps(job, why, refuse, fx);
+            return;
+        }
         self.denied(job, (why, refuse), on, fx);
+    }
+
+    /// Whether a job runs with slices that were chosen here. Only its grant tells which they are.
+    pub(super) fn runs_with_chosen(&self, job: &JobId) -> bool {
+        let grant = self.records.grants.get(job);
+        grant.is_some_and(|grant| grant.chosen && grant.served)
     }
 
     /// Tells a job's steps why they must not run, and has the job requeued, held or ended.

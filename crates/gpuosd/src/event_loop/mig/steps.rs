@@ -250,7 +250,8 @@ impl Mig {
                 Stand::Waits => {
                     let is_late = on.now.at.duration_since(one.since) >= ANSWER;
                     let served = self.steps.served.contains_key(&one.id.job);
-                    if is_late && one.ask.is_none() && served {
+                    let runs = self.runs_with_chosen(&one.id.job);
+                    if is_late && ((one.ask.is_none() && served) || runs) {
                         // Its job runs: only this step does not.
                         let reply = refuse(&self.late(&one.id.job, on));
                         fx.reply(one.client, reply);
@@ -277,7 +278,7 @@ impl Mig {
                     .or_default()
                     .extend(whole);
             }
-            self.succeeded(&job);
+            self.succeeded(&job, fx);
             fx.push(Effect::Prepare(Prepare {
                 job,
                 gpus: one.gpus,
@@ -294,13 +295,18 @@ impl Mig {
     }
 
     /// A step of a job may run. Its failures are forgotten once the job has all that it is to have here.
-    fn succeeded(&mut self, job: &JobId) {
+    fn succeeded(&mut self, job: &JobId, fx: &mut Effects) {
         let has_all = self.records.grants.get(job).is_some_and(|grant| {
             let mut whole = grant.whole.iter();
             whole.all(|gpu| self.is_shown_whole(gpu)) && self.boards.is_ready(job, grant)
         });
         if has_all {
             self.endings.succeeded(job);
+            let grant = self.records.grants.get_mut(job);
+            if let Some(grant) = grant.filter(|grant| grant.chosen && !grant.served) {
+                grant.served = true;
+                fx.save();
+            }
         }
     }
 

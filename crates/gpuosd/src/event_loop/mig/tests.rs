@@ -7,10 +7,10 @@ use gpuos_core::health::NodeHealth;
 use gpuos_core::mig::Shown;
 use gpuos_core::mig::carve::Effect as Call;
 use gpuos_core::wire::{MigAsk, Reply};
-use gpuos_model::gpu_index::{GresGpu, NvmlIndex};
+use gpuos_model::gpu_index::{GresGpu, NvmlIndex, NvmlSet};
 use gpuos_model::gpuset::GpuSet;
 use gpuos_workload::action::{Action, Outcome};
-use gpuos_workload::job::{Allocation, JobState};
+use gpuos_workload::job::{Allocation, JobState, Unplaced};
 
 use super::*;
 use crate::event_loop::client::Client;
@@ -38,6 +38,8 @@ struct World {
     ms: u64,
     /// What NVML shows.
     shown: Vec<Shown>,
+    /// It shows nothing.
+    silent: bool,
     /// What the driver is asked to do.
     calls: Vec<Call>,
     /// What slurmctld is asked.
@@ -50,11 +52,20 @@ impl World {
     /// With a pool in gpuos.toml.
     fn new() -> World {
         let mut world = World::unread(Journal::default());
-        let config = Config::parse(CONFIG, "gpuos.toml").unwrap();
-        world.tell(|mig, on, fx| mig.configured(&config.mig, on, fx));
-        let start = world.start;
-        world.tell(|mig, on, fx| mig.jobs_received(&[], start, on, fx));
+        world.read();
         world
+    }
+
+    /// gpuos.toml is read, and the workload manager tells its jobs: job 7 where it has a grant.
+    fn read(&mut self) {
+        let config = Config::parse(CONFIG, "gpuos.toml").unwrap();
+        self.tell(|mig, on, fx| mig.configured(&config.mig, on, fx));
+        let start = self.start;
+        let jobs: Vec<Record> = match self.mig.records.grants.contains_key(&7.into()) {
+            true => vec![unplaced()],
+            false => Vec::new(),
+        };
+        self.tell(|mig, on, fx| mig.jobs_received(&jobs, start, on, fx));
     }
 
     /// With a gpuos.toml that was not read since gpuosd has started.
@@ -75,6 +86,7 @@ impl World {
             start,
             ms: 0,
             shown: Vec::new(),
+            silent: false,
             calls: Vec::new(),
             asked: Vec::new(),
             log: Vec::new(),
@@ -103,11 +115,15 @@ impl World {
     fn carry_out(&mut self, effect: Effect) {
         match effect {
             Effect::Mig(GPU, Task::Probe) => {
-                let shown = self.shown.clone();
-                self.told(Notice::Shown(Ok(Box::new(View {
-                    shown,
+                let view = Box::new(View {
+                    shown: self.shown.clone(),
                     ..View::default()
-                }))));
+                });
+                let view = match self.silent {
+                    true => Err("NVML is silent".to_owned()),
+                    false => Ok(view),
+                };
+                self.told(Notice::Shown(view));
             }
             Effect::Mig(GPU, Task::Files(layout)) => self.told(Notice::Files(layout, Ok(()))),
             Effect::Mig(GPU, Task::Call(call)) => self.calls.push(call),
@@ -194,6 +210,19 @@ fn record(bits: u64, requeue: bool) -> Record {
     }
 }
 
+/// The same where the workload manager has only counted the slices.
+fn unplaced() -> Record {
+    Record {
+        unplaced: Some(Unplaced {
+            request: "2g.12gb".into(),
+            gpus: NvmlSet::EMPTY.with(GPU),
+            compute: 2,
+            memory: 2,
+        }),
+        ..record(0, true)
+    }
+}
+
 fn refused(reply: &Receiver<Reply>) -> String {
     match reply.try_recv() {
         Ok(Reply::Refused { message, .. }) => message,
@@ -203,10 +232,17 @@ fn refused(reply: &Receiver<Reply>) -> String {
 
 /// A world in which job 7 has an instance for its first step.
 fn served() -> World {
+    let world = serve(&[2, 3], &record(0b1100, true));
+    assert_eq!(world.shown[0].placement.start, 2);
+    world
+}
+
+/// The same with slices that the step names, and what the workload manager says of the job.
+fn serve(slices: &[u8], record: &Record) -> World {
     let mut world = World::new();
-    let step = world.step(0, "2g.12gb", &[2, 3]);
+    let step = world.step(0, "2g.12gb", slices);
     assert_eq!(world.calls, [], "nothing before slurmctld's word");
-    world.record(Some(&record(0b1100, true)));
+    world.record(Some(record));
     let calls = std::mem::take(&mut world.calls);
     let [
         Call::MakeGpu {
@@ -217,7 +253,7 @@ fn served() -> World {
     else {
         panic!("{calls:?}");
     };
-    assert_eq!((placement.start, placement.size), (2, 2));
+    assert_eq!(placement.size, 2);
     world.shown.push(Shown {
         gi: 4,
         profile: 5,
@@ -409,4 +445,69 @@ fn a_step_waits_forty_seconds_and_no_longer() {
         }
         other => panic!("{other:?}"),
     }
+}
+
+#[test]
+fn a_running_job_keeps_slices_that_were_chosen_while_nvml_is_silent_after_a_restart() {
+    let before = serve(&[], &unplaced());
+    let journal = serde_json::to_string(&before.mig.journal()).unwrap();
+    let mut world = World::unread(serde_json::from_str(&journal).unwrap());
+    world.silent = true;
+    world.read();
+    let second = world.step(0, "2g.12gb", &[]);
+    world.record(Some(&unplaced()));
+    world.seconds(40);
+    let why = refused(&second);
+    assert!(why.contains("within 40 s"), "{why}");
+    assert_eq!((&world.calls[..], &world.asked[..]), (&[][..], &[][..]));
+    // Once NVML answers, the next one has what the job had before.
+    (world.silent, world.shown) = (false, before.shown);
+    world.tell(|mig, on, fx| mig.probe(GPU, on, fx));
+    let third = world.step(0, "2g.12gb", &[]);
+    world.record(Some(&unplaced()));
+    match third.try_recv() {
+        Ok(Reply::Prepared { environment, .. }) => {
+            assert_eq!(environment["CUDA_VISIBLE_DEVICES"], "MIG-1");
+        }
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(world.calls, []);
+}
+
+#[test]
+fn a_running_job_whose_chosen_instance_is_gone_is_requeued() {
+    let mut world = serve(&[], &unplaced());
+    world.shown.clear();
+    world.tell(|mig, on, fx| mig.probe(GPU, on, fx));
+    let action = Action::Requeue { job: 7.into() };
+    let act = WorkloadTask::Act(action, crate::queue::Why::Rule);
+    assert_eq!(world.asked, [act]);
+}
+
+#[test]
+fn a_start_with_chosen_slices_that_the_driver_refuses_is_only_refused() {
+    let mut world = World::new();
+    let step = world.step(0, "2g.12gb", &[]);
+    world.record(Some(&unplaced()));
+    let why = "no room".to_owned();
+    world.done(Answer::Refused { why });
+    assert!(refused(&step).contains("no room"));
+    assert_eq!(world.asked, []);
+}
+
+#[test]
+fn nothing_is_placed_on_a_gpu_that_shows_nothing_of_itself() {
+    let mut world = World::unread(Journal::default());
+    world.silent = true;
+    world.read();
+    let step = world.step(0, "2g.12gb", &[]);
+    world.record(Some(&unplaced()));
+    assert!(step.try_recv().is_err());
+    assert!(world.mig.journal().grants.is_empty());
+    world.silent = false;
+    world.seconds(1);
+    world.record(Some(&unplaced()));
+    world.seconds(1);
+    world.record(Some(&unplaced()));
+    assert!(matches!(world.calls[..], [Call::MakeGpu { .. }]));
 }
