@@ -45,17 +45,17 @@ impl World {
             // Before that the driver keeps it from working.
             Input::BroughtBack { client, .. } if self.processes.contains_key(client) => {
                 self.truth.until.remove(client);
-                self.truth.comes_back(*client);
+                self.truth.is_back(*client);
                 self.truth.works.insert(*client, true);
             }
             Input::Back { client, .. } if self.truth.works.get(client) == Some(&true) => {
                 self.truth.until.remove(client);
-                self.truth.comes_back(*client);
+                self.truth.is_back(*client);
             }
             // It works on, if it was not to make room for another one on its GPU.
             Input::NotParked(client) if self.is_stowing(*client) => {
                 self.truth.until.remove(client);
-                self.truth.comes_back(*client);
+                self.truth.is_back(*client);
                 self.truth.works.insert(*client, true);
             }
             _ => {}
@@ -146,7 +146,8 @@ impl World {
                     self.truth.until.insert(client, deadline_ms);
                     if to == Refuge::Nvme {
                         self.seen.stowed += 1;
-                        self.truth.stowed.extend(self.truth.of.get(&client));
+                        let job = self.truth.of.get(&client);
+                        self.truth.stowed.extend(job.map(|job| (client, *job)));
                     }
                 }
                 self.hear(client, Said::Park(to, nvme));
@@ -245,11 +246,11 @@ impl World {
         if self.mutant == Mutant::RecordMissing && works(record) {
             return;
         }
-        // Its job goes to NVMe, whether it hears of it before the next restart, or after, or is dead by now.
+        // It goes to NVMe, whether it hears of it before the next restart or after; and its job does also where it is dead by now.
         if let Record::Client(it) = record
             && it.place == Place::Parking(Refuge::Nvme)
         {
-            self.truth.stowed.insert(it.job);
+            self.truth.stowed.insert(it.client, it.job);
         }
         let line = record.to_string();
         assert_eq!(line.parse().as_ref(), Ok(record));

@@ -16,7 +16,9 @@ impl World {
             Mutant::BeyondUntold => 0,
             _ => process.pinned.unwrap_or(0),
         };
-        let bytes = process.hbm() + beyond;
+        // What it was promised and has not been told that it may have is not there.
+        let there = self.truth.bytes.entry(client).or_default().in_hbm();
+        let bytes = there + beyond;
         if to == Refuge::Host {
             self.say(client, Input::Pinned { client, bytes });
         }
@@ -31,7 +33,7 @@ impl World {
         let bytes = self.truth.bytes.entry(client).or_default();
         let moves = (process.at == At::Gpu) == parks;
         if moves && parks {
-            bytes.host = process.host() + process.hbm() + process.pinned.unwrap_or(0);
+            bytes.host = process.host() + bytes.in_hbm() + process.pinned.unwrap_or(0);
         } else if moves {
             for (gpu, (hbm, _)) in &process.has {
                 bytes.hbm.insert(*gpu, *hbm);

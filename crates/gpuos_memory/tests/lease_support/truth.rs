@@ -12,6 +12,13 @@ pub struct Bytes {
     pub nvme: u64,
 }
 
+impl Bytes {
+    /// What lies in GPU memory.
+    pub fn in_hbm(&self) -> u64 {
+        self.hbm.values().sum()
+    }
+}
+
 /// The ledger.
 #[derive(Default)]
 pub struct Truth {
@@ -29,9 +36,9 @@ pub struct Truth {
     pub works: BTreeMap<ClientId, bool>,
     /// Until when it has to have parked or be back.
     pub until: BTreeMap<ClientId, u64>,
-    /// Jobs that go to NVMe whole, or are there: a process was told so, and none has come back since. That one may be dead, and others of its
-    /// job may never have had anything on a GPU: the job stays away, and takes part in no turns.
-    pub stowed: BTreeSet<JobId>,
+    /// It was told to go to NVMe, and is not back since. What one that is dead was told holds for its job until another one is back: the others
+    /// may have had nothing on a GPU, so that none of them was told.
+    pub stowed: BTreeMap<ClientId, JobId>,
     /// It has no connection, so nothing can be said to it.
     pub away: BTreeSet<ClientId>,
 }
@@ -55,11 +62,11 @@ impl Truth {
         self.away.remove(&client);
     }
 
-    /// Its job is on NVMe no more.
-    pub fn comes_back(&mut self, client: ClientId) {
-        if let Some(job) = self.of.get(&client) {
-            self.stowed.remove(job);
-        }
+    /// It is not on NVMe, nor on its way there.
+    pub fn is_back(&mut self, client: ClientId) {
+        let (of, job) = (&self.of, self.of.get(&client));
+        self.stowed
+            .retain(|it, its| *it != client && (Some(&*its) != job || of.contains_key(it)));
     }
 
     /// Nobody has of what the workload manager counts more than it gave him.
@@ -145,7 +152,7 @@ impl Truth {
                 let job = jobs.entry(spec.job).or_default();
                 job.0 += hbm;
                 job.1 |= works && !self.away.contains(client);
-                job.2 = self.stowed.contains(&spec.job);
+                job.2 = self.stowed.values().any(|it| *it == spec.job);
             }
         }
         let there = || jobs.values().filter(|it| !it.2);

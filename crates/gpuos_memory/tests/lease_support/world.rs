@@ -261,8 +261,9 @@ impl World {
             *told = now.0.min(*told);
         }
         let lies = self.truth.bytes.entry(client).or_default();
-        if lies.hbm.contains_key(&gpu) {
-            lies.hbm.insert(gpu, now.0);
+        // Of what was promised there may be nothing there yet.
+        if let Some(there) = lies.hbm.get_mut(&gpu) {
+            *there = now.0.min(*there);
         }
         if process.at == At::Gpu {
             lies.host -= host - now.1;
