@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 use crate::cli::{Gpus, PlanArgs};
 use crate::figures;
 use crate::pbs_planner::keep::Keeper;
+use crate::pbs_why;
 use crate::reply::Reply;
 use crate::table::count;
 
@@ -497,11 +498,7 @@ fn reply(site: &Site, asked: &Asked, told: &Told, beside: &Beside) -> Reply {
             text
         }
     };
-    let notes: String = site
-        .notes
-        .iter()
-        .map(|note| format!("note: {note}\n"))
-        .collect();
+    let notes = pbs_why::notes(site);
     Reply {
         schema: "gpuos.plan-pbs/1",
         text: format!(

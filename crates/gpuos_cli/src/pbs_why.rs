@@ -46,12 +46,14 @@ pub fn run(machine: &dyn Machine, config: Option<&Path>, label: &str) -> Result<
     Ok(reply(label, Some(job), sentence + &said, more, &site))
 }
 
+/// What cannot be read of a cluster, or is to be known of it, a line each.
+pub fn notes(site: &Site) -> String {
+    let lines = site.notes.iter().map(|note| format!("note: {note}\n"));
+    lines.collect()
+}
+
 fn reply(label: &str, job: Option<&Job>, sentence: String, more: Value, site: &Site) -> Reply {
-    let notes: String = site
-        .notes
-        .iter()
-        .map(|note| format!("note: {note}\n"))
-        .collect();
+    let notes = notes(site);
     Reply {
         schema: "gpuos.why-pbs/1",
         json: json!({

@@ -8,7 +8,7 @@ use gpuos_core::wire::{CheckpointJob, CheckpointPhase};
 use gpuos_host::pbs::Pbs;
 use gpuos_host::slurm::{self, Job};
 use gpuos_host::{Machine, host_name};
-use gpuos_pbs::hook::vnodes::short;
+use gpuos_pbs::hook::vnodes::{hosts, short};
 use gpuos_pbs::state::Job as PbsJob;
 use gpuos_pbs::state::jobs::is_job;
 
@@ -207,10 +207,9 @@ fn whereabouts(machine: &dyn Machine, named: &Named, label: &str) -> Result<Opti
             nodes: job.nodes,
         }),
         Named::Pbs => by_pbs(machine, label)?.map(|job| {
-            let given = job.given.iter().flatten();
-            let hosts = given.map(|one| short(one.vnode.split('[').next().unwrap_or_default()));
+            let given = job.given.iter().flatten().filter(|_| job.has_vnodes());
             Whereabouts {
-                nodes: hosts.filter(|_| job.has_vnodes()).collect(),
+                nodes: hosts(given),
                 label: job.id.clone(),
                 state: format!("in state {}", job.state),
                 id: job.id.parse().ok(),

@@ -3,6 +3,7 @@
 //! The texts are read by [`gpuos_pbs`]; here they are fetched, within limits of time and size. [`Mom`] is PBS as a mom's host has it,
 //! without a command.
 
+mod by_server;
 mod mom;
 
 pub use mom::Mom;

@@ -23,9 +23,8 @@ use gpuos_workload::node::NodeRecord;
 use gpuos_workload::numbering::GpuNumbering;
 use gpuos_workload::{Addresses, Holder, Silent, Told, Topology, WorkloadManager};
 
-use gpuos_pbs::hook::vnodes::short;
-
-use super::{FOLDER, Pbs};
+use super::FOLDER;
+use super::by_server::by_server;
 use crate::Machine;
 
 /// What mom told is gone by for so long: its hook comes every 5 s.
@@ -35,8 +34,6 @@ const SHOWS: Duration = Duration::from_secs(13);
 /// So often pbs_server is asked about a job for another node, and so long after one another.
 const TRIES: u32 = 4;
 const AGAIN: Duration = Duration::from_secs(2);
-/// How long the host's list of users may take.
-const USERS: Duration = Duration::from_secs(5);
 /// With a vnode offline, pbs_server is looked at so often.
 const LOOK: Duration = Duration::from_secs(15);
 /// How long the answer to a hook waits for what follows from what it tells.
@@ -535,64 +532,6 @@ impl WorkloadManager for Mom {
         }
         Some(Told { orders, renumbered })
     }
-}
-
-/// A job as pbs_server has it.
-fn by_server(machine: &dyn Machine, job: &JobId) -> Result<Option<Job>, Outcome> {
-    let none = |why: anyhow::Error| Outcome::NoAnswer(format!("{why:#}"));
-    let told = Pbs::find(machine).and_then(|pbs| pbs.job(machine, &job.to_string()));
-    let Some(told) = told.map_err(none)? else {
-        return Ok(None);
-    };
-    if !told.unreadable.is_empty() {
-        let why = format!(
-            "what PBS says of job {job} cannot be read: {}",
-            told.unreadable
-        );
-        return Err(Outcome::NoAnswer(why));
-    }
-    let mut hosts = Vec::new();
-    for given in told.given.iter().flatten() {
-        let host = short(given.vnode.split('[').next().unwrap_or_default());
-        if !hosts.contains(&host) {
-            hosts.push(host);
-        }
-    }
-    // Only who asks for parts of a checkpoint needs it, and a user whom this host does not know gets none.
-    let uid = number_of(machine, &told.user).unwrap_or(u32::MAX);
-    let state = match &told.state[..] {
-        "R" | "S" | "U" => JobState::Running,
-        "E" => JobState::Ending,
-        "F" | "X" | "M" => return Ok(None),
-        _ => JobState::Waiting,
-    };
-    Ok(Some(Job {
-        id: job.clone(),
-        user: told.user.clone(),
-        uid,
-        state,
-        state_word: told.state.clone(),
-        nodes: match state {
-            JobState::Waiting => Vec::new(),
-            _ => hosts,
-        },
-        may_requeue: told.may_rerun,
-        ..Job::default()
-    }))
-}
-
-/// The number of a user of this host; pbs_server has names alone.
-fn number_of(machine: &dyn Machine, user: &str) -> Option<u32> {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
-    if user.is_empty() || user.starts_with('-') || !user.bytes().all(plain) {
-        return None;
-    }
-    let told = machine.run_within(USERS, "getent", &["passwd", user]);
-    let told = told.ok().filter(|told| told.ok)?;
-    let mut fields = told.stdout.lines().next()?.split(':');
-    // The name, a password, and the number.
-    (fields.next() == Some(user)).then_some(())?;
-    fields.nth(1)?.parse().ok()
 }
 
 /// Hosts of PBS have one name.

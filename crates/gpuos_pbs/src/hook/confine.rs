@@ -1,13 +1,12 @@
 //! A program that is about to be started is kept to its job's GPUs, where the site has that: gpuosd brings the process that becomes the program into
 //! the control group of the job.
 
-use gpuos_config::options::is_off;
 use gpuos_core::wire::{Reply, Request};
 use gpuos_model::gpu_index::GresGpu;
 
 use super::event::{Confine, Event, Parent, Verdict};
 use super::mom;
-use super::options::said;
+use super::options::wish;
 use super::talk::{Daemon, Said, Talk, replies};
 use super::vnodes::{gpu, parse_exec_vnode, short};
 
@@ -92,10 +91,8 @@ fn applies(event: &Event) -> bool {
 }
 
 fn has_parts(event: &Event) -> bool {
-    PARTS.iter().any(|name| {
-        let value = said(&event.job.resources, name);
-        value.is_some_and(|value| !is_off(value))
-    })
+    let mut parts = PARTS.iter();
+    parts.any(|name| wish(&event.job.resources, name).is_some())
 }
 
 /// The job's GPUs of this host.

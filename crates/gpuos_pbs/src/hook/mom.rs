@@ -5,7 +5,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gpuos_config::options::is_off;
 use gpuos_core::job::JobId;
 use gpuos_core::wire::{
     HostOrder, MomJob, MomOrders, MomReport, MomSlices, MomVnodes, Reply, Request,
@@ -17,10 +16,10 @@ use gpuos_model::screen;
 use super::event::{
     Ask, Edit, Event, Held, Host, Job, Resources, Server, ServerJob, ServerVnode, accepted_json,
 };
-use super::options::said;
+use super::options::{said, wish};
 use super::resources::{CHECKPOINT, HOSTS, MIG, MIG_COMPUTE, MIG_MEMORY};
 use super::talk::{Daemon, Said, Talk, replies};
-use super::vnodes::{Given, divided, gpu, parse_exec_vnode, short, vnode_name};
+use super::vnodes::{Given, divided, gpu, host_of, hosts, parse_exec_vnode, short, vnode_name};
 
 /// How reasons of gpuos begin, and its comments: of one GPU, and of a whole host.
 const MARK: &str = "gpuos: ";
@@ -236,7 +235,7 @@ fn job(
     let of_pool = parts().filter_map(|one| NvmlIndex::new(divided(one)?.1));
     let of_pool: BTreeSet<NvmlIndex> = of_pool.collect();
     let counted = |name| parts().map(|one| one.count(name)).sum();
-    let asked = said(resources, MIG).filter(|value| !is_off(value));
+    let asked = wish(resources, MIG);
     let slices = asked
         .filter(|_| !of_pool.is_empty())
         .map(|asked| MomSlices {
@@ -246,9 +245,7 @@ fn job(
             gpus: of_pool.into_iter().collect(),
         });
     // All hosts of a job have them in one order, that of its script first.
-    let mut seen = BTreeSet::new();
-    let hosts = given().map(|one| short(host_of(&one.vnode)));
-    let hosts: Vec<String> = hosts.filter(|host| seen.insert(host.clone())).collect();
+    let hosts = hosts(given());
     Some(MomJob {
         job: id.parse().ok()?,
         user: held.user.clone(),
@@ -260,7 +257,7 @@ fn job(
         script_on: hosts.first().cloned().unwrap_or_default(),
         hosts: compress(hosts.iter().map(String::as_str)),
         former: said(resources, HOSTS).unwrap_or_default().to_owned(),
-        checkpoints: said(resources, CHECKPOINT).is_some_and(|value| !is_off(value)),
+        checkpoints: wish(resources, CHECKPOINT).is_some(),
         is_held: None,
         ends_in_s: held.ends_in,
         may_rerun: None,
@@ -287,14 +284,10 @@ fn spread(event: &Event) -> impl Iterator<Item = &String> {
 /// Jobs with checkpoints whose script runs here: `qhold` of one is known to pbs_server alone.
 fn with_checkpoints(event: &Event) -> impl Iterator<Item = &String> {
     let jobs = event.jobs.iter().filter(|(_, job)| {
-        let asked = said(&job.resources, CHECKPOINT);
-        !event.mover.is_empty() && job.session > 1 && asked.is_some_and(|value| !is_off(value))
+        let asks = wish(&job.resources, CHECKPOINT).is_some();
+        !event.mover.is_empty() && job.session > 1 && asks
     });
     jobs.map(|(id, _)| id)
-}
-
-fn host_of(vnode: &str) -> &str {
-    vnode.split('[').next().unwrap_or_default()
 }
 
 /// What took a vnode offline, by its comment.

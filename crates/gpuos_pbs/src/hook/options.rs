@@ -1,6 +1,6 @@
 //! What a job says to gpuos, in resources of PBS.
 
-use gpuos_config::options::{CheckpointOption, JobOptions, OptionError};
+use gpuos_config::options::{CheckpointOption, JobOptions, OptionError, is_off};
 use gpuos_placement::plan::Placement;
 
 use super::event::{Event, Resources};
@@ -47,6 +47,11 @@ pub(super) fn said<'a>(resources: &'a Resources, name: &str) -> Option<&'a str> 
     let mut all = resources.iter();
     let (_, value) = all.find(|(one, _)| one.eq_ignore_ascii_case(name))?;
     Some(value.trim()).filter(|value| !value.is_empty())
+}
+
+/// The same of an option that can be `off`, which is no wish.
+pub(super) fn wish<'a>(resources: &'a Resources, name: &str) -> Option<&'a str> {
+    said(resources, name).filter(|value| !is_off(value))
 }
 
 /// Slurm's sentence with the option as users of PBS write it.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use gpuos_config::options::{JobOptions, is_off, parse_checkpoint};
+use gpuos_config::options::{JobOptions, parse_checkpoint};
 use gpuos_core::limits::{Asked, MpsRequest};
 use gpuos_core::step::StepId;
 use gpuos_core::wire::{
@@ -13,7 +13,7 @@ use gpuos_core::wire::{
 use super::confine;
 use super::event::{Edit, Event, Verdict, env};
 use super::mom;
-use super::options::said;
+use super::options::{said, wish};
 use super::resources::{CHECKPOINT, CLOCKS, MIG, MPS, POWER, of_users};
 use super::talk::{Daemon, Said, Talk, replies};
 use super::vnodes::{divided, parse_exec_vnode, short};
@@ -122,7 +122,7 @@ fn asked(event: &Event) -> Asked {
 
 /// gpuos_mover makes the folder by which the program makes checkpoints.
 fn mover(event: &Event) -> Option<Talk> {
-    let asked = said(&event.job.resources, CHECKPOINT).filter(|value| !is_off(value))?;
+    let asked = wish(&event.job.resources, CHECKPOINT)?;
     let asked = parse_checkpoint(asked).ok()?.to_string();
     let report = mom::of_launch(event, true)?;
     let held = &event.job.held;
@@ -143,7 +143,7 @@ fn mover(event: &Event) -> Option<Talk> {
 
 /// Whether a job asks for checkpoints.
 fn has_checkpoints(event: &Event) -> bool {
-    said(&event.job.resources, CHECKPOINT).is_some_and(|value| !is_off(value))
+    wish(&event.job.resources, CHECKPOINT).is_some()
 }
 
 /// What a program is started with, and told, after what the daemons said. One that has slices does not start without them.
@@ -205,7 +205,7 @@ pub(super) fn prepared<'a>(
 
 /// Whether a job was given slices of GPUs of this host.
 fn has_slices(event: &Event) -> bool {
-    let asked = said(&event.job.resources, MIG).is_some_and(|value| !is_off(value));
+    let asked = wish(&event.job.resources, MIG).is_some();
     let chunks = parse_exec_vnode(&event.job.exec_vnode).unwrap_or_default();
     let this = short(&event.host);
     let mut given = chunks.iter().flatten().filter_map(divided);

@@ -5,16 +5,16 @@
 
 use std::collections::BTreeSet;
 
-use gpuos_config::options::{OptionError, is_off};
+use gpuos_config::options::OptionError;
 use gpuos_model::hostlist::{compress, expand};
 
 use super::event::{Edit, Event, Resources, Value, Verdict};
-use super::options::{self, Site, named, said};
+use super::options::{self, Site, named, said, wish};
 use super::place::{Arrangement, Place};
 use super::refused;
 use super::resources::{CHECKPOINT, HOSTS, MIG, NGPUS, VETOES};
 use super::submit::shared_resource;
-use super::vnodes::{divided, gpu_of, parse_exec_vnode, short};
+use super::vnodes::{self, divided, gpu_of, parse_exec_vnode};
 
 /// Minutes until a job is tried again that is put off, by how often it was before; some two hours in all. Who was put off so often
 /// would lose each domain that becomes free in such an hour to jobs that wait in the queue, so from then on it waits there.
@@ -38,7 +38,7 @@ pub(super) fn started(event: &Event) -> Verdict {
 /// Why a job with slices is not started: they were not counted or are not those of one GPU, or its host has just refused it.
 fn slices(event: &Event) -> Option<Verdict> {
     let job = &event.job;
-    let asked = said(&job.resources, MIG).filter(|value| !is_off(value))?;
+    let asked = wish(&job.resources, MIG)?;
     let refuse = |why: OptionError| Some(Verdict::reject(why.to_string()));
     // What cannot be read is PBS's own text: the host refuses the job if it has to.
     let given = parse_exec_vnode(&job.exec_vnode).ok()?;
@@ -81,17 +81,14 @@ fn slices(event: &Event) -> Option<Verdict> {
 
 fn hosts(event: &Event) -> Option<Edit> {
     let job = &event.job;
-    said(&job.resources, CHECKPOINT).filter(|value| !is_off(value))?;
+    wish(&job.resources, CHECKPOINT)?;
     if is_subjob(&job.id) {
         return None;
     }
     let known = said(&job.resources, HOSTS).unwrap_or_default();
     let before = expand(known).unwrap_or_default();
     let chunks = parse_exec_vnode(&job.exec_vnode).ok()?;
-    let now = chunks.iter().flatten().map(|given| {
-        let host = given.vnode.split('[').next().unwrap_or_default();
-        short(host)
-    });
+    let now = vnodes::hosts(chunks.iter().flatten());
     let all: BTreeSet<String> = before.into_iter().chain(now).collect();
     let value = compress(all.iter().map(String::as_str));
     (value != known).then(|| Edit::Resource {

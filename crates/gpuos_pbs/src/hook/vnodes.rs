@@ -1,5 +1,7 @@
 //! `exec_vnode`: which vnodes a job was given, chunk by chunk.
 
+use std::collections::BTreeSet;
+
 use gpuos_model::hostlist::shorten;
 
 use super::resources::{MIG_MEMORY, NGPUS};
@@ -106,4 +108,16 @@ pub(super) fn divided(given: &Given) -> Option<(&str, usize)> {
 pub fn short(name: &str) -> String {
     let first = name.split('.').next().unwrap_or_default();
     first.to_ascii_lowercase()
+}
+
+/// The host of a vnode, by its name.
+pub(super) fn host_of(vnode: &str) -> &str {
+    vnode.split('[').next().unwrap_or_default()
+}
+
+/// The hosts of what a job was given, each once, in order: that of its script is the first.
+pub fn hosts<'a>(given: impl IntoIterator<Item = &'a Given>) -> Vec<String> {
+    let mut seen = BTreeSet::new();
+    let hosts = given.into_iter().map(|one| short(host_of(&one.vnode)));
+    hosts.filter(|host| seen.insert(host.clone())).collect()
 }
