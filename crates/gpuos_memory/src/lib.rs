@@ -5,6 +5,7 @@
 //!
 //! - [`trace`]: what a program does with its extents, as text; [`patterns`]: six such traces, made from a seed,
 //! - [`policy`]: which extents stay in GPU memory: gpuos's own, and published ones beside it,
+//! - [`staging`]: what is exchanged just before a program uses it, where it does what it did before,
 //! - [`bound`]: the least that any policy can move, for a trace that is known beforehand,
 //! - [`replay`]: a trace under a policy, and what went over the link.
 //! - [`table`]: where each extent of a process is, and what may be done with it.
@@ -25,6 +26,8 @@ pub mod patterns;
 pub mod policy;
 pub mod protocol;
 pub mod replay;
+pub mod staging;
 pub mod stow;
 pub mod table;
+mod tape;
 pub mod trace;

@@ -281,6 +281,12 @@ impl Session {
         Ok(())
     }
 
+    /// Another promise: up to where may be written from now on. What is there already can be read.
+    pub fn promised(&mut self, put: u64) {
+        self.put = put;
+        self.get = self.get.max(put);
+    }
+
     /// What was said of a slot is done: it is the program's again.
     pub fn done(&mut self, slot: u32) {
         self.busy &= !(1_u32.checked_shl(slot).unwrap_or(0));

@@ -25,6 +25,10 @@ pub const BLOCK_MIB: u64 = 2;
 pub const MOST_BLOCKS: u64 = 32;
 /// A range has at least so many extents, if it has so many blocks, so that a part of it can stay.
 const EXTENTS_OF_RANGE: u64 = 16;
+/// From so many blocks on, 128 MiB, it has only ...
+const BLOCKS_OF_LARGE: u64 = 64;
+/// ... so many: each extent costs calls of the driver to move, which take as long as the copy of a small one (docs/results/gpu.md).
+const EXTENTS_OF_LARGE: u64 = 4;
 
 /// Where bytes can be.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -218,9 +222,18 @@ impl Table {
     /// # Errors
     /// Both together have not enough room.
     pub fn allocate(&mut self, blocks: u64) -> Result<Range, Refused> {
-        let size = (blocks / EXTENTS_OF_RANGE)
-            .next_power_of_two()
-            .clamp(1, MOST_BLOCKS);
+        if blocks >= BLOCKS_OF_LARGE
+            && let Ok(range) = self.allocate_in(blocks, EXTENTS_OF_LARGE)
+        {
+            return Ok(range);
+        }
+        // Of smaller ones more may fit in what is left of each tier.
+        self.allocate_in(blocks, EXTENTS_OF_RANGE)
+    }
+
+    /// The same in so many extents at least.
+    fn allocate_in(&mut self, blocks: u64, least: u64) -> Result<Range, Refused> {
+        let size = (blocks / least).next_power_of_two().clamp(1, MOST_BLOCKS);
         let extents = blocks.div_ceil(size);
         // The last extent may be smaller than the others, so which of them fit where is counted in whole ones, but for it.
         let in_hbm = (self.room(Tier::Hbm) / size).min(extents);

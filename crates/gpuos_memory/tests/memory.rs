@@ -16,6 +16,7 @@ mod link;
 mod objects;
 mod policies;
 mod protocol;
+mod staging;
 mod stow;
 mod table;
 mod trace;

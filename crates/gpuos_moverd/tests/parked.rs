@@ -169,6 +169,24 @@ fn without_a_promise_there_is_no_segment_and_what_is_there_can_still_be_had() {
 }
 
 #[test]
+fn what_was_promised_once_is_not_written_when_it_is_promised_no_more() {
+    let site = Site::new(256 * MIB);
+    let mut client = Client::connect(&site);
+    let (at, bytes) = (128 * MIB, pattern(6, PIECE));
+    let digest = client.put(at, &bytes).unwrap();
+    // It has said that it gives nothing, or less, and the connection is still there.
+    site.promised.0.store(MIB, Ordering::SeqCst);
+    let again = std::cell::RefCell::new(client);
+    site.until("it may write there no more", || {
+        let put = again.borrow_mut().put(at, &bytes);
+        put.is_err_and(|why| why.contains("outside of what the process may have"))
+    });
+    let mut client = Client::connect(&site);
+    assert!(client.get(at, PIECE, digest).unwrap() == bytes);
+    client.put(0, &bytes).unwrap();
+}
+
+#[test]
 fn what_an_earlier_run_has_left_is_removed_and_two_do_not_share_a_folder() {
     let site = Site::without(MIB);
     fs::create_dir(site.folder()).unwrap();

@@ -50,9 +50,10 @@ pub(crate) fn drop_all() {
 /// How many pieces of each size are to be ready, by device.
 type Wanted = BTreeMap<(i32, u64), usize>;
 
-/// Makes and maps pieces, without the lock while the driver works, until they are there, nothing more has room or so much time is over.
+/// Makes pieces, and maps them where that is wanted, without the lock while the driver works, until they are there, nothing more has room or
+/// so much time is over.
 /// Answers whether it stopped for the time.
-fn make_ready(wanted: &Wanted, spell: Duration) -> bool {
+fn make_ready(wanted: &Wanted, mapped: bool, spell: Duration) -> bool {
     let begun = Instant::now();
     for ((device, bytes), count) in wanted {
         loop {
@@ -67,10 +68,17 @@ fn make_ready(wanted: &Wanted, spell: Duration) -> bool {
             let Some(there) = memory.devices.get_mut(device).and_then(Option::as_mut) else {
                 break;
             };
-            if there.spare.ready(*bytes) >= *count {
+            let ready = match mapped {
+                true => there.spare.ready(*bytes),
+                false => there.spare.count(*bytes),
+            };
+            if ready >= *count {
                 break;
             }
-            let kept = there.spare.take_unmapped(*bytes);
+            let kept = match mapped {
+                true => there.spare.take_unmapped(*bytes),
+                false => None,
+            };
             let room = there.spare.bytes() + bytes <= there.host_room();
             let place = there.place(*device, Tier::Host);
             drop(memory);
@@ -88,8 +96,10 @@ fn make_ready(wanted: &Wanted, spell: Duration) -> bool {
                 None => Piece::make(*bytes, place),
             };
             let Ok(mut piece) = made else { return false };
-            piece.map(*device);
-            let failed = piece.at == 0;
+            if mapped {
+                piece.map(*device);
+            }
+            let failed = mapped && piece.at == 0;
             let mut memory = memory::lock();
             match memory.devices.get_mut(device).and_then(Option::as_mut) {
                 Some(there) => there.keep(piece),
@@ -106,7 +116,7 @@ fn make_ready(wanted: &Wanted, spell: Duration) -> bool {
 /// Has ready what extents of a plan go to: the gate is open still.
 pub(crate) fn prepare(plan: &Plan) {
     let wanted = resident(&memory::lock(), plan.down.iter().copied());
-    make_ready(&wanted, Duration::MAX);
+    make_ready(&wanted, false, Duration::MAX);
 }
 
 /// A device of the process is shared in turns: what it parks in is made ahead.
@@ -127,7 +137,7 @@ pub(crate) fn look(next: &mut Instant) -> bool {
         let memory = memory::lock();
         let wanted = resident(&memory, 0..memory.numbers.len() as u32);
         drop(memory);
-        make_ready(&wanted, SPELL)
+        make_ready(&wanted, true, SPELL)
     };
     if !more {
         *next = Instant::now() + REST;

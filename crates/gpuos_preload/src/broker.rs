@@ -615,7 +615,7 @@ impl Broker {
             return;
         }
         self.say_pinned();
-        let moved = mover::moved();
+        let moved = figures::sums();
         if moved != self.moved.0 && self.moved.1.elapsed() >= TELL {
             self.moved = (moved, Instant::now());
             let (down, up) = moved;

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use gpuos_driver::{Access, Location, Prop, attribute};
 use gpuos_memory::policy::Policy;
+use gpuos_memory::staging::Staging;
 use gpuos_memory::table::{ExtentId, State, Table, Tier};
 
 use crate::driver::code;
@@ -31,6 +32,8 @@ pub(crate) struct Device {
     /// Other devices that have access to its memory.
     pub(crate) peers: BTreeSet<i32>,
     pub(crate) policy: Option<Box<dyn Policy + Send>>,
+    /// What the program's kernels touch, where something lies in host memory.
+    pub(crate) staging: Staging,
     /// Host memory that no extent is in.
     pub(crate) spare: Spare,
 }
@@ -83,6 +86,7 @@ impl Device {
             scratch: None,
             peers: BTreeSet::new(),
             policy: None,
+            staging: process::staging(),
             spare: Spare::default(),
         })
     }

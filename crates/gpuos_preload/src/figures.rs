@@ -16,6 +16,28 @@ static PRESSED: AtomicU64 = AtomicU64::new(0);
 /// Microseconds for which the gate was closed to move something.
 static HELD: AtomicU64 = AtomicU64::new(0);
 
+/// Extents that were moved, and bytes to host memory and back.
+static MOVED: AtomicU64 = AtomicU64::new(0);
+static DOWN: AtomicU64 = AtomicU64::new(0);
+static UP: AtomicU64 = AtomicU64::new(0);
+
+/// Counts an extent that was moved, to host memory or back.
+pub(crate) fn count(down: bool, bytes: u64) {
+    MOVED.fetch_add(1, Ordering::Relaxed);
+    let way = if down { &DOWN } else { &UP };
+    way.fetch_add(bytes, Ordering::Relaxed);
+}
+
+/// Bytes that were moved to host memory and back.
+pub(crate) fn sums() -> (u64, u64) {
+    (DOWN.load(Ordering::Relaxed), UP.load(Ordering::Relaxed))
+}
+
+/// Extents that were moved.
+pub(crate) fn extents() -> u64 {
+    MOVED.load(Ordering::Relaxed)
+}
+
 /// What is hot was touched within so many milliseconds, and what is warm.
 const HOT: u64 = 1000;
 const WARM: u64 = 60_000;
@@ -50,8 +72,13 @@ pub(crate) fn held(time: Duration) {
 
 /// Milliseconds since the first look, and one: 0 is never.
 pub(crate) fn now() -> u64 {
+    micros() / 1000 + 1
+}
+
+/// Microseconds since the first look.
+pub(crate) fn micros() -> u64 {
     static SINCE: OnceLock<Instant> = OnceLock::new();
-    SINCE.get_or_init(Instant::now).elapsed().as_millis() as u64 + 1
+    SINCE.get_or_init(Instant::now).elapsed().as_micros() as u64
 }
 
 /// What is known now. Touches are known while something lies in host memory; else there is no heat.

@@ -90,6 +90,11 @@ pub(crate) fn enter() -> Inside {
     })
 }
 
+/// Whether this thread is inside: a call that the driver makes itself, or one of its callbacks.
+pub(crate) fn is_inside() -> bool {
+    HERE.with(|here| here.depth.get() > 0)
+}
+
 /// A call that does not go through the gate: planted errors of tests.
 pub(crate) fn around() -> Inside {
     HERE.with(|here| here.depth.set(here.depth.get() + 1));

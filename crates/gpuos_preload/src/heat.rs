@@ -41,6 +41,21 @@ pub(crate) fn launch(function: u64, places: u64, extra: u64) {
     });
 }
 
+/// Hands each argument of a kernel that leads to memory of ours to `each`, which gets the extents from there on.
+pub(crate) fn of_launch(
+    memory: &mut Memory,
+    function: u64,
+    places: u64,
+    extra: u64,
+    mut each: impl FnMut(&Memory, &mut dyn FnMut(&mut dyn FnMut(u32))),
+) {
+    let arguments = arguments(memory, function);
+    let memory = &*memory;
+    words_of(&arguments, places, extra, |word| {
+        each(memory, &mut |extents| touched(memory, word, true, extents));
+    });
+}
+
 /// A graph that is launched: which extents it touches, the thread that moves finds out.
 #[cold]
 pub(crate) fn graph(exec: u64) {

@@ -11,7 +11,8 @@
 //!   `fork`, the end,
 //! - [`memory`]: all that the process has, of `range`s and `device`s; `maps`: what the program maps itself; `ordered`: what it frees in the order
 //!   of streams,
-//! - `heat`, `graphs`: what a program touches; `plan`: what is to move; `mover`: the thread that moves; `shift`: how it does; `needs`: what has to,
+//! - `heat`, `graphs`: what a program touches; `plan`: what is to move; `mover`: the thread that moves; `shift`, `exchange`: how it does; `needs`: what has to;
+//!   `staging`: what is moved before a kernel that needs it,
 //! - `spare`: host memory that nothing is in; `ahead`: making it before it is needed,
 //! - [`broker`]: the thread that talks to gpuosd; [`park`]: giving the GPU to the next job, and having it again; `stow`: what goes to NVMe
 //!   meanwhile, by gpuos_mover; [`resize`]: having less of it; [`budget`]: what may move over the link,
@@ -30,6 +31,7 @@ mod budget;
 mod device;
 #[cfg_attr(test, allow(dead_code, reason = "unit tests have no `dlsym` of ours"))]
 mod driver;
+mod exchange;
 mod exports;
 mod figures;
 mod gate;
@@ -56,6 +58,7 @@ mod resize;
 mod shift;
 mod short;
 mod spare;
+mod staging;
 mod stow;
 mod table;
 mod vmm;

@@ -157,6 +157,29 @@ impl Memory {
         self.touched[at] = now;
     }
 
+    /// The extent of a number, with its range.
+    fn extent(&self, number: u32) -> Option<(&Range, usize)> {
+        let (start, at) = (*self.numbers.get(number as usize)?)?;
+        Some((self.ranges.get(&start)?, at))
+    }
+
+    /// Bytes of an extent.
+    pub(crate) fn bytes_of(&self, number: u32) -> u64 {
+        self.extent(number)
+            .map_or(0, |(range, at)| range.extents[at].bytes)
+    }
+
+    /// The device of an extent.
+    pub(crate) fn device_of(&self, number: u32) -> Option<i32> {
+        self.extent(number).map(|(range, _)| range.device)
+    }
+
+    /// Bytes that are free of a device's memory.
+    pub(crate) fn room_on(&self, device: i32) -> u64 {
+        let there = self.devices.get(&device).and_then(Option::as_ref);
+        there.map_or(0, |there| there.table.room(Tier::Hbm) * BLOCK)
+    }
+
     /// When an extent was touched last; 0: never, or nobody knows.
     pub(crate) fn last_touch(&self, number: u32) -> u64 {
         self.touched.get(number as usize).copied().unwrap_or(0)

@@ -4,14 +4,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, Once, TryLockError};
 use std::time::{Duration, Instant};
 
-use gpuos_memory::table::Tier;
-
 use crate::driver::code;
+use crate::exchange::exchange;
 use crate::figures::{self, Why};
 use crate::memory;
 use crate::mutant::{self, Mutant};
 use crate::plan::Plan;
-use crate::{ahead, budget, gate, needs, ordered, process, vmm};
+use crate::{ahead, budget, gate, needs, ordered, process, staging, vmm};
 
 /// How long the thread sleeps when there is nothing to do, and between looks at what was touched.
 const IDLE: Duration = Duration::from_millis(50);
@@ -28,36 +27,11 @@ const END: Duration = Duration::from_secs(1);
 /// Held while the mover uses contexts: none ends meanwhile.
 static BUSY: Mutex<()> = Mutex::new(());
 
-/// What was done: extents that were moved, bytes to host memory and back, and how often a closed gate was given up.
-static MOVED: AtomicU64 = AtomicU64::new(0);
-static DOWN: AtomicU64 = AtomicU64::new(0);
-static UP: AtomicU64 = AtomicU64::new(0);
+/// How often a closed gate was given up.
 static GIVEN_UP: AtomicU64 = AtomicU64::new(0);
-
-/// Counts an extent that was moved, to host memory or back.
-pub(crate) fn count(down: bool, bytes: u64) {
-    MOVED.fetch_add(1, Ordering::Relaxed);
-    let way = if down { &DOWN } else { &UP };
-    way.fetch_add(bytes, Ordering::Relaxed);
-}
 
 fn count_given_up() {
     GIVEN_UP.fetch_add(1, Ordering::Relaxed);
-}
-
-/// Bytes that were moved to host memory and back.
-pub(crate) fn moved() -> (u64, u64) {
-    (DOWN.load(Ordering::Relaxed), UP.load(Ordering::Relaxed))
-}
-
-/// So many bytes went to NVMe, ...
-pub(crate) fn went(bytes: u64) {
-    count(true, bytes);
-}
-
-/// ... or came from there.
-pub(crate) fn came(bytes: u64) {
-    count(false, bytes);
 }
 
 /// Keeps the mover from using contexts.
@@ -86,11 +60,12 @@ pub(crate) fn stop() {
     drop(hold(END));
     ahead::wait(END);
     if std::env::var_os("GPUOS_MEM_REPORT").is_some() {
-        let [moved, down, up, given_up] =
-            [&MOVED, &DOWN, &UP, &GIVEN_UP].map(|what| what.load(Ordering::Relaxed));
+        let (down, up) = figures::sums();
+        let (moved, given_up) = (figures::extents(), GIVEN_UP.load(Ordering::Relaxed));
         process::say(format_args!(
-            "moved {moved} extents of {} MiB in all; given up {given_up} times",
-            (down + up) >> 20
+            "moved {moved} extents of {} MiB in all; given up {given_up} times; {} kernels waited for what they needed",
+            (down + up) >> 20,
+            staging::waited()
         ));
     }
 }
@@ -148,7 +123,7 @@ fn run() {
                     ordered::settle(&mut memory, true);
                 }
             }
-            std::thread::sleep(turn(&mut looks));
+            staging::wait(turn(&mut looks));
         }
     });
     if shaken.is_err() {
@@ -180,6 +155,16 @@ fn wanted() -> Plan {
 
 /// One look at what is to be done; answers how long to sleep.
 fn turn(looks: &mut Looks) -> Duration {
+    if let Some((plan, number)) = staging::take() {
+        let begun = Instant::now();
+        // Before the gate closes: others that come to it are not kept from what this waits for.
+        let moved = match !gate::is_closed() && settle() {
+            true => batch(&plan, Why::Used),
+            false => 0,
+        };
+        staging::done(number, moved, begun.elapsed());
+        return Duration::ZERO;
+    }
     let rest = match ahead::look(&mut looks.ahead) {
         true => LOOK,
         false => IDLE,
@@ -207,6 +192,8 @@ fn turn(looks: &mut Looks) -> Duration {
             memory::lock().shake(&mut random)
         }
         None if !memory::is_cold() => return rest,
+        // What the program needs is exchanged before it begins.
+        None if staging::is_used() => return rest,
         None => memory::lock().plan(),
     };
     if plan.is_empty() {
@@ -226,6 +213,14 @@ fn turn(looks: &mut Looks) -> Duration {
     }
 }
 
+/// Waits for all work that was given, with an open gate. Answers false where that cannot be.
+pub(crate) fn settle() -> bool {
+    let Some(_busy) = hold(Duration::MAX) else {
+        return false;
+    };
+    memory::lock().captures.is_empty() && drain()
+}
+
 /// Opens the gate, whatever happens.
 struct Opens;
 
@@ -241,9 +236,9 @@ pub(crate) fn batch(plan: &Plan, why: Why) -> u64 {
     let Some(_busy) = hold(Duration::MAX) else {
         return 0;
     };
-    let (before, closed) = (moved(), Instant::now());
+    let (before, closed) = (figures::sums(), Instant::now());
     shut(plan);
-    let now = moved();
+    let now = figures::sums();
     let (down, up) = (now.0 - before.0, now.1 - before.1);
     figures::moved(why, down, up);
     figures::held(closed.elapsed());
@@ -268,10 +263,8 @@ fn shut(plan: &Plan) {
         return;
     }
     let mut memory = memory::lock();
-    for (numbers, tier) in [(&plan.down, Tier::Host), (&plan.up, Tier::Hbm)] {
-        for device in memory.devices.keys().copied().collect::<Vec<i32>>() {
-            memory.shift(device, numbers.iter().copied(), tier);
-        }
+    for device in memory.devices.keys().copied().collect::<Vec<i32>>() {
+        exchange(&mut memory, device, &plan.down, &plan.up);
     }
 }
 

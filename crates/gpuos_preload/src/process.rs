@@ -6,6 +6,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use gpuos_memory::policy::NAMES;
+use gpuos_memory::staging::Staging;
 use gpuos_memory::table::BLOCK_MIB;
 
 /// Bytes of a block.
@@ -75,6 +76,15 @@ fn read_policy(name: Option<String>) -> Result<&'static str, String> {
         let name = name.escape_debug();
         format!("{POLICY}='{name}' is none of {}", NAMES.join(", "))
     })
+}
+
+/// What is known of a device's kernels: nothing. With `GPUOS_PRELOAD_STAGE`, in tests, nobody looks whether the program is faster: builds without
+/// debug assertions always do.
+pub(crate) fn staging() -> Staging {
+    match cfg!(debug_assertions) && std::env::var_os("GPUOS_PRELOAD_STAGE").is_some() {
+        true => Staging::always(),
+        false => Staging::new(),
+    }
 }
 
 /// The name of the policy that the environment names.

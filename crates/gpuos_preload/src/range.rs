@@ -63,8 +63,8 @@ impl Range {
 pub(crate) struct Context {
     /// Its device, once that was asked for.
     pub(crate) device: Option<i32>,
-    /// The mover's stream in it.
-    pub(crate) stream: Option<u64>,
+    /// The mover's streams in it: to the GPU's memory, and to the host's.
+    pub(crate) streams: [Option<u64>; 2],
 }
 
 /// Physical memory that is the driver's alone: large and for others, compressed, of tiles.

@@ -12,7 +12,7 @@ use crate::mutant::{self, Mutant};
 use crate::range::Range;
 use crate::spare::Piece;
 use crate::vmm::{self, Answer};
-use crate::{mover, process};
+use crate::{figures, process};
 
 /// Bytes of which copies run beside the calls that end the ones before.
 const STRIDE: u64 = BATCH / 2;
@@ -20,19 +20,22 @@ const STRIDE: u64 = BATCH / 2;
 const AT_ONCE: u64 = 4 * BATCH;
 
 /// An extent on its way.
-struct Moving {
+pub(crate) struct Moving {
     start: u64,
     at: usize,
     context: u64,
     /// Its new physical memory, and where that is mapped for the copy, if it has addresses of its own.
     new: Piece,
+    /// The new is in the place of the old already, and the copy goes there.
+    placed: bool,
     /// Where the new and the old are mapped for the copy alone.
     aside: Vec<u64>,
 }
 
 /// Extents whose copies run.
-struct Stride {
-    moving: Vec<Moving>,
+pub(crate) struct Stride {
+    pub(crate) moving: Vec<Moving>,
+    tier: Tier,
     /// Whether all copies of a context are done: its event, 0 where there is none.
     events: BTreeMap<u64, u64>,
 }
@@ -148,7 +151,7 @@ impl Memory {
         let mut numbers = numbers.peekable();
         let (mut under_way, mut half, mut done) = (None, 0, 0);
         while done < AT_ONCE {
-            let (next, bytes) = self.stride(device, &mut numbers, tier, half);
+            let (next, bytes) = self.stride(device, &mut numbers, tier, half, STRIDE);
             if let Some(before) = under_way.take() {
                 self.finish(device, before);
             }
@@ -164,18 +167,19 @@ impl Memory {
         }
     }
 
-    /// Begins to copy as many as fit in a stride, from the other half of the addresses for that on.
-    fn stride(
+    /// Begins to copy as many as there are in so many bytes, by the half of the addresses for copies that begins there.
+    pub(crate) fn stride(
         &mut self,
         device: i32,
         numbers: &mut std::iter::Peekable<impl Iterator<Item = u32>>,
         tier: Tier,
         half: u64,
+        most: u64,
     ) -> (Stride, u64) {
         let (mut moving, mut used) = (Vec::new(), 0);
         while let Some(number) = numbers.peek().copied() {
             let bytes = self.movable(number).map_or(0, |(.., bytes)| bytes);
-            if used + bytes > STRIDE {
+            if used + bytes > most {
                 break;
             }
             numbers.next();
@@ -186,21 +190,26 @@ impl Memory {
         }
         let contexts: BTreeSet<u64> = moving.iter().map(|one| one.context).collect();
         let mut mark = |context: u64| {
-            let stream = self.stream(context)?;
+            let stream = self.stream(context, tier)?;
             vmm::mark(context, stream).ok()
         };
         let events = contexts
             .into_iter()
             .map(|context| (context, mark(context).unwrap_or(0)))
             .collect();
-        (Stride { moving, events }, used)
+        let stride = Stride {
+            moving,
+            tier,
+            events,
+        };
+        (stride, used)
     }
 
     /// Waits for the copies of a stride, and puts the new memory in the place of the old.
-    fn finish(&mut self, device: i32, stride: Stride) {
+    pub(crate) fn finish(&mut self, device: i32, stride: Stride) {
         let mut copied = BTreeSet::new();
         for (context, event) in stride.events {
-            let stream = self.stream(context);
+            let stream = self.stream(context, stride.tier);
             let done = vmm::within(context, || match (event, stream) {
                 (0, Some(stream)) => vmm::finish(stream),
                 (0, None) => Err(code::INVALID),
@@ -220,13 +229,14 @@ impl Memory {
         }
     }
 
-    /// The mover's stream in a context.
-    pub(crate) fn stream(&mut self, context: u64) -> Option<u64> {
+    /// The mover's stream in a context for copies to a tier: both ways of a link carry at once.
+    pub(crate) fn stream(&mut self, context: u64, tier: Tier) -> Option<u64> {
         let known = self.contexts.get_mut(&context)?;
-        if known.stream.is_none() {
-            known.stream = vmm::within(context, vmm::stream).ok();
+        let stream = &mut known.streams[usize::from(tier == Tier::Host)];
+        if stream.is_none() {
+            *stream = vmm::within(context, vmm::stream).ok();
         }
-        known.stream
+        *stream
     }
 
     /// Begins to copy an extent.
@@ -245,7 +255,7 @@ impl Memory {
             true => self.context_on(device)?,
             false => range.context,
         };
-        let stream = self.stream(context)?;
+        let stream = self.stream(context, tier)?;
         let there = self.devices.get_mut(&device)?.as_mut()?;
         if there.scratch.is_none() {
             there.scratch = vmm::reserve(2 * BATCH).ok();
@@ -269,6 +279,11 @@ impl Memory {
             let _ = there.table.end(id, false);
             return None;
         };
+        // A driver enters host memory page by page, which takes about as long as the copy: done before it, it runs beside the copies of others.
+        let placed = tier == Tier::Host && !held && new.at == 0;
+        if placed {
+            return self.begin_placed(device, (start, at), new, scratch + BATCH, copied);
+        }
         // Memory that the program maps itself may be mapped nowhere, or without access.
         let source = held.then_some(scratch + BATCH);
         let copy = || {
@@ -300,7 +315,54 @@ impl Memory {
             at,
             context,
             new,
+            placed: false,
             aside,
+        })
+    }
+
+    /// The same where new memory is in the place of the old before the copy, which reads the old one at addresses of its own.
+    fn begin_placed(
+        &mut self,
+        device: i32,
+        (start, at): (u64, usize),
+        new: Piece,
+        source: u64,
+        copied: u64,
+    ) -> Option<Moving> {
+        let range = self.ranges.get(&start)?;
+        let context = range.context;
+        let extent = &range.extents[at];
+        let (to, old, bytes, id) = (extent.at, extent.handle, extent.bytes, extent.id);
+        let views = self.views(range, start, at);
+        let stream = self.stream(context, Tier::Host);
+        let begin = || {
+            let aside = Aside::show(source, bytes, old, device)?;
+            if !exchange(&views, old, new.handle) {
+                return Err(code::INVALID);
+            }
+            let stream = stream.ok_or(code::INVALID)?;
+            if copied > 0
+                && let Err(error) = vmm::within(context, || vmm::copy(to, source, copied, stream))
+            {
+                exchange(&views, new.handle, old);
+                return Err(error);
+            }
+            Ok(aside.keep())
+        };
+        let begun: Answer<u64> = begin();
+        let Ok(aside) = begun else {
+            let there = self.devices.get_mut(&device).and_then(Option::as_mut)?;
+            let _ = there.table.end(id, false);
+            new.give();
+            return None;
+        };
+        Some(Moving {
+            start,
+            at,
+            context,
+            new,
+            placed: true,
+            aside: vec![aside],
         })
     }
 
@@ -348,7 +410,14 @@ impl Memory {
             let _ = vmm::unmap(aside, bytes);
         }
         new.unmap();
-        let moved = copied && exchange(&views, old, new.handle);
+        let moved = match (one.placed, copied) {
+            (false, copied) => copied && exchange(&views, old, new.handle),
+            (true, true) => true,
+            (true, false) => {
+                exchange(&views, new.handle, old);
+                false
+            }
+        };
         let Some(there) = self.devices.get_mut(&device).and_then(Option::as_mut) else {
             return;
         };
@@ -367,7 +436,7 @@ impl Memory {
             true => left.give(),
             false => there.keep(left),
         }
-        mover::count(to_host, bytes);
+        figures::count(to_host, bytes);
         if let Some(range) = self.ranges.get_mut(&one.start) {
             range.extents[one.at].handle = new.handle;
         }

@@ -99,6 +99,11 @@ impl Spare {
         Some(list.swap_remove(at))
     }
 
+    /// How many there are of a size.
+    pub(crate) fn count(&self, bytes: u64) -> usize {
+        self.pieces.get(&bytes).map_or(0, Vec::len)
+    }
+
     /// How many of a size are mapped.
     pub(crate) fn ready(&self, bytes: u64) -> usize {
         let list = self.pieces.get(&bytes);

@@ -4,7 +4,7 @@
 
 use crate::memory;
 use crate::mutant::{self, Mutant};
-use crate::{driver, gate, heat, process};
+use crate::{driver, gate, heat, process, staging};
 
 /// The type of an argument.
 macro_rules! word {
@@ -73,8 +73,10 @@ macro_rules! launch {
         #[cfg_attr(not(test), unsafe(no_mangle))]
         pub(crate) extern "C" fn $name($($a: u64),*) -> u32 {
             let real = real!($index $($a)*);
+            let told = memory::is_cold()
+                && staging::before(place!($function), place!($places), place!($extra));
             let _inside = enter($index, true);
-            if memory::is_cold() {
+            if !told && memory::is_cold() {
                 heat::launch(place!($function), place!($places), place!($extra));
             }
             // SAFETY: the caller's arguments, unchanged.

@@ -16,5 +16,6 @@ mod pools;
 mod pressure;
 mod programs;
 mod shim;
+mod staging;
 mod stow;
 mod unusual;

@@ -97,13 +97,13 @@ fn a_program_hears_what_is_short_and_works_with_less_of_its_gpu() {
         }
         // Half of it is somebody else's now.
         talk.lease(gpu, [32, 224, 0], false);
-        figures(&mut talk, "it has less", |told| told.pressed >= 64 * MIB)?;
+        // What is touched now is known to be hot. It is told once, unless something changes.
+        figures(&mut talk, "it has less, and works", |told| {
+            let known = told.heat.iter().sum::<u64>() == 96 * MIB && told.heat[0] > 0;
+            told.pressed >= 64 * MIB && known
+        })?;
         let before = progress.rounds();
         progress.until_more_than(before + 1)?;
-        // What is touched now is known to be hot.
-        figures(&mut talk, "heat", |told| {
-            told.heat.iter().sum::<u64>() == 96 * MIB && told.heat[0] > 0
-        })?;
         // It has it again, and less of the host: what lies there goes back, whoever moves it.
         talk.lease(gpu, [128, 8, 0], false);
         while !matches!(talk.line()?, FromProgram::Moved { down, up } if down == up && up >= 64 * MIB) {}
@@ -152,10 +152,11 @@ fn moves_that_nobody_waits_for_keep_to_their_part_of_the_link() {
         cuda.context(0);
         return work(&folder, &cuda, 96);
     }
-    plays(test, &[], |listener, progress| {
+    let lru = [("GPUOS_MEM_POLICY", "lru")];
+    plays(test, &lru, |listener, progress| {
         let mut talk = Talk::accept(&listener);
         let gpu = talk.begin(None)?;
-        // Of 96 MiB that are worked on in a loop 64 have room: something moves all the time.
+        // Of 96 MiB that are worked on in a loop 64 have room: with LRU something moves all the time.
         talk.lease(gpu, [64, 128, 0], false);
         let rate = 16 * MIB;
         talk.say(&ToProgram::Budget { gpu, rate });

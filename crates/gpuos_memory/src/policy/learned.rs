@@ -9,10 +9,9 @@
 //! - *gaps*: the mean time between uses, which is long for what is swept over now and then.
 //! - *lru*: as LRU does; so little is lost where nothing can be learned.
 //!
-//! Memory: some 100 bytes for each extent, 24 for each of the last [`tape::LENGTH`] touches, and the twins' samples.
+//! Memory: some 100 bytes for each extent, 24 for each of the last [`crate::tape::LENGTH`] touches, and the twins' samples.
 
 mod judge;
-mod tape;
 mod twin;
 
 use judge::Judges;

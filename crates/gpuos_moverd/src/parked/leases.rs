@@ -12,9 +12,9 @@ use super::segment::Owner;
 
 /// Who knows it.
 pub trait Leases: Send + Sync {
-    /// Bytes that a process of a user may have; 0: none that anybody knows of. It is asked for after `came`, since it may have been promised a
+    /// Bytes that a process of a user may have; `None`: nobody knows of it. It is asked for after `came`, since it may have been promised a
     /// moment before that.
-    fn limit(&self, owner: Owner, uid: u32, came: Instant) -> u64;
+    fn limit(&self, owner: Owner, uid: u32, came: Instant) -> Option<u64>;
 }
 
 /// How long gpuosd may take to answer.
@@ -63,7 +63,7 @@ impl Gpuosd {
 }
 
 impl Leases for Gpuosd {
-    fn limit(&self, owner: Owner, uid: u32, came: Instant) -> u64 {
+    fn limit(&self, owner: Owner, uid: u32, came: Instant) -> Option<u64> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if known.asked.is_none_or(|asked| asked < came) {
             thread::sleep(known.rate.take_in_advance(Instant::now()));
@@ -78,6 +78,6 @@ impl Leases for Gpuosd {
             .programs
             .iter()
             .filter(|one| (one.pid, one.started, one.uid) == (owner.pid, owner.started, uid));
-        own.next().map_or(0, |one| one.nvme)
+        own.next().map(|one| one.nvme)
     }
 }

@@ -41,6 +41,8 @@ const ACCEPTS: Rate = Rate {
 /// How long the first line may take, and another one.
 const HELLO: Duration = Duration::from_secs(5);
 const SILENT: Duration = Duration::from_secs(60);
+/// After so long gpuosd is asked again what a process may have that writes more.
+const AGAIN: Duration = Duration::from_secs(2);
 /// Stack of a connection's thread: it reads short lines.
 const STACK: usize = 256 << 10;
 
@@ -238,6 +240,14 @@ fn say(stream: &UnixStream, what: &ToProgram) {
     }
 }
 
+/// What a process may have that was promised so much: extents are not divided.
+fn with_slack(promised: u64) -> u64 {
+    match promised {
+        0 => 0,
+        bytes => bytes.saturating_add(SLACK),
+    }
+}
+
 impl Shared {
     /// Who is at the other end, and what it may use. A refusal is for ever: what passes is answered with `Busy`.
     fn allowed(&self, peer: Peer) -> Result<Allowed, ToProgram> {
@@ -255,10 +265,7 @@ impl Shared {
         };
         // One that was parked gets its bytes also while gpuosd is not there.
         let promised = self.leases.limit(owner, peer.uid, Instant::now());
-        let limit = match promised {
-            0 => 0,
-            bytes => bytes.saturating_add(SLACK),
-        };
+        let limit = with_slack(promised.unwrap_or(0));
         let opened = self.folder.segment(owner, limit);
         let (segment, length) = opened.map_err(|error| match error.kind() {
             ErrorKind::NotFound => refused("gpuosd has not promised this process room on NVMe"),
@@ -309,8 +316,16 @@ impl Shared {
         say(stream, &ToProgram::Ready { limit });
         let (ring, segment) = (Arc::new(ring), Arc::new(segment));
         let session = Arc::new(Mutex::new(session));
+        let mut asked = Instant::now();
         while let Some(said) = next(stream, &mut lines, None) {
             let locked = || session.lock().unwrap_or_else(PoisonError::into_inner);
+            // A promise may have ended since: who has said that it gives nothing may write nothing more.
+            if matches!(said, FromProgram::Put { .. }) && asked.elapsed() >= AGAIN {
+                asked = Instant::now();
+                if let Some(promised) = self.leases.limit(owner, peer.uid, asked) {
+                    locked().promised(with_slack(promised));
+                }
+            }
             locked().take(&said).map_err(refused)?;
             if said == FromProgram::Drop {
                 let removed = self.folder.remove(owner);

@@ -18,7 +18,7 @@ use crate::memory::{self, Memory};
 use crate::mutant::{self, Mutant};
 use crate::range::{Extent, Stowed};
 use crate::vmm::{self, Answer};
-use crate::{mover, process};
+use crate::{figures, process};
 pub(crate) use line::forget;
 use line::{Line, Trouble};
 
@@ -348,7 +348,7 @@ fn describe(memory: &mut Memory, number: u32) -> Option<Part> {
     let context = range.context;
     let extent = &range.extents[at];
     let (at, bytes) = (extent.at, extent.bytes);
-    let stream = memory.stream(context)?;
+    let stream = memory.stream(context, Tier::Host)?;
     Some(Part {
         number,
         at,
@@ -385,7 +385,7 @@ fn give_up(memory: &mut Memory, part: &Part, stowed: Stowed) {
     let _ = vmm::unmap(extent.at, extent.bytes);
     vmm::release(std::mem::take(&mut extent.handle));
     extent.stowed = Some(stowed);
-    mover::went(extent.bytes);
+    figures::count(true, extent.bytes);
 }
 
 /// Gives it memory, in its tier or in that one. `None`: there is none.
@@ -416,7 +416,7 @@ fn has_come(memory: &mut Memory, number: u32) {
     if let Some(extent) = extent(memory, number) {
         extent.stowed = None;
         let bytes = extent.bytes;
-        mover::came(bytes);
+        figures::count(false, bytes);
     }
 }
 

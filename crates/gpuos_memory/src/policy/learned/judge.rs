@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use super::tape::Tape;
 use crate::policy::Answer;
+use crate::tape::Tape;
 use crate::trace::Extent;
 
 /// How one judge comes to what an extent is worth.

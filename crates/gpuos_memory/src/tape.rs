@@ -24,12 +24,14 @@ pub struct Tape {
     /// The place that is like the newest one.
     like: Option<u64>,
     strayed: u32,
+    /// Touches in a row that came as the tape had them.
+    run: u64,
 }
 
 impl Tape {
     /// Number of the newest touch.
     fn newest(&self) -> u64 {
-        self.first + self.touches.len() as u64 - 1
+        (self.first + self.touches.len() as u64).saturating_sub(1)
     }
 
     fn at(&self, place: u64) -> Option<Extent> {
@@ -56,8 +58,10 @@ impl Tape {
         {
             self.like = Some(like + 1);
             self.strayed = 0;
+            self.run += 1;
             return;
         }
+        self.run = 0;
         let found = self.context(self.newest());
         let found = found.and_then(|context| self.ends.get(&context)).copied();
         if found.is_some() {
@@ -104,12 +108,46 @@ impl Tape {
         self.like.is_some()
     }
 
-    /// Number of the touch at which an extent is used next if all goes on as it did from the place that is like now.
-    pub fn next(&self, extent: Extent) -> Option<u64> {
+    /// How many touches there were.
+    pub fn count(&self) -> u64 {
+        self.first + self.touches.len() as u64
+    }
+
+    /// How many touches ago the program was at the place that is like now.
+    pub fn period(&self) -> Option<u64> {
+        Some(self.newest() - self.like?).filter(|period| *period > 0)
+    }
+
+    /// How many touches in a row came as the tape had them.
+    pub fn run(&self) -> u64 {
+        self.run
+    }
+
+    /// What comes next if all goes on as it did from the place that is like now, the next touch first.
+    pub fn ahead(&self) -> impl Iterator<Item = Extent> + '_ {
+        let from = self.like.map_or(self.newest() + 1, |like| like + 1);
+        (from..).map_while(|place| self.at(place))
+    }
+
+    /// How many touches from now on an extent is used, after so many more have passed.
+    pub fn next_after(&self, extent: Extent, passed: u64) -> Option<u64> {
         let like = self.like?;
         let places = self.places.get(&extent)?;
-        let after = places.partition_point(|place| *place <= like);
-        let place = places.get(after)?;
-        Some(self.newest() + (place - like))
+        let after = places.partition_point(|place| *place <= like + passed);
+        Some(places.get(after)? - like)
+    }
+
+    /// How often an extent is used in so many touches, after so many have passed.
+    pub fn uses(&self, extent: Extent, passed: u64, within: u64) -> usize {
+        let (Some(like), Some(places)) = (self.like, self.places.get(&extent)) else {
+            return 0;
+        };
+        let upto = |end: u64| places.partition_point(|place| *place <= end);
+        upto(like + passed + within) - upto(like + passed)
+    }
+
+    /// Number of the touch at which an extent is used next if all goes on as it did from the place that is like now.
+    pub fn next(&self, extent: Extent) -> Option<u64> {
+        Some(self.newest() + self.next_after(extent, 0)?)
     }
 }
