@@ -34,13 +34,17 @@ OF_GPUS = ("gpuos_uuid", "gpuos_nvlink")
 OF_HOST = ("ncpus", "mem")
 # Resources whose values PBS has types for.
 TYPED = {"select": "select", "place": "place", "mem": "size"}
+# So much is read of what pbs_cgroups notes for a job.
+MOST_NOTED = 1 << 14
 # So often pbs_server is asked in one event of a mom.
 TURNS = 2
 # Where gpuosd and gpuos_mover listen on the host of a mom, unless the configuration says otherwise.
 GPUOSD = "/run/gpuos/gpuosd.sock"
 MOVER = "/run/gpuos/gpuos_mover.sock"
 # What daemons there are told of a job that runs.
-OF_JOBS = ("gpuos_mig", "gpuos_checkpoint", "gpuos_hosts", "walltime")
+OF_JOBS = ("gpuos_mig", "gpuos_share", "gpuos_checkpoint", "gpuos_hosts", "walltime")
+# What programs load that have memory of a GPU in turns, unless the configuration says otherwise.
+PRELOAD = "/usr/lib/gpuos/libgpuos_preload.so.0"
 # Names of vnodes in exec_vnode.
 VNODES = re.compile(r"[(+]\s*([^:()+\s]+)")
 
@@ -102,6 +106,7 @@ def site(known):
         "checkpoints": known.get("checkpoints") is True,
         "largest": known.get("largest", {}),
         "boards": known.get("boards", {}),
+        "shares": known.get("shares"),
     }
 
 
@@ -246,6 +251,8 @@ def apply(event, edits):
         elif what == "online":
             vnode = vnode_of(event, edit["vnode"])
             vnode.state, vnode.comment = pbs.ND_FREE, None
+        elif what == "comment":
+            vnode_of(event, edit["vnode"]).comment = value or None
         elif what == "requeue":
             event.job.rerun()
         elif what == "rerun":
@@ -388,7 +395,27 @@ def daemons(known):
 def strict(known, event):
     """Whether this is a program of a host with GPUs that has to be kept to its job's, by the word of the site."""
     launch = event.type == pbs.EXECJOB_LAUNCH and known.get("confine") == "require"
-    return launch and bool(hosts(known, text(pbs.get_local_nodename())))
+    return launch and bool(hosts(known, text(pbs.get_local_nodename()))) and not advised(known)
+
+
+def advised(known):
+    """Whether another one gives GPUs to jobs on this host, such as pbs_cgroups, and gpuos only advises."""
+    return any(host.get("advise") is True for host in hosts(known, text(pbs.get_local_nodename())).values())
+
+
+def noted(name):
+    """The GPUs that pbs_cgroups has noted for a job of this host, in a file of its own; empty where it has none."""
+    conf = getattr(pbs, "pbs_conf", {})
+    home = str(conf.get("PBS_MOM_HOME") or conf.get("PBS_HOME") or "")
+    # A name that could be that of another file is none of a job.
+    if not home or not re.match(r"[0-9]+(\[[0-9]*\])?(\.[A-Za-z0-9._-]+)?\Z", name):
+        return ""
+    try:
+        with open(os.path.join(home, "aux", name + ".env")) as file:
+            lines = file.read(MOST_NOTED).splitlines()
+    except (OSError, ValueError):
+        return ""
+    return next((line.split("=", 1)[1] for line in lines if line.startswith("CUDA_VISIBLE_DEVICES=")), "")
 
 
 def parent():
@@ -404,6 +431,17 @@ def parent():
     return {"pid": pid, "started": started} if os.getppid() == pid else None
 
 
+def loads(known, event):
+    """The library that programs with memory in turns load, where this host has it, and what the program that is launched loads already."""
+    library = str(known.get("preload") or PRELOAD)
+    try:
+        loaded = text(event.env["LD_PRELOAD"] or "")
+    except Exception:
+        # It loads nothing.
+        loaded = ""
+    return {"preload": library if os.path.isfile(library) else "", "loaded": loaded}
+
+
 def launched(event):
     """A program of a job that is about to be started."""
     job = resources(event.job.Resource_List)
@@ -415,6 +453,8 @@ def launched(event):
         about_job = {"id": text(event.job.id or ""), "resources": job, "exec_vnode": given}
         told = {"event": "execjob_launch", "host": host, "job": dict(held(event.job), **about_job)}
         told.update(daemons(known), first=not is_later(event))
+        if any(name.lower() == "gpuos_share" for name in job):
+            told.update(loads(known, event))
         if known.get("confine", "off") != "off":
             told.update(confine=known["confine"], parent=parent())
         return dict(told, vnodes=own_vnodes(event, OF_GPUS), hosts=hosts(known, host, others))
@@ -438,12 +478,14 @@ def mom_goes_on(event):
     host = text(pbs.get_local_nodename())
 
     def about(known):
-        jobs = {}
+        jobs, advises = {}, advised(known)
         for name in event.job_list.keys():
             job = event.job_list[name]
             given = text(job.exec_vnode or "")
             of_job = resources(job.Resource_List, OF_JOBS)
             jobs[text(name)] = dict(held(job), exec_vnode=given, session=max(0, number(job.session_id) or 0), resources=of_job)
+            if advises:
+                jobs[text(name)]["visible"] = noted(text(name))
         told = dict(daemons(known), event="exechost_periodic", host=host, jobs=jobs)
         return dict(told, vnodes={text(name): {} for name in event.vnode_list.keys()}, hosts=hosts(known, host))
 
@@ -506,6 +548,8 @@ def main():
             event.accept()
         known = config()
         must = strict(known, event)
+        # Where gpuos only advises it refuses no program.
+        asks = asks and not (event.type == pbs.EXECJOB_LAUNCH and advised(known))
         if is_alone(known, event):
             event.accept()
         refused, message, edits = ask(way, known, about(known))

@@ -86,6 +86,8 @@ for part in "$@"; do
         want ip iproute2
         # A sge_execd that starts again looks with it whether its jobs still run.
         want ps procps
+        # By it movers of checkpoints know each other.
+        want munged munge
         ;;
     torch)
         # 150 MB. Debian's goes with Debian's Python, which need not be the first in PATH.

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::support::{ACCEPTED, ASKING, Hook, PLAIN, has_python, own, python};
+use crate::support::{ACCEPTED, ASKING, Hook, PLAIN, command, has_python, library, own, python};
 
 fn hosts() -> serde_json::Value {
     json!({ "n1": { "leaf": "l1", "gpus": [{ "uuid": "GPU-a", "nvlink": "p" }, { "uuid": "GPU-b", "nvlink": "p" }] } })
@@ -129,6 +129,38 @@ fn a_launch_without_its_slices_is_refused_and_its_job_is_queued_again() {
     ] {
         assert!(said.contains(part), "{said}");
     }
+}
+
+#[test]
+fn a_share_is_counted_by_what_the_site_shares_and_counts_by_hand_are_refused() {
+    if !has_python() {
+        return;
+    }
+    let shares = json!({ "parts": 4, "turns": 2, "gpu_mib": 81_559, "most_mib": 80_535 });
+    let config =
+        json!({ "command": command(), "library": library(), "hosts": {}, "shares": shares });
+    let hook = Hook::with(&config.to_string());
+    let share = "pbs.event().job.Resource_List[gpuos_share]=timeslice,mem=60G";
+    let submit = |select: &str| {
+        format!("pbs.event().type=queuejob\npbs.event().job.Resource_List[select]={select}")
+    };
+    let counted = format!("{}\n{share}", submit("1:ncpus=2:mem=16gb"));
+    let by_hand = submit("1:ncpus=2:gpuos_share_parts=1");
+    let start =
+        format!("pbs.event().type=runjob\n{share}\npbs.event().job.exec_vnode=(n1:ncpus=1)");
+    let said = hook.run(&[&counted, &by_hand, &start]);
+    for line in [
+        "Resource_List[select]=1:ncpus=2:mem=76gb:gpuos_share_parts=2\n",
+        "Resource_List[place]=free:group=gpuos_share_gpu\n",
+    ] {
+        assert!(said[0].contains(line), "{}", said[0]);
+    }
+    assert!(
+        said[1].contains("gpuos counts it by what a job asks for"),
+        "{}",
+        said[1]
+    );
+    assert!(said[2].contains("not counted as it is now"), "{}", said[2]);
 }
 
 #[test]
@@ -347,7 +379,7 @@ fn the_hook_is_python_of_3_6_and_short() {
         return;
     }
     let text = std::fs::read_to_string(own("gpuos_hook.py")).unwrap();
-    assert!(text.lines().count() < 560, "{} lines", text.lines().count());
+    assert!(text.lines().count() < 600, "{} lines", text.lines().count());
     let check = "import ast, sys\nast.parse(sys.stdin.read(), feature_version=(3, 6))";
     python(&["-c".as_ref(), check.as_ref()], &text, &[]);
     let outside: Vec<&str> = text

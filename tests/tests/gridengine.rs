@@ -3,6 +3,8 @@
 
 #[path = "gridengine/lab.rs"]
 mod lab;
+#[path = "gridengine/store.rs"]
+mod store;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -465,7 +465,7 @@ fn jobs_have_a_gpu_in_turns(suite: &Suite) {
 }
 
 /// Has the test below be a program of a job, which goes on while this file is there.
-const CLIENT: &str = "GPUOS_TURNS_CLIENT";
+pub const CLIENT: &str = "GPUOS_TURNS_CLIENT";
 
 /// A program of a job: three quarters of what its GPU has, filled and added again and again, and each sum looked at.
 #[test]

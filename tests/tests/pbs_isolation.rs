@@ -1,6 +1,7 @@
 //! Jobs of a real PBS that are kept to their GPUs by gpuosd, on simulated GPUs with device files, wherever `$GPUOS_TEST_PBS` names an installation and
-//! this machine lets control groups of version 2 be made.
+//! this machine lets control groups of version 2 be made; those of version 1 too, where it has the controller `devices`.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt;
@@ -11,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use gpuos_lab::LabSpec;
 use gpuos_lab::pbs::{GPUOSD, MOM, PbsLab};
+use gpuos_model::gpuset::GpuSet;
 use gpuos_tests::plugins::{built, daemons, programs};
 use gpuos_tests::{costs, pbs};
 use serde_json::{Value, json};
@@ -26,6 +28,18 @@ for n in 0 1 2 3 4 5 6 7 ctl; do
 done >"$1.part"
 mv "$1.part" "$1"
 "#;
+
+/// The numbers of the device files of MIG instances that whoever runs it may open.
+const INSTANCES: &str = r#"#!/bin/sh
+for file in /dev/nvidia-caps/nvidia-cap*; do
+    LC_ALL=C sh -c ": <$file" 2>&1 | grep -q permitted || printf '%s ' "${file##*cap}"
+done >"$1.part"
+mv "$1.part" "$1"
+"#;
+/// Where these files are, what their major number is in a lab, and which the driver has for the GPU that is divided.
+const CAPS: &str = "/dev/nvidia-caps";
+const MAKE_CAPS: &str = "mkdir -p /dev/nvidia-caps && cd /dev/nvidia-caps && for n in $(seq 948 1082); do mknod -m 666 nvidia-cap$n c 120 $n; done";
+const DIVIDED: usize = 7;
 
 /// A way out of a group: into each of those above, and into one of one's own.
 const LEAVE: &str = r#"#!/bin/sh
@@ -90,19 +104,74 @@ fn version_2() -> Option<PathBuf> {
     tried
 }
 
+/// Where the controller `devices` of version 1 is mounted; `None`: nowhere.
+fn version_1() -> Option<PathBuf> {
+    let at = PathBuf::from("/sys/fs/cgroup/devices");
+    at.join("devices.deny").is_file().then_some(at)
+}
+
 /// A PBS with one node of eight simulated GPUs, whose jobs are kept to theirs.
 struct Site {
     lab: PbsLab,
     groups: PathBuf,
     work: PathBuf,
+    divided: GpuSet,
+}
+
+/// A folder of version 1 of the test's own, in the place of all of it; removed at the end.
+struct Devices(PathBuf);
+
+impl Devices {
+    fn make(site: &Site) -> Option<Devices> {
+        let made = version_1().map(|at| at.join(format!("gpuos-lab-{}", site.lab.record().id)));
+        let made = made.filter(|folder| fs::create_dir(folder).is_ok());
+        if made.is_none() {
+            eprintln!(
+                "skipped: this machine lets nobody make control groups of version 1 with devices"
+            );
+        }
+        let folder = made?;
+        let cgroup = site.work.join("cgroup");
+        fs::create_dir(&cgroup).expect("a folder");
+        std::os::unix::fs::symlink(&folder, cgroup.join("devices")).expect("a link");
+        Some(Devices(folder))
+    }
+}
+
+impl Drop for Devices {
+    fn drop(&mut self) {
+        let below = |folder: &Path| {
+            let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+            let folders = entries
+                .map(|entry| entry.path())
+                .filter(|path| path.is_dir());
+            folders.collect::<Vec<_>>()
+        };
+        let began = Instant::now();
+        while self.0.exists() && began.elapsed() < Duration::from_secs(20) {
+            for job in below(&self.0.join("gpuos/n1")) {
+                let _ = fs::remove_dir(job);
+            }
+            for folder in ["gpuos/n1", "gpuos", ""] {
+                let _ = fs::remove_dir(self.0.join(folder));
+            }
+            sleep(Duration::from_millis(50));
+        }
+    }
 }
 
 impl Site {
     fn up(prefix: &Path, name: &str, confine: &str) -> Option<Site> {
+        Site::divided(prefix, name, (confine, GpuSet::EMPTY))
+    }
+
+    /// With GPUs that are divided into slices.
+    fn divided(prefix: &Path, name: &str, (confine, divided): (&str, GpuSet)) -> Option<Site> {
         let mount = version_2()?;
         let spec = LabSpec {
             nodes: 1.into(),
             node_type: "dgx-h100".into(),
+            mig: divided,
             pbs: Some(prefix.to_path_buf()),
             simulated_gpus: Some(daemons().to_path_buf()),
             ..LabSpec::unique(name)
@@ -110,7 +179,7 @@ impl Site {
         let lab = ran(PbsLab::up(&spec, &mut |step| eprintln!("{step}")));
         let own = mount.join(format!("gpuos-lab-{}", lab.record().id));
         let work = lab.dir().join("work");
-        for (name, text) in [("probe", PROBE), ("leave", LEAVE)] {
+        for (name, text) in [("probe", PROBE), ("leave", LEAVE), ("instances", INSTANCES)] {
             let file = work.join(name);
             fs::write(&file, text).unwrap();
             fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
@@ -119,6 +188,7 @@ impl Site {
             groups: own.join("gpuos/n1"),
             work,
             lab,
+            divided,
         };
         site.install(confine);
         Some(site)
@@ -150,14 +220,70 @@ impl Site {
         ran(self.lab.start("n1", MOM));
         self.until("all vnodes are free", || {
             let text = self.lab.run("pbsnodes", &["-av"]).unwrap_or_default();
-            text.matches("sharing = force_excl").count() == GPUS
+            text.matches("sharing = force_excl").count() == GPUS - self.divided.len()
                 && text.matches("state = free").count() == GPUS + 1
         });
+        self.knows();
+    }
+
+    fn knows(&self) {
         self.until("gpuosd knows the device files", || {
             self.health()["isolation"]["devices"]
                 .as_str()
                 .is_some_and(|said| said.contains("by control groups in"))
         });
+    }
+
+    /// Has pbs_sched count slices.
+    fn count_slices(&self) {
+        let config = self.lab.home("head").join("sched_priv/sched_config");
+        let text = fs::read_to_string(&config).unwrap();
+        let counted = "resources: \"gpuos_mig_compute, gpuos_mig_memory, gpuos_mig_board, gpuos_mig_gpu, ngpus,";
+        fs::write(&config, text.replace("resources: \"ngpus,", counted)).unwrap();
+        let pid = self.lab.pid("head", "pbs_sched").expect("pbs_sched runs");
+        let done = std::process::Command::new("kill")
+            .args(["-HUP", &pid.to_string()])
+            .status();
+        assert!(done.is_ok_and(|done| done.success()));
+    }
+
+    /// Starts gpuosd anew with other values of some of its flags.
+    fn gpuosd_with(&self, flags: &[(&str, &str)]) {
+        let pid = self.lab.pid("n1", GPUOSD).expect("gpuosd runs");
+        let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap();
+        let text = String::from_utf8(line).unwrap();
+        let mut words: Vec<String> = text.split_terminator('\0').map(String::from).collect();
+        for (flag, value) in flags {
+            let at = words
+                .iter()
+                .position(|word| word == flag)
+                .expect("lab's flag");
+            words[at + 1] = (*value).to_owned();
+        }
+        ran(self.lab.kill("n1", GPUOSD, 15));
+        let log = self.work.join("gpuosd.log").display().to_string();
+        let start = format!("setsid \"$@\" >{log} 2>&1 </dev/null &");
+        let mut given = vec!["-c", &start, "sh"];
+        given.extend(words.iter().map(String::as_str));
+        ran(self.lab.run_on("n1", None, "sh", &given));
+        self.until("gpuosd runs", || self.lab.pid("n1", GPUOSD).is_some());
+        self.knows();
+    }
+
+    /// The numbers of the device files that open an instance in these slices, by what gpuosd has written for them.
+    fn of_slices(&self, slices: &str) -> BTreeSet<u32> {
+        let (gpu, range) = slices.split_once(':').expect("GPU and slices");
+        let (first, _) = range.split_once('-').expect("slices");
+        let pid = self.lab.pid("n1", GPUOSD).expect("gpuosd runs");
+        let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap();
+        let text = String::from_utf8(line).unwrap();
+        let mut words = text.split('\0').skip_while(|word| *word != "--slices");
+        let folder = words.nth(1).expect("the lab names the folder");
+        let text = fs::read_to_string(format!("{folder}/gpu{gpu}s{first}")).unwrap();
+        let caps = text
+            .lines()
+            .filter_map(|line| line.rsplit_once("nvidia-cap"));
+        caps.filter_map(|(_, number)| number.parse().ok()).collect()
     }
 
     fn health(&self) -> Value {
@@ -355,4 +481,80 @@ fn where_it_is_required_a_program_waits_until_it_can_be_kept_to_its_gpus() {
     ran(lab.wait_job(&job, &["F"], LIMIT));
     signal("-CONT");
     assert_eq!(site.wrote(&job, "direct").matches("yes").count(), GPUS + 1);
+}
+
+/// Two jobs with slices of one GPU, one with a whole GPU, and one with none.
+fn jobs_with_slices_open_their_own(site: &Site, groups: &Path) {
+    let lab = &site.lab;
+    let work = site.work.display();
+    let text = format!(
+        "J={work}/$PBS_JOBID\necho \"$GPUOS_MIG_PLACEMENTS\" >$J.place.part && mv $J.place.part $J.place\n\
+         {work}/probe $J.direct\n{work}/instances $J.instances\n\
+         while [ ! -e {work}/over ]; do sleep 0.2; done\n"
+    );
+    let slices = ["-l", "select=1:ncpus=1", "-l", "gpuos_mig=1g.10gb"];
+    let of = |user: &str| ran(lab.qsub(Some(user), &slices, &text));
+    let (one, two) = (of("user1"), of("user2"));
+    let whole = site.submit("user1", "select=1:ncpus=1:ngpus=1", &text);
+    let none = site.submit("user2", "select=1:ncpus=1", &text);
+    let opens = |job: &str| -> BTreeSet<u32> {
+        let text = site.wrote(job, "instances");
+        text.split_whitespace()
+            .map(|word| word.parse().unwrap())
+            .collect()
+    };
+    let mut places = BTreeSet::new();
+    for job in [&one, &two] {
+        let place = site.wrote(job, "place");
+        let own = site.of_slices(&place);
+        assert_eq!(own.len(), 2, "GPU instance and compute instance of {place}");
+        assert_eq!(opens(job), own, "{job} in {place}");
+        // The GPU of its slices, and what is everybody's.
+        assert_eq!(
+            site.wrote(job, "direct"),
+            "no no no no no no no yes yes",
+            "{job}"
+        );
+        assert!(places.insert(place), "both have the same slices");
+        assert!(groups.join(format!("job_{job}")).is_dir(), "{job}");
+    }
+    assert!(opens(&one).is_disjoint(&opens(&two)));
+    for job in [&whole, &none] {
+        assert_eq!(opens(job), BTreeSet::new(), "{job}");
+        assert_eq!(site.wrote(job, "direct"), site.own(job), "{job}");
+    }
+    site.signal("over");
+    for job in [&one, &two, &whole, &none] {
+        ran(lab.wait_job(job, &["F"], LIMIT));
+    }
+    site.until("the groups are gone", || {
+        fs::read_dir(groups).is_ok_and(|left| left.flatten().all(|one| !one.path().is_dir()))
+    });
+    fs::remove_file(site.work.join("over")).unwrap();
+}
+
+#[test]
+fn jobs_with_slices_of_one_gpu_open_each_its_own_instances() {
+    let Some(prefix) = pbs("jobs of PBS with slices that are kept to them") else {
+        return;
+    };
+    let _cost = costs::of("slurm::pbs_isolation::slices");
+    let divided = GpuSet::EMPTY.with(DIVIDED);
+    let Some(site) = Site::divided(&prefix, "pbs-slices", ("require", divided)) else {
+        return;
+    };
+    site.count_slices();
+    ran(site.lab.run_on("n1", None, "sh", &["-c", MAKE_CAPS]));
+    site.gpuosd_with(&[("--caps", CAPS)]);
+    jobs_with_slices_open_their_own(&site, &site.groups);
+    // The same with version 1.
+    let Some(devices) = Devices::make(&site) else {
+        return;
+    };
+    let cgroup = site.work.join("cgroup").display().to_string();
+    site.gpuosd_with(&[("--cgroup", &cgroup)]);
+    let groups = devices.0.join("gpuos/n1");
+    jobs_with_slices_open_their_own(&site, &groups);
+    let vnodes = ran(site.lab.run("pbsnodes", &["-av"]));
+    assert!(!vnodes.contains("offline"), "{vnodes}");
 }

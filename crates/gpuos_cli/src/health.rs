@@ -171,6 +171,9 @@ fn one(status: &Status) -> Reply {
     if let Some(reason) = &status.node_drained {
         text += &format!("drained: {reason}\n");
     }
+    if status.daemon.advises {
+        text += "gpuos only advises on this host: another one gives its GPUs to jobs\n";
+    }
     for trouble in &status.daemon.troubles {
         text += &format!("gpuosd: {trouble}\n");
     }

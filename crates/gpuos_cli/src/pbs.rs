@@ -10,9 +10,10 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use gpuos_host::{Machine, ThisMachine};
 use gpuos_model::mig::Geometry;
-use gpuos_pbs::hook::event::Host;
+use gpuos_pbs::hook::event::{Host, Shares};
 use gpuos_pbs::hook::install::{
-    HOOK, Objects, divide, install, largest, parse_list, programs, read_hosts, remove,
+    HOOK, Objects, beside, divide, install, largest, parse_list, programs, read_hosts, remove,
+    shares,
 };
 use gpuos_pbs::hook::{MOST_BYTES, answer};
 use serde::{Deserialize, Serialize};
@@ -49,6 +50,12 @@ struct Config {
     /// How GPUs of pools can be divided, by the names of their kinds.
     #[serde(default)]
     boards: BTreeMap<String, Geometry>,
+    /// How GPUs that jobs share are shared.
+    #[serde(default)]
+    shares: Option<Shares>,
+    /// libgpuos_preload.so.
+    #[serde(default)]
+    preload: String,
     /// GPUs of hosts.
     #[serde(default)]
     hosts: BTreeMap<String, Host>,
@@ -88,6 +95,7 @@ fn put_in(json: bool, args: &PbsInstallArgs) -> Result<Reply> {
     };
     let gpuos_toml = gpuos_host::pbs::config(&ThisMachine, None)?;
     let boards = divide(&mut hosts, &gpuos_toml.mig).map_err(anyhow::Error::msg)?;
+    let shares = shares(&hosts, &gpuos_toml).map_err(anyhow::Error::msg)?;
     let command = match &args.command {
         Some(command) => command.clone(),
         None => std::env::current_exe()
@@ -101,6 +109,8 @@ fn put_in(json: bool, args: &PbsInstallArgs) -> Result<Reply> {
         confine: args.confine.clone(),
         largest: largest(&hosts),
         boards,
+        shares,
+        preload: path_text(&args.preload)?,
         hosts,
     };
     let resources = qmgr.list("resource")?;
@@ -120,9 +130,15 @@ fn put_in(json: bool, args: &PbsInstallArgs) -> Result<Reply> {
         if !config.boards.is_empty() {
             text += ", and, for slices of GPUs,\ngpuos_mig_compute, gpuos_mig_memory, gpuos_mig_board and gpuos_mig_gpu";
         }
+        if config.shares.is_some() {
+            text += ", and, for GPUs that jobs share,\ngpuos_share_parts and gpuos_share_gpu";
+        }
         text += "; then send pbs_sched a HUP.\n";
         if !config.hosts.is_empty() {
             text += "Each mom makes vnodes of its GPUs when it is started, or sent a HUP, next.\n";
+        }
+        for sentence in beside(&config.hosts, &hooks) {
+            text += &format!("{sentence}\n");
         }
     }
     Ok(reply(&lines, &failed, args.reach.dry_run, text))

@@ -7,7 +7,7 @@ use anyhow::Result;
 use gpuos_host::Machine;
 use gpuos_host::pbs::Pbs;
 use gpuos_model::cluster::NO_DOMAIN;
-use gpuos_pbs::hook::resources::NGPUS;
+use gpuos_pbs::hook::resources::{MIG, NGPUS, SHARE, SHARE_PARTS};
 use gpuos_pbs::hook::vnodes::{Given, parse_exec_vnode};
 use gpuos_pbs::pass::{Plan, plan};
 use gpuos_pbs::state::{Job, Site};
@@ -102,12 +102,40 @@ fn runs(site: &Site, job: &Job) -> String {
         (count, Some(within)) => format!("on {count} hosts {within}"),
         (count, None) => format!("on {count} hosts, in no domain together"),
     };
+    if let Some(part) = part(site, job) {
+        return part;
+    }
     format!(
         "Job {} has {}, {place}: {}.",
         job.id,
         crate::table::count(usize::try_from(gpus).unwrap_or(usize::MAX), "GPU"),
         names.join(" ")
     )
+}
+
+/// The part of a GPU that a job has, and who has others of it; `None`: it has none.
+fn part(site: &Site, job: &Job) -> Option<String> {
+    let mut given = job.given.iter().flatten();
+    let given = given.find(|given| given.count(SHARE_PARTS) > 0)?;
+    let vnode = site.nodes.vnode(&given.vnode);
+    let vnode = vnode.and_then(|at| site.nodes.vnodes.get(at));
+    let all = vnode.and_then(|vnode| vnode.resource(SHARE_PARTS));
+    let of_all = all.map_or(String::new(), |all| format!(" of the {all}"));
+    let others = vnode.iter().flat_map(|vnode| &vnode.jobs);
+    let others: Vec<&str> = others
+        .filter(|other| **other != job.id)
+        .map(String::as_str)
+        .collect();
+    let beside = match &others[..] {
+        [] => "Nobody is beside it there.".to_owned(),
+        others => format!("Beside it there: {}.", others.join(", ")),
+    };
+    Some(format!(
+        "Job {} has {}{of_all} parts of a GPU: {}. {beside} `gpuos mem show` on the host says whose turn it is.",
+        job.id,
+        given.count(SHARE_PARTS),
+        given.vnode
+    ))
 }
 
 /// Why a job waits, and the vnodes on which the planner would start it.
@@ -162,7 +190,16 @@ fn waits(site: &Site, job: &Job) -> (String, Value) {
         return (sentence, Value::Null);
     }
     let Some(waits) = waits.iter().find(|waits| waits.job == *id) else {
-        let sentence = format!("Job {id} asks for no GPUs; pbs_sched places it.");
+        let has = |name: &str| {
+            job.resources
+                .iter()
+                .any(|(one, _)| one.eq_ignore_ascii_case(name))
+        };
+        let what = match has(SHARE) || has(MIG) {
+            true => "a part of a GPU",
+            false => "no GPUs",
+        };
+        let sentence = format!("Job {id} asks for {what}; pbs_sched places it.");
         return (sentence, Value::Null);
     };
     let mut sentence = format!("Job {id} waits: {}.", waits.why.trim_end_matches('.'));

@@ -5,7 +5,7 @@
 //!
 //! - [`Machine`] and [`Recorded`]: commands, files and environment; [`config_file`]: gpuos.toml,
 //! - [`hardware`]: GPUs, links, memory, the kernel's log and file systems,
-//! - [`pbs`]: the workload manager PBS, by its commands,
+//! - [`pbs`]: the workload manager PBS, by its commands; [`gridengine`]: Grid Engine, likewise,
 //! - [`slurm`]: the workload manager Slurm, and the model of a cluster that runs it,
 //! - [`steps`]: processes and devices of jobs' steps, by the kernel,
 //! - [`elf`] and [`libraries`]: a plugin's file as the loader would see it,
@@ -16,6 +16,7 @@
 
 pub mod config_file;
 pub mod elf;
+pub mod gridengine;
 pub mod hardware;
 pub mod libraries;
 mod machine;

@@ -132,7 +132,7 @@ impl Handler {
                 orders: Box::new(told.orders),
             },
             None => {
-                let why = "this gpuos_mover hears no pbs_mom: start it with --workload pbs";
+                let why = "this gpuos_mover asks Slurm for jobs: start it with --workload pbs or --workload gridengine";
                 refused(Code::Failed, why.into())
             }
         }
@@ -279,7 +279,9 @@ impl Handler {
         let manager = &self.shared.manager;
         let failed = |why: String| refused(Code::Failed, why);
         if manager.users_requeue() {
-            return failed("ask the workload manager itself for that".into());
+            return failed(
+                "ask the workload manager itself for that: with Grid Engine, qmod -rj".into(),
+            );
         }
         let record = match manager.job_anywhere(job) {
             Ok(record) => record,
@@ -307,6 +309,10 @@ impl Handler {
 
     /// Has the next run of a job begin from a checkpoint that is kept here.
     fn choose(&self, job: &JobId, number: u32) -> Reply {
+        if !self.shared.manager.counts_runs() {
+            let why = "none can be chosen here: this workload manager counts no runs of a job, and each begins from the newest checkpoint";
+            return refused(Code::Failed, why.into());
+        }
         let Some(served) = self.jobs.get(job) else {
             let why = format!(
                 "job {job} does not run here with checkpoints: ask on one of its nodes, or submit it with --gpuos-checkpoint"

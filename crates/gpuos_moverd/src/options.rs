@@ -2,8 +2,20 @@
 
 use std::path::PathBuf;
 
-use clap::Parser;
-use gpuos_daemon::start::{self, Workload};
+use clap::{Parser, ValueEnum};
+use gpuos_daemon::start;
+
+/// A workload manager whose jobs can have checkpoints.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]
+pub enum Workload {
+    /// Slurm.
+    #[default]
+    Slurm,
+    /// PBS, on the host of a pbs_mom.
+    Pbs,
+    /// Grid Engine, on the host of a sge_execd.
+    Gridengine,
+}
 
 /// Keeps and restores the checkpoints of this node's jobs.
 #[derive(Clone, Parser, Debug)]
@@ -26,7 +38,8 @@ pub struct Options {
     /// Where the socket gpuos_mover.sock is made.
     #[arg(long, value_name = "DIR", default_value = "/run/gpuos")]
     pub runtime_dir: PathBuf,
-    /// Which workload manager has this node: with pbs, the hook of `gpuos pbs install` in pbs_mom tells which jobs are here.
+    /// Which workload manager has this node: with pbs, the hook of `gpuos pbs install` in pbs_mom tells which jobs are here; with gridengine
+    /// prolog and epilog do (docs/admin/gridengine.md).
     #[arg(
         long,
         value_name = "NAME",
@@ -53,12 +66,12 @@ pub struct Options {
 }
 
 impl Options {
-    /// The workload manager's name of this node. Hosts of PBS are compared by their short names, in any case.
+    /// The workload manager's name of this node. Hosts of PBS and Grid Engine are compared by their short names, in any case.
     pub fn node_name(&self) -> String {
         let name = start::node_name(self.node.as_deref());
         match self.workload {
             Workload::Slurm => name,
-            Workload::Pbs => {
+            Workload::Pbs | Workload::Gridengine => {
                 let short = name.split('.').next().unwrap_or_default();
                 short.to_ascii_lowercase()
             }

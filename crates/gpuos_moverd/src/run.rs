@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 use gpuos_config::gpuos_toml::ParkingConfig;
 use gpuos_core::wire::memory_socket;
 use gpuos_daemon::door::Door;
-use gpuos_daemon::start::Workload;
+use gpuos_host::gridengine::Execd;
 use gpuos_host::munge::Munge;
 use gpuos_host::pbs::Mom;
 use gpuos_host::slurm::Slurm;
@@ -37,7 +37,7 @@ use crate::left::Left;
 use crate::level3::Level3;
 use crate::network::{Network, TAKEN};
 use crate::opening;
-use crate::options::Options;
+use crate::options::{Options, Workload};
 use crate::parked::{self, leases::Gpuosd};
 use crate::registrar::{Ask, Registrar, alive};
 
@@ -86,6 +86,7 @@ pub fn run(options: &Options) -> Result<()> {
     let manager: Arc<dyn WorkloadManager> = match options.workload {
         Workload::Slurm => Arc::new(Slurm::new(machine.clone(), &node)),
         Workload::Pbs => Arc::new(Mom::with_server(&node, machine.clone())),
+        Workload::Gridengine => Arc::new(Execd::new(&node, machine.clone())),
     };
     let folder = || manager.local_folder().or_else(|| manager.config_folder());
     let config = config_file::found(&*machine, options.config.as_deref(), folder)?;

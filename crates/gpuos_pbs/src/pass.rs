@@ -157,7 +157,7 @@ pub fn plan(site: &Site, planner: &mut Planner, bounds: Bounds, refused: &HashSe
         let hosts = kept.nodes.iter();
         let hosts = hosts.filter_map(|node| site.nodes.hosts.get(*node as usize));
         let vnodes = hosts.flat_map(|host| site.nodes.vnodes_of(host));
-        let with_gpus = vnodes.filter(|(_, vnode)| vnode.gpus.all > 0);
+        let with_gpus = vnodes.filter(|(_, vnode)| vnode.gpus.all > 0 && !vnode.is_in_parts());
         plan.keeps.push(Keeps {
             job: jobs[kept.job].0.id.clone(),
             starts_in: kept.starts_in,

@@ -2,6 +2,8 @@
 
 #[path = "pbs/hook.rs"]
 mod hook;
+#[path = "pbs/hook_advise.rs"]
+mod hook_advise;
 #[path = "pbs/hook_checkpoints.rs"]
 mod hook_checkpoints;
 #[path = "pbs/hook_confine.rs"]
@@ -12,6 +14,8 @@ mod hook_hosts;
 mod hook_mig;
 #[path = "pbs/hook_mom.rs"]
 mod hook_mom;
+#[path = "pbs/hook_shares.rs"]
+mod hook_shares;
 #[path = "pbs/hook_syntax.rs"]
 mod hook_syntax;
 #[path = "pbs/pass.rs"]

@@ -1,6 +1,6 @@
 //! What a job says to gpuos.
 
-use gpuos_config::options::{JobOptions, OPTIONS, OptionError};
+use gpuos_config::options::{CheckpointOption, JobOptions, OPTIONS, OptionError, Restart};
 use gpuos_model::gpuset::MAX_GPUS;
 use gpuos_placement::plan::TopologyRequest;
 
@@ -8,6 +8,12 @@ use crate::refused;
 
 /// The option that there is for jobs of these workload managers.
 pub const TOPOLOGY: &str = "gpuos_topology";
+
+/// How often a job makes checkpoints, on Grid Engine where gpuos_mover keeps them.
+pub const CHECKPOINT: &str = "gpuos_checkpoint";
+
+/// What stands between the parts of its value: a list of Grid Engine's has commas between its entries.
+const BETWEEN: char = '+';
 
 /// The levels that a job on one host can name.
 const LEVELS: [&str; 3] = ["nvlink", "node", "any"];
@@ -19,6 +25,8 @@ pub struct Ask {
     pub gpus: u32,
     /// Wished or required closeness.
     pub topology: Option<TopologyRequest>,
+    /// How often it makes checkpoints.
+    pub checkpoint: Option<CheckpointOption>,
 }
 
 impl Ask {
@@ -40,6 +48,20 @@ impl Ask {
                 continue;
             }
             let named = as_written.replace("{}", name);
+            if name == CHECKPOINT {
+                let set = read.set(&dashed, &value.replace(BETWEEN, ","));
+                set.map_err(|error| sentence(error, &named))?;
+                if read.checkpoint.is_some_and(|one| one.memory_mib.is_some()) {
+                    return Err(refused::not_in_memory(value, &named).to_string());
+                }
+                if read
+                    .checkpoint
+                    .is_some_and(|one| one.restart != Restart::Auto)
+                {
+                    return Err(refused::no_other_job(value, &named).to_string());
+                }
+                continue;
+            }
             if name != TOPOLOGY {
                 return Err(
                     refused::not_here(value, &named, as_written.replace("{}", TOPOLOGY))
@@ -54,6 +76,7 @@ impl Ask {
         let ask = Ask {
             gpus,
             topology: read.topology,
+            checkpoint: read.checkpoint,
         };
         match &ask.topology {
             Some(wish) if !LEVELS.contains(&&wish.level[..]) => {
@@ -65,6 +88,12 @@ impl Ask {
             }
             _ => Ok(ask),
         }
+    }
+
+    /// How often it makes checkpoints, as a word of a list of Grid Engine's.
+    pub fn checkpoint_word(&self) -> Option<String> {
+        let asked = self.checkpoint.as_ref()?;
+        Some(asked.to_string().replace(',', &BETWEEN.to_string()))
     }
 
     /// GPUs that have to be linked by NVLink with each other: 0 where the job does not require it.

@@ -8,3 +8,5 @@ mod hosts;
 mod jobs;
 #[path = "wlm/jsv.rs"]
 mod jsv;
+#[path = "wlm/tasks.rs"]
+mod tasks;

@@ -123,9 +123,19 @@ pub trait WorkloadManager: Send + Sync {
         true
     }
 
+    /// Whether it counts the runs of a job, so that the number of the next one is known.
+    fn counts_runs(&self) -> bool {
+        true
+    }
+
     /// Its daemon, as sentences name it: the one that is asked and told.
     fn daemon(&self) -> &'static str {
         "slurmctld"
+    }
+
+    /// Whether another one gives the GPUs of this node to jobs, and the daemon only says what it finds: it resets nothing and ends nobody.
+    fn advises(&self) -> bool {
+        false
     }
 
     /// What its daemon on this node tells by itself, and what that is to do. `None`: it tells nothing by itself, but is asked.

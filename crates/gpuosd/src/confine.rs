@@ -3,7 +3,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::fs;
 use std::io;
+use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -11,41 +13,62 @@ use std::time::Duration;
 use gpuos_core::job::JobId;
 use gpuos_host::steps::device_groups::{DeviceGroups, StepGroup};
 use gpuos_host::steps::job_processes::{Killed, Proc, Processes, Who};
-use gpuos_host::steps::own_groups::{OwnGroups, Started};
-use gpuos_model::gpu_index::GresGpu;
+use gpuos_host::steps::own_groups::{GroupsPath, Own, OwnGroups, Started};
+use gpuos_model::gpu_index::{GresGpu, NvmlIndex};
 use gpuos_workload::WorkloadManager;
+
+use crate::slices::caps;
+
+/// An instance of a GPU: NVML's index, and the driver's ids of GPU instance and compute instance.
+type Instance = (NvmlIndex, u32, u32);
 
 /// How long it is waited to learn which device files GPUs have: after a start the library and mom have to be heard first. The hook waits longer.
 const PATIENCE: Duration = Duration::from_millis(1_500);
 /// Empty groups are removed so often.
 const SWEEPS: Duration = Duration::from_secs(2);
 
-/// Which device files GPUs have: minor numbers of NVIDIA's, by their numbers for the workload manager.
+/// Which device files GPUs have: minor numbers of NVIDIA's.
 #[derive(Debug, Default)]
 pub struct DeviceFiles {
     /// `None`: not known yet.
-    known: Mutex<Option<BTreeMap<GresGpu, u32>>>,
+    known: Mutex<Option<Minors>>,
     changed: Condvar,
+}
+
+/// Minor numbers of GPUs.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Minors {
+    /// Of those that jobs have whole, by their numbers for the workload manager.
+    pub whole: BTreeMap<GresGpu, u32>,
+    /// Of those of the pool.
+    pub divided: BTreeMap<NvmlIndex, u32>,
 }
 
 impl DeviceFiles {
     /// Sets what is known; `None`: what was known may not hold any more.
-    pub fn set(&self, known: Option<BTreeMap<GresGpu, u32>>) {
+    pub fn set(&self, known: Option<Minors>) {
         *self.known.lock().unwrap_or_else(PoisonError::into_inner) = known;
         self.changed.notify_all();
     }
 
-    /// Those of some GPUs.
+    /// Those of some GPUs, and of some of the pool.
     ///
     /// # Errors
     /// They are not known in time: a clause.
-    fn of(&self, gpus: &[GresGpu], patience: Duration) -> Result<BTreeSet<u32>, String> {
-        if gpus.is_empty() {
-            return Ok(BTreeSet::new());
+    fn of(
+        &self,
+        (gpus, pool): (&[GresGpu], &BTreeSet<NvmlIndex>),
+        patience: Duration,
+    ) -> Result<Minors, String> {
+        if gpus.is_empty() && pool.is_empty() {
+            return Ok(Minors::default());
         }
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let lacks = |known: &mut Option<BTreeMap<GresGpu, u32>>| {
-            let all = |known: &BTreeMap<_, _>| gpus.iter().all(|gpu| known.contains_key(gpu));
+        let lacks = |known: &mut Option<Minors>| {
+            let all = |known: &Minors| {
+                let whole = gpus.iter().all(|gpu| known.whole.contains_key(gpu));
+                whole && pool.iter().all(|gpu| known.divided.contains_key(gpu))
+            };
             !known.as_ref().is_some_and(all)
         };
         let waited = self.changed.wait_timeout_while(known, patience, lacks);
@@ -56,11 +79,19 @@ impl DeviceFiles {
                     .into(),
             );
         };
-        let minor = |gpu: &GresGpu| {
-            let minor = known.get(gpu).copied();
-            minor.ok_or_else(|| format!("gpuosd knows no device file of GPU {gpu}"))
-        };
-        gpus.iter().map(minor).collect()
+        let none = |gpu: &dyn fmt::Display| format!("gpuosd knows no device file of GPU {gpu}");
+        let whole = gpus.iter().map(|gpu| {
+            let minor = known.whole.get(gpu).ok_or_else(|| none(gpu))?;
+            Ok((*gpu, *minor))
+        });
+        let divided = pool.iter().map(|gpu| {
+            let minor = known.divided.get(gpu).ok_or_else(|| none(gpu))?;
+            Ok((*gpu, *minor))
+        });
+        Ok(Minors {
+            whole: whole.collect::<Result<_, String>>()?,
+            divided: divided.collect::<Result<_, String>>()?,
+        })
     }
 }
 
@@ -68,6 +99,8 @@ impl DeviceFiles {
 pub struct Confiner {
     groups: Result<Arc<OwnGroups>, String>,
     files: Arc<DeviceFiles>,
+    /// The driver's list of device files of MIG instances.
+    instances: PathBuf,
     /// Why it failed last: each reason is in the log once.
     failed: Mutex<Option<String>>,
 }
@@ -79,17 +112,22 @@ impl fmt::Debug for Confiner {
 }
 
 impl Confiner {
-    /// With these groups, or why there are none, and the device files that others find.
-    pub fn new(groups: Result<OwnGroups, String>, files: Arc<DeviceFiles>) -> Confiner {
+    /// With these groups, or why there are none, the device files that others find, and the driver's list of those of MIG instances.
+    pub fn new(
+        groups: Result<OwnGroups, String>,
+        files: Arc<DeviceFiles>,
+        instances: PathBuf,
+    ) -> Confiner {
         Confiner {
             groups: groups.map(Arc::new),
             files,
+            instances,
             failed: Mutex::default(),
         }
     }
 
     /// The path of the groups, as the kernel has it; `None`: there are none.
-    pub fn path(&self) -> Option<&str> {
+    pub fn path(&self) -> Option<&GroupsPath> {
         self.groups.as_ref().ok().map(|groups| groups.path())
     }
 
@@ -109,13 +147,18 @@ impl Confiner {
         }
     }
 
-    /// Brings the process that becomes a program of a job into the job's group.
+    /// Brings the process that becomes a program of a job into the job's group. Of a job with slices `instances` are those that it has.
     ///
     /// # Errors
     /// The program would start unconfined: why, in a clause.
-    pub fn confine(&self, job: &JobId, process: Started, gpus: &[GresGpu]) -> Result<(), String> {
+    pub fn confine(
+        &self,
+        job: &JobId,
+        process: Started,
+        (gpus, instances): (&[GresGpu], Option<&BTreeSet<Instance>>),
+    ) -> Result<(), String> {
         let done = self.groups.clone().and_then(|groups| {
-            let own = self.files.of(gpus, PATIENCE)?;
+            let own = self.own(gpus, instances)?;
             groups.confine(job, process, &own)
         });
         let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
@@ -125,6 +168,38 @@ impl Confiner {
         }
         *failed = why.cloned();
         done
+    }
+
+    /// What a job may open.
+    fn own(&self, gpus: &[GresGpu], instances: Option<&BTreeSet<Instance>>) -> Result<Own, String> {
+        let none = BTreeSet::new();
+        let instances = match instances {
+            Some(instances) if instances.is_empty() => {
+                return Err("gpuosd has told it of no MIG instances of its own yet".into());
+            }
+            instances => instances.unwrap_or(&none),
+        };
+        let pool = instances.iter().map(|(gpu, ..)| *gpu).collect();
+        let minors = self.files.of((gpus, &pool), PATIENCE)?;
+        let mut own = Own {
+            gpus: minors.whole.into_values().collect(),
+            ..Own::default()
+        };
+        if instances.is_empty() {
+            return Ok(own);
+        }
+        let file = self.instances.display();
+        let list = fs::read_to_string(&self.instances).map_err(|e| format!("{file}: {e}"))?;
+        for (gpu, gi, ci) in instances {
+            let minor = minors.divided.get(gpu).copied();
+            let numbers = minor.and_then(|minor| caps(&list, minor, *gi, *ci));
+            let numbers = numbers.ok_or_else(|| {
+                format!("{file} has no device files of GPU instance {gi}, compute instance {ci} of GPU {gpu}")
+            })?;
+            own.gpus.extend(minor);
+            own.instances.extend(numbers);
+        }
+        Ok(own)
     }
 
     /// GPUs have other numbers now: which device files they have is to be found anew.
@@ -208,32 +283,73 @@ mod tests {
         GresGpu::new(index).unwrap()
     }
 
+    fn whole<const N: usize>(minors: [(GresGpu, u32); N]) -> Option<Minors> {
+        Some(Minors {
+            whole: minors.into(),
+            ..Minors::default()
+        })
+    }
+
+    #[test]
+    fn a_job_with_slices_opens_its_instances_and_their_gpu_or_is_not_confined() {
+        let folder = tempfile::tempdir().unwrap();
+        let list = folder.path().join("mig-minors");
+        let files = Arc::new(DeviceFiles::default());
+        let none = Err("no control groups".to_owned());
+        let confiner = Confiner::new(none, files.clone(), list.clone());
+        let seven = NvmlIndex::new(7).unwrap();
+        let own = |instances: &[(u32, u32)]| {
+            let all = instances.iter().map(|(gi, ci)| (seven, *gi, *ci));
+            confiner.own(&[], Some(&all.collect()))
+        };
+        assert!(own(&[]).unwrap_err().contains("no MIG instances"));
+        files.set(Some(Minors {
+            divided: [(seven, 4)].into(),
+            ..Minors::default()
+        }));
+        assert!(own(&[(1, 0)]).unwrap_err().contains("mig-minors"));
+        let text = "gpu4/gi1/access 39\ngpu4/gi1/ci0/access 40\ngpu7/gi1/access 75\ngpu7/gi1/ci0/access 76\n";
+        fs::write(&list, text).unwrap();
+        assert!(own(&[(2, 0)]).unwrap_err().contains("GPU instance 2"));
+        // The driver's numbers are those of the device file, not of NVML.
+        let expected = Own {
+            gpus: [4].into(),
+            instances: [39, 40].into(),
+        };
+        assert_eq!(own(&[(1, 0)]), Ok(expected));
+        assert_eq!(confiner.own(&[], None), Ok(Own::default()));
+    }
+
     #[test]
     fn device_files_are_waited_for_and_never_guessed() {
         let files = Arc::new(DeviceFiles::default());
         let of = |gpus: &[usize]| {
             let gpus: Vec<GresGpu> = gpus.iter().map(|index| gpu(*index)).collect();
-            files.of(&gpus, Duration::ZERO)
+            let found = files.of((&gpus, &BTreeSet::new()), Duration::ZERO)?;
+            Ok::<BTreeSet<u32>, String>(found.whole.into_values().collect())
         };
         assert_eq!(of(&[]), Ok(BTreeSet::new()));
         assert!(of(&[0]).unwrap_err().contains("does not know yet"));
-        files.set(Some([(gpu(0), 3), (gpu(1), 2)].into()));
+        files.set(whole([(gpu(0), 3), (gpu(1), 2)]));
         assert_eq!(of(&[0, 1]), Ok([2, 3].into()));
         assert!(of(&[0, 2]).unwrap_err().contains("GPU 2"));
         files.set(None);
         assert!(of(&[0]).is_err());
         // What comes while it is waited for counts.
         let waits = files.clone();
-        let waiting = thread::spawn(move || waits.of(&[gpu(5)], Duration::from_secs(600)));
-        files.set(Some([(gpu(5), 7)].into()));
-        assert_eq!(waiting.join().unwrap(), Ok([7].into()));
+        let waiting = thread::spawn(move || {
+            let found = waits.of((&[gpu(5)], &BTreeSet::new()), Duration::from_secs(600));
+            found.unwrap().whole
+        });
+        files.set(whole([(gpu(5), 7)]));
+        assert_eq!(waiting.join().unwrap(), [(gpu(5), 7)].into());
     }
 
     #[test]
     fn without_groups_nobody_is_confined_and_it_is_said_why() {
         let none = Err("no control groups of version 2 are mounted".to_owned());
-        let confiner = Confiner::new(none, Arc::default());
-        let said = confiner.confine(&7.into(), (4711, 1), &[]);
+        let confiner = Confiner::new(none, Arc::default(), PathBuf::new());
+        let said = confiner.confine(&7.into(), (4711, 1), (&[], None));
         assert!(said.unwrap_err().contains("version 2"));
         assert!(confiner.path().is_none() && confiner.clause().contains("version 2"));
         assert!(confiner.start_sweeping().is_ok());

@@ -163,6 +163,7 @@ pub fn run(options: &Options) -> Result<()> {
         groups,
         files,
     };
+    let askers = askers(options, confiner.as_ref());
     if let Some(confiner) = confiner {
         confiner.start_sweeping()?;
     }
@@ -170,7 +171,7 @@ pub fn run(options: &Options) -> Result<()> {
     let members = memory::programs::Members::default();
     let mut programs = MemoryDoor::new(
         PathBuf::from(memory_socket(&door.path().to_string_lossy())),
-        Box::new(processes(options)),
+        Box::new(askers),
         members.clone(),
         Sink::of(&to),
     );
@@ -242,12 +243,24 @@ fn processes(options: &Options) -> Proc {
     Proc::at(&options.proc).with_groups_below(&options.slurm_groups)
 }
 
+/// Processes that ask for memory, with the jobs whose they are.
+fn askers(options: &Options, confiner: Option<&Arc<Confiner>>) -> Proc {
+    match confiner {
+        None => processes(options),
+        Some(confiner) => Proc::at(&options.proc).with_own_groups(confiner.path()),
+    }
+}
+
 /// What keeps programs of jobs to their GPUs, where the workload manager does not.
 fn confiner(options: &Options, node: &str, files: &Arc<DeviceFiles>) -> Option<Arc<Confiner>> {
-    let groups = || OwnGroups::at(&options.cgroup, node, &options.proc);
+    let caps = (&*options.caps, &*options.mig_minors);
+    let groups = || OwnGroups::at(&options.cgroup, node, &options.proc, caps);
     match options.workload {
         Workload::Slurm => None,
-        Workload::Pbs => Some(Arc::new(Confiner::new(groups(), files.clone()))),
+        Workload::Pbs => {
+            let confiner = Confiner::new(groups(), files.clone(), options.mig_minors.clone());
+            Some(Arc::new(confiner))
+        }
     }
 }
 

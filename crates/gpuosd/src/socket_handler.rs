@@ -86,9 +86,10 @@ impl socket::RequestHandler for SocketHandler {
             pid,
             started,
             gpus,
+            slices,
         } = request
         {
-            return self.confine(&job, (pid, started), &gpus);
+            return self.confine(&job, (pid, started), (&gpus, slices));
         }
         let (reply, answer) = sync_channel(1);
         let asked = Notice::Asked {
@@ -156,12 +157,16 @@ impl SocketHandler {
         }
     }
 
-    fn confine(&self, job: &JobId, process: (u32, u64), gpus: &[GresGpu]) -> Reply {
+    fn confine(&self, job: &JobId, process: (u32, u64), has: (&[GresGpu], bool)) -> Reply {
         let Some(confiner) = &self.confiner else {
             let why = "this gpuosd confines no jobs: its workload manager does";
             return refused(Code::Failed, why.into());
         };
-        match confiner.confine(job, process, gpus) {
+        let instances = match has.1 {
+            true => Some(self.known.instances_of(job)),
+            false => None,
+        };
+        match confiner.confine(job, process, (has.0, instances.as_ref())) {
             Ok(()) => Reply::Done {
                 message: format!("the program is kept to the GPUs of job {job}"),
             },

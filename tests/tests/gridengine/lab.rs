@@ -9,7 +9,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use gpuos_lab::cache_dir;
-use gpuos_tests::plugins::programs;
+use gpuos_tests::plugins::{daemons, programs};
 use gpuos_tests::{skip, suites};
 
 /// How long something may take that happens at all.
@@ -83,6 +83,24 @@ impl Drop for Grid {
 impl Grid {
     /// Starts it, with gpuos as packaging/gridengine/setup.sh tells it.
     pub fn up(packages: &Path) -> Grid {
+        Grid::up_with(packages, false)
+    }
+
+    /// The same with a gpuos_mover on each host, which keeps the checkpoints of jobs and drains them to `pfs`, a folder that all hosts have.
+    pub fn up_with_movers(packages: &Path) -> Grid {
+        let grid = Grid::up_with(packages, true);
+        for host in HOSTS {
+            grid.start_mover(host);
+        }
+        let line = "sh /usr/share/gpuos/gridengine/setup.sh gpu.q --store";
+        // It may be run again, and changes what was set up for files.
+        for _ in 0..2 {
+            grid.ok("head", "root", line);
+        }
+        grid
+    }
+
+    fn up_with(packages: &Path, movers: bool) -> Grid {
         let folder = tempfile::Builder::new()
             .prefix("gpuos-ge-")
             .tempdir()
@@ -99,6 +117,9 @@ impl Grid {
         let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging/gridengine");
         ran(Command::new("cp").arg("-r").arg(shipped).arg(&share));
         Grid::place_command(&dir);
+        if movers {
+            Grid::place_movers(&dir);
+        }
         let log = fs::File::create(dir.join("lab.log")).expect("a file");
         // It ends with the test, also where that is killed.
         let child = Command::new("setpriv")
@@ -166,6 +187,41 @@ impl Grid {
         ran(Command::new("chmod").arg("-R").arg("a+rwX").arg(&nvml));
         let options = "--nvml /run/nvml/libnvidia-ml.so.1 --sysfs /nonexistent\n";
         fs::write(dir.join("hosts/n2/options"), options).expect("a file");
+    }
+
+    /// gpuos_mover, what it reads, and a key by which the hosts know each other.
+    fn place_movers(dir: &Path) {
+        fs::copy(daemons().join("gpuos_mover"), dir.join("bin/gpuos_mover")).expect("the daemon");
+        let pfs = dir.join("pfs");
+        fs::create_dir(&pfs).expect("a folder");
+        let key = dir.join("munge.key");
+        fs::write(&key, [7; 128]).expect("a key");
+        for (path, mode) in [(&pfs, 0o700), (&key, 0o400)] {
+            fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("a mode");
+        }
+        let conf = dir.join("etc/gpuos");
+        fs::create_dir_all(&conf).expect("a folder");
+        let text = format!(
+            "[checkpoint]\nenabled = true\nleast-seconds = 1\nended-hours = 0\nshared = \"{}\"\nshared-every = 1\n",
+            pfs.display()
+        );
+        fs::write(conf.join("gpuos.toml"), text).expect("a file");
+        let site = dir.join("etc/default/gpuos-gridengine");
+        let text = fs::read_to_string(&site).expect("the site's file");
+        fs::write(&site, text + "GPUOS_MOVER=/run/gpuos\n").expect("a file");
+    }
+
+    /// Starts gpuos_mover on a host.
+    pub fn start_mover(&self, host: &str) {
+        let script = here().join("mover.sh");
+        let line = format!("sh {} {}", script.display(), self.dir.display());
+        self.ok(host, "root", &line);
+    }
+
+    /// What the gpuos_mover of a host has logged.
+    pub fn mover_log(&self, host: &str) -> String {
+        let path = self.dir.join("hosts").join(host).join("mover/log");
+        fs::read_to_string(path).unwrap_or_default()
     }
 
     /// The first process of a host, as this process sees it.

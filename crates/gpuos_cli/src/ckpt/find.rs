@@ -5,12 +5,14 @@ use std::collections::BTreeSet;
 use anyhow::{Result, anyhow, bail};
 use gpuos_core::job::JobId;
 use gpuos_core::wire::{CheckpointJob, CheckpointPhase};
+use gpuos_host::gridengine;
 use gpuos_host::pbs::Pbs;
 use gpuos_host::slurm::{self, Job};
 use gpuos_host::{Machine, host_name};
 use gpuos_pbs::hook::vnodes::{hosts, short};
 use gpuos_pbs::state::Job as PbsJob;
 use gpuos_pbs::state::jobs::is_job;
+use gpuos_wlm::gridengine::task::numbers;
 
 use super::mover::{self, Mover, NoMover, Told};
 use crate::cli::MoverReach;
@@ -100,6 +102,8 @@ pub fn find<'a>(
     wanted: For,
 ) -> Result<Found<'a>> {
     let named = match (Name::parse(label), is_of_pbs(machine, label)) {
+        // PBS's jobs have such names where its server has a number for one.
+        (None, _) if numbers(label).is_some() && Pbs::find(machine).is_err() => Named::Gridengine,
         (_, true) => Named::Pbs,
         (Some(name), false) => Named::Slurm(name),
         (None, false) => bail!("{label}: no job number"),
@@ -112,6 +116,7 @@ pub fn find<'a>(
                 "slurmctld does not know job {label}, or not any more: name it by its own number, as `gpuos ckpt list` on its node does"
             ),
         },
+        Named::Gridengine => label.parse()?,
         Named::Pbs if label.contains('.') => label.parse()?,
         Named::Pbs => match by_pbs(machine, label)? {
             Some(job) => job.id.parse()?,
@@ -177,6 +182,8 @@ enum Named {
     Slurm(Name),
     /// PBS.
     Pbs,
+    /// Grid Engine, by job and task.
+    Gridengine,
 }
 
 /// Whether a name is that of a job of PBS: this machine has nothing but PBS, or the name has its server in it.
@@ -206,6 +213,16 @@ fn whereabouts(machine: &dyn Machine, named: &Named, label: &str) -> Result<Opti
             state: job.state,
             nodes: job.nodes,
         }),
+        Named::Gridengine => {
+            let found = gridengine::whereabouts(machine, &label.parse()?);
+            let found = found.map_err(|why| anyhow!("{}", why.words()))?;
+            found.map(|job| Whereabouts {
+                label: label.into(),
+                state: format!("in state {}", job.state_word),
+                nodes: job.nodes,
+                id: Some(job.id),
+            })
+        }
         Named::Pbs => by_pbs(machine, label)?.map(|job| {
             let given = job.given.iter().flatten().filter(|_| job.has_vnodes());
             Whereabouts {
@@ -228,6 +245,7 @@ fn elsewhere<'a>(
     let (manager, daemon) = match named {
         Named::Slurm(_) => ("Slurm", "slurmctld"),
         Named::Pbs => ("PBS", "pbs_server"),
+        Named::Gridengine => ("Grid Engine", "sge_qmaster"),
     };
     let job = whereabouts(machine, named, label).map_err(|e| {
         anyhow!("{here}; and {manager} does not tell where job {label} runs: {e:#}; name one of its nodes with --node")

@@ -53,6 +53,13 @@ pub struct PbsInstallArgs {
         default_value = "/usr/lib/gpuos/libgpuos_pbs_hook.so"
     )]
     pub library: PathBuf,
+    /// libgpuos_preload.so as hosts of moms have it: programs load it whose job has a GPU in turns with its memory.
+    #[arg(
+        long,
+        value_name = "FILE",
+        default_value = "/usr/lib/gpuos/libgpuos_preload.so.0"
+    )]
+    pub preload: PathBuf,
     /// `gpuos pbs-planner` runs beside pbs_server: rules of gpuos_placement are taken, and a wish for a level is left to it.
     #[arg(long)]
     pub planner: bool,

@@ -98,6 +98,10 @@ pub struct WlmJobArgs {
     /// Folder that Grid Engine has for the job on this host: `$SGE_JOB_SPOOL_DIR`.
     #[arg(long, value_name = "DIR")]
     pub spool: PathBuf,
+    /// Directory with the socket of the gpuos_mover that keeps the checkpoints of jobs with `-ckpt gpuos`: it is told of the job, and the
+    /// job's environment where they go. Without it programs save into a folder of their user.
+    #[arg(long, value_name = "DIR")]
+    pub mover: Option<PathBuf>,
     #[command(flatten)]
     pub host: WlmHostArgs,
 }
@@ -114,6 +118,9 @@ pub struct WlmWrapArgs {
     /// and LSF say themselves where it is.
     #[arg(long, value_name = "DIR")]
     pub saves: Option<PathBuf>,
+    /// Make no folder for checkpoints of a job of Grid Engine: gpuos_mover keeps them.
+    #[arg(long)]
+    pub stored: bool,
     /// The program, and its arguments.
     #[arg(value_name = "COMMAND", required = true, last = true)]
     pub command: Vec<OsString>,

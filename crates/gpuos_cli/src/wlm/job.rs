@@ -10,15 +10,18 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use gpuos_core::wire::CHECKPOINT_VARIABLE;
 use gpuos_host::Machine;
 use gpuos_model::screen;
 use gpuos_wlm::gridengine::job::{Job, MOST_BYTES};
+use gpuos_wlm::gridengine::task::{Task, is_spread};
 use gpuos_wlm::host::Chosen;
 use gpuos_wlm::journal::{self, Entry};
 use gpuos_wlm::start::{Start, start};
 
 use super::hardware::{Numbers, host};
 use super::held::{Held, started};
+use super::store;
 use crate::cli::WlmJobArgs;
 
 /// The job goes back into the queue.
@@ -31,7 +34,7 @@ const HOST: u8 = 1;
 /// How long GPUs of jobs that have just ended are waited for: Grid Engine ends what they left behind.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Chooses a job's GPUs.
+/// Chooses a job's GPUs, and has the host's gpuos_mover prepare for its checkpoints.
 ///
 /// # Errors
 /// What is wrong with the host.
@@ -49,7 +52,8 @@ pub fn prolog(machine: &dyn Machine, args: &WlmJobArgs) -> Result<u8> {
             screen::lines(&args.job)
         );
     }
-    let job = match Job::read(&String::from_utf8_lossy(&text), &args.job) {
+    let text = String::from_utf8_lossy(&text);
+    let job = match Job::read(&text, &args.job) {
         Ok(job) => job,
         Err(why) => return Ok(say(&why, WRONG)),
     };
@@ -60,6 +64,65 @@ pub fn prolog(machine: &dyn Machine, args: &WlmJobArgs) -> Result<u8> {
         return Ok(say(why, WRONG));
     }
     let (name, spool) = (name(args)?, Spool::open(args, Some(job.uid))?);
+    let saving = match saving(args, &text, (&name, &spool)) {
+        Ok(saving) => saving,
+        Err(why) => return Ok(say(&why, WRONG)),
+    };
+    let code = gpus(machine, args, (&job, &name, &spool))?;
+    if let Some(task) = saving.filter(|_| code == 0) {
+        checkpoints(machine, args, (&task, &name, &spool))?;
+    }
+    Ok(code)
+}
+
+/// The job, where gpuos_mover is to keep its checkpoints; why it must not start.
+fn saving(
+    args: &WlmJobArgs,
+    text: &str,
+    (name, spool): (&str, &Spool<'_>),
+) -> Result<Option<Task>, String> {
+    if args.mover.is_none() {
+        return Ok(None);
+    }
+    let (job, task) = name.split_once('.').unwrap_or((name, "1"));
+    let task = Task::read(text, job, task)?.filter(|task| task.asked.is_some());
+    // The file is there where the job has a parallel environment.
+    let hosts = spool.read("pe_hostfile").unwrap_or_default();
+    if task.is_some() && is_spread(&hosts) {
+        return Err("checkpoints are kept of jobs on one host, and this one has several: submit it without -ckpt gpuos, or with a \
+             parallel environment of one host"
+            .into());
+    }
+    Ok(task)
+}
+
+/// Has gpuos_mover prepare, and tells the job's environment; what comes of it stands in the job's output.
+fn checkpoints(
+    machine: &dyn Machine,
+    args: &WlmJobArgs,
+    (task, name, spool): (&Task, &str, &Spool<'_>),
+) -> Result<()> {
+    let Some(mover) = &args.mover else {
+        return Ok(());
+    };
+    let told = store::begins(machine, mover, (name, task));
+    let (folder, notes) = told.unwrap_or_else(|why| {
+        let why = format!("the program has no checkpoints: {why}");
+        (String::new(), vec![why])
+    });
+    for note in notes {
+        eprintln!("gpuos: {}", screen::lines(&note));
+    }
+    // Empty where there is none: what the user has set of it does not count.
+    spool.append(&[(CHECKPOINT_VARIABLE, folder)])
+}
+
+/// Chooses a job's GPUs.
+fn gpus(
+    machine: &dyn Machine,
+    args: &WlmJobArgs,
+    (job, name, spool): (&Job, &str, &Spool<'_>),
+) -> Result<u8> {
     if job.ask.gpus == 0 {
         let none = Chosen {
             numbers: Vec::new(),
@@ -74,8 +137,8 @@ pub fn prolog(machine: &dyn Machine, args: &WlmJobArgs) -> Result<u8> {
     let began = Instant::now();
     loop {
         let held = Held::lock(&args.host.state)?;
-        held.set_apart(&name, group)?;
-        let (others, left) = held.others(&name)?;
+        held.set_apart(name, group)?;
+        let (others, left) = held.others(name)?;
         match start(&host, &job.ask, &others) {
             Start::Now(chosen) => {
                 let entry = Entry {
@@ -83,7 +146,7 @@ pub fn prolog(machine: &dyn Machine, args: &WlmJobArgs) -> Result<u8> {
                     keeper,
                     group,
                 };
-                held.note(&name, &entry)?;
+                held.note(name, &entry)?;
                 spool.tell(&chosen)?;
                 return Ok(0);
             }
@@ -117,6 +180,9 @@ fn say(why: &str, code: u8) -> u8 {
 /// They stay the job's.
 pub fn epilog(args: &WlmJobArgs) -> Result<u8> {
     let name = name(args)?;
+    if let Some(mover) = &args.mover {
+        store::ends(mover, &name);
+    }
     if args.host.state.exists() {
         Held::lock(&args.host.state)?.end(&name)?;
     }
@@ -215,7 +281,10 @@ impl<'a> Spool<'a> {
 
     /// Appends variables to the job's environment.
     fn tell(&self, chosen: &Chosen) -> Result<()> {
-        let lines = chosen.variables();
+        self.append(&chosen.variables())
+    }
+
+    fn append(&self, lines: &[(&'static str, String)]) -> Result<()> {
         let lines: Vec<String> = lines
             .iter()
             .map(|(name, value)| format!("{name}={value}\n"))

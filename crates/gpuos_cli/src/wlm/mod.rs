@@ -6,6 +6,7 @@ mod held;
 mod job;
 mod saves;
 mod sense;
+mod store;
 mod wrap;
 
 use anyhow::Result;

@@ -103,6 +103,7 @@ fn var(name: &str) -> Option<OsString> {
 /// with another method there, and where the site names no folder for jobs of Torque.
 fn folder(args: &WlmWrapArgs) -> Result<Option<PathBuf>> {
     match args.manager {
+        Manager::Gridengine if args.stored => Ok(None),
         Manager::Gridengine => {
             let (Some(folder), Some(job)) = (var("SGE_CKPT_DIR"), var("JOB_ID")) else {
                 return Ok(None);

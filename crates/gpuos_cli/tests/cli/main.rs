@@ -37,4 +37,5 @@ mod topo;
 mod usage;
 mod why;
 mod wlm;
+mod wlm_store;
 mod worth;

@@ -55,11 +55,11 @@ impl Drop for Ended {
     }
 }
 
-fn mode(path: &Path, bits: u32) {
+pub fn mode(path: &Path, bits: u32) {
     fs::set_permissions(path, fs::Permissions::from_mode(bits)).expect("a mode");
 }
 
-fn code(output: &Output) -> i32 {
+pub fn code(output: &Output) -> i32 {
     output.status.code().unwrap_or(-1)
 }
 
@@ -67,7 +67,7 @@ fn out(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-fn errors(output: &Output) -> String {
+pub fn errors(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
@@ -185,13 +185,13 @@ fn reports_have_the_form_of_each_manager() {
 }
 
 /// A job of Grid Engine that is about to start: its folder, and what qstat prints.
-struct Job {
-    work: TempDir,
-    record: String,
+pub struct Job {
+    pub work: TempDir,
+    pub record: String,
 }
 
 impl Job {
-    fn new(gpus: u32) -> Job {
+    pub fn new(gpus: u32) -> Job {
         let work = TempDir::new().unwrap();
         let spool = work.path().join("active_jobs/7.1");
         fs::create_dir_all(&spool).unwrap();
@@ -213,7 +213,11 @@ impl Job {
         Job { work, record }
     }
 
-    fn call(&self, verb: &str, spool: &str) -> Output {
+    pub fn call(&self, verb: &str, spool: &str) -> Output {
+        self.call_with(verb, spool, &[])
+    }
+
+    pub fn call_with(&self, verb: &str, spool: &str, more: &[&str]) -> Output {
         let (spool, state) = (self.work.path().join(spool), self.work.path().join("state"));
         let spool = spool.display().to_string();
         let state = state.display().to_string();
@@ -221,10 +225,10 @@ impl Job {
             verb, "--job", "7", "--task", "0", "--spool", &spool, "--type", "pairs-8", "--state",
             &state,
         ];
-        wlm(&words, &self.record, &[])
+        wlm(&[&words, more].concat(), &self.record, &[])
     }
 
-    fn environment(&self) -> String {
+    pub fn environment(&self) -> String {
         fs::read_to_string(self.work.path().join("active_jobs/7.1/environment")).unwrap()
     }
 }
@@ -457,6 +461,10 @@ fn a_checkpoint_counts_when_the_program_says_it_is_complete() {
         &variables,
     );
     assert_eq!(out(&again), told);
+    // Where gpuos_mover keeps checkpoints there is no such folder.
+    let print = ["sh", "-c", "echo [$GPUOS_SAVES]"];
+    let words = [&["wrap", "gridengine", "--stored", "--"][..], &print].concat();
+    assert_eq!(out(&wlm(&words, "", &variables)), "[]\n");
 }
 
 /// A job whose program saves when it is asked to, in a process group of its own.

@@ -134,6 +134,9 @@ pub enum Request {
         started: u64,
         /// The job's GPUs on this host, which it may open; it may open no others.
         gpus: Vec<GresGpu>,
+        /// Whether it has slices of GPUs besides: then it may open the MIG instances that gpuosd has made for it, and the GPUs that they are of.
+        #[serde(default, skip_serializing_if = "super::mig::is_false")]
+        slices: bool,
     },
     /// Something about checkpoints: gpuos_mover answers it, on a socket of its own.
     Checkpoint {

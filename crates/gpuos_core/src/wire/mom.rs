@@ -29,6 +29,9 @@ pub struct MomReport {
     /// The vnodes as pbs_server has them, where it was asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vnodes: Option<MomVnodes>,
+    /// Another one gives GPUs to jobs here, and gpuosd only advises: what is to be done of the host is then said to an administrator.
+    #[serde(default, skip_serializing_if = "super::mig::is_false")]
+    pub advise: bool,
 }
 
 /// A job of PBS on a host.
@@ -43,6 +46,12 @@ pub struct MomJob {
     pub uid: u32,
     /// Its GPUs.
     pub gpus: Vec<GresGpu>,
+    /// GPUs of which it was given parts: others may have the rest.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub shared: Vec<GresGpu>,
+    /// Memory of this host that it was given, in MiB, where it has parts of GPUs; 0: PBS counts none for it.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub memory_mib: u64,
     /// Slices of GPUs that it was given, as counts: which ones they are is for this host to choose.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slices: Option<MomSlices>,
@@ -69,6 +78,10 @@ pub struct MomJob {
     /// Whether its user lets it run again (`qsub -r`), likewise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub may_rerun: Option<bool>,
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// Slices of GPUs that PBS has given to a job.

@@ -112,6 +112,9 @@ pub struct DaemonStatus {
     pub waiting: u32,
     /// What keeps the daemon from its work, in sentences: no library, a full disk, slurmctld away.
     pub troubles: Vec<String>,
+    /// Another one gives the GPUs of this host to jobs, and the daemon only says what it finds.
+    #[serde(default, skip_serializing_if = "super::mig::is_false")]
+    pub advises: bool,
 }
 
 /// A GPU.

@@ -125,6 +125,7 @@ fn requests() -> Vec<Request> {
             pid: 4711,
             started: 99,
             gpus: vec![GresGpu::LAST],
+            slices: true,
         },
         Request::Reload,
         Request::Audit {

@@ -56,6 +56,8 @@ struct State {
     gpus: Vec<String>,
     /// GPUs that are divided and have a vnode.
     pool: Vec<NvmlIndex>,
+    /// Another one gives the GPUs, and what has to be done is only said.
+    advise: bool,
     jobs: BTreeMap<JobId, MomJob>,
     /// Jobs of which a program was launched since all were told, and whether one list came since then without them: it may have been made before.
     fresh: BTreeMap<JobId, bool>,
@@ -132,6 +134,11 @@ impl Mom {
 
     fn again(&self, job: &JobId) -> Outcome {
         let mut state = self.lock();
+        if state.advise {
+            return Outcome::Nothing(format!(
+                "gpuos only advises on this host: job {job} goes on"
+            ));
+        }
         if !state.jobs.contains_key(job) {
             return Outcome::Nothing(format!("job {job} is not here any more"));
         }
@@ -142,6 +149,11 @@ impl Mom {
 
     fn end(&self, job: &JobId) -> Outcome {
         let mut state = self.lock();
+        if state.advise {
+            return Outcome::Nothing(format!(
+                "gpuos only advises on this host: job {job} goes on"
+            ));
+        }
         if !state.jobs.contains_key(job) {
             return Outcome::Nothing(format!("job {job} is not here any more"));
         }
@@ -190,6 +202,10 @@ impl State {
         let Some(seen) = self.seen() else {
             return false;
         };
+        if self.advise {
+            // Where another comment stands there is no place for it.
+            return seen.whole || seen.drained == self.advice();
+        }
         let whole = match &self.drain {
             None => true,
             Some(Some(_)) => seen.whole,
@@ -201,6 +217,21 @@ impl State {
             offline && seen.own.iter().all(|gpu| out.contains(gpu))
         });
         whole && gpus
+    }
+
+    /// What an administrator is told where gpuos only advises, if something is to be done.
+    fn advice(&self) -> Option<String> {
+        let out = self.wanted.as_ref().map(|part| self.out(part));
+        let out: Vec<String> = out.iter().flatten().map(GresGpu::to_string).collect();
+        let what = match (&self.drain, &out[..]) {
+            (Some(Some(_)), _) => "this host".to_owned(),
+            (_, []) => return None,
+            (_, [gpu]) => format!("GPU {gpu}"),
+            (_, gpus) => format!("GPUs {}", gpus.join(",")),
+        };
+        Some(format!(
+            "{what} should get no more jobs; gpuos health there says why"
+        ))
     }
 
     fn looks(&self) -> bool {
@@ -216,6 +247,19 @@ impl State {
     }
 
     fn orders(&self) -> MomOrders {
+        if self.advise {
+            let known = self.wanted.is_some() || self.drain.is_some();
+            let host = match self.advice() {
+                _ if !known => HostOrder::Leave,
+                None => HostOrder::Online,
+                Some(advice) => HostOrder::Offline(advice),
+            };
+            return MomOrders {
+                host,
+                look: self.looks(),
+                ..MomOrders::default()
+            };
+        }
         MomOrders {
             out: self.wanted.as_ref().map(|part| self.out(part)),
             host: match &self.drain {
@@ -232,6 +276,11 @@ impl State {
     /// What is published of the GPUs by the state of their vnodes. What PBS has no place for counts as published.
     fn published(&self, seen: &MomVnodes) -> ExtraPart {
         let mut part = self.wanted.clone().unwrap_or_default();
+        if self.advise {
+            let shown = self.is_shown();
+            part.out.retain(|_| shown);
+            return part;
+        }
         let wanted = self.out(&part);
         let out = |gpu: &GresGpu| match wanted.contains(gpu) {
             true => seen.offline.contains(gpu),
@@ -286,6 +335,7 @@ impl State {
         let renumbered = self.heard.is_none() || self.gpus != report.gpus;
         self.gpus.clone_from(&report.gpus);
         self.pool.clone_from(&report.pool);
+        self.advise = report.advise;
         self.heard = Some(Instant::now());
         renumbered
     }
@@ -310,7 +360,10 @@ impl State {
     }
 
     fn job(&self, node: &str, held: &MomJob) -> Job {
-        let gpus = held.gpus.iter().map(|gpu| gpu.index());
+        let set = |gpus: &[GresGpu]| {
+            let numbers = gpus.iter().map(|gpu| gpu.index());
+            numbers.fold(GpuSet::EMPTY, GpuSet::with)
+        };
         Job {
             id: held.job.clone(),
             user: held.user.clone(),
@@ -328,7 +381,9 @@ impl State {
             preempted: held.is_held == Some(true) && held.may_rerun == Some(true),
             allocations: vec![Allocation {
                 nodes: vec![node.into()],
-                gpus: gpus.fold(GpuSet::EMPTY, GpuSet::with),
+                gpus: set(&held.gpus),
+                shared: set(&held.shared),
+                memory_mib: held.memory_mib,
                 ..Allocation::default()
             }],
             unplaced: held.slices.as_ref().map(|slices| Unplaced {
@@ -381,9 +436,13 @@ impl WorkloadManager for Mom {
             return Err(Outcome::NoAnswer(why.into()));
         };
         let reason = state.drain.clone().flatten();
+        let drained = match state.advise {
+            true => reason.clone().filter(|_| state.is_shown()),
+            false => seen.drained.clone(),
+        };
         Ok(NodeRecord {
             name: self.node.clone(),
-            drain: seen.drained.clone().map(|told| reason.unwrap_or(told)),
+            drain: drained.map(|told| reason.unwrap_or(told)),
             gpus: vec![(String::new(), state.gpus.len())],
             published: state.published(seen),
             ..NodeRecord::default()
@@ -509,6 +568,10 @@ impl WorkloadManager for Mom {
 
     fn daemon(&self) -> &'static str {
         "pbs_mom"
+    }
+
+    fn advises(&self) -> bool {
+        self.lock().advise
     }
 
     fn told(&self, report: &MomReport) -> Option<Told> {

@@ -264,3 +264,69 @@ fn a_host_is_drained_once_all_its_vnodes_are_offline() {
     assert_eq!(record.drain, Some(reason));
     assert_eq!(record.published, out(&[]));
 }
+
+#[test]
+fn where_gpuos_only_advises_it_is_said_and_nothing_is_done() {
+    let advised = |jobs: &[MomJob], comment: Option<&str>| MomReport {
+        advise: true,
+        ..report(
+            jobs,
+            Some(MomVnodes {
+                drained: comment.map(str::to_owned),
+                ..MomVnodes::default()
+            }),
+        )
+    };
+    let jobs = [job("1.head", 1, &[1])];
+    let mom = Mom::new("n1");
+    assert!(!mom.advises());
+    let orders = told(&mom, &advised(&jobs, None));
+    assert!(mom.advises());
+    assert_eq!(orders.host, HostOrder::Leave, "nobody has said what is out");
+    // What is published is shown by the comment.
+    let waits = thread::scope(|scope| {
+        let publish = scope.spawn(|| mom.act(&Action::Publish(out(&[1]))));
+        let advice = loop {
+            match told(&mom, &advised(&jobs, None)).host {
+                HostOrder::Offline(advice) => break advice,
+                _ => thread::yield_now(),
+            }
+        };
+        assert!(
+            advice.starts_with("GPU 1 should get no more jobs"),
+            "{advice}"
+        );
+        told(&mom, &advised(&jobs, Some(&advice)));
+        publish.join().expect("it ends")
+    });
+    assert!(matches!(waits, Outcome::Done(_)), "{waits:?}");
+    let node = mom.node().expect("it is known");
+    assert_eq!((node.published.out, node.drain), (gpus(&[1]), None));
+    for action in [
+        Action::Requeue { job: id("1.head") },
+        Action::Kill {
+            job: id("1.head"),
+            step: None,
+        },
+    ] {
+        let said = mom.act(&action);
+        assert!(matches!(said, Outcome::Nothing(_)), "{said:?}");
+    }
+    let orders = told(&mom, &advised(&jobs, None));
+    assert!(orders.rerun.is_empty() && orders.end.is_empty() && orders.out.is_none());
+    assert_eq!(
+        mom.node().expect("it is known").published.out,
+        gpus(&[]),
+        "the comment is gone"
+    );
+    // Another's comment is in its place.
+    let other = MomReport {
+        vnodes: Some(MomVnodes {
+            whole: true,
+            ..MomVnodes::default()
+        }),
+        ..advised(&jobs, None)
+    };
+    told(&mom, &other);
+    assert_eq!(mom.node().expect("it is known").published.out, gpus(&[1]));
+}

@@ -9,7 +9,7 @@ use gpuos_core::step::StepId;
 use gpuos_model::screen::line;
 use rustix::process::Signal;
 
-use super::own_groups::job_in;
+use super::own_groups::GroupsPath;
 use super::started::started;
 
 pub use crate::slurm::control_groups::{Belongs, JobStep, Roots};
@@ -75,7 +75,7 @@ enum Whose {
     /// Slurm's.
     Slurm,
     /// gpuos's own, below this path; `None`: there are none on this machine.
-    Own(Option<String>),
+    Own(Option<GroupsPath>),
 }
 
 impl Proc {
@@ -91,8 +91,8 @@ impl Proc {
     /// With jobs by the groups of [`super::own_groups`] below this path, and not by Slurm's; `None`: there are none, and no process is known to
     /// be of a job.
     #[must_use]
-    pub fn with_own_groups(mut self, path: Option<&str>) -> Proc {
-        self.whose = Whose::Own(path.map(str::to_owned));
+    pub fn with_own_groups(mut self, path: Option<&GroupsPath>) -> Proc {
+        self.whose = Whose::Own(path.cloned());
         self
     }
 
@@ -105,7 +105,7 @@ impl Proc {
                 Belongs::Unclear(why) => (None, Some(why)),
             },
             Whose::Own(path) => {
-                let job = path.as_ref().and_then(|path| job_in(groups, path));
+                let job = path.as_ref().and_then(|path| path.job_in(groups));
                 // All programs of a job have one group.
                 let step = job.map(|job| JobStep {
                     job,

@@ -213,6 +213,10 @@ impl PbsLab {
         command
             .arg("--mps-command")
             .arg(bin.join("nvidia-cuda-mps-control"));
+        if let turn @ 1.. = self.record.spec.memory_turn {
+            let turn = turn.to_string();
+            command.args(["--memory-turn", &turn, "--memory-rate", "10000"]);
+        }
         if !self.record.spec.mig.is_empty() {
             let (caps, minors) = (
                 mig::caps_dir(&self.record, node),

@@ -18,7 +18,10 @@ impl Worker {
             uid: self.start.uid,
             phase,
             why,
-            run: self.start.run,
+            run: match self.shared.manager.counts_runs() {
+                true => self.start.run,
+                false => 0,
+            },
             nodes: self.start.nodes.clone(),
             start: self.start.launch.start,
             spares: self.start.spares.clone(),

@@ -7,32 +7,28 @@ use gpuos_model::gpu_index::GresGpu;
 use super::event::{Confine, Event, Parent, Verdict};
 use super::mom;
 use super::options::wish;
+use super::resources::MIG;
+use super::shares;
 use super::talk::{Daemon, Said, Talk, replies};
-use super::vnodes::{gpu, parse_exec_vnode, short};
+use super::vnodes::{divided, gpu, parse_exec_vnode, shared, short};
 
 /// How long a start waits for it, in milliseconds.
 const PATIENCE: u64 = 2_000;
 
-/// With these a job has parts of GPUs, by the driver.
-const PARTS: [&str; 2] = ["gpuos_mig", "gpuos_share"];
-
-/// Whether a program must not start here whatever gpuosd says, so that nobody is asked.
-pub(super) fn is_hopeless(event: &Event) -> bool {
-    event.confine == Confine::Require && applies(event) && has_parts(event)
-}
-
-/// What gpuosd is asked.
+/// What gpuosd is asked, once it has made the slices of the job.
 pub(super) fn talk(event: &Event) -> Option<Talk> {
-    if !applies(event) || has_parts(event) {
+    if !applies(event) {
         return None;
     }
+    let (gpus, slices) = has(event)?;
     // Without a parent gpuosd is asked about a process that there is not, and says so.
     let Parent { pid, started } = event.parent.unwrap_or_default();
     let request = Request::Confine {
         job: event.job.id.parse().ok()?,
         pid,
         started,
-        gpus: gpus(event)?,
+        gpus,
+        slices,
     };
     let talk = Talk::new(Daemon::Groups, &event.gpuosd, &[request])?;
     Some(talk.within(PATIENCE))
@@ -43,16 +39,13 @@ pub(super) fn applied(event: &Event, said: Option<&Said>, verdict: Verdict) -> V
     if !applies(event) || verdict.refused.is_some() {
         return verdict;
     }
-    let Err(why) = done(event, said) else {
+    let Err(why) = done(said) else {
         return verdict;
     };
     match event.confine {
         // The hook tries again for a while where a sentence begins so.
-        Confine::Require if !has_parts(event) => Verdict::reject(format!(
-            "gpuos cannot keep this program to the GPUs of its job, which this site requires: {why}"
-        )),
         Confine::Require => Verdict::reject(format!(
-            "this site requires that programs are kept to the GPUs of their job, and {why}"
+            "gpuos cannot keep this program to the GPUs of its job, which this site requires: {why}"
         )),
         Confine::Off | Confine::Try => Verdict {
             log: Some(format!(
@@ -64,13 +57,7 @@ pub(super) fn applied(event: &Event, said: Option<&Said>, verdict: Verdict) -> V
     }
 }
 
-fn done(event: &Event, said: Option<&Said>) -> Result<(), String> {
-    if has_parts(event) {
-        return Err(
-            "the job has parts of GPUs (gpuos_mig or gpuos_share), for which gpuos has no such thing in PBS"
-                .into(),
-        );
-    }
+fn done(said: Option<&Said>) -> Result<(), String> {
     let Some(said) = said else {
         return Err("its number or its vnodes cannot be read".into());
     };
@@ -90,19 +77,18 @@ fn applies(event: &Event) -> bool {
     event.confine != Confine::Off && mom::own(event).is_some() && !event.gpuosd.is_empty()
 }
 
-fn has_parts(event: &Event) -> bool {
-    let mut parts = PARTS.iter();
-    parts.any(|name| wish(&event.job.resources, name).is_some())
-}
-
-/// The job's GPUs of this host.
-fn gpus(event: &Event) -> Option<Vec<GresGpu>> {
+/// The job's GPUs of this host, with those of which it has a share, and whether it has slices of others.
+fn has(event: &Event) -> Option<(Vec<GresGpu>, bool)> {
     let chunks = parse_exec_vnode(&event.job.exec_vnode).ok()?;
     let this = short(&event.host);
-    let here = chunks.iter().flatten().filter_map(gpu);
-    let here = here.filter(|(host, _)| short(host) == this);
-    let mut gpus: Vec<GresGpu> = here.filter_map(|(_, index)| GresGpu::new(index)).collect();
+    let of_host = |(host, _): &(&str, usize)| short(host) == this;
+    let whole = chunks.iter().flatten().filter_map(gpu).filter(of_host);
+    let parts = shares::here(event, &chunks, &event.job.resources);
+    let all = whole.chain(parts.into_iter().filter_map(shared));
+    let mut gpus: Vec<GresGpu> = all.filter_map(|(_, index)| GresGpu::new(index)).collect();
     gpus.sort_unstable();
     gpus.dedup();
-    Some(gpus)
+    let asks = wish(&event.job.resources, MIG).is_some();
+    let mut given = chunks.iter().flatten().filter_map(divided);
+    Some((gpus, asks && given.any(|one| of_host(&one))))
 }

@@ -60,6 +60,9 @@ pub struct Event {
     /// How GPUs that are divided can be, by the names of their kinds.
     #[serde(default)]
     pub boards: BTreeMap<String, Geometry>,
+    /// How GPUs are shared; `None`: none is.
+    #[serde(default)]
+    pub shares: Option<Shares>,
     /// The job; of one that is changed, only what is changed.
     #[serde(default)]
     pub job: Job,
@@ -78,6 +81,12 @@ pub struct Event {
     /// The socket of gpuos_mover there; empty where it is not asked.
     #[serde(default)]
     pub mover: String,
+    /// The library that programs load which have memory of a GPU in turns; empty: this host has none.
+    #[serde(default)]
+    pub preload: String,
+    /// What the program that is about to be started loads already, by its `LD_PRELOAD`: a text of its user.
+    #[serde(default)]
+    pub loaded: String,
     /// Whether a program that is about to be started is the first of its job: mom waits for no other than such a one beside its work.
     #[serde(default = "yes")]
     pub first: bool,
@@ -115,6 +124,8 @@ pub struct HostJob {
     pub session: u32,
     /// Of its `Resource_List` what concerns gpuos.
     pub resources: Resources,
+    /// The GPUs that pbs_cgroups has noted for it, by its own file; empty: none, or this host is none on which gpuos only advises.
+    pub visible: String,
     /// Whose it is.
     #[serde(flatten)]
     pub held: Held,
@@ -217,6 +228,9 @@ pub struct Host {
     pub keep_mib: u64,
     /// The leaf switch at which the host is.
     pub leaf: String,
+    /// Another one gives the GPUs to jobs, such as pbs_cgroups, and gpuos only advises.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub advise: bool,
     /// The GPUs, by their index in NVIDIA's order.
     pub gpus: Vec<Gpu>,
 }
@@ -231,9 +245,30 @@ pub struct Gpu {
     pub nvlink: String,
     /// Its NUMA node.
     pub numa: Option<u32>,
+    /// Into how many parts it is, each for one job; 0: it is one job's as a whole.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub shares: u16,
     /// How it is divided, where gpuos.toml has it in a pool: `gpuos pbs install` writes it here.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mig: Option<Divided>,
+}
+
+fn is_zero(number: &u16) -> bool {
+    *number == 0
+}
+
+/// How the GPUs that jobs share are shared, which is the same on the whole site.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Shares {
+    /// Parts of each of them.
+    pub parts: u16,
+    /// Jobs that have one in turns with its memory at most; 0: jobs cannot.
+    pub turns: u32,
+    /// Memory of the smallest of them, in MiB; 0: nobody says, and no job has it in turns.
+    pub gpu_mib: u64,
+    /// The most of it that a job in turns can have, in MiB.
+    pub most_mib: u64,
 }
 
 /// A GPU of a pool.
@@ -246,6 +281,13 @@ pub struct Divided {
     pub compute: u8,
     /// Its memory slices.
     pub memory: u8,
+}
+
+impl Gpu {
+    /// Whether it is given to one job at a time, as a whole.
+    pub(super) fn is_whole(&self) -> bool {
+        self.mig.is_none() && self.shares == 0
+    }
 }
 
 impl Event {
@@ -319,6 +361,13 @@ pub enum Edit {
     Online {
         /// The vnode.
         vnode: String,
+    },
+    /// The comment of a vnode, whose state stays; empty: it has none.
+    Comment {
+        /// The vnode.
+        vnode: String,
+        /// Its comment.
+        value: String,
     },
     /// The job of the event, whose start is refused, is queued again; PBS would delete it.
     Requeue,

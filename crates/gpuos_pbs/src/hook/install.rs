@@ -2,11 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gpuos_config::gpuos_toml::MigConfig;
+use gpuos_config::gpuos_toml::{Config, MigConfig};
 use gpuos_model::gpu_index::NvmlIndex;
 use gpuos_model::mig::Geometry;
+use gpuos_model::node_types::NodeFacts;
 
-use super::event::{Divided, Host};
+use super::event::{Divided, Host, Shares};
 use super::resources::{NGPUS, RESOURCES, Resource};
 use super::startup;
 
@@ -181,11 +182,15 @@ pub fn programs(pbs_conf: &str) -> Result<String, String> {
 /// How many GPUs the largest domain of each level has.
 pub fn largest(hosts: &BTreeMap<String, Host>) -> BTreeMap<String, u64> {
     let mut domains: BTreeMap<(&str, &str), u64> = BTreeMap::new();
+    let unknown = String::new();
     for (name, host) in hosts {
-        for gpu in host.gpus.iter().filter(|gpu| gpu.mig.is_none()) {
+        let first = host.gpus.first().map(|gpu| &gpu.nvlink);
+        // Another one takes GPUs of such a host without a look at their sets.
+        let apart = host.advise && host.gpus.iter().any(|gpu| Some(&gpu.nvlink) != first);
+        for gpu in host.gpus.iter().filter(|gpu| gpu.is_whole()) {
             let of = [
                 ("node", name),
-                ("nvlink", &gpu.nvlink),
+                ("nvlink", if apart { &unknown } else { &gpu.nvlink }),
                 ("leaf", &host.leaf),
             ];
             for (level, domain) in of.into_iter().filter(|(_, domain)| !domain.is_empty()) {
@@ -216,6 +221,11 @@ pub fn divide(
         let Some((pool, board)) = config.pool_of(short).filter(|_| !host.gpus.is_empty()) else {
             continue;
         };
+        if host.advise {
+            return Err(format!(
+                "{short} has advise in gpus.json, where gpuos makes no slices, and is in a pool of gpuos.toml: take it out of one of the two"
+            ));
+        }
         let count = host.gpus.len();
         let (own, switchable) = (pool.gpus, pool.switchable);
         if !switchable.is_empty() {
@@ -235,11 +245,94 @@ pub fn divide(
             memory: board.geometry.slices(),
         };
         for gpu in host.gpus.iter_mut().skip(first) {
+            if gpu.shares > 0 {
+                return Err(format!(
+                    "a GPU of {short} has shares in gpus.json and is in a pool of gpuos.toml: take it out of one of the two"
+                ));
+            }
             gpu.mig = Some(divided.clone());
         }
         boards.insert(board.name.clone(), board.geometry.clone());
     }
     Ok(boards)
+}
+
+/// How the GPUs that jobs share are shared, by what the administrator says of hosts and by gpuos.toml; `None`: none is.
+///
+/// # Errors
+/// They are not shared alike, or it is not said how much memory one has that jobs are to have in turns: a sentence.
+pub fn shares(hosts: &BTreeMap<String, Host>, config: &Config) -> Result<Option<Shares>, String> {
+    let mut shares: Option<Shares> = None;
+    let turns = config.memory.turns;
+    for (name, host) in hosts {
+        let short = name.split('.').next().unwrap_or_default();
+        let shared = host.gpus.iter().filter(|gpu| gpu.shares > 0);
+        for (nth, gpu) in shared.enumerate() {
+            let facts = || NodeFacts {
+                name: short.into(),
+                gpus: host.gpus.len(),
+                ..NodeFacts::default()
+            };
+            let stated = || config.stated_type(&facts()).map(|one| one.gpu_memory_mib);
+            let known = shares.map_or(u64::MAX, |shares| shares.gpu_mib);
+            // All of a host have as much.
+            let gpu_mib = match (turns, nth) {
+                (0, _) => 0,
+                (_, 0) => stated().filter(|mib| *mib > 0).ok_or_else(|| {
+                    format!(
+                        "jobs are to have GPUs of {short} in turns with their memory, and how much memory these have is not said: write a [[nodes]] \
+                         for {short} into gpuos.toml, or turns = 0"
+                    )
+                })?,
+                _ => known,
+            };
+            let parts = gpu.shares;
+            let other = shares.map_or(parts, |shares| shares.parts);
+            if other != parts {
+                return Err(format!(
+                    "a GPU of {short} has {parts} shares in gpus.json, and another one {other}: all that are shared have to have as many"
+                ));
+            }
+            let gpu_mib = gpu_mib.min(known);
+            shares = Some(Shares {
+                parts,
+                turns,
+                gpu_mib,
+                most_mib: config.memory.most_in_turns_mib(gpu_mib),
+            });
+        }
+    }
+    Ok(shares)
+}
+
+/// The hook that comes with PBS and gives GPUs, too.
+const PBS_CGROUPS: &str = "pbs_cgroups";
+
+/// What an administrator is told of hosts on which another one gives GPUs, or may: a sentence each.
+pub fn beside(hosts: &BTreeMap<String, Host>, hooks: &Objects) -> Vec<String> {
+    let names = |advise: bool| -> Vec<&str> {
+        let own = hosts
+            .iter()
+            .filter(|(_, host)| host.advise == advise && !host.gpus.is_empty());
+        own.map(|(name, _)| &name[..]).collect()
+    };
+    let (advised, own) = (names(true), names(false));
+    let enabled = hooks.get(PBS_CGROUPS).and_then(|hook| hook.get("enabled"));
+    let enabled = enabled.is_some_and(|word| word.eq_ignore_ascii_case("true"));
+    let mut said = Vec::new();
+    if !advised.is_empty() {
+        said.push(format!(
+            "On {} another one gives GPUs, and gpuos only advises: it makes no vnodes there and gives, confines and refuses nothing.",
+            advised.join(", ")
+        ));
+    }
+    if enabled && !own.is_empty() {
+        said.push(format!(
+            "The hook pbs_cgroups is enabled, which counts GPUs as well: see that it leaves out {} (exclude_hosts, or run_only_on_hosts without them), or give them \"advise\": true in gpus.json.",
+            own.join(", ")
+        ));
+    }
+    said
 }
 
 /// The hosts that an administrator describes, as JSON: a table of [`Host`] by name.

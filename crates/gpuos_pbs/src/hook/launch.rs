@@ -2,17 +2,22 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::advise;
 use super::event::{Edit, Event, Gpu, Host, env};
 use super::options::said;
-use super::resources::{NGPUS, NVLINK, UUID};
-use super::vnodes::{gpu, parse_exec_vnode, short, vnode_name};
+use super::resources::{NGPUS, NVLINK, SHARE_PARTS, UUID};
+use super::shares;
+use super::vnodes::{gpu, parse_exec_vnode, shared, short, vnode_name};
 
 /// `CUDA_VISIBLE_DEVICES` and `GPUOS_*`, where the job was given vnodes of GPUs of this host.
 pub(super) fn launched(event: &Event) -> Result<Vec<Edit>, String> {
+    if advise::host(event).is_some() {
+        return Ok(Vec::new());
+    }
     let text = event.job.exec_vnode.as_str();
     let chunks = match parse_exec_vnode(text) {
         Ok(chunks) => chunks,
-        Err(why) if text.contains(NGPUS) => {
+        Err(why) if text.contains(NGPUS) || text.contains(SHARE_PARTS) => {
             return Err(format!(
                 "gpuos cannot read exec_vnode, and so cannot tell the job its GPUs: {why}; report it with the job's qstat -f"
             ));
@@ -20,7 +25,9 @@ pub(super) fn launched(event: &Event) -> Result<Vec<Edit>, String> {
         // No GPU is in it, whatever it says.
         Err(_) => return Ok(Vec::new()),
     };
-    let gpus: BTreeSet<(&str, usize)> = chunks.iter().flatten().filter_map(gpu).collect();
+    let whole = chunks.iter().flatten().filter_map(gpu);
+    let parts = shares::here(event, &chunks, &event.job.resources).into_iter();
+    let gpus: BTreeSet<(&str, usize)> = whole.chain(parts.filter_map(shared)).collect();
     let this = short(&event.host);
     let here: Vec<usize> = gpus
         .iter()

@@ -6,6 +6,7 @@
 //! - `options`: what a job says to gpuos, by the functions that read Slurm's options,
 //! - [`install`]: what `qmgr` is told,
 //! - `confine`: programs that are kept to the GPUs of their jobs,
+//! - `advise`: hosts on which another one gives GPUs,
 //! - `submit`, `run`, `launch` and `startup`: what is done about each event, with the sentences in `refused`,
 //! - [`question`]: what daemons of a mom's host are told of an event, as [`talk`]s: by `mom` what mom has, with what is done by the answer, and by
 //!   `prepare` what a program needs that is about to be started.
@@ -13,6 +14,7 @@
 //! A text of a user is a string of the JSON and stays one: nothing here is joined to a command, and what is written back into a job
 //! are words of this module, names that were checked, and what PBS itself gave.
 
+mod advise;
 mod confine;
 pub mod event;
 pub mod install;
@@ -26,6 +28,7 @@ mod refused;
 pub mod resources;
 mod run;
 pub mod select;
+mod shares;
 mod slices;
 mod startup;
 mod submit;
@@ -80,13 +83,13 @@ pub fn decide(event: &Event) -> Verdict {
         Kind::Queuejob => submit::queued(event),
         Kind::Modifyjob => submit::modified(event),
         Kind::Runjob => return run::started(event),
-        Kind::ExecjobLaunch if confine::is_hopeless(event) => {
-            return confine::applied(event, None, Verdict::accept(Vec::new()));
-        }
         Kind::ExecjobLaunch => {
             // There is nobody to be asked.
             let verdict = match launch::launched(event) {
-                Ok(edits) => prepare::prepared(event, edits, std::iter::empty()),
+                Ok(edits) => {
+                    let verdict = prepare::prepared(event, edits, std::iter::empty());
+                    advise::noted(event, verdict)
+                }
                 Err(sentence) => Verdict::reject(sentence),
             };
             return confine::applied(event, None, verdict);

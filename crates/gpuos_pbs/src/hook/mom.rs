@@ -13,13 +13,17 @@ use gpuos_model::gpu_index::{GresGpu, NvmlIndex};
 use gpuos_model::hostlist::compress;
 use gpuos_model::screen;
 
+use super::advise;
 use super::event::{
     Ask, Edit, Event, Held, Host, Job, Resources, Server, ServerJob, ServerVnode, accepted_json,
 };
 use super::options::{said, wish};
 use super::resources::{CHECKPOINT, HOSTS, MIG, MIG_COMPUTE, MIG_MEMORY};
+use super::shares;
 use super::talk::{Daemon, Said, Talk, replies};
-use super::vnodes::{Given, divided, gpu, host_of, hosts, parse_exec_vnode, short, vnode_name};
+use super::vnodes::{
+    Given, divided, gpu, host_of, hosts, parse_exec_vnode, shared, short, vnode_name,
+};
 
 /// How reasons of gpuos begin, and its comments: of one GPU, and of a whole host.
 const MARK: &str = "gpuos: ";
@@ -44,6 +48,10 @@ pub(super) fn talks(event: &Event) -> Vec<Talk> {
 }
 
 fn to_gpuosd(event: &Event) -> Option<Talk> {
+    if let Some(host) = advise::host(event).filter(|_| !event.gpuosd.is_empty()) {
+        let report = advise::report(event, host);
+        return Talk::new(Daemon::Gpuosd, &event.gpuosd, &lines(report));
+    }
     let host = own(event)?;
     if event.gpuosd.is_empty() {
         return None;
@@ -63,7 +71,7 @@ fn to_gpuosd(event: &Event) -> Option<Talk> {
             .server
             .as_ref()
             .and_then(|server| seen(event, host, server)),
-        also: Vec::new(),
+        ..MomReport::default()
     };
     Talk::new(Daemon::Gpuosd, &event.gpuosd, &lines(report))
 }
@@ -141,9 +149,9 @@ pub(super) fn of_launch(event: &Event, checkpoints: bool) -> Option<Request> {
     })
 }
 
-/// Whether a job has GPUs here, or slices of some.
+/// Whether a job has GPUs here, or parts of some.
 fn has_gpus(job: &MomJob) -> bool {
-    !job.gpus.is_empty() || job.slices.is_some()
+    !job.gpus.is_empty() || !job.shared.is_empty() || job.slices.is_some()
 }
 
 fn request(report: MomReport) -> Request {
@@ -203,11 +211,12 @@ fn orders(said: &[u8]) -> Result<MomOrders, String> {
     }
 }
 
-/// What the administrator says of this host, if it has GPUs.
+/// What the administrator says of this host, if it has GPUs which gpuos gives.
 pub(super) fn own(event: &Event) -> Option<&Host> {
     let this = short(&event.host);
     let mut hosts = event.hosts.iter();
-    let (_, host) = hosts.find(|(name, host)| short(name) == this && !host.gpus.is_empty())?;
+    let (_, host) =
+        hosts.find(|(name, host)| short(name) == this && !host.gpus.is_empty() && !host.advise)?;
     Some(host)
 }
 
@@ -217,7 +226,7 @@ fn first(event: &Event) -> &str {
 }
 
 /// A job with its GPUs of this host, and its hosts.
-fn job(
+pub(super) fn job(
     event: &Event,
     id: &str,
     (exec_vnode, held, resources): (&str, &Held, &Resources),
@@ -246,12 +255,20 @@ fn job(
         });
     // All hosts of a job have them in one order, that of its script first.
     let hosts = hosts(given());
+    let shares = shares::here(event, &chunks, resources);
+    let shared: BTreeSet<GresGpu> = shares
+        .iter()
+        .filter_map(|one| GresGpu::new(shared(one)?.1))
+        .collect();
+    let memory: u64 = shares.iter().map(|one| one.memory_kib()).sum();
     Some(MomJob {
         job: id.parse().ok()?,
         user: held.user.clone(),
         // A user whom this host does not know has no say here.
         uid: held.uid.unwrap_or(u32::MAX),
         gpus,
+        shared: shared.into_iter().collect(),
+        memory_mib: memory >> 10,
         slices,
         run: held.run,
         script_on: hosts.first().cloned().unwrap_or_default(),
@@ -306,13 +323,18 @@ fn by(vnode: &ServerVnode) -> Option<By> {
     })
 }
 
+/// The host's own vnode.
+pub(super) fn natural(event: &Event) -> String {
+    match event.vnodes.contains_key(&event.host) {
+        true => event.host.clone(),
+        false => first(event).to_owned(),
+    }
+}
+
 /// All vnodes of the host, its own first; then those of its GPUs in order.
 fn vnodes(event: &Event, host: &Host) -> Vec<String> {
     let name = first(event);
-    let natural = match event.vnodes.contains_key(&event.host) {
-        true => event.host.clone(),
-        false => name.to_owned(),
-    };
+    let natural = natural(event);
     let gpus = (0..host.gpus.len()).map(|index| vnode_name(name, index));
     std::iter::once(natural).chain(gpus).collect()
 }
@@ -349,6 +371,10 @@ fn obey(event: &Event, orders: &MomOrders, saved: &BTreeMap<JobId, u32>) -> Resu
     // Without GPUs there is no vnode to change.
     let none = Host::default();
     let host = own(event).unwrap_or(&none);
+    let advice = advise::host(event).map(|_| orders);
+    let (looks, only) = (orders.look, MomOrders::default());
+    // Where gpuos only advises nothing else of it is done.
+    let orders = if advice.is_some() { &only } else { orders };
     let here = |job: &&JobId| event.jobs.contains_key(&job.to_string());
     let told = orders.rerun.keys().chain(orders.end.keys());
     let told = told.chain(saved.keys());
@@ -359,7 +385,7 @@ fn obey(event: &Event, orders: &MomOrders, saved: &BTreeMap<JobId, u32>) -> Resu
         jobs.sort_unstable();
         jobs.dedup();
         // With a job that has to end they say whether pbs_server answers at all.
-        let vnodes = match orders.look || !told.is_empty() {
+        let vnodes = match looks || !told.is_empty() {
             true => vnodes(event, host),
             false => Vec::new(),
         };
@@ -379,6 +405,7 @@ fn obey(event: &Event, orders: &MomOrders, saved: &BTreeMap<JobId, u32>) -> Resu
         return Err(Ask { vnodes, jobs: new });
     }
     let mut edits = change(event, host, orders, server);
+    edits.extend(advice.and_then(|orders| advise::comment(event, orders, server)));
     for (jobs, again) in [(&orders.rerun, true), (&orders.end, false)] {
         for (id, times) in jobs.iter().filter(|(id, _)| here(id)) {
             edits.extend(end(event, server, &id.to_string(), (*times, again)));

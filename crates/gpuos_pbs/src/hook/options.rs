@@ -83,14 +83,5 @@ fn not_yet(options: &JobOptions, resources: &Resources, site: Site) -> Result<()
     if options.checkpoint.as_ref().is_some_and(in_memory) {
         return Err(refused::not_in_memory(given(CHECKPOINT), named(CHECKPOINT)).to_string());
     }
-    if options.share.is_some() {
-        let error = refused::not_on_pbs(
-            given("gpuos_share"),
-            named("gpuos_share"),
-            "share GPUs between jobs",
-            "ngpus=1 in -l select= for a whole GPU, and no gpuos_share",
-        );
-        return Err(error.to_string());
-    }
     Ok(())
 }

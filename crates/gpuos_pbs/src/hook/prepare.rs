@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use gpuos_config::options::{JobOptions, parse_checkpoint};
-use gpuos_core::limits::{Asked, MpsRequest};
+use gpuos_core::limits::{Asked, MpsRequest, Share};
 use gpuos_core::step::StepId;
 use gpuos_core::wire::{
     CHECKPOINT_VARIABLE, CheckpointRequest, MIG_VARIABLES, MPS_VARIABLES, MigAsk, Reason, Reply,
-    Request,
+    Request, StepMemory,
 };
 
 use super::confine;
@@ -15,6 +15,7 @@ use super::event::{Edit, Event, Verdict, env};
 use super::mom;
 use super::options::{said, wish};
 use super::resources::{CHECKPOINT, CLOCKS, MIG, MPS, POWER, of_users};
+use super::shares;
 use super::talk::{Daemon, Said, Talk, replies};
 use super::vnodes::{divided, parse_exec_vnode, short};
 
@@ -67,16 +68,21 @@ fn step(event: &Event, report: &Request) -> Option<(Request, (u64, u64))> {
     let job = report.jobs.first()?;
     let asked = asked(event);
     let slices = job.slices.as_ref();
-    if !asked.waits() && slices.is_none() {
+    let memory = shares::in_turns_mib(event).map(|mib| StepMemory {
+        bytes_per_gpu: u64::from(mib) << 20,
+        timeslice: true,
+    });
+    if !asked.waits() && slices.is_none() && memory.is_none() {
         return None;
     }
+    let gpus = job.gpus.iter().chain(&job.shared);
     let step = Request::StepStart {
         id: StepId {
             job: job.job.clone(),
             step: StepId::BATCH,
         },
         uid: job.uid,
-        gpus: job.gpus.iter().map(|gpu| u8::from(*gpu)).collect(),
+        gpus: gpus.map(|gpu| u8::from(*gpu)).collect(),
         asked,
         // Which slices they are is known on the host alone.
         mig: slices.map(|slices| MigAsk {
@@ -85,7 +91,7 @@ fn step(event: &Event, report: &Request) -> Option<(Request, (u64, u64))> {
             tasks: 1,
         }),
         switchable: false,
-        memory: None,
+        memory,
         reason: Reason::Devices,
     };
     let times = match slices {
@@ -105,16 +111,20 @@ fn asked(event: &Event) -> Asked {
             let _ = options.set(resource.option, value);
         }
     }
+    let (percent, joint) = match shares::wished(&event.job.resources) {
+        // gpuosd looks whether it has a part of a GPU.
+        Some(Share::Mps { percent }) => (Some(percent), true),
+        _ => (options.mps, false),
+    };
     Asked {
         power: options.power,
         clocks: options.clocks,
-        mps: options
-            .mps
+        mps: percent
             .zip(event.job.held.gid)
             .map(|(percent, gid)| MpsRequest {
                 percent,
                 gid,
-                joint: false,
+                joint,
             }),
         ..Asked::default()
     }
@@ -152,7 +162,10 @@ pub(super) fn prepared<'a>(
     mut edits: Vec<Edit>,
     said: impl Iterator<Item = (&'a Talk, &'a Said)>,
 ) -> Verdict {
-    let mut notes = Vec::new();
+    let (of_turns, note) = shares::variables(event);
+    let in_turns = shares::in_turns_mib(event).is_some();
+    edits.extend(of_turns);
+    let mut notes: Vec<String> = note.into_iter().collect();
     let mut without = has_slices(event).then(|| NO_GPUOSD.to_owned());
     let said: Vec<_> = said.collect();
     let asks = said.iter().any(|(talk, _)| talk.daemon == Daemon::Mover);
@@ -178,6 +191,9 @@ pub(super) fn prepared<'a>(
                 edits.extend(variables);
             }
             (Daemon::Gpuosd, Err(why)) if without.is_some() => without = Some(why),
+            (Daemon::Gpuosd, Err(why)) if in_turns => notes.push(format!(
+                "the program takes no turns on its GPU, and may find less memory there than mem= says: {why}"
+            )),
             (Daemon::Gpuosd, Err(why)) => notes.push(format!(
                 "power and clocks of the GPUs are not set, and MPS is not started: {why}"
             )),
@@ -230,6 +246,8 @@ fn read(
         Some(Reply::Prepared {
             notes, environment, ..
         }) => Ok((as_of_pbs(notes), variables(&environment, names))),
+        // It knows of the job, and had nothing to do for it.
+        Some(Reply::Done { .. }) => Ok((Vec::new(), Vec::new())),
         Some(Reply::Refused { message, .. }) => Err(message),
         _ => Err(format!("{daemon} on this host is of another release")),
     }

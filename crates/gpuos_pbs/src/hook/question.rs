@@ -2,7 +2,7 @@
 
 use super::event::{Event, Kind, Verdict};
 use super::talk::{Daemon, Said, Talk};
-use super::{confine, launch, mom, prepare};
+use super::{advise, confine, launch, mom, prepare};
 
 /// What daemons are told of an event, one after the other.
 #[derive(Debug)]
@@ -16,7 +16,6 @@ impl Question {
     /// What is to be asked or told of an event; `None`: nobody has anything to do with it.
     pub(super) fn of(event: &Event) -> Option<Question> {
         let talks: Vec<Talk> = match event.kind {
-            Kind::ExecjobLaunch if confine::is_hopeless(event) => Vec::new(),
             Kind::ExecjobLaunch => prepare::talks(event),
             Kind::ExechostPeriodic => mom::talks(event),
             _ => Vec::new(),
@@ -43,6 +42,7 @@ impl Question {
                     let said = [Daemon::Gpuosd, Daemon::Mover].map(said_by);
                     let said = said.into_iter().flatten();
                     let verdict = prepare::prepared(&self.event, edits, said);
+                    let verdict = advise::noted(&self.event, verdict);
                     let groups = said_by(Daemon::Groups).map(|(_, said)| said);
                     confine::applied(&self.event, groups, verdict).json()
                 }

@@ -32,8 +32,53 @@ gpuos_config::refusals! {
     /// Nobody mounts a folder in memory before a program of PBS starts.
     pub(super) fn not_in_memory(option) on option =
         "no folder in memory is made for jobs of PBS", write "it without l0=";
-    /// gpuosd does not serve jobs of PBS yet.
-    pub(super) fn not_on_pbs(option, what, instead) on option = "gpuos does not {what} for jobs of PBS yet", write "{instead}";
+    /// No GPU of gpus.json has `shares`.
+    pub(super) fn no_shares(option) on option =
+        "no GPU of this cluster is shared by jobs", write "ngpus=1 in -l select= for a whole GPU; an administrator can have GPUs shared with shares in gpus.json of gpuos pbs install";
+    /// `[memory]` of gpuos.toml has no `turns`.
+    pub(super) fn turns_are_off(option) on option =
+        "on this site jobs do not share the memory of a GPU in turns",
+        write "no mem=, and share the GPU with what memory others leave; an administrator can allow it with [memory] turns = 2 in gpuos.toml";
+    /// On sites with `turns` all that share a GPU have to say how much of its memory they need: others could leave them none.
+    pub(super) fn share_without_memory(option) on option =
+        "on this site jobs that share a GPU have it in turns with its memory, and how much of that the job needs is not said",
+        write "timeslice,mem=SIZE, or ngpus=1 in -l select= for a whole GPU";
+    /// PBS counts none of it.
+    pub(super) fn not_on_nvme(option) on option =
+        "PBS does not count NVMe for what is parked", write "it without park=nvme";
+    /// More than the smallest GPU that is shared has for one job.
+    pub(super) fn turns_are_too_large(option, gpu, most) on option =
+        "a GPU that the job could get has {gpu} MiB, of which programs' contexts take some", write "mem={most}M or less, or ngpus=1 in -l select= for a whole GPU";
+    /// More than all of one GPU.
+    pub(super) fn too_many_parts(option, parts) on option =
+        "a GPU has {parts} parts", write "at most as many, or ngpus=1 in -l select= for a whole GPU";
+    /// What is parked needs a place in memory that PBS counts as the job's.
+    pub(super) fn turns_need_memory(option) on option =
+        "how much of the host's memory the program itself needs is not said",
+        write "mem=SIZE in -l select=: a place for what is parked is added to that";
+    /// What a job with a share has is counted in its chunk.
+    pub(super) fn share_has_one_chunk(option, chunks) on option =
+        "the job has {chunks} chunks in -l select=, and a share is a part of one GPU", write "-l select=1:ncpus=N:mem=SIZE, or an array of jobs";
+    /// The place of a job with a share is that of one GPU.
+    pub(super) fn share_is_of_one_gpu(option, place) on option =
+        "it contradicts -l place={place}: what holds a job with a share together is its GPU", write "no group= in -l place=";
+    /// Others have the rest of the GPU.
+    pub(super) fn share_is_not_alone(option, place) on option =
+        "it contradicts -l place={place}, which leaves nobody else on the GPU", write "one of the two";
+    /// What would be of the whole GPU, or another part of one.
+    pub(super) fn share_goes_not_with(option, beside, why) on option =
+        "it does not go with {beside}, {why}", write "one of the two (off undoes an option)";
+    /// A count is made of what a job asks for.
+    pub(super) fn by_hand(option) on option =
+        "gpuos counts it by what a job asks for", write "-l gpuos_share=VALUE, as in gpuos_share=timeslice";
+    /// A default of a queue or of the server, which PBS adds after the hook has counted, or counts of before the site was changed.
+    pub(super) fn share_is_not_counted(option) on option =
+        "the job's parts of a GPU, or its place for what is parked, are not counted as it is now: it is a default of the queue or of the server, or the          site has changed; not started",
+        write "it for the job, as in qalter -l gpuos_share=…";
+    /// pbs_sched takes of several GPUs where no vnode could ever hold the job.
+    pub(super) fn share_of_two_gpus(option, one, other) on option =
+        "its share would be of {one} and of {other}; not started, and it keeps its place in the queue",
+        write "fewer CPUs or less memory, so that one vnode can hold the job";
     /// No GPU of the site has such slices, or not so many at once. The sentence names the profiles that there are.
     pub(super) fn not_served(option, reason, accepted) on option = "{reason}", write "{accepted}";
     /// Slices are counted in the chunk of a job.

@@ -50,6 +50,8 @@ pub const VETOES: &str = "gpuos_vetoes";
 
 /// Slices of GPUs that a job asks for.
 pub const MIG: &str = "gpuos_mig";
+/// A part of a GPU that a job asks for, beside other jobs.
+pub const SHARE: &str = "gpuos_share";
 /// Power cap of the GPUs of a job.
 pub const POWER: &str = "gpuos_power";
 /// Their clocks.
@@ -64,14 +66,18 @@ pub const MIG_MEMORY: &str = "gpuos_mig_memory";
 pub const MIG_BOARD: &str = "gpuos_mig_board";
 /// A name that no other vnode has: what has it in common is of one GPU.
 pub const MIG_GPU: &str = "gpuos_mig_gpu";
+/// Parts of the GPU of a vnode, which PBS counts: each is one job's.
+pub const SHARE_PARTS: &str = "gpuos_share_parts";
+/// A name that no other vnode has, as [`MIG_GPU`], of a GPU that jobs share.
+pub const SHARE_GPU: &str = "gpuos_share_gpu";
 
 /// All of them: what users write, then what vnodes and jobs are given. `n` and `h` make a count of a host's vnodes, `m` tells
 /// moms, `r` is what users may read only.
-pub const RESOURCES: [Resource; 19] = [
+pub const RESOURCES: [Resource; 21] = [
     of_jobs("gpuos_topology", "gpuos-topology"),
     of_jobs("gpuos_placement", "gpuos-placement"),
     of_jobs(MIG, "gpuos-mig"),
-    of_jobs("gpuos_share", "gpuos-share"),
+    of_jobs(SHARE, "gpuos-share"),
     of_jobs(POWER, "gpuos-power"),
     of_jobs(CLOCKS, "gpuos-clocks"),
     of_jobs(MPS, "gpuos-mps"),
@@ -96,6 +102,11 @@ pub const RESOURCES: [Resource; 19] = [
     },
     of_vnodes(MIG_BOARD, "string"),
     of_vnodes(MIG_GPU, "string"),
+    Resource {
+        flags: "nh",
+        ..of_vnodes(SHARE_PARTS, "long")
+    },
+    of_vnodes(SHARE_GPU, "string"),
     Resource {
         name: VETOES,
         kind: "long",

@@ -13,6 +13,7 @@ use super::options::{self, Site, named, said, wish};
 use super::place::{Arrangement, Place};
 use super::refused;
 use super::resources::{CHECKPOINT, HOSTS, MIG, NGPUS, VETOES};
+use super::shares;
 use super::submit::shared_resource;
 use super::vnodes::{self, divided, gpu_of, parse_exec_vnode};
 
@@ -25,7 +26,8 @@ const REFUSED_START: i64 = -16;
 
 /// Starts a job, or does not. One with checkpoints keeps the names of its hosts: its next run looks for them there.
 pub(super) fn started(event: &Event) -> Verdict {
-    let mut verdict = match slices(event) {
+    let misgiven = shares::misgiven(event).map(Verdict::reject);
+    let mut verdict = match misgiven.or_else(|| slices(event)) {
         Some(refused) => refused,
         None => placed(event),
     };

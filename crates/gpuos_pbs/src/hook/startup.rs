@@ -1,13 +1,18 @@
 //! A mom that starts: each GPU of its host is a vnode with its share of CPUs and memory.
 
+use super::advise;
 use super::event::{Divided, Edit, Event, Gpu, Host, Value};
 use super::launch::is_word;
 use super::options::said;
 use super::resources::{
-    LEAF, MIG_BOARD, MIG_COMPUTE, MIG_GPU, MIG_MEMORY, NGPUS, NUMA, NVLINK, UUID,
+    LEAF, MIG_BOARD, MIG_COMPUTE, MIG_GPU, MIG_MEMORY, NGPUS, NUMA, NVLINK, SHARE_GPU, SHARE_PARTS,
+    UUID,
 };
 use super::vnodes::{MOST_GPUS, vnode_name};
 use crate::units;
+
+/// No GPU is shared by more jobs.
+const MOST_SHARES: u16 = 256;
 
 /// What the host's vnodes are, where the administrator describes its GPUs; any other host stays as it is.
 pub(super) fn started(event: &Event) -> Result<Vec<Edit>, String> {
@@ -20,6 +25,9 @@ pub(super) fn started(event: &Event) -> Result<Vec<Edit>, String> {
         return Ok(Vec::new());
     };
     let what = |why: String| format!("gpuos makes no vnodes of the GPUs of {short}: {why}");
+    if host.advise {
+        return advise::started(event, host).map_err(what);
+    }
     check(host).map_err(what)?;
     // The host's own vnode may have the long name; under another one what is left would be counted a second time.
     let natural = event
@@ -58,20 +66,28 @@ pub(super) fn started(event: &Event) -> Result<Vec<Edit>, String> {
         let share = [
             ("ncpus", Value::Number(cpu_share)),
             ("mem", kib(memory_share)),
-            (NGPUS, Value::Number(u64::from(gpu.mig.is_none()))),
+            (NGPUS, Value::Number(u64::from(gpu.is_whole()))),
         ];
         set(&mut edits, &vnode, share);
         about(&mut edits, &vnode, gpu);
         if let Some(mig) = &gpu.mig {
             slices(&mut edits, &vnode, mig, &format!("{short}-{index}"));
         }
-        // Of a vnode that jobs may share pbs_server does not see that two starts which race take the same GPU. Slices are counted by pbs_sched,
-        // which alone starts their jobs, and chosen by gpuosd, which gives none twice.
+        if gpu.shares > 0 {
+            set(
+                &mut edits,
+                &vnode,
+                [(SHARE_PARTS, Value::Number(gpu.shares.into()))],
+            );
+            text(&mut edits, &vnode, SHARE_GPU, &format!("{short}-{index}"));
+        }
+        // Of a vnode that jobs may share pbs_server does not see that two starts which race take the same GPU. Slices and parts are counted by
+        // pbs_sched, which alone starts their jobs; slices are chosen by gpuosd, which gives none twice.
         edits.push(Edit::Sharing {
             vnode: vnode.clone(),
-            value: match gpu.mig {
-                Some(_) => "default_shared",
-                None => "force_excl",
+            value: match gpu.is_whole() {
+                false => "default_shared",
+                true => "force_excl",
             },
         });
         text(&mut edits, &vnode, LEAF, &host.leaf);
@@ -85,6 +101,9 @@ pub(super) fn check(host: &Host) -> Result<(), String> {
             "{} GPUs are more than {MOST_GPUS}",
             host.gpus.len()
         ));
+    }
+    if let Some(gpu) = host.gpus.iter().find(|gpu| gpu.shares > MOST_SHARES) {
+        return Err(format!("shares {} are more than {MOST_SHARES}", gpu.shares));
     }
     let words = host
         .gpus

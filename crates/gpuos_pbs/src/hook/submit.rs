@@ -1,14 +1,18 @@
 //! A job that is submitted or changed: its wish is checked, and becomes a part of its `place`.
 
 use gpuos_config::options::JobOptions;
+use gpuos_core::limits::Share;
 use gpuos_placement::plan::TopologyRequest;
 
 use super::event::{Edit, Event, Resources, Value};
 use super::options::{self, Site, named, said};
 use super::place::{Arrangement, Place};
 use super::refused;
-use super::resources::{CLOCKS, LEAF, MIG, MIG_GPU, MPS, NGPUS, NVLINK, POWER, of_users};
+use super::resources::{
+    CLOCKS, LEAF, MIG, MIG_GPU, MPS, NGPUS, NVLINK, POWER, SHARE, SHARE_GPU, SHARE_PARTS, of_users,
+};
 use super::select::Select;
+use super::shares;
 use super::slices;
 
 /// Levels that PBS knows, and the resource that vnodes of one domain have in common; `any` is all of the cluster.
@@ -40,16 +44,20 @@ pub(super) fn shared_resource(wish: &TopologyRequest) -> Result<Option<&'static 
 /// A job that is submitted.
 pub(super) fn queued(event: &Event) -> Result<Vec<Edit>, String> {
     let job = &event.job.resources;
+    shares::not_by_hand(job)?;
     if !says_anything(job) {
         return Ok(Vec::new());
     }
     let options = options::read(job, Site::of(event))?;
-    edits(job, &options, None, event)
+    edits(job, &options, &Before::default(), event)
 }
 
 /// A job that is changed: what it is to be is looked at as a whole.
 pub(super) fn modified(event: &Event) -> Result<Vec<Edit>, String> {
     let (old, changed) = (&event.old.resources, &event.job.resources);
+    if shares::wished(old).is_none() || said(changed, SHARE_PARTS).is_some() {
+        shares::not_by_hand(changed)?;
+    }
     let about_us = |name: &String| {
         let place = ["select", "place"]
             .iter()
@@ -67,11 +75,21 @@ pub(super) fn modified(event: &Event) -> Result<Vec<Edit>, String> {
     let options = options::read(&whole, Site::of(event))?;
     // What a wish of before made of the place goes with it. That one was checked when it came.
     let before = options::read(old, Site::of(event)).ok();
-    let before = before.and_then(|options| match (options.topology, options.mig) {
-        (_, Some(_)) => Some(MIG_GPU),
-        (wish, None) => shared_resource(&wish?).ok().flatten(),
-    });
-    edits(&whole, &options, before, event)
+    let share = shares::wished(old);
+    let before = before.map_or_else(
+        || Before { share, group: None },
+        |options| Before {
+            share,
+            group: match (options.topology, options.mig, options.share) {
+                (_, Some(_), _) => Some(MIG_GPU),
+                (_, None, Some(_)) => Some(SHARE_GPU),
+                (wish, None, None) => wish
+                    .as_ref()
+                    .and_then(|wish| shared_resource(wish).ok().flatten()),
+            },
+        },
+    );
+    edits(&whole, &options, &before, event)
 }
 
 fn is_ours(name: &str) -> bool {
@@ -85,11 +103,20 @@ fn says_anything(job: &Resources) -> bool {
         || of_users().any(|resource| chunks.contains(&format!("{}=", resource.name)))
 }
 
-/// The new `select` and `place` of a job, as far as they are others. `before` is the resource by which an earlier wish held it together.
+/// What an earlier wish made of a job.
+#[derive(Default)]
+struct Before {
+    /// The resource by which it held the job together.
+    group: Option<&'static str>,
+    /// The share that was counted.
+    share: Option<Share>,
+}
+
+/// The new `select` and `place` of a job, as far as they are others.
 fn edits(
     job: &Resources,
     options: &JobOptions,
-    before: Option<&str>,
+    before: &Before,
     event: &Event,
 ) -> Result<Vec<Edit>, String> {
     let wish = options.topology.as_ref();
@@ -103,6 +130,9 @@ fn edits(
     };
     if let Some(select) = &select {
         no_option_in_a_chunk(select)?;
+    }
+    if let Some(share) = options.share {
+        goes_with_share(share, job, options, select.as_ref())?;
     }
     for resource in of_users().filter(|resource| about_gpus(resource.name, options)) {
         let value = said(job, resource.name).unwrap_or_default();
@@ -121,10 +151,14 @@ fn edits(
     if place
         .group
         .as_deref()
-        .is_some_and(|group| Some(group) == before)
+        .is_some_and(|group| Some(group) == before.group)
     {
         place.group = None;
     }
+    let without_share = |select: &Select| match options.share.or(before.share) {
+        Some(_) => shares::uncounted(select, before.share),
+        None => select.clone(),
+    };
     let mut chunks = select.as_ref().map(slices::uncounted);
     if let Some(request) = &options.mig {
         if has_gpus(job, select.as_ref()) {
@@ -134,9 +168,15 @@ fn edits(
         let counted = slices::counted(request, chunk, (&place, given), &event.boards)?;
         chunks = Some(counted);
         place.group = Some(MIG_GPU.into());
-    } else if before != Some(MIG_GPU) {
+    } else if before.group != Some(MIG_GPU) {
         // What a user has written there without slices is none of ours.
         chunks.clone_from(&select);
+    }
+    chunks = chunks.as_ref().map(without_share);
+    if let Some(share) = options.share {
+        let counted = shares::counted(share, chunks.as_ref(), (&place, given), event.shares)?;
+        chunks = Some(counted);
+        place.group = Some(SHARE_GPU.into());
     }
     if let (Some(wish), Some(shared)) = (wish, shared) {
         let Some(select) = &select else {
@@ -183,6 +223,33 @@ fn has_gpus(job: &Resources, select: Option<&Select>) -> bool {
     let some = |count: &str| count.trim() != "0";
     let chunks = select.is_some_and(|select| select.values(NGPUS).any(some));
     chunks || said(job, NGPUS).is_some_and(some)
+}
+
+/// Refuses what does not go with a share of a GPU.
+fn goes_with_share(
+    share: Share,
+    job: &Resources,
+    options: &JobOptions,
+    select: Option<&Select>,
+) -> Result<(), String> {
+    let others = "for others on the GPU would have it too";
+    let all = [
+        (NGPUS, has_gpus(job, select), "which are whole GPUs"),
+        (MIG, options.mig.is_some(), "which gives slices of its own"),
+        (MPS, options.mps.is_some(), "which takes whole GPUs"),
+        (POWER, options.power.is_some(), others),
+        (CLOCKS, options.clocks.is_some(), others),
+    ];
+    match all.into_iter().find(|(_, asked, _)| *asked) {
+        Some((beside, _, why)) => {
+            let beside = match beside {
+                NGPUS => NGPUS.to_owned(),
+                option => named(option),
+            };
+            Err(refused::share_goes_not_with(share, named(SHARE), beside, why).to_string())
+        }
+        None => Ok(()),
+    }
 }
 
 fn no_option_in_a_chunk(select: &Select) -> Result<(), String> {

@@ -4,8 +4,9 @@ use std::collections::BTreeSet;
 
 use gpuos_model::hostlist::shorten;
 
-use super::resources::{MIG_MEMORY, NGPUS};
+use super::resources::{MIG_MEMORY, NGPUS, SHARE_PARTS};
 use super::text::{is_space, pair, split};
+use crate::units;
 
 /// The most GPUs of a host that have a vnode of their own.
 pub const MOST_GPUS: usize = 256;
@@ -24,6 +25,12 @@ impl Given {
     pub fn count(&self, resource: &str) -> u64 {
         let of = self.resources.iter().find(|(name, _)| name == resource);
         of.and_then(|(_, value)| value.parse().ok()).unwrap_or(0)
+    }
+
+    /// Its memory, in KiB; 0 where nothing is said.
+    pub(super) fn memory_kib(&self) -> u64 {
+        let of = self.resources.iter().find(|(name, _)| name == "mem");
+        of.and_then(|(_, value)| units::kib(value)).unwrap_or(0)
     }
 }
 
@@ -102,6 +109,11 @@ pub(super) fn gpu(given: &Given) -> Option<(&str, usize)> {
 /// Host and index of a GPU of which slices were given.
 pub(super) fn divided(given: &Given) -> Option<(&str, usize)> {
     gpu_of(&given.vnode).filter(|_| given.count(MIG_MEMORY) > 0)
+}
+
+/// Host and index of a GPU of which parts were given.
+pub(super) fn shared(given: &Given) -> Option<(&str, usize)> {
+    gpu_of(&given.vnode).filter(|_| given.count(SHARE_PARTS) > 0)
 }
 
 /// The name of a host by which names of it are compared: PBS has the short one in names of vnodes, and may have the long one for the host.

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use gpuos_model::gpuset::{GpuSet, MAX_GPUS};
 
 use super::json::Json;
+use crate::hook::resources::{LEAF, NVLINK, SHARE_PARTS};
 use crate::hook::vnodes::{gpu_of, is_vnode};
 use crate::units::kib;
 
@@ -83,7 +84,7 @@ pub struct Nodes {
     pub vnodes: Vec<Vnode>,
     /// Hosts, in the order of their first vnodes.
     pub hosts: Vec<Host>,
-    /// What cannot be read: sentences.
+    /// What cannot be read, and where GPUs are another's to give: sentences.
     pub notes: Vec<String>,
     by_name: HashMap<String, usize>,
     host_of: Vec<usize>,
@@ -133,6 +134,13 @@ impl Nodes {
         }
         for host in &mut nodes.hosts {
             number(host, &mut nodes.vnodes);
+            let own = host.vnodes.first().map(|at| &nodes.vnodes[*at]);
+            if own.is_some_and(|own| own.is_of_others(&host.name)) {
+                nodes.notes.push(format!(
+                    "GPUs of {} are counted on the host's own vnode, as pbs_cgroups does it, which gives them to jobs: gpuos only advises there",
+                    host.name
+                ));
+            }
         }
         Ok(nodes)
     }
@@ -175,6 +183,19 @@ impl Vnode {
     pub fn has(&self, name: &str, value: &str) -> bool {
         let any = |own: &str| own.split(',').any(|one| one.trim() == value);
         self.resource(name).is_some_and(any)
+    }
+
+    /// Whether jobs share its GPU.
+    pub fn is_in_parts(&self) -> bool {
+        self.resource(SHARE_PARTS).is_some()
+    }
+
+    /// Whether another one gives its GPUs: it is the own vnode of a host that gpuos knows, on which gpuos has none.
+    fn is_of_others(&self, host: &str) -> bool {
+        let known = [LEAF, NVLINK]
+            .iter()
+            .any(|name| self.resource(name).is_some());
+        self.name == host && self.gpus.all > 0 && !self.exclusive && known
     }
 
     /// Whether a job can have nothing of it, because it is another's alone.
@@ -246,7 +267,15 @@ fn vnode(name: &str, json: &Json) -> Result<(Vnode, String), String> {
         })
     };
     let whole = |text: &str| text.parse().ok();
-    let gpus = count("ngpus", whole)?;
+    let (gpus, parts) = (count("ngpus", whole)?, count(SHARE_PARTS, whole)?);
+    // A GPU that jobs share is one of the host's, and nobody's as a whole.
+    let gpus = match gpus.all {
+        0 if parts.all > 0 => Count {
+            all: 1,
+            used: parts.used.min(1),
+        },
+        _ => gpus,
+    };
     let sharing = json.text("sharing")?;
     let exclusive = sharing == UNSHARED;
     let state = json.text("state")?;

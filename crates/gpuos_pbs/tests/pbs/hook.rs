@@ -151,7 +151,7 @@ fn what_is_not_there_yet_is_refused_and_not_ignored() {
         (
             "gpuos_share",
             "timeslice",
-            "gpuos does not share GPUs between jobs for jobs of PBS yet",
+            "it does not go with ngpus, which are whole GPUs",
         ),
         ("gpuos_checkpoint", "auto", "no checkpoints are kept here"),
         (
@@ -234,7 +234,7 @@ fn a_change_is_looked_at_with_all_of_the_job() {
     let said = refusal(&change(&old, &[("select", "2:ncpus=1")]));
     assert!(said.contains("asks for no GPU"), "{said}");
     let said = refusal(&change(&old, &[("gpuos_share", "timeslice")]));
-    assert!(said.contains("yet"), "{said}");
+    assert!(said.contains("does not go with ngpus"), "{said}");
     assert_eq!(
         placed(&change(
             &[GPUS, ("place", "pack")],

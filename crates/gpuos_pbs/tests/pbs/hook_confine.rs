@@ -83,6 +83,7 @@ fn gpuosd_is_asked_where_the_site_has_it() {
             gpus: [0, 2]
                 .map(|at| gpuos_model::gpu_index::GresGpu::new(at).expect("a GPU"))
                 .into(),
+            slices: false,
         };
         let wanted = serde_json::to_value(wanted).expect("JSON");
         assert_eq!(asked(&launch(word)), Some(wanted));
@@ -96,9 +97,26 @@ fn gpuosd_is_asked_where_the_site_has_it() {
     assert_eq!(asked(&none), None);
     let mut other = launch("sometimes");
     assert!(question(&other).is_none());
-    other["confine"] = json!("try");
+    other["confine"] = json!("require");
+    // Slices of a GPU, of which gpuosd alone knows which they are, beside a share of one.
     other["job"]["resources"] = json!({ "gpuos_mig": "1g.10gb" });
-    assert_eq!(asked(&other), None, "parts of GPUs are another's");
+    other["job"]["exec_vnode"] =
+        json!("(n1[2]:ncpus=1:gpuos_mig_compute=1:gpuos_mig_memory=1+n1[0]:gpuos_share_parts=1)");
+    let slices = asked(&other).expect("it is asked");
+    assert_eq!(
+        (&slices["gpus"], &slices["slices"]),
+        (&json!([]), &json!(true))
+    );
+    other["job"]["resources"] = json!({ "gpuos_share": "timeslice" });
+    let share = asked(&other).expect("it is asked");
+    assert_eq!(
+        (&share["gpus"], &share["slices"]),
+        (&json!([0]), &Value::Null)
+    );
+    // They are of another host.
+    other["job"]["resources"] = json!({ "gpuos_mig": "1g.10gb" });
+    other["job"]["exec_vnode"] = json!("(n2[2]:gpuos_mig_compute=1:gpuos_mig_memory=1)");
+    assert_eq!(asked(&other).expect("it is asked")["slices"], Value::Null);
 }
 
 #[test]
@@ -137,7 +155,6 @@ fn what_cannot_even_be_asked_about_starts_only_where_it_may() {
         ("exec_vnode", json!("(n1[0]:ngpus=1")),
         ("id", json!("../7")),
         ("id", json!("7\n8")),
-        ("resources", json!({ "gpuos_share": "2" })),
     ] {
         for (word, verdict) in [("off", "accept"), ("try", "accept"), ("require", "reject")] {
             let mut event = launch(word);

@@ -1,9 +1,14 @@
 //! What PBS prints, read with its faults.
 
+use std::collections::HashSet;
+
 use gpuos_config::gpuos_toml::Config;
+use gpuos_pbs::pass::plan;
 use gpuos_pbs::state::json::Json;
 use gpuos_pbs::state::nodes::Nodes;
 use gpuos_pbs::state::{Site, Texts, fresh, jobs};
+use gpuos_placement::plan::Planner;
+use gpuos_placement::queue::Bounds;
 use proptest::prelude::*;
 
 use crate::world::{QUEUES, SERVER, World};
@@ -337,4 +342,40 @@ proptest! {
     fn any_text_comes_back(text in "\\PC{0,200}") {
         let _ = (Json::parse(&text), Nodes::parse(&text), jobs::parse(&text));
     }
+}
+
+/// A GPU that jobs share is one of its host's, whatever is free of it, and no job gets it as a whole from here.
+#[test]
+fn a_gpu_that_jobs_share_is_counted_and_never_given_as_a_whole() {
+    let vnode = |name: &str, sharing: &str, has: &str, given: &str| {
+        format!(
+            r#""{name}":{{"Mom":"n1","state":"free","sharing":"{sharing}","resources_available":{{"host":"n1","ncpus":8,"mem":"9gb",{has}}},"resources_assigned":{{{given}}}}}"#
+        )
+    };
+    let shared = vnode(
+        "n1[0]",
+        "default_shared",
+        r#""ngpus":0,"gpuos_share_parts":4"#,
+        r#""gpuos_share_parts":2"#,
+    );
+    let whole = vnode("n1[1]", "force_excl", r#""ngpus":1"#, "");
+    let text = format!(r#"{{"nodes":{{{shared},{whole}}}}}"#);
+    let job = |number: u32, gpus: u32| {
+        format!(
+            r#""{number}.head":{{"job_state":"Q","queue":"workq","Job_Owner":"ann@head","Priority":0,"qtime":"{number}","Resource_List":{{"select":"1:ncpus=1:ngpus={gpus}","place":"free"}}}}"#
+        )
+    };
+    let jobs = format!(r#"{{"Jobs":{{{},{}}}}}"#, job(1, 2), job(2, 1));
+    let site = site(&text, &jobs);
+    assert_eq!(site.nodes.hosts[0].gpus, 2);
+    let at = site.nodes.vnode("n1[1]").expect("the vnode");
+    assert_eq!(site.nodes.vnodes[at].first_gpu, 1);
+    let mut planner = Planner::new(site.cluster.clone());
+    let plan = plan(&site, &mut planner, Bounds::default(), &HashSet::new());
+    let starts: Vec<(&str, &str)> = plan
+        .starts
+        .iter()
+        .map(|start| (&start.job[..], &start.exec_vnode[..]))
+        .collect();
+    assert_eq!(starts, [("2.head", "(n1[1]:ncpus=1:ngpus=1)")], "{plan:?}");
 }

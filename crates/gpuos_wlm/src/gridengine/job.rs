@@ -25,32 +25,35 @@ impl Job {
     /// # Errors
     /// It is no record of that job, or its GPUs are not counted as they have to be.
     pub fn read(text: &str, number: &str) -> Result<Job, String> {
-        if text.len() > MOST_BYTES {
-            return Err(format!(
-                "qstat prints more than {MOST_BYTES} bytes of the job"
-            ));
-        }
-        let all = leaves(text).map_err(|why| format!("qstat prints no XML of a job: {why}"))?;
+        let all = all_of(text)?;
         let record = Record(&all);
         if record.one("JB_job_number")? != number {
             return Err(format!("qstat prints another job than {number}"));
         }
-        let uid = record.one("JB_uid")?;
-        let uid = uid
-            .parse()
-            .map_err(|_| "qstat prints no number of the job's user")?;
-        let context = record.pairs("JB_context", "VA_variable", "VA_value");
+        let uid = record.number("JB_uid")?;
+        let context = record.context();
         let options = context.iter().map(|(name, value)| (*name, *value));
         let ask = Ask::read(record.gpus()?, options, "-l {}")?;
         Ok(Job { uid, ask })
     }
 }
 
-struct Record<'a>(&'a [Leaf]);
+/// What qstat printed, as leaves.
+pub(super) fn all_of(text: &str) -> Result<Vec<Leaf>, String> {
+    if text.len() > MOST_BYTES {
+        return Err(format!(
+            "qstat prints more than {MOST_BYTES} bytes of the job"
+        ));
+    }
+    leaves(text).map_err(|why| format!("qstat prints no XML of a job: {why}"))
+}
+
+/// A job's record.
+pub(super) struct Record<'a>(pub(super) &'a [Leaf]);
 
 impl<'a> Record<'a> {
     /// Leaves of the job in a list of that name, or right in the job with an empty name, by their own names.
-    fn within(&self, list: &'a str) -> impl Iterator<Item = (&'a str, &'a str)> {
+    pub(super) fn within(&self, list: &'a str) -> impl Iterator<Item = (&'a str, &'a str)> {
         const JOB: [&str; 3] = ["detailed_job_info", "djob_info", "element"];
         let is = move |leaf: &&'a Leaf| {
             let path = &leaf.path;
@@ -63,12 +66,22 @@ impl<'a> Record<'a> {
         leaves.filter_map(|leaf| Some((&leaf.path.last()?[..], &leaf.text[..])))
     }
 
-    fn one(&self, name: &str) -> Result<&'a str, String> {
+    pub(super) fn one(&self, name: &str) -> Result<&'a str, String> {
         let mut values = self.within("").filter(|(own, _)| *own == name);
         match (values.next(), values.next()) {
             (Some((_, value)), None) => Ok(value),
             _ => Err(format!("qstat prints no single {name} of the job")),
         }
+    }
+
+    pub(super) fn number(&self, name: &str) -> Result<u32, String> {
+        let number = self.one(name)?.parse();
+        number.map_err(|_| format!("qstat prints no number as {name} of the job"))
+    }
+
+    /// What the job's context says: its user's words.
+    pub(super) fn context(&self) -> Vec<(&'a str, &'a str)> {
+        self.pairs("JB_context", "VA_variable", "VA_value")
     }
 
     /// Names and values of a list. One without a value has an empty one.

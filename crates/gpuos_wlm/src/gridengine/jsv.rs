@@ -7,8 +7,9 @@
 
 use gpuos_model::hostlist::shorten;
 
-use crate::ask::{Ask, TOPOLOGY};
-use crate::gridengine::{GPU, NVLINK};
+use crate::ask::{Ask, CHECKPOINT, TOPOLOGY};
+use crate::gridengine::{ENVIRONMENT, GPU, NVLINK};
+use crate::refused;
 
 /// The most of one job that is kept.
 const MOST_BYTES: usize = 1 << 20;
@@ -37,6 +38,7 @@ pub struct Jsv {
 struct Told {
     hard: String,
     context: String,
+    environment: String,
 }
 
 impl Jsv {
@@ -60,6 +62,10 @@ impl Jsv {
             }
             ("PARAM", Some(("ac", value))) => {
                 job.context = value.into();
+                Step::Wait
+            }
+            ("PARAM", Some(("ckpt", value))) => {
+                job.environment = value.into();
                 Step::Wait
             }
             ("BEGIN", None) if rest.is_empty() => {
@@ -96,9 +102,18 @@ impl Told {
             Ok(ask) => ask,
             Err(why) => return vec![format!("RESULT STATE REJECT {}", one_line(&why))],
         };
+        if let Some(word) = ask
+            .checkpoint_word()
+            .filter(|_| self.environment != ENVIRONMENT)
+        {
+            let why = refused::no_environment(&word, format!("-l {CHECKPOINT}")).to_string();
+            return vec![format!("RESULT STATE REJECT {}", one_line(&why))];
+        }
         let mut new_hard: Vec<String> = hard
             .iter()
-            .filter(|(name, _)| *name != TOPOLOGY && (*name != NVLINK || ask.linked() == 0))
+            .filter(|(name, _)| {
+                ![TOPOLOGY, CHECKPOINT].contains(name) && (*name != NVLINK || ask.linked() == 0)
+            })
             .map(pair)
             .collect();
         if ask.linked() > 0 {
@@ -111,6 +126,11 @@ impl Told {
         } else if context.iter().any(|pair| about_us(&pair)) {
             // A context that is not told again stays as it was.
             new_context.push(format!("{TOPOLOGY}=off"));
+        }
+        if let Some(word) = ask.checkpoint_word() {
+            new_context.push(format!("{CHECKPOINT}={word}"));
+        } else if source.iter().any(|(name, _)| *name == CHECKPOINT) {
+            new_context.push(format!("{CHECKPOINT}=off"));
         }
         let hard = format!("PARAM l_hard {}", new_hard.join(","));
         let mut said = vec![hard.trim_end().to_owned()];

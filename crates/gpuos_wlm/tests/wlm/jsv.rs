@@ -97,6 +97,75 @@ fn what_nobody_would_do_is_refused_with_a_sentence() {
 }
 
 #[test]
+fn an_interval_of_checkpoints_goes_into_the_context() {
+    let both = said(&[
+        "ckpt gpuos",
+        "l_hard gpu=2,gpuos_checkpoint=10m+l3=every:2,gpuos_topology=nvlink",
+    ]);
+    assert_eq!(
+        both,
+        [
+            "PARAM l_hard gpu=2",
+            "PARAM ac gpuos_topology=nvlink,gpuos_checkpoint=10m+l3=every:2",
+            "RESULT STATE CORRECT"
+        ]
+    );
+    // Hosts are remembered by root alone, as far as the submission goes.
+    let forged = said(&[
+        "ckpt gpuos",
+        "l_hard gpuos_checkpoint=90s",
+        "ac gpuos_at_n2,k=v",
+    ]);
+    assert_eq!(
+        forged,
+        [
+            "PARAM l_hard",
+            "PARAM ac k=v,gpuos_topology=off,gpuos_checkpoint=90s",
+            "RESULT STATE CORRECT"
+        ]
+    );
+    let off = said(&["l_hard gpuos_checkpoint=off", "ac gpuos_checkpoint=soon"]);
+    assert_eq!(
+        off,
+        [
+            "PARAM l_hard",
+            "PARAM ac gpuos_topology=off,gpuos_checkpoint=off",
+            "RESULT STATE CORRECT"
+        ]
+    );
+    for (parameters, words) in [
+        (
+            &["l_hard gpuos_checkpoint=10m"][..],
+            "-l gpuos_checkpoint=10m: the job has no checkpointing environment of gpuos; write -ckpt gpuos with it",
+        ),
+        (
+            &["l_hard gpuos_checkpoint=10m", "ckpt berkeley"],
+            "write -ckpt gpuos with it",
+        ),
+        (
+            &["ckpt gpuos", "l_hard gpuos_checkpoint=soon"],
+            "-l gpuos_checkpoint=soon",
+        ),
+        (
+            &["ckpt gpuos", "ac gpuos_checkpoint=soon"],
+            "-l gpuos_checkpoint=soon",
+        ),
+        (
+            &["ckpt gpuos", "l_hard gpuos_checkpoint=10m+l0=1G"],
+            "no folder in memory is made for jobs of Grid Engine",
+        ),
+        (
+            &["ckpt gpuos", "l_hard gpuos_checkpoint=10m+restart=7"],
+            "goes on from its own checkpoints alone",
+        ),
+    ] {
+        let said = said(parameters);
+        let refused = said.len() == 1 && said[0].starts_with("RESULT STATE REJECT ");
+        assert!(refused && said[0].contains(words), "{said:?}");
+    }
+}
+
+#[test]
 fn lines_between_two_jobs_end_it() {
     let mut jsv = Jsv::default();
     jsv.line("START");

@@ -8,7 +8,9 @@ use gpuos_core::health::{Audit, Event, Job};
 use super::effect::{Effect, Effects, Quota, Then};
 use super::journal::{self, Users};
 use super::{EventLoop, Message, health};
+use crate::blocking::Device;
 use crate::disk::Ack;
+use crate::isolation::Order;
 use crate::jobs::of_gres;
 use crate::known::Jobs;
 use crate::store::{self, Saved};
@@ -18,6 +20,9 @@ use gpuos_model::node_gpu::NodeGpu;
 use super::client::done;
 use super::effect::Starting;
 use super::limits::Prepare;
+
+/// What is said of what is not done.
+const ADVISES: &str = "gpuos only advises on this host: another one gives its GPUs to jobs, and what is to be done is an administrator's";
 
 impl EventLoop {
     /// Carries effects out in their order; what follows from one comes before the next.
@@ -36,6 +41,15 @@ impl EventLoop {
             Effect::Publish(revision, part) => self.node.scheduler.publish(revision, part),
             Effect::Release(release) => self.node.scheduler.release(release),
             Effect::ForgetRelease(job) => self.node.scheduler.forget_release(&job),
+            Effect::Device(Device::Reset(gpu)) if self.ports.manager.advises() => {
+                self.rules(Event::ResetDone {
+                    gpu: gpu.number,
+                    ok: false,
+                    message: ADVISES.into(),
+                });
+            }
+            // Its process is told of, and goes on.
+            Effect::Isolation(Order::Kill { .. }) if self.ports.manager.advises() => {}
             Effect::Device(task) => log_if_ended(self.ports.device.send(task), "resets and checks"),
             Effect::Limits(task) => log_if_ended(self.ports.limits.send(task), "power limits"),
             Effect::Mps(task) => self.ports.mps.begin(task),
@@ -103,6 +117,7 @@ impl EventLoop {
             Effect::Starting(starting) => self.start(starting),
             Effect::Prepare(one) => self.settings(|own, on, fx| own.prepare(one, on, fx)),
             Effect::Carve(gpu) => self.mig(|mig, on, fx| mig.carve(gpu, on, fx)),
+            Effect::KnowInstances(instances) => self.ports.known.set_instances(instances),
         }
     }
 

@@ -15,6 +15,7 @@ use super::client::Client;
 use super::limits::Prepare;
 use crate::blocking::Device;
 use crate::isolation::Order;
+use crate::known::Instances;
 use crate::memory::{caller, pressure, watch};
 use crate::queue::{Release, Task};
 use crate::{limits, mig, mps};
@@ -179,6 +180,8 @@ pub enum Effect {
     Prepare(Prepare),
     /// Make instances on a GPU for which steps wait.
     Carve(NvmlIndex),
+    /// Whose instances can be used now, before a step is told of them.
+    KnowInstances(Instances),
 }
 
 /// Effects in the order in which they are carried out.

@@ -224,6 +224,7 @@ impl EventLoop {
                 sampled_ms_ago: facts.sampled_ms_ago(),
                 waiting: self.node.scheduler.waiting(),
                 troubles: facts.troubles.sentences(),
+                advises: self.ports.manager.advises(),
             },
             published: self.node.scheduler.published().into(),
             node_drained: drained,

@@ -17,7 +17,7 @@ use gpuos_host::steps::device_groups::DeviceGroups;
 use gpuos_host::steps::job_processes::{Killed, Processes};
 use gpuos_model::gpu_index::{GresGpu, NvmlSet};
 
-use crate::confine::DeviceFiles;
+use crate::confine::{DeviceFiles, Minors};
 use crate::gpus::{self, Library};
 use crate::numbering::Numbering;
 use crate::sink::Sink;
@@ -206,10 +206,17 @@ impl Watch {
                     self.sources.files.set(None);
                 }
                 let list = boards(&*library, &self.sources.numbering, at.0)?;
-                let files = list
-                    .iter()
-                    .filter_map(|board| Some((board.gres, board.minor?)));
-                self.sources.files.set(Some(files.collect()));
+                let whole = list.iter();
+                let whole = whole.filter_map(|board| Some((board.gres, board.minor?)));
+                // Of a GPU that does not say who it is no job is kept to its instances.
+                let divided = at.0.iter().filter_map(|gpu| {
+                    let who = library.identity(gpu.into()).ok();
+                    Some((gpu, who?.minor?))
+                });
+                self.sources.files.set(Some(Minors {
+                    whole: whole.collect(),
+                    divided: divided.collect(),
+                }));
                 // What a step may open was asked about other GPUs.
                 self.asked.clear();
                 &mut gpus.insert((at, list)).1

@@ -84,13 +84,13 @@ impl Members {
                 false => Err("this step has no --gpuos-mem that gpuosd knows of"),
             };
         }
-        // Without Slurm's control groups: whichever of his own jobs it is, he is given no more than that one has.
+        // Without control groups: whichever of his own jobs it is, he is given no more than that one has.
         let mut own = members.iter().filter(|(_, member)| member.uid == uid);
         match (own.next(), own.next()) {
             (Some((job, _)), None) => Ok(job.clone()),
             (Some(_), Some(_)) => Err(
-                "of several jobs with --gpuos-mem on this node gpuosd cannot tell which one this process belongs to: Slurm's control \
-                 groups would say it (ProctrackType=proctrack/cgroup)",
+                "of several jobs with --gpuos-mem on this node gpuosd cannot tell which one this process belongs to: control groups would say it \
+                 (in Slurm ProctrackType=proctrack/cgroup, in PBS gpuos pbs install --confine try)",
             ),
             (None, _) => Err("this process belongs to no job with --gpuos-mem on this node"),
         }

@@ -27,6 +27,7 @@ mod nvme;
 mod partition;
 mod pbs;
 mod pbs_isolation;
+mod pbs_share;
 mod pooled;
 #[path = "../../../../tests/src/port.rs"]
 mod port;

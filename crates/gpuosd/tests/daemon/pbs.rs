@@ -13,6 +13,7 @@ use gpuos_core::wire::{
 use gpuos_host::socket::Client;
 use gpuos_model::gpu_index::GresGpu;
 
+use crate::isolation::audited;
 use crate::site::{Daemon, LIMIT, Site};
 
 pub const PBS: [&str; 2] = ["--workload", "pbs"];
@@ -26,12 +27,20 @@ pub struct World {
     own: BTreeSet<GresGpu>,
     others: BTreeSet<GresGpu>,
     drained: Option<String>,
+    /// Another one gives the GPUs: what would be done is said in the host's comment, which `drained` is then.
+    advise: bool,
     /// Jobs that were to run again, with the vnodes that were offline then.
     again: Vec<(JobId, BTreeSet<GresGpu>)>,
 }
 
 impl World {
     fn vnodes(&self) -> MomVnodes {
+        if self.advise {
+            return MomVnodes {
+                drained: self.drained.clone(),
+                ..MomVnodes::default()
+            };
+        }
         let all = self.own.union(&self.others).copied();
         let offline: BTreeSet<GresGpu> = match self.drained {
             Some(_) => (0..self.uuids.len()).filter_map(GresGpu::new).collect(),
@@ -52,6 +61,7 @@ impl World {
             all: true,
             asked,
             vnodes: asked.then(|| self.vnodes()),
+            advise: self.advise,
             ..MomReport::default()
         };
         let report = Box::new(report);
@@ -292,4 +302,33 @@ fn an_administrator_drains_and_what_he_drained_comes_back_by_his_word() {
     daemon.admin(gpuos_core::health::Verb::Online, 3);
     let back = || mom.world().own.is_empty().then_some(());
     site.until("the vnode is online", back);
+}
+
+/// pbs_cgroups has given GPU 5 to a job. What a rule would do is said; nothing is reset, and the job goes on.
+#[test]
+fn where_another_one_gives_gpus_what_is_to_be_done_is_said_and_not_done() {
+    let site = Site::new();
+    let resets = site.resets();
+    let daemon = site.start_with(&[PBS[0], PBS[1], "--reset-command", &resets]);
+    let advised = World {
+        advise: true,
+        ..world(&[job("7.head", &[5])])
+    };
+    let mom = Mom::start(&site, advised);
+    daemon.ready();
+    knows(&site, &daemon, 1);
+    assert!(daemon.status().daemon.advises);
+    site.fault(Some(5), "row-remap failure");
+    let advice = site.until("it is advised", || mom.world().drained);
+    assert!(
+        advice.starts_with("GPU 5 should get no more jobs"),
+        "{advice}"
+    );
+    // The job ends by itself.
+    mom.change(|world| assert!(world.jobs.remove(&id("7.head")).is_some()));
+    let refused = || (audited(&site, "only advises") > 0).then_some(());
+    site.until("a reset is not done", refused);
+    assert!(!site.path("slurm/resets.5").exists());
+    let world = mom.world();
+    assert!(world.again.is_empty() && world.own.is_empty(), "{world:?}");
 }

@@ -199,6 +199,7 @@ fn a_program_is_kept_to_the_gpus_of_its_vnodes_while_gpuosd_comes_and_goes() {
             pid,
             started,
             gpus: vec![gpu(2)],
+            slices: false,
         };
         daemon.ask(&request).map_err(|e| e.to_string())
     };
@@ -244,6 +245,7 @@ fn beside_slurm_gpuosd_confines_nobody() {
         pid: std::process::id(),
         started: 1,
         gpus: Vec::new(),
+        slices: false,
     };
     let said = daemon.ask(&request).unwrap_err().to_string();
     assert!(said.contains("confines no jobs"), "{said}");

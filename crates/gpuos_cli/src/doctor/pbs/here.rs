@@ -7,7 +7,7 @@ use gpuos_core::wire::Status;
 use gpuos_host::libraries::Libraries;
 use gpuos_host::socket::{Client, ClientError, MOVER};
 use gpuos_host::{Kind, Machine, elf};
-use gpuos_pbs::hook::resources::{LEAF, NGPUS, NVLINK};
+use gpuos_pbs::hook::resources::{LEAF, NGPUS, NVLINK, SHARE_GPU, SHARE_PARTS};
 
 use super::super::about;
 use super::super::findings::Findings;
@@ -37,7 +37,9 @@ pub fn short(name: &str) -> String {
 pub fn check(look: &Look, known: Option<&Known>, findings: &mut Findings) {
     let processes = processes(look.machine);
     if look.conf.has_sched {
-        sched_config(look, findings);
+        let hosts = known.iter().flat_map(|known| known.hosts.values());
+        let shares = hosts.flat_map(|host| &host.gpus).any(|gpu| gpu.shares > 0);
+        sched_config(look, shares, findings);
     }
     if look.conf.has_server {
         if let Some(known) = known {
@@ -222,8 +224,8 @@ fn library(look: &Look, known: &Known, findings: &mut Findings) {
     }
 }
 
-/// Which resources pbs_sched counts.
-fn sched_config(look: &Look, findings: &mut Findings) {
+/// Which resources pbs_sched counts; `shares`: jobs share GPUs.
+fn sched_config(look: &Look, shares: bool, findings: &mut Findings) {
     let path = look.conf.home.join("sched_priv/sched_config");
     let text = match look.machine.read(&path) {
         Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
@@ -240,7 +242,14 @@ fn sched_config(look: &Look, findings: &mut Findings) {
     };
     let counted = counted(&text);
     let missing = |name: &&str| !counted.iter().any(|one| one == name);
-    let missing: Vec<&str> = [NGPUS, NVLINK, LEAF].into_iter().filter(missing).collect();
+    let of_shares: &[&str] = if shares {
+        &[SHARE_PARTS, SHARE_GPU]
+    } else {
+        &[]
+    };
+    let wanted = [NGPUS].into_iter().chain(of_shares.iter().copied());
+    let wanted = wanted.chain([NVLINK, LEAF]);
+    let missing: Vec<&str> = wanted.filter(missing).collect();
     let all = missing.join(", ");
     let fix = format!("add {all} to the line `resources:`, then send pbs_sched a HUP");
     let found = match &missing[..] {
@@ -248,7 +257,7 @@ fn sched_config(look: &Look, findings: &mut Findings) {
             about::SCHED_CONFIG,
             "pbs_sched counts GPUs, and knows leaf switches and NVLink",
         ),
-        [NGPUS, ..] => findings
+        [NGPUS | SHARE_PARTS | SHARE_GPU, ..] => findings
             .fail(
                 about::SCHED_CONFIG,
                 format!("pbs_sched does not look at {all}"),

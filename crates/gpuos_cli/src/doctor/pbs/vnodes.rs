@@ -2,7 +2,7 @@
 
 use gpuos_model::hostlist::compress;
 use gpuos_pbs::hook::event::{Gpu, Host};
-use gpuos_pbs::hook::resources::{MIG_COMPUTE, UUID};
+use gpuos_pbs::hook::resources::{MIG_COMPUTE, SHARE_PARTS, UUID};
 use gpuos_pbs::state::Site;
 use gpuos_pbs::state::nodes::Vnode;
 
@@ -21,7 +21,9 @@ const MOST: usize = 8;
 pub fn check(site: &Site, known: &Known, findings: &mut Findings) {
     let mut well = Vec::new();
     for (name, host) in known.hosts.iter().filter(|(_, host)| !host.gpus.is_empty()) {
-        if is_well(site, (name, host), findings) {
+        if host.advise {
+            of_others(site, name, findings);
+        } else if is_well(site, (name, host), findings) {
             well.push(&name[..]);
         }
     }
@@ -58,6 +60,50 @@ pub fn check(site: &Site, known: &Known, findings: &mut Findings) {
                 compress(well)
             ),
         );
+    }
+}
+
+/// A host on which another one gives GPUs: they are counted once, and not by gpuos.
+fn of_others(site: &Site, name: &str, findings: &mut Findings) {
+    let mut hosts = site.nodes.hosts.iter();
+    let found = hosts.find(|one| short(&one.name) == short(name));
+    let vnodes = found
+        .into_iter()
+        .flat_map(|host| site.nodes.vnodes_of(host));
+    let with_gpus = vnodes
+        .map(|(_, vnode)| vnode)
+        .filter(|vnode| vnode.gpus.all > 0);
+    // Only gpuos makes such.
+    let (own, others): (Vec<&Vnode>, Vec<&Vnode>) = with_gpus.partition(|vnode| vnode.exclusive);
+    let own: Vec<String> = own.iter().map(|vnode| vnode.name.clone()).collect();
+    match (&own[..], &others[..]) {
+        ([], []) => {
+            findings
+                .warn(
+                    about::VNODES,
+                    format!("gpuos only advises on {name} (advise in gpus.json), and no vnode there has GPUs"),
+                    "see that pbs_cgroups is enabled for the host, or take advise out of gpus.json and run `gpuos pbs install --hosts`",
+                )
+                .why("nobody gives these GPUs");
+        }
+        ([], _) => {
+            findings.ok(
+                about::VNODES,
+                format!("GPUs of {name} are another's to give, and counted once: gpuos only advises there"),
+            );
+        }
+        (own, _) => {
+            findings
+                .fail(
+                    about::VNODES,
+                    format!(
+                        "gpuos only advises on {name} (advise in gpus.json), and {} are vnodes that it made before",
+                        shortened(own)
+                    ),
+                    "restart the mom there, then delete these vnodes: qmgr -c 'delete node NAME'",
+                )
+                .why("each GPU is counted twice");
+        }
     }
 }
 
@@ -98,9 +144,12 @@ fn is_well(site: &Site, (name, host): (&String, &Host), findings: &mut Findings)
     };
     let before = findings.0.len();
     let restart = "send the mom there a HUP, or restart it; its log says why it makes none";
-    // A GPU of a pool is given away by its slices.
+    // A GPU of a pool is given away by its slices, one that jobs share by its parts.
     let is_made = |(_, gpu, vnode): &Pair<'_>| match (vnode, &gpu.mig) {
         (None, _) => false,
+        (Some(vnode), None) if gpu.shares > 0 => {
+            vnode.resource(SHARE_PARTS) == Some(&gpu.shares.to_string()[..])
+        }
         (Some(vnode), None) => vnode.gpus.all > 0,
         (Some(vnode), Some(_)) => vnode.resource(MIG_COMPUTE).is_some(),
     };
@@ -116,7 +165,7 @@ fn is_well(site: &Site, (name, host): (&String, &Host), findings: &mut Findings)
     let is_shared = |pair: &Pair<'_>| {
         let (_, gpu, vnode) = pair;
         let exclusive = vnode.is_some_and(|vnode| vnode.exclusive);
-        is_made(pair) && gpu.mig.is_none() && !exclusive
+        is_made(pair) && gpu.mig.is_none() && gpu.shares == 0 && !exclusive
     };
     if let Some(names) = listed(&is_shared) {
         findings
@@ -290,6 +339,49 @@ mod tests {
         );
         let text = told(&uuid, &["n1"]);
         assert!(text.contains("another gpuos_uuid"), "{text}");
+    }
+
+    #[test]
+    fn where_gpuos_only_advises_gpus_are_counted_once_and_by_another() {
+        let mut known = known(&["n1"]);
+        known.hosts.get_mut("n1").unwrap().advise = true;
+        let text = |vnodes: &str| {
+            let mut findings = Findings::default();
+            check(&site(vnodes), &known, &mut findings);
+            findings.reply(true).0.text
+        };
+        let before = text(VNODES);
+        assert!(
+            before.contains("n1[0] n1[1]") && before.contains("counted twice"),
+            "{before}"
+        );
+        let none = VNODES.replace("\"ngpus\":\t1", "\"ngpus\":\t0");
+        let nobody = text(&none);
+        assert!(nobody.contains("no vnode there has GPUs"), "{nobody}");
+        let other = text(&none.replacen("\"ngpus\":\t0", "\"ngpus\":\t8", 1));
+        assert!(
+            other.contains("GPUs of n1 are another's to give"),
+            "{other}"
+        );
+    }
+
+    #[test]
+    fn a_shared_gpu_is_a_vnode_with_its_parts() {
+        let mut known = known(&["n1"]);
+        known.hosts.get_mut("n1").unwrap().gpus[7].shares = 4;
+        let text = |vnodes: &str| {
+            let mut findings = Findings::default();
+            check(&site(vnodes), &known, &mut findings);
+            findings.reply(true).0.text
+        };
+        let missing = text(VNODES);
+        assert!(missing.contains("PBS has no vnode n1[7]"), "{missing}");
+        let (before, after) = VNODES.split_once("\"n1[7]\":").unwrap();
+        let parts = format!("\"{SHARE_PARTS}\": 4, \"ngpus\": 0");
+        let after = after.replacen("\"ngpus\":\t1", &parts, 1);
+        let after = after.replacen("force_excl", "default_shared", 1);
+        let made = text(&format!("{before}\"n1[7]\":{after}"));
+        assert!(made.contains("All is well."), "{made}");
     }
 
     #[test]

@@ -184,6 +184,21 @@ mod tests {
         }
     }
 
+    #[test]
+    fn of_all_minor_numbers_a_job_opens_its_gpu_and_its_instances() {
+        let caps = Kept {
+            major: 236,
+            shared_from: MINORS,
+            own: [21, 22, 1077].into(),
+        };
+        let code = program(&[gpus(&[7]), caps.clone()]);
+        for minor in (0..MINORS).filter(|minor| *minor < 5_000 || minor.is_multiple_of(97)) {
+            let opens = |major| run(&code, (2, 7), (major, minor));
+            assert_eq!(opens(195), minor == 7 || minor >= 254, "195:{minor}");
+            assert_eq!(opens(236), caps.own.contains(&minor), "236:{minor}");
+        }
+    }
+
     /// The kernel's own check takes each of them, where this machine lets programs be loaded.
     #[test]
     fn the_kernel_takes_the_program() {

@@ -11,43 +11,95 @@ fn since(pid: u32) -> u64 {
     started(&stat).unwrap()
 }
 
-/// A part of this machine's hierarchy of version 2, removed at the end with what runs there.
+/// A part of one of this machine's hierarchies, removed at the end with what runs there.
 struct Part {
     folder: PathBuf,
+    /// What stands for the folder where hierarchies are mounted, with the driver's list and device files of MIG instances.
+    site: tempfile::TempDir,
     running: Vec<Child>,
 }
 
+/// The major number that the device files of MIG instances have here.
+const CAPS_MAJOR: u32 = 120;
+/// How far the driver's list goes.
+const LISTED: u32 = 40;
+
 impl Part {
     /// `None`, and why, where this machine cannot.
-    fn make(name: &str) -> Option<Part> {
+    fn make(name: &str, version: Version) -> Option<Part> {
         let made = || {
             let mounts = fs::read_to_string("/proc/mounts")?;
             let at = mounts.lines().find_map(|line| {
                 let mut words = line.split(' ').skip(1);
-                let at = words.next()?;
-                (words.next() == Some("cgroup2")).then(|| PathBuf::from(at))
+                let (at, kind, options) = (words.next()?, words.next()?, words.next()?);
+                let own = match version {
+                    Version::One => {
+                        kind == "cgroup" && options.split(',').any(|one| one == "devices")
+                    }
+                    Version::Two => kind == "cgroup2",
+                };
+                own.then(|| PathBuf::from(at))
             });
-            let at = at.ok_or_else(|| io::Error::other("no version 2 is mounted"))?;
+            let at = at.ok_or_else(|| io::Error::other(format!("no version {version:?}")))?;
             let folder = at.join(format!("gpuos-test-{}-{name}", std::process::id()));
             fs::create_dir(&folder)?;
             let part = Part {
                 folder,
+                site: tempfile::tempdir()?,
                 running: Vec::new(),
             };
-            // Below a group with such a program nobody may attach another.
+            part.instances()?;
             let tried = part.folder.join("tried");
             fs::create_dir(&tried)?;
-            attach(load(&program(&[]))?, File::open(&tried)?)?;
+            match version {
+                Version::One => version_1::set(&tried, &[])?,
+                // Below a group with such a program nobody may attach another.
+                Version::Two => attach(load(&program(&[]))?, File::open(&tried)?)?,
+            }
             fs::remove_dir(&tried)?;
+            // Version 1 is where its controller has a folder, version 2 the folder itself.
+            if version == Version::One {
+                let cgroup = part.site.path().join("cgroup");
+                fs::create_dir(&cgroup)?;
+                std::os::unix::fs::symlink(&part.folder, cgroup.join("devices"))?;
+            }
             Ok::<_, io::Error>(part)
         };
         made()
-            .map_err(|e| eprintln!("skipped: control groups of gpuos's own: {e}"))
+            .map_err(|e| {
+                eprintln!("skipped: control groups of gpuos's own, version {version:?}: {e}")
+            })
             .ok()
     }
 
+    /// The driver's list, and device files of what it names.
+    fn instances(&self) -> io::Result<()> {
+        let folder = self.site.path().join("caps");
+        fs::create_dir(&folder)?;
+        let text: String = (0..LISTED)
+            .map(|number| format!("gpu0/gi{number}/access {number}\n"))
+            .collect();
+        fs::write(self.site.path().join("minors"), text)?;
+        for number in 0..LISTED {
+            make_device(
+                &folder.join(format!("nvidia-cap{number}")),
+                CAPS_MAJOR,
+                number,
+            )?;
+        }
+        Ok(())
+    }
+
     fn groups(&self) -> OwnGroups {
-        OwnGroups::at(&self.folder, "n1", Path::new("/proc")).unwrap()
+        let own = self.site.path();
+        let cgroup = own.join("cgroup");
+        let cgroup = if cgroup.exists() {
+            &cgroup
+        } else {
+            &self.folder
+        };
+        let caps = (&*own.join("caps"), &*own.join("minors"));
+        OwnGroups::at(cgroup, "n1", Path::new("/proc"), caps).unwrap()
     }
 
     /// A process that does what it is told by lines on its standard input.
@@ -99,22 +151,43 @@ fn id(text: &str) -> JobId {
     text.parse().unwrap()
 }
 
+fn make_device(file: &Path, major: u32, minor: u32) -> io::Result<()> {
+    let device = rustix::fs::makedev(major, minor);
+    let (kind, mode) = (
+        rustix::fs::FileType::CharacterDevice,
+        rustix::fs::Mode::from_raw_mode(0o666),
+    );
+    Ok(rustix::fs::mknodat(
+        rustix::fs::CWD,
+        file,
+        kind,
+        mode,
+        device,
+    )?)
+}
+
 /// Device files of GPUs 0 to 3, and one that is everybody's.
 fn devices(folder: &Path) -> bool {
-    [0, 1, 2, 3, 255].into_iter().all(|minor| {
-        let device = rustix::fs::makedev(MAJOR, minor);
-        let (kind, mode) = (
-            rustix::fs::FileType::CharacterDevice,
-            rustix::fs::Mode::from_raw_mode(0o666),
-        );
-        let name = folder.join(minor.to_string());
-        rustix::fs::mknodat(rustix::fs::CWD, name, kind, mode, device).is_ok()
-    })
+    let mut all = [0, 1, 2, 3, 255].into_iter();
+    all.all(|minor| make_device(&folder.join(minor.to_string()), MAJOR, minor).is_ok())
+}
+
+fn gpus<const N: usize>(gpus: [u32; N]) -> Own {
+    Own {
+        gpus: gpus.into(),
+        ..Own::default()
+    }
 }
 
 #[test]
 fn a_job_opens_its_own_gpus_and_no_others_whoever_in_it_tries() {
-    let Some(mut part) = Part::make("opens") else {
+    for version in [Version::One, Version::Two] {
+        opens_its_own(version);
+    }
+}
+
+fn opens_its_own(version: Version) {
+    let Some(mut part) = Part::make("opens", version) else {
         return;
     };
     let folder = tempfile::tempdir().unwrap();
@@ -124,11 +197,11 @@ fn a_job_opens_its_own_gpus_and_no_others_whoever_in_it_tries() {
     }
     let groups = part.groups();
     let (first, second, none) = (part.shell(), part.shell(), part.shell());
-    groups.confine(&id("1.head"), first, &[1].into()).unwrap();
+    groups.confine(&id("1.head"), first, &gpus([1])).unwrap();
     groups
-        .confine(&id("2[7].head"), second, &[0, 2].into())
+        .confine(&id("2[7].head"), second, &gpus([0, 2]))
         .unwrap();
-    groups.confine(&id("3.head"), none, &[].into()).unwrap();
+    groups.confine(&id("3.head"), none, &gpus([])).unwrap();
     // Without a driver an open that is allowed says that there is no device.
     let opens = |how: &str, end: &str| {
         let at = folder.path().display();
@@ -152,14 +225,14 @@ fn a_job_opens_its_own_gpus_and_no_others_whoever_in_it_tries() {
     // Another program of a job, after another daemon has come: the same group.
     let later = part.shell();
     let again = part.groups();
-    again.confine(&id("1.head"), later, &[1].into()).unwrap();
+    again.confine(&id("1.head"), later, &gpus([1])).unwrap();
     assert_eq!(part.says(later, &direct), "no yes no no yes");
     // The job runs again and has another GPU here.
-    again.confine(&id("1.head"), later, &[3].into()).unwrap();
+    again.confine(&id("1.head"), later, &gpus([3])).unwrap();
     assert_eq!(part.says(later, &direct), "no no no yes yes");
 
     let text = fs::read_to_string(format!("/proc/{}/cgroup", second.0)).unwrap();
-    assert_eq!(job_in(&text, again.path()), Some(id("2[7].head")));
+    assert_eq!(again.path().job_in(&text), Some(id("2[7].head")));
     assert_eq!(again.sweep(), 3, "processes are in all of them");
     part.end(second);
     let began = Instant::now();
@@ -172,7 +245,7 @@ fn a_job_opens_its_own_gpus_and_no_others_whoever_in_it_tries() {
 
 #[test]
 fn a_number_that_is_anothers_by_now_is_let_alone() {
-    let Some(mut part) = Part::make("number") else {
+    let Some(mut part) = Part::make("number", Version::Two) else {
         return;
     };
     let groups = part.groups();
@@ -185,10 +258,10 @@ fn a_number_that_is_anothers_by_now_is_let_alone() {
         (u32::MAX, started),
         (u32::MAX / 2, 0),
     ] {
-        let said = groups.confine(&id("1.head"), process, &[].into());
+        let said = groups.confine(&id("1.head"), process, &gpus([]));
         assert!(said.is_err(), "{process:?}");
     }
-    let first = groups.confine(&id("1.head"), (1, since(1)), &[].into());
+    let first = groups.confine(&id("1.head"), (1, since(1)), &gpus([]));
     assert!(first.is_err());
     let is = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap();
     assert_eq!(is, was);
@@ -197,7 +270,13 @@ fn a_number_that_is_anothers_by_now_is_let_alone() {
 
 #[test]
 fn what_is_no_group_of_ours_is_left_alone() {
-    let Some(part) = Part::make("others") else {
+    for version in [Version::One, Version::Two] {
+        leaves_others_alone(version);
+    }
+}
+
+fn leaves_others_alone(version: Version) {
+    let Some(part) = Part::make("others", version) else {
         return;
     };
     let groups = part.groups();
@@ -212,52 +291,16 @@ fn what_is_no_group_of_ours_is_left_alone() {
 }
 
 #[test]
-fn without_groups_of_version_2_it_is_said_why() {
+fn without_groups_it_is_said_why() {
     let folder = tempfile::tempdir().unwrap();
-    let at = |node: &str| OwnGroups::at(folder.path(), node, Path::new("/proc")).unwrap_err();
+    let none = Path::new("/none");
+    let at = |node: &str| {
+        OwnGroups::at(folder.path(), node, Path::new("/proc"), (none, none)).unwrap_err()
+    };
     assert!(at("n1").contains("no control groups of version 2"));
     assert!(at("../n1").contains("name of this node"));
     fs::write(folder.path().join("cgroup.controllers"), "").unwrap();
     assert!(at("n1").contains("is in no mount"), "{}", at("n1"));
-}
-
-#[test]
-fn only_a_whole_path_from_the_root_names_a_job() {
-    let path = "/part/gpuos/n1";
-    for (text, job) in [
-        ("0::/part/gpuos/n1/job_7.head\n", Some("7.head")),
-        (
-            "3:devices:/x\n0::/part/gpuos/n1/job_7[1].head/inner/job_8\n",
-            Some("7[1].head"),
-        ),
-        ("0::/part/gpuos/n1/job_7 (deleted)\n", Some("7")),
-        ("0::/part/gpuos/n1\n", None),
-        ("0::/part/gpuos/n12/job_7\n", None),
-        ("0::/part/gpuos/n1/job_../x\n", None),
-        ("0::/part/gpuos/n1/job_\n", None),
-        ("0::/user.slice/part/gpuos/n1/job_7\n", None),
-        ("1:name=x:/part/gpuos/n1/job_7\n0::/\n", None),
-        // A name of version 1 with a newline in it.
-        ("4:pids:/a\n0::/part/gpuos/n1/job_7\n0::/user.slice\n", None),
-        ("", None),
-    ] {
-        assert_eq!(job_in(text, path), job.map(id), "{text}");
-    }
-}
-
-#[test]
-fn the_kernels_name_of_a_folder_is_found_by_its_mount() {
-    let mounts = "20 1 0:5 / / rw - ext4 /dev/a rw\n\
-                  30 20 0:27 / /sys/fs/cgroup rw - tmpfs tmpfs rw\n\
-                  31 30 0:28 /lab /sys/fs/cgroup/unified rw shared:3 - cgroup2 cgroup2 rw\n\
-                  32 30 0:28 / /sys/fs/cgroup/all rw - cgroup2 none rw\n";
-    let of = |folder: &str| path_of(mounts, Path::new(folder));
-    assert_eq!(of("/sys/fs/cgroup/unified"), Some("/lab".into()));
-    assert_eq!(of("/sys/fs/cgroup/unified/a/b"), Some("/lab/a/b".into()));
-    assert_eq!(of("/sys/fs/cgroup/all"), Some(String::new()));
-    assert_eq!(of("/sys/fs/cgroup/all/a"), Some("/a".into()));
-    assert_eq!(of("/sys/fs/cgroup"), None);
-    assert_eq!(of("/home"), None);
 }
 
 #[test]
@@ -266,4 +309,94 @@ fn the_kernel_says_which_number_capabilities_have() {
     assert_eq!(major_of(devices, CAPS), Some(236));
     assert_eq!(major_of("Block devices:\n240 nvidia-caps\n", CAPS), None);
     assert_eq!(major_of("", CAPS), None);
+}
+
+/// Two jobs with instances of one GPU, and one with a whole GPU.
+#[test]
+fn a_job_opens_its_own_instances_and_no_others() {
+    for version in [Version::One, Version::Two] {
+        let Some(mut part) = Part::make("instances", version) else {
+            continue;
+        };
+        let groups = part.groups();
+        let (first, second, whole) = (part.shell(), part.shell(), part.shell());
+        let own = |gpu: u32, instances: &[u32]| Own {
+            gpus: [gpu].into(),
+            instances: instances.iter().copied().collect(),
+        };
+        groups
+            .confine(&id("1.head"), first, &own(3, &[7, 8]))
+            .unwrap();
+        groups
+            .confine(&id("2.head"), second, &own(3, &[20, 21]))
+            .unwrap();
+        groups.confine(&id("3.head"), whole, &own(1, &[])).unwrap();
+        let line = format!(
+            "for n in $(seq 0 {}); do LC_ALL=C sh -c \": <{}/caps/nvidia-cap$n\" 2>&1 | grep -q permitted || printf \"$n \"; done; echo",
+            LISTED - 1,
+            part.site.path().display()
+        );
+        assert_eq!(part.says(first, &line), "7 8", "{version:?}");
+        assert_eq!(part.says(second, &line), "20 21", "{version:?}");
+        assert_eq!(part.says(whole, &line), "", "{version:?}");
+        // The first one runs again and has others, and the whole GPU's has some as well.
+        groups
+            .confine(&id("1.head"), first, &own(3, &[30, 31]))
+            .unwrap();
+        groups.confine(&id("3.head"), whole, &own(1, &[9])).unwrap();
+        assert_eq!(part.says(first, &line), "30 31", "{version:?}");
+        assert_eq!(part.says(whole, &line), "9", "{version:?}");
+        groups.confine(&id("1.head"), first, &gpus([0])).unwrap();
+        assert_eq!(part.says(first, &line), "", "{version:?}");
+    }
+}
+
+/// What is not known is not guessed: neither everybody's instances nor none.
+#[test]
+fn without_numbers_nobody_with_instances_is_confined() {
+    for version in [Version::One, Version::Two] {
+        let Some(mut part) = Part::make("numbers", version) else {
+            continue;
+        };
+        let process = part.shell();
+        let own = Own {
+            gpus: [0].into(),
+            instances: [7].into(),
+        };
+        if version == Version::One {
+            fs::write(part.site.path().join("minors"), "none\n").unwrap();
+            let why = part.groups().confine(&id("1.head"), process, &own);
+            assert!(
+                why.as_ref().is_err_and(|why| why.contains("is no list")),
+                "{why:?}"
+            );
+        }
+        fs::remove_dir_all(part.site.path().join("caps")).unwrap();
+        let groups = part.groups();
+        let why = groups.confine(&id("1.head"), process, &own).unwrap_err();
+        assert!(why.contains("major number"), "{why}");
+        assert_eq!(groups.confine(&id("2.head"), process, &gpus([0])), Ok(()));
+    }
+}
+
+#[test]
+fn who_is_in_a_group_of_pbs_cgroups_stays_there_and_is_not_kept() {
+    let Some(mut part) = Part::make("beside", Version::One) else {
+        return;
+    };
+    let groups = part.groups();
+    let process = part.shell();
+    let theirs = part.folder.join("pbs_jobs.service/jobid/1.head");
+    fs::create_dir_all(&theirs).unwrap();
+    fs::write(theirs.join("cgroup.procs"), process.0.to_string()).unwrap();
+    let why = groups
+        .confine(&id("1.head"), process, &gpus([0]))
+        .unwrap_err();
+    assert!(
+        why.contains("/pbs_jobs.service/jobid/1.head: exclude this host"),
+        "{why}"
+    );
+    let now = fs::read_to_string(theirs.join("cgroup.procs")).unwrap();
+    assert_eq!(now.trim(), process.0.to_string());
+    assert!(!groups.folder().exists(), "nothing was made");
 }

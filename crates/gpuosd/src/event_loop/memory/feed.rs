@@ -15,6 +15,7 @@ use gpuos_workload::job::Job;
 
 use super::super::effect::{Effect, Effects};
 use super::super::facts::Facts;
+use super::jobs::{named_by, number};
 use super::{Lent, Memory, uuid};
 use crate::memory::pressure::{Order, Seen};
 use crate::memory::programs;
@@ -141,6 +142,7 @@ impl Memory {
         for job in waiting {
             fx.ask_first(Task::Job(job.clone()));
         }
+        let mut nameless = Vec::new();
         // Nobody has looked after these processes while gpuosd was away.
         for record in &records {
             match record {
@@ -149,12 +151,18 @@ impl Memory {
                     fx.push(Effect::Programs(watch::Order::Follow(it.client)));
                 }
                 Record::Job(spec) => {
+                    let named = self.steps.keys().map(|id| &id.job);
+                    let Some(job) = named_by(spec.job, named.chain(on.jobs.jobs.keys())) else {
+                        // Nobody knows its name any more.
+                        nameless.push(spec.job);
+                        continue;
+                    };
                     // One that the table has no more is told to be gone, below.
-                    let job = JobId::from(u32::try_from(spec.job.0).unwrap_or(0));
                     let uid = on.jobs.jobs.get(&job).map_or(u32::MAX, |held| held.uid);
                     let lent = Lent {
                         uid,
                         spec: None,
+                        restarts: None,
                         suspended: false,
                         may_requeue: true,
                     };
@@ -164,6 +172,9 @@ impl Memory {
             }
         }
         self.step(Input::Restored(records), on, fx);
+        for job in nameless {
+            self.step(Input::JobGone(job), on, fx);
+        }
         self.keep_jobs(on, fx);
     }
 
@@ -185,11 +196,11 @@ impl Memory {
             self.step(told, on, fx);
         }
         for (job, memory) in &seen.jobs {
-            let (Some(number), Some(limit)) = (job.number(), memory.limit) else {
+            let Some(limit) = memory.limit else {
                 continue;
             };
             let told = Input::JobPressure {
-                job: Number(number.into()),
+                job: number(job),
                 free: limit.saturating_sub(memory.used),
                 total: limit,
                 stalled: memory.stalled.unwrap_or(0),
@@ -220,7 +231,7 @@ impl Memory {
         }
         let measured = |number: &Number| {
             let mut jobs = seen.jobs.iter();
-            let own = jobs.find(|(job, _)| job.number().map(u64::from) == Some(number.0));
+            let own = jobs.find(|(job, _)| self::number(job) == *number);
             own.map_or(u64::MAX, |(_, memory)| memory.used)
         };
         let parts = promised

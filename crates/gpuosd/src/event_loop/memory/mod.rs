@@ -6,10 +6,12 @@
 //! - [`feed`]: what the broker is told of the machine, and of shares,
 //! - [`figures`]: what programs say of their memory, held against what it can be,
 //! - [`status`]: what clients see of it all,
+//! - `jobs`: the broker's numbers of jobs,
 //! - `wants`: what is done of what the broker wants, and who hears nothing of it for now.
 
 pub mod feed;
 pub mod figures;
+mod jobs;
 pub mod status;
 mod wants;
 
@@ -26,7 +28,7 @@ use gpuos_memory::lease::{
 use gpuos_memory::protocol::{FromProgram, Uuid};
 use gpuos_model::gpu_index::GresGpu;
 use gpuos_model::node_gpu::NodeGpu;
-use gpuos_workload::job::Job;
+use gpuos_workload::job::{Job, JobState};
 
 use self::feed::Machine;
 use self::figures::Told;
@@ -50,6 +52,8 @@ struct Lent {
     uid: u32,
     /// What it may have. The broker is told when the first of its programs asks.
     spec: Option<JobSpec>,
+    /// Which of its runs it is, by how often it was requeued; `None`: it was restored, and nobody has said since.
+    restarts: Option<u32>,
     /// slurmctld has suspended it, by its last word.
     suspended: bool,
     /// slurmctld would requeue it.
@@ -202,15 +206,16 @@ impl Memory {
         self.suspended(record, on, fx);
         let mine = self.steps.iter().filter(|(id, _)| id.job == record.id);
         let mine: Vec<StepMemory> = mine.map(|(_, memory)| *memory).collect();
-        let number = record.id.number().map(u64::from);
-        let (Some(number), false) = (number, mine.is_empty()) else {
+        if mine.is_empty() {
             return;
-        };
+        }
+        let number = jobs::number(&record.id);
+        self.next_run(record, on, fx);
         if let Some(lent) = self.jobs.get_mut(&record.id)
             && lent.may_requeue != record.may_requeue
         {
             lent.may_requeue = record.may_requeue;
-            let told = Input::MayRequeue(Number(number), record.may_requeue);
+            let told = Input::MayRequeue(number, record.may_requeue);
             self.step(told, on, fx);
         }
         if self.restored.is_some() || self.jobs.contains_key(&record.id) || !record.is_running() {
@@ -233,7 +238,7 @@ impl Memory {
         // GRES without a name there is none.
         let nvme = record.count_on(on.node, &self.nvme.counted.0);
         let spec = JobSpec {
-            job: Number(number),
+            job: number,
             gpus: gpus.into_iter().map(|(gpu, _)| gpu).collect(),
             hbm_per_gpu: hbm,
             host: record.memory_on(on.node) << 20,
@@ -247,11 +252,28 @@ impl Memory {
         let lent = Lent {
             uid: record.uid,
             spec: Some(spec),
+            restarts: Some(record.restarts),
             suspended: false,
             may_requeue: record.may_requeue,
         };
         self.jobs.insert(record.id.clone(), lent);
         self.publish();
+    }
+
+    /// A job of PBS that runs again here before its run of before was known to be over: what that had is not this one's. Slurm counts the next
+    /// run while the one before still ends, and says by its steps when it has ended.
+    fn next_run(&mut self, record: &Job, on: &Facts<'_>, fx: &mut Effects) {
+        if record.id.number().is_some() || record.state != JobState::Running {
+            return;
+        }
+        let Some(lent) = self.jobs.get_mut(&record.id) else {
+            return;
+        };
+        let before = lent.restarts.replace(record.restarts);
+        if before.is_some_and(|before| before != record.restarts) {
+            self.jobs.remove(&record.id);
+            self.step(Input::JobGone(jobs::number(&record.id)), on, fx);
+        }
     }
 
     /// slurmctld told all jobs of the node, or the last step of one has ended: others than those in the table are gone.
@@ -262,9 +284,7 @@ impl Memory {
         let gone: Vec<JobId> = self.jobs.keys().filter(gone).cloned().collect();
         for job in gone {
             self.jobs.remove(&job);
-            if let Some(number) = job.number() {
-                self.step(Input::JobGone(Number(number.into())), on, fx);
-            }
+            self.step(Input::JobGone(jobs::number(&job)), on, fx);
         }
         self.publish();
     }
@@ -498,7 +518,7 @@ impl Memory {
 
 /// The broker's number of a program's job.
 fn job_of(program: &Program) -> Number {
-    Number(program.job.number().unwrap_or(0).into())
+    jobs::number(&program.job)
 }
 
 /// A GPU as programs call it.

@@ -10,6 +10,7 @@ use gpuos_core::wire::{
 };
 use gpuos_memory::lease::{ClientView, GpuId, GpuView, JobId as Number, Place, Tier, View};
 
+use super::jobs::named_by;
 use super::{Memory, number};
 use crate::memory::programs::process;
 
@@ -21,7 +22,7 @@ pub fn status(memory: &Memory, now: Instant) -> MemoryStatus {
     let gpu = |gpu: &GpuView| {
         let others = memory.machine.others.get(&gpu.gpu).copied();
         let link = links.get(&gpu.gpu).copied();
-        self::gpu(gpu, others.unwrap_or(0), link.unwrap_or(0))
+        self::gpu(memory, gpu, (others.unwrap_or(0), link.unwrap_or(0)))
     };
     MemoryStatus {
         gpus: view.gpus.iter().filter_map(gpu).collect(),
@@ -31,7 +32,11 @@ pub fn status(memory: &Memory, now: Instant) -> MemoryStatus {
             step: view.rung.into(),
             available: host.all.map(|room| room.available),
             stalled: host.stalled,
-            short: view.short.iter().map(|number| job(*number)).collect(),
+            short: view
+                .short
+                .iter()
+                .map(|number| job(memory, *number))
+                .collect(),
         },
         programs: view
             .clients
@@ -57,7 +62,7 @@ fn links(memory: &Memory, view: &View, now: Instant) -> BTreeMap<GpuId, u64> {
     links
 }
 
-fn gpu(view: &GpuView, others: u64, link: u64) -> Option<MemoryGpuStatus> {
+fn gpu(memory: &Memory, view: &GpuView, (others, link): (u64, u64)) -> Option<MemoryGpuStatus> {
     Some(MemoryGpuStatus {
         others,
         link,
@@ -65,13 +70,13 @@ fn gpu(view: &GpuView, others: u64, link: u64) -> Option<MemoryGpuStatus> {
         hbm: tier(view.hbm),
         in_turns: view.sliced,
         serialised: view.serialised,
-        turn: view.holder.map(job),
+        turn: view.holder.map(|number| job(memory, number)),
     })
 }
 
 fn program(memory: &Memory, view: &ClientView, now: Instant) -> MemoryProgramStatus {
     let holder = memory.holders.get(&view.client);
-    let job = job(view.job);
+    let job = job(memory, view.job);
     let lease = |(gpu, lease): &(_, gpuos_memory::lease::Lease)| {
         Some(MemoryLeaseStatus {
             gpu: number(*gpu)?,
@@ -114,8 +119,8 @@ fn program(memory: &Memory, view: &ClientView, now: Instant) -> MemoryProgramSta
     }
 }
 
-fn job(number: Number) -> JobId {
-    JobId::from(u32::try_from(number.0).unwrap_or(0))
+fn job(memory: &Memory, number: Number) -> JobId {
+    named_by(number, memory.jobs.keys()).unwrap_or_default()
 }
 
 fn place(place: Place) -> &'static str {

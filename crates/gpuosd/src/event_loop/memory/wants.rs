@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use gpuos_core::job::JobId;
 use gpuos_memory::lease::{
-    ClientId, ClientView, Demote, Effect as Want, GpuId, Granted, Input, JobId as Number,
-    Notice as Said, Place, Refuge, Refused,
+    ClientId, ClientView, Demote, Effect as Want, GpuId, Granted, Input, Notice as Said, Place,
+    Refuge, Refused,
 };
 use gpuos_memory::protocol::{Short, ToProgram};
 use gpuos_workload::action::Action;
@@ -18,6 +18,7 @@ use gpuos_workload::job::{Job, JobState};
 
 use super::super::effect::{Effect, Effects, Quota};
 use super::super::facts::Facts;
+use super::jobs::{named_by, number};
 use super::{Memory, job_of, uuid};
 use crate::driver_checkpoint::Way;
 use crate::memory::caller::{Failed, Order, Outcome};
@@ -124,7 +125,7 @@ impl Memory {
             }
             Want::End { client, why } => self.end(client, &why.to_string(), fx),
             Want::Requeue { job, why } => {
-                let Ok(job) = u32::try_from(job.0).map(JobId::from) else {
+                let Some(job) = named_by(job, self.jobs.keys()) else {
                     return;
                 };
                 fx.note(format!("job {job}: {why}"), Some(job.clone()), None);
@@ -437,12 +438,10 @@ impl Memory {
     /// slurmctld told of a job: whether it is suspended.
     pub(super) fn suspended(&mut self, record: &Job, on: &Facts<'_>, fx: &mut Effects) {
         let lent = self.jobs.get_mut(&record.id);
-        if let Some(number) = record.id.number()
-            && let Some(lent) = lent.filter(|lent| lent.spec.is_none())
-        {
+        if let Some(lent) = lent.filter(|lent| lent.spec.is_none()) {
             let is = record.state == JobState::Stopped;
             lent.suspended = is;
-            self.step(Input::Suspended(Number(number.into()), is), on, fx);
+            self.step(Input::Suspended(number(&record.id), is), on, fx);
         }
     }
 
@@ -482,6 +481,6 @@ impl Memory {
             return Some(holder.program.job.clone());
         }
         let known = self.seen(client)?;
-        u32::try_from(known.job.0).ok().map(Into::into)
+        named_by(known.job, self.jobs.keys())
     }
 }

@@ -11,6 +11,7 @@ use gpuos_model::gpu_index::NvmlIndex;
 use gpuos_model::mig::MigPlacement;
 
 use crate::event_loop::effect::{Effect, Effects, Now, Quota, Then};
+use crate::known::Instances;
 use crate::mig::pool::{Grant, Piece, Pool, layout, slices_text};
 use crate::mig::{Task, View};
 use crate::slices::Layout;
@@ -180,6 +181,19 @@ impl Boards {
             .filter(|place| !own(*place))
             .map(|place| (gpu, place))
             .collect()
+    }
+
+    /// The instances of jobs that can be used.
+    pub fn instances(&self) -> Instances {
+        let mut all = Instances::new();
+        for gpu in self.all() {
+            for claim in self.claims(gpu) {
+                if let Phase::Ready { gi, ci, .. } = claim.phase {
+                    all.entry(claim.job).or_default().insert((gpu, gi, ci));
+                }
+            }
+        }
+        all
     }
 
     /// NVIDIA's id of an instance.

@@ -267,6 +267,9 @@ impl Mig {
         if ready.iter().any(|(one, _)| !one.gpus.is_empty()) {
             fx.push(Effect::Holders(health::holders_of_whole(self, on)));
         }
+        if ready.iter().any(|(one, _)| one.ask.is_some()) {
+            fx.push(Effect::KnowInstances(self.boards.instances()));
+        }
         for (one, environment) in ready {
             let job = one.id.job;
             let whole = self.division.whole_of(&one.gpus, on.gpus);

@@ -1,0 +1,131 @@
+//! A part of a GPU on a host of PBS: gpuosd lends by what mom's hook tells of it, to this run of a job and to no other.
+
+use gpuos_core::job::JobId;
+use gpuos_core::step::StepId;
+use gpuos_core::wire::{MomJob, Reason, Request, StepMemory};
+
+use crate::memory_program::{Program, own, start_with, status};
+use crate::pbs::{Mom, PBS, gpu, id, job, world};
+use crate::site::{Daemon, Site};
+
+const GIB: u64 = 1 << 30;
+
+/// A job of this user, which has a part of a GPU and so much memory of the host.
+fn sharer(name: &str, part_of: usize, (run, mib): (u64, u64)) -> (JobId, MomJob) {
+    let (job, held) = job(name, &[]);
+    let held = MomJob {
+        uid: own(),
+        shared: vec![gpu(part_of)],
+        memory_mib: mib,
+        run,
+        ..held
+    };
+    (job, held)
+}
+
+/// Its script starts, of which the hook tells gpuosd.
+fn launched(daemon: &Daemon, name: &str, part_of: u8) {
+    let request = Request::StepStart {
+        id: StepId {
+            job: id(name),
+            step: StepId::BATCH,
+        },
+        uid: own(),
+        gpus: vec![part_of],
+        asked: Default::default(),
+        mig: None,
+        switchable: false,
+        memory: Some(StepMemory {
+            bytes_per_gpu: 60 * GIB,
+            timeslice: true,
+        }),
+        reason: Reason::Devices,
+    };
+    daemon.ask(&request).unwrap();
+}
+
+/// A process of this user in no group of anybody's.
+fn program<'a>(site: &'a Site, daemon: &Daemon) -> Program<'a> {
+    Program::start_as(site, daemon, own(), "0::/system.slice/pbs.service\n")
+}
+
+#[test]
+fn a_part_is_lent_to_this_run_of_a_job_and_within_what_pbs_has_counted() {
+    let site = Site::new();
+    let mib = 70 << 10;
+    let mom = Mom::start(&site, world(&[sharer("12.head", 2, (1, mib))]));
+    let daemon = start_with(&site, &PBS);
+    launched(&daemon, "12.head", 2);
+    let mut first = program(&site, &daemon);
+    // All of it has its place in the job's memory.
+    let lent = (60 * GIB, 0, 60 * GIB, false);
+    assert_eq!(first.ask(2, 60 * GIB), Ok(lent));
+    let told = status(&daemon);
+    assert_eq!(told.programs[0].job, id("12.head"));
+    assert_eq!(told.gpus[2].hbm.promised, 60 * GIB);
+    // What was said of another GPU, or of more than there is, is of no use.
+    let why = first.ask_again(3, GIB).unwrap_err();
+    assert!(why.contains("does not have on this node"), "{why}");
+    assert!(first.ask_again(2, 71 * GIB).is_err());
+
+    // Another job of the user: whose a process is nobody can tell.
+    let both = [
+        sharer("12.head", 2, (1, mib)),
+        sharer("13.head", 2, (1, mib)),
+    ];
+    mom.change(|now| *now = world(&both));
+    crate::pbs::knows(&site, &daemon, 2);
+    launched(&daemon, "13.head", 2);
+    let why = program(&site, &daemon).ask(2, GIB).unwrap_err();
+    assert!(why.contains("gpuos pbs install --confine try"), "{why}");
+
+    // The first runs again, on another GPU, before anybody has said that it had ended.
+    mom.change(|now| *now = world(&[sharer("12.head", 5, (2, mib))]));
+    crate::pbs::knows(&site, &daemon, 1);
+    site.until("mom has told of the next run", || {
+        let jobs = daemon.status().jobs;
+        let mut gpus = jobs.iter().flat_map(|job| &job.gpus);
+        gpus.any(|one| *one == gpu(5)).then_some(())
+    });
+    launched(&daemon, "12.head", 5);
+    first.is_ended();
+    site.until("what the first run had is free", || {
+        status(&daemon).programs.is_empty().then_some(())
+    });
+    let mut second = program(&site, &daemon);
+    assert_eq!(second.ask(5, 60 * GIB), Ok(lent));
+    assert!(second.ask_again(2, GIB).is_err());
+
+    // It is over: what is left of it is ended.
+    mom.change(|now| *now = world(&[]));
+    second.is_ended();
+    site.until("nothing is lent", || {
+        let told = status(&daemon);
+        (told.programs.is_empty() && told.host.promised == 0).then_some(())
+    });
+}
+
+#[test]
+fn what_pbs_has_not_counted_is_not_lent() {
+    let site = Site::new();
+    let (_, whole) = job("8.head", &[2]);
+    let whole = MomJob {
+        uid: own(),
+        memory_mib: 70 << 10,
+        ..whole
+    };
+    // No memory is counted for one, the other has the GPU as a whole.
+    for (name, held, part_of) in [
+        ("7.head", sharer("7.head", 2, (1, 0)).1, 2),
+        ("8.head", whole, 2),
+    ] {
+        let mom = Mom::start(&site, world(&[(id(name), held)]));
+        let daemon = start_with(&site, &PBS);
+        launched(&daemon, name, part_of);
+        let asked = program(&site, &daemon).ask(2, GIB);
+        assert!(asked.is_err(), "{name}: {asked:?}");
+        assert_eq!(status(&daemon).host.promised, 0);
+        drop(mom);
+        daemon.kill();
+    }
+}
