@@ -26,6 +26,7 @@ pub(crate) fn exchange(memory: &mut Memory, device: i32, down: &BTreeSet<u32>, u
     let mut up = up.iter().copied().peekable();
     let (mut leaving, mut coming): (Option<Stride>, Option<Stride>) = (None, None);
     loop {
+        let left = (down.len(), up.len());
         if let Some(stride) = leaving.take() {
             memory.finish(device, stride);
         }
@@ -38,7 +39,9 @@ pub(crate) fn exchange(memory: &mut Memory, device: i32, down: &BTreeSet<u32>, u
         let most = part(up.peek(), memory).min(memory.room_on(device));
         let next = memory.stride(device, &mut up, Tier::Hbm, BATCH / 2, most);
         coming = Some(next.0).filter(|stride| !stride.moving.is_empty());
-        if leaving.is_none() && coming.is_none() {
+        // One that could not be begun is left out, and the next is tried.
+        let stands = (down.len(), up.len()) == left;
+        if leaving.is_none() && coming.is_none() && stands {
             return;
         }
     }

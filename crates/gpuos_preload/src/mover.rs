@@ -266,6 +266,8 @@ fn shut(plan: &Plan) {
     for device in memory.devices.keys().copied().collect::<Vec<i32>>() {
         exchange(&mut memory, device, &plan.down, &plan.up);
     }
+    // Whoever moves it: what is touched is of use to know from now on, or not any more.
+    memory.look_for_cold();
 }
 
 /// Waits for the work of all contexts. Answers false where that cannot be.

@@ -51,6 +51,8 @@ static DONE: Condvar = Condvar::new();
 /// When a kernel was staged last, as [`figures`] counts; 0: never, or it is not known what follows.
 static USED_AT: AtomicU64 = AtomicU64::new(0);
 
+/// Until when nobody waits as that was in vain, as [`figures`] counts.
+static VAIN: AtomicU64 = AtomicU64::new(0);
 /// Kernels that waited until what they needed was there.
 static WAITED: AtomicU64 = AtomicU64::new(0);
 
@@ -65,10 +67,10 @@ fn asked() -> MutexGuard<'static, Option<Asked>> {
     asked
 }
 
-/// Whether programs have moved what they need.
+/// Whether programs have moved what they need. Where they wait in vain, others decide what moves.
 pub(crate) fn is_used() -> bool {
-    let at = USED_AT.load(Ordering::Relaxed);
-    at != 0 && figures::now() - at < USED
+    let (at, now) = (USED_AT.load(Ordering::Relaxed), figures::now());
+    at != 0 && now.saturating_sub(at) < USED && now >= VAIN.load(Ordering::Relaxed)
 }
 
 /// A kernel is about to be launched, and something lies in host memory: has moved what it needs, where that is worth it. Answers whether what it
@@ -92,8 +94,8 @@ pub(crate) fn before(function: u64, places: u64, extra: u64) -> bool {
         return true;
     };
     there.staging.kernel(&named, figures::micros());
-    let is_used = there.staging.is_used();
     let now = figures::now();
+    let is_used = there.staging.is_used() && now >= VAIN.load(Ordering::Relaxed);
     USED_AT.store(if is_used { now } else { 0 }, Ordering::Relaxed);
     if !is_used {
         note(&mut memory, &named);
@@ -223,7 +225,9 @@ fn ask(plan: Plan) {
 impl Asked {
     fn vain(&mut self) {
         let rest = REST * 2_u32.saturating_pow(self.failed.min(16));
-        self.rests = Some(Instant::now() + rest.min(LONGEST));
+        let rest = rest.min(LONGEST);
+        self.rests = Some(Instant::now() + rest);
+        VAIN.store(figures::now() + rest.as_millis() as u64, Ordering::Relaxed);
         self.failed = self.failed.saturating_add(1);
     }
 }
@@ -244,6 +248,7 @@ pub(crate) fn done(number: u64, moved: u64, took: Duration) {
             asked.vain();
         } else {
             asked.failed = 0;
+            VAIN.store(0, Ordering::Relaxed);
             WAITED.fetch_add(1, Ordering::Relaxed);
             let pause = budget::pause(moved, took);
             asked.rests = Some(Instant::now() + pause).filter(|_| !pause.is_zero());
