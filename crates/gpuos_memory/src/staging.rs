@@ -38,7 +38,7 @@ pub struct Staging {
     pace: Pace,
 }
 
-/// What leaves the GPU's memory and what comes, each in the order in which it is to go.
+/// What leaves the GPU's memory and what comes: what is used latest first, and what is used soonest.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Exchange {
     /// Goes to host memory.

@@ -41,19 +41,26 @@ pub(crate) fn launch(function: u64, places: u64, extra: u64) {
     });
 }
 
-/// Hands each argument of a kernel that leads to memory of ours to `each`, which gets the extents from there on.
+/// The extents that a kernel's arguments lead to: of each so many bytes from its address on.
 pub(crate) fn of_launch(
     memory: &mut Memory,
     function: u64,
     places: u64,
     extra: u64,
-    mut each: impl FnMut(&Memory, &mut dyn FnMut(&mut dyn FnMut(u32))),
-) {
+    reach: u64,
+) -> Vec<u32> {
     let arguments = arguments(memory, function);
-    let memory = &*memory;
+    let mut all = Vec::new();
     words_of(&arguments, places, extra, |word| {
-        each(memory, &mut |extents| touched(memory, word, true, extents));
+        let mut reached = 0;
+        touched(memory, word, true, &mut |number| {
+            if reached < reach {
+                reached += memory.bytes_of(number);
+                all.push(number);
+            }
+        });
     });
+    all
 }
 
 /// A graph that is launched: which extents it touches, the thread that moves finds out.
@@ -67,7 +74,7 @@ pub(crate) fn graph(exec: u64) {
 }
 
 /// Notes extents, as far as there is room for it.
-fn note(memory: &mut Memory, body: impl FnOnce(&Memory, &mut dyn FnMut(u32))) {
+pub(crate) fn note(memory: &mut Memory, body: impl FnOnce(&Memory, &mut dyn FnMut(u32))) {
     let mut touches = std::mem::take(&mut memory.touches);
     body(memory, &mut |number| {
         if touches.len() < KEPT {

@@ -158,7 +158,7 @@ fn turn(looks: &mut Looks) -> Duration {
     if let Some((plan, number)) = staging::take() {
         let begun = Instant::now();
         // Before the gate closes: others that come to it are not kept from what this waits for.
-        let moved = match !gate::is_closed() && settle() {
+        let moved = match !gate::is_closed() && settle(Duration::MAX) {
             true => batch(&plan, Why::Used),
             false => 0,
         };
@@ -213,9 +213,9 @@ fn turn(looks: &mut Looks) -> Duration {
     }
 }
 
-/// Waits for all work that was given, with an open gate. Answers false where that cannot be.
-pub(crate) fn settle() -> bool {
-    let Some(_busy) = hold(Duration::MAX) else {
+/// Waits for all work that was given, with an open gate. Answers false where that cannot be, or others use contexts for longer than that.
+pub(crate) fn settle(patience: Duration) -> bool {
+    let Some(_busy) = hold(patience) else {
         return false;
     };
     memory::lock().captures.is_empty() && drain()

@@ -96,13 +96,7 @@ pub(crate) fn open() {
 
 /// Whether the program has no work under way. It may take as long as that work does.
 pub(crate) fn settled() -> bool {
-    if gate::is_used() || !memory::lock().captures.is_empty() {
-        return false;
-    }
-    let Some(_busy) = mover::hold(Duration::from_millis(1)) else {
-        return false;
-    };
-    mover::drain()
+    !gate::is_used() && mover::settle(Duration::from_millis(1))
 }
 
 fn seal() -> bool {

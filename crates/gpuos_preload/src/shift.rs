@@ -281,9 +281,6 @@ impl Memory {
         };
         // A driver enters host memory page by page, which takes about as long as the copy: done before it, it runs beside the copies of others.
         let placed = tier == Tier::Host && !held && new.at == 0;
-        if placed {
-            return self.begin_placed(device, (start, at), new, scratch + BATCH, copied);
-        }
         // Memory that the program maps itself may be mapped nowhere, or without access.
         let source = held.then_some(scratch + BATCH);
         let copy = || {
@@ -304,9 +301,14 @@ impl Memory {
             let kept = [aside, old].into_iter().flatten().map(Aside::keep);
             Ok(kept.collect::<Vec<u64>>())
         };
-        let copying: Answer<Vec<u64>> = copy();
+        let copying: Answer<Vec<u64>> = match placed {
+            true => self.copy_placed((start, at), new.handle, scratch + BATCH, copied, stream),
+            false => copy(),
+        };
         let Ok(aside) = copying else {
-            let _ = there.table.end(id, false);
+            if let Some(there) = self.devices.get_mut(&device).and_then(Option::as_mut) {
+                let _ = there.table.end(id, false);
+            }
             new.give();
             return None;
         };
@@ -315,55 +317,35 @@ impl Memory {
             at,
             context,
             new,
-            placed: false,
+            placed,
             aside,
         })
     }
 
-    /// The same where new memory is in the place of the old before the copy, which reads the old one at addresses of its own.
-    fn begin_placed(
-        &mut self,
-        device: i32,
+    /// Puts new memory in the place of the old, and begins to copy to it from the old one, which has addresses of its own for that: where.
+    fn copy_placed(
+        &self,
         (start, at): (u64, usize),
-        new: Piece,
+        new: u64,
         source: u64,
         copied: u64,
-    ) -> Option<Moving> {
-        let range = self.ranges.get(&start)?;
-        let context = range.context;
+        stream: u64,
+    ) -> Answer<Vec<u64>> {
+        let range = self.ranges.get(&start).ok_or(code::INVALID)?;
         let extent = &range.extents[at];
-        let (to, old, bytes, id) = (extent.at, extent.handle, extent.bytes, extent.id);
+        let (to, old, bytes) = (extent.at, extent.handle, extent.bytes);
         let views = self.views(range, start, at);
-        let stream = self.stream(context, Tier::Host);
-        let begin = || {
-            let aside = Aside::show(source, bytes, old, device)?;
-            if !exchange(&views, old, new.handle) {
-                return Err(code::INVALID);
-            }
-            let stream = stream.ok_or(code::INVALID)?;
-            if copied > 0
-                && let Err(error) = vmm::within(context, || vmm::copy(to, source, copied, stream))
-            {
-                exchange(&views, new.handle, old);
-                return Err(error);
-            }
-            Ok(aside.keep())
-        };
-        let begun: Answer<u64> = begin();
-        let Ok(aside) = begun else {
-            let there = self.devices.get_mut(&device).and_then(Option::as_mut)?;
-            let _ = there.table.end(id, false);
-            new.give();
-            return None;
-        };
-        Some(Moving {
-            start,
-            at,
-            context,
-            new,
-            placed: true,
-            aside: vec![aside],
-        })
+        let aside = Aside::show(source, bytes, old, range.device)?;
+        if !exchange(&views, old, new) {
+            return Err(code::INVALID);
+        }
+        if copied > 0
+            && let Err(error) = vmm::within(range.context, || vmm::copy(to, source, copied, stream))
+        {
+            exchange(&views, new, old);
+            return Err(error);
+        }
+        Ok(vec![aside.keep()])
     }
 
     /// All places at which somebody sees an extent.

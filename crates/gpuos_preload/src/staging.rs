@@ -11,7 +11,7 @@ use gpuos_memory::table::Tier;
 use gpuos_memory::trace::Extent;
 
 use crate::figures;
-use crate::memory::{self, Held, KEPT, Memory, Touch};
+use crate::memory::{self, Held, Memory};
 use crate::plan::Plan;
 use crate::process::{self, BLOCK};
 use crate::{budget, gate, heat};
@@ -39,9 +39,9 @@ struct Asked {
     /// Numbers of what was asked last and of what is done.
     last: u64,
     done: u64,
-    /// Nothing is asked before this, ...
+    /// Nothing is asked before this, for the process has had its part of the link.
     rests: Option<Instant>,
-    /// ... since so many tries in a row were in vain.
+    /// So many tries in a row were in vain.
     failed: u32,
 }
 
@@ -98,7 +98,10 @@ pub(crate) fn before(function: u64, places: u64, extra: u64) -> bool {
     let is_used = there.staging.is_used() && now >= VAIN.load(Ordering::Relaxed);
     USED_AT.store(if is_used { now } else { 0 }, Ordering::Relaxed);
     if !is_used {
-        note(&mut memory, &named);
+        // Others decide.
+        heat::note(&mut memory, |_, each| {
+            named.iter().for_each(|extent| each(extent.0));
+        });
         return true;
     }
     named
@@ -140,28 +143,11 @@ fn named(
     places: u64,
     extra: u64,
 ) -> Option<(i32, Vec<Extent>)> {
-    let mut all = Vec::new();
-    heat::of_launch(memory, function, places, extra, |memory, extents| {
-        let mut reach = 0;
-        extents(&mut |number| {
-            if reach < REACH {
-                reach += memory.bytes_of(number);
-                all.push(Extent(number));
-            }
-        });
-    });
+    let all = heat::of_launch(memory, function, places, extra, REACH);
+    let mut all: Vec<Extent> = all.into_iter().map(Extent).collect();
     let device = all.iter().find_map(|extent| memory.device_of(extent.0))?;
     all.retain(|extent| memory.device_of(extent.0) == Some(device));
     Some((device, all))
-}
-
-/// Leaves it to others to decide.
-fn note(memory: &mut Memory, named: &[Extent]) {
-    let room = KEPT - memory.touches.len().min(KEPT);
-    let touches = named.iter().take(room);
-    memory
-        .touches
-        .extend(touches.map(|extent| Touch::Extent(extent.0)));
 }
 
 fn plan(memory: &Memory, device: i32, named: &[Extent]) -> Plan {
@@ -226,7 +212,6 @@ impl Asked {
     fn vain(&mut self) {
         let rest = REST * 2_u32.saturating_pow(self.failed.min(16));
         let rest = rest.min(LONGEST);
-        self.rests = Some(Instant::now() + rest);
         VAIN.store(figures::now() + rest.as_millis() as u64, Ordering::Relaxed);
         self.failed = self.failed.saturating_add(1);
     }

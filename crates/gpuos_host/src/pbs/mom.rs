@@ -134,13 +134,8 @@ impl Mom {
 
     fn again(&self, job: &JobId) -> Outcome {
         let mut state = self.lock();
-        if state.advise {
-            return Outcome::Nothing(format!(
-                "gpuos only advises on this host: job {job} goes on"
-            ));
-        }
-        if !state.jobs.contains_key(job) {
-            return Outcome::Nothing(format!("job {job} is not here any more"));
+        if let Some(left) = state.left_alone(job) {
+            return left;
         }
         state.rerun.entry(job.clone()).or_default();
         self.changed.notify_all();
@@ -149,13 +144,8 @@ impl Mom {
 
     fn end(&self, job: &JobId) -> Outcome {
         let mut state = self.lock();
-        if state.advise {
-            return Outcome::Nothing(format!(
-                "gpuos only advises on this host: job {job} goes on"
-            ));
-        }
-        if !state.jobs.contains_key(job) {
-            return Outcome::Nothing(format!("job {job} is not here any more"));
+        if let Some(left) = state.left_alone(job) {
+            return left;
         }
         state.rerun.remove(job);
         state.end.entry(job.clone()).or_default();
@@ -217,6 +207,18 @@ impl State {
             offline && seen.own.iter().all(|gpu| out.contains(gpu))
         });
         whole && gpus
+    }
+
+    /// Why nothing is done to a job.
+    fn left_alone(&self, job: &JobId) -> Option<Outcome> {
+        let why = if self.advise {
+            format!("gpuos only advises on this host: job {job} goes on")
+        } else if !self.jobs.contains_key(job) {
+            format!("job {job} is not here any more")
+        } else {
+            return None;
+        };
+        Some(Outcome::Nothing(why))
     }
 
     /// What an administrator is told where gpuos only advises, if something is to be done.
