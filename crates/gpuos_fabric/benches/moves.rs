@@ -1,9 +1,10 @@
 //! Rates of moves beside plain copies and a plain file in the same run, and the time of a call that moves nothing.
 //!
 //! `cargo bench -p gpuos_fabric --bench moves -- --folder FOLDER [--device 0]`, or `make bench-memory`. On the simulated driver, and in host memory that takes
-//! the place of a GPU's, the link is memory itself, so what is added to a copy is seen best. Host memory pays for new pages whenever an extent comes in. Each rate is
-//! the median of several turns.
+//! the place of a GPU's, the link is memory itself, so what is added to a copy is seen best. Each rate is the median of several turns, which
+//! the two that are compared take one after the other.
 
+use std::ffi::CStr;
 use std::fs::OpenOptions;
 use std::hint::black_box;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -47,16 +48,22 @@ fn given() -> Option<Given> {
     Some(given)
 }
 
-/// The median of several turns, in MiB a second.
-fn rate(mib: u64, mut turn: impl FnMut()) -> f64 {
-    let time = |_| {
+/// The medians of several turns of two, in MiB a second. They take turns, so what else the machine does is in both.
+fn rates(mib: u64, mut one: impl FnMut(), mut other: impl FnMut()) -> (f64, f64) {
+    let time = |turn: &mut dyn FnMut()| {
         let begin = Instant::now();
         turn();
         begin.elapsed().as_secs_f64()
     };
-    let mut all: Vec<f64> = (0..TURNS).map(time).collect();
-    all.sort_by(f64::total_cmp);
-    mib as f64 / all[TURNS / 2]
+    let pairs: Vec<(f64, f64)> = (0..TURNS)
+        .map(|_| (time(&mut one), time(&mut other)))
+        .collect();
+    let median = |of: fn(&(f64, f64)) -> f64| {
+        let mut all: Vec<f64> = pairs.iter().map(of).collect();
+        all.sort_by(f64::total_cmp);
+        mib as f64 / all[TURNS / 2]
+    };
+    (median(|pair| pair.0), median(|pair| pair.1))
 }
 
 fn fabric(given: &Given, host: u64, file: u64) -> Fabric {
@@ -73,10 +80,10 @@ fn fabric(given: &Given, host: u64, file: u64) -> Fabric {
 }
 
 /// Writes all of an object that is twice as large as near memory, again and again: each extent comes in, and another one leaves with a copy.
-fn sweep(given: &Given, fabric: &Fabric) -> f64 {
+fn sweep<'a>(given: &'a Given, fabric: &'a Fabric) -> impl FnMut() + 'a {
     let object = fabric.alloc(given.mib * MIB).expect("room");
     let extent = given.extent * MIB;
-    let turn = || {
+    let turn = move || {
         for index in 0..given.mib / given.extent {
             let span = Span {
                 offset: index * extent,
@@ -87,29 +94,91 @@ fn sweep(given: &Given, fabric: &Fabric) -> f64 {
             fabric.release(ticket).expect("a ticket");
         }
     };
+    // All of it has its place.
     turn();
     turn();
-    // In and out.
-    rate(2 * given.mib, turn)
+    turn
 }
 
-/// As many bytes from memory to memory and back.
-fn copies(given: &Given) -> f64 {
+/// As many bytes by the driver's own copies, between memory of the GPU and host memory that it knows, and back.
+fn copies_by_driver(given: &Given, number: i32) -> impl FnMut() {
+    let bytes = given.extent * MIB;
+    let count = given.mib / given.extent;
+    let driver = Driver::get();
+    let [mut device, mut context, mut near, mut host] = [0_u64; 4];
+    driver.call(c"cuInit", [0; 4]);
+    let number = number.cast_unsigned().into();
+    driver.call(c"cuDeviceGet", [&raw mut device as u64, number, 0, 0]);
+    let words = [&raw mut context as u64, device, 0, 0];
+    driver.call(c"cuDevicePrimaryCtxRetain", words);
+    driver.call(c"cuCtxSetCurrent", [context, 0, 0, 0]);
+    let words = [&raw mut near as u64, bytes * count, 0, 0];
+    driver.call(c"cuMemAlloc_v2", words);
+    let words = [&raw mut host as u64, bytes * count, 0, 0];
+    driver.call(c"cuMemHostAlloc", words);
+    // They end with the process.
+    move || {
+        for offset in (0..count).map(|at| at * bytes) {
+            let (near, host) = (near + offset, host + offset);
+            driver.call(c"cuMemcpyHtoD_v2", [near, host, bytes, 0]);
+            driver.call(c"cuMemcpyDtoH_v2", [host, near, bytes, 0]);
+        }
+    }
+}
+
+/// The driver, by the names of its functions.
+struct Driver {
+    library: *mut libc::c_void,
+}
+
+impl Driver {
+    fn get() -> Driver {
+        // SAFETY: the name is a C string; the fabric loads the same library.
+        let library = unsafe { libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_NOW) };
+        assert!(!library.is_null(), "no driver");
+        Driver { library }
+    }
+
+    /// Calls a function that succeeds, with up to four words.
+    fn call(&self, name: &CStr, words: [u64; 4]) {
+        // SAFETY: functions of the driver take words and give a code; what they are given here is theirs by its documentation.
+        let code = unsafe {
+            let function = libc::dlsym(self.library, name.as_ptr());
+            assert!(!function.is_null(), "{name:?} is not there");
+            let function: extern "C" fn(u64, u64, u64, u64) -> u32 = std::mem::transmute(function);
+            function(words[0], words[1], words[2], words[3])
+        };
+        assert_eq!(code, 0, "{name:?}");
+    }
+}
+
+/// As many bytes from memory to memory and back, in huge pages as the fabric's.
+fn copies(given: &Given) -> impl FnMut() {
     let bytes = (given.extent * MIB) as usize;
     let count = (given.mib / given.extent) as usize;
-    let fill = |at: usize| vec![at as u8 + 1; bytes];
+    let fill = |at: usize| {
+        let mut room = vec![0_u8; bytes];
+        let skip = room.as_ptr().align_offset(4096);
+        // SAFETY: a hint about whole pages of the vector, which nothing was written to yet.
+        unsafe {
+            let at = room.as_mut_ptr().add(skip).cast();
+            libc::madvise(at, bytes - 4096, libc::MADV_HUGEPAGE);
+        }
+        room.fill(at as u8 + 1);
+        room
+    };
     let mut from: Vec<Vec<u8>> = (0..count).map(fill).collect();
     let mut to: Vec<Vec<u8>> = (0..count).map(fill).collect();
-    rate(2 * given.mib, || {
+    move || {
         for (from, to) in from.iter_mut().zip(&mut to) {
             to.copy_from_slice(black_box(from));
             from.copy_from_slice(black_box(to));
         }
-    })
+    }
 }
 
 /// The same bytes to and from a file by one thread, past the page cache where that is possible.
-fn file(given: &Given, folder: &Path) -> f64 {
+fn file(given: &Given, folder: &Path) -> impl FnMut() {
     let bytes = (given.extent * MIB) as usize;
     let path = folder.join(".gpuos-bench");
     let mut options = OpenOptions::new();
@@ -124,17 +193,17 @@ fn file(given: &Given, folder: &Path) -> f64 {
     std::fs::remove_file(&path).expect("removed");
     let mut room = vec![7_u8; bytes + 4096];
     let skip = room.as_ptr().align_offset(4096);
-    let page = &mut room[skip..skip + bytes];
     let count = given.mib / given.extent;
-    let mut turn = || {
+    let mut turn = move || {
+        let page = &mut room[skip..skip + bytes];
         for at in 0..count {
-            let offset = at * given.extent * MIB;
+            let offset = at * bytes as u64;
             file.write_all_at(page, offset).expect("written");
             file.read_exact_at(page, offset).expect("read");
         }
     };
     turn();
-    rate(2 * given.mib, turn)
+    turn
 }
 
 /// Nanoseconds of acquire, wait and release of what is there: median and 99th percentile.
@@ -166,14 +235,22 @@ fn main() {
     let (median, late) = calls(&given);
     println!("near memory: {place}");
     println!("acquire, wait and release of what is there: p50 {median} ns, p99 {late} ns");
-    let plain = copies(&given);
-    let moved = sweep(&given, &fabric(&given, given.mib, 0));
+    // In and out.
+    let mib = 2 * given.mib;
+    let near = fabric(&given, given.mib, 0);
+    let moves = sweep(&given, &near);
+    let (moved, plain) = match given.device {
+        None => rates(mib, moves, copies(&given)),
+        Some(number) => rates(mib, moves, copies_by_driver(&given, number)),
+    };
     println!(
         "moves between near and host memory: {moved:.0} MiB/s, plain copies {plain:.0} MiB/s, ratio {:.2}",
         moved / plain
     );
-    let plain = file(&given, &given.folder);
-    let moved = sweep(&given, &fabric(&given, 0, given.mib));
+    drop(near);
+    let near = fabric(&given, 0, given.mib);
+    let moves = sweep(&given, &near);
+    let (moved, plain) = rates(mib, moves, file(&given, &given.folder));
     println!(
         "moves between near memory and a file: {moved:.0} MiB/s, a plain file {plain:.0} MiB/s, ratio {:.2}",
         moved / plain
