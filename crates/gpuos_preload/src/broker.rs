@@ -69,6 +69,7 @@ pub(crate) fn begin() -> Asked {
             process::pin(format_args!(
                 "an error of gpuos ended the thread that talks to gpuosd"
             ));
+            let _ = catch_unwind(park::open);
             gate::open();
         }
     };
@@ -419,7 +420,7 @@ impl Broker {
         if self.parked.is_some() {
             self.fetch(Some(Tier::Host));
             self.parked = None;
-            gate::open();
+            park::open();
         }
     }
 
@@ -467,7 +468,8 @@ impl Broker {
                 // It has its turn: where it was held, `turn` was said on a connection that is lost.
                 self.held = false;
                 let own = self.gpus.iter().filter(|it| it.uuid == gpu);
-                own.for_each(|it| resize::resize(it.device, lease(hbm, host, refuge)));
+                let works = self.parked.is_none();
+                own.for_each(|it| resize::resize(it.device, lease(hbm, host, refuge), works));
             }
             ToProgram::Pressure(what) => {
                 short::tell(what);

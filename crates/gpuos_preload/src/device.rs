@@ -91,6 +91,14 @@ impl Device {
         })
     }
 
+    /// Addresses at which extents are mapped to be copied: two batches.
+    pub(crate) fn scratch(&mut self) -> Option<u64> {
+        if self.scratch.is_none() {
+            self.scratch = vmm::reserve(2 * BATCH).ok();
+        }
+        self.scratch
+    }
+
     /// Where a tier is.
     pub(crate) fn place(&self, device: i32, tier: Tier) -> Place {
         match tier {
@@ -108,9 +116,15 @@ impl Device {
     }
 
     /// Physical memory of a tier, whose place there is in the books.
-    pub(crate) fn memory(&mut self, device: i32, tier: Tier, bytes: u64) -> Answer<u64> {
+    pub(crate) fn memory(
+        &mut self,
+        device: i32,
+        tier: Tier,
+        bytes: u64,
+        prop: Option<&Prop>,
+    ) -> Answer<u64> {
         match tier {
-            Tier::Hbm => self.hbm_memory(device, bytes, None),
+            Tier::Hbm => self.hbm_memory(device, bytes, prop),
             Tier::Host => {
                 let mut piece = self.host_memory(device, bytes)?;
                 piece.unmap();
@@ -166,6 +180,7 @@ impl Device {
                 handle,
                 id,
                 number: 0,
+                aside: 0,
                 stowed: None,
             });
             at += bytes;
@@ -199,7 +214,7 @@ impl Device {
                 .and_then(|_| self.table.end(id, true));
             begun.map_err(|_| code::OUT_OF_MEMORY)?;
         }
-        self.memory(device, Tier::Host, bytes)
+        self.memory(device, Tier::Host, bytes, None)
     }
 
     /// What of host memory is granted and in no extent.

@@ -16,7 +16,7 @@
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const OPEN: u32 = 0;
 const DRAINING: u32 = 1;
@@ -93,6 +93,14 @@ pub(crate) fn enter() -> Inside {
 /// Whether this thread is inside: a call that the driver makes itself, or one of its callbacks.
 pub(crate) fn is_inside() -> bool {
     HERE.with(|here| here.depth.get() > 0)
+}
+
+/// Waits until it is open, for so long at most.
+pub(crate) fn wait_until_open(most: Duration) {
+    let begun = Instant::now();
+    while is_closed() && begun.elapsed() < most {
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 /// A call that does not go through the gate: planted errors of tests.

@@ -63,6 +63,8 @@ pub(crate) struct Memory {
     pub(crate) asked: BTreeSet<u32>,
     /// When each extent was touched last, by its number, as [`crate::figures`] counts.
     pub(crate) touched: Vec<u64>,
+    /// Nothing runs until the process has its turn: what leaves for host memory need not be where the program sees it.
+    pub(crate) parked: bool,
     /// Arguments of kernels: offset and bytes.
     pub(crate) kernels: HashMap<u64, Arc<[(usize, usize)]>>,
     /// What graphs touch.
@@ -71,6 +73,17 @@ pub(crate) struct Memory {
 
 /// Something lies in host memory.
 static COLD: AtomicBool = AtomicBool::new(false);
+
+/// Whether one of these words is an address in memory of ours.
+pub(crate) fn knows(words: &[u64]) -> bool {
+    if crate::gate::is_off() {
+        return false;
+    }
+    let memory = lock();
+    words
+        .iter()
+        .any(|word| memory.at(memory.place(*word)).is_some())
+}
 
 /// Whether something lies in host memory: only then it is of use to know what a program touches.
 #[inline]
@@ -405,10 +418,10 @@ impl Memory {
     /// Gives everything of a range back to the driver.
     pub(crate) fn give(&mut self, start: u64, range: Range) {
         for extent in range.extents.iter().filter(|extent| extent.handle != 0) {
-            if range.held.is_none() {
+            if range.held.is_none() && extent.aside == 0 {
                 let _ = vmm::unmap(extent.at, extent.bytes);
             }
-            vmm::release(extent.handle);
+            extent.piece().give();
         }
         if range.held.is_none() {
             let _ = vmm::unreserve(start, range.bytes);

@@ -58,6 +58,8 @@ pub(crate) fn stop() {
         return;
     }
     drop(hold(END));
+    // Who was parked has its memory again while the driver is there.
+    gate::wait_until_open(END);
     ahead::wait(END);
     if std::env::var_os("GPUOS_MEM_REPORT").is_some() {
         let (down, up) = figures::sums();

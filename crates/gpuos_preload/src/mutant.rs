@@ -35,6 +35,8 @@ pub(crate) enum Mutant {
     Fork,
     /// A process that is told to park moves nothing.
     ParkNothing,
+    /// What was parked is not mapped again where the program sees it.
+    ParkedUnseen,
     /// A process that is parked lets calls in.
     ParkOpen,
     /// Memory that a program maps more than once is moved in its first mapping alone.
@@ -55,7 +57,7 @@ pub(crate) enum Mutant {
     UnstowNothing,
 }
 
-const NAMES: [(&str, Mutant); 24] = [
+const NAMES: [(&str, Mutant); 25] = [
     ("graph-gate", Mutant::GraphGate),
     ("launch-gate", Mutant::LaunchGate),
     ("copy-gate", Mutant::CopyGate),
@@ -71,6 +73,7 @@ const NAMES: [(&str, Mutant); 24] = [
     ("grant", Mutant::Grant),
     ("fork", Mutant::Fork),
     ("park-nothing", Mutant::ParkNothing),
+    ("parked-unseen", Mutant::ParkedUnseen),
     ("park-open", Mutant::ParkOpen),
     ("first-map", Mutant::FirstMap),
     ("map-offset", Mutant::MapOffset),

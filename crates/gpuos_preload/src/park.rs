@@ -2,6 +2,9 @@
 //!
 //! The gate stays sealed meanwhile, so calls that give work wait. Nobody ends a context then, for that goes through the gate as well: so
 //! the mover's lock is held while the gate closes, and not while the process is parked, when a program that ends a context may have it.
+//!
+//! What goes to host memory that was made and mapped ahead stays mapped there alone: to enter it into the GPU's page table at the program's addresses
+//! takes about as long as the copy, and until the turn nobody looks at these. What has no room when the turn comes is mapped there then.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -46,6 +49,7 @@ pub(crate) fn leave() -> Parked {
     // All streams have come to what was freed in them.
     ordered::settle(&mut memory::lock(), false);
     let mut parked = Parked::default();
+    memory::lock().parked = true;
     shift(Tier::Host, resident, &mut parked);
     parked.left = memory::lock().bytes_in_hbm();
     parked
@@ -83,14 +87,16 @@ pub(crate) fn back(extents: &BTreeSet<u32>) -> u64 {
         |memory| of_these_on_host(memory, extents),
         &mut came,
     );
-    memory::lock().look_for_cold();
-    gate::open();
+    open();
     came.moved
 }
 
 /// Opens the gate with everything where it is: GPUs read it in place.
 pub(crate) fn open() {
-    memory::lock().look_for_cold();
+    let mut memory = memory::lock();
+    memory.show_parked();
+    memory.look_for_cold();
+    drop(memory);
     gate::open();
 }
 

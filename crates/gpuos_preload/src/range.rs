@@ -5,6 +5,7 @@ use gpuos_memory::table::{self, ExtentId};
 
 use crate::maps::Held;
 use crate::process::BLOCK;
+use crate::spare::Piece;
 
 /// Bytes of the largest extent.
 pub(crate) const LARGEST: u64 = table::MOST_BLOCKS * BLOCK;
@@ -27,8 +28,21 @@ pub(crate) struct Extent {
     pub(crate) id: ExtentId,
     /// By which the policy knows it.
     pub(crate) number: u32,
+    /// Where it is mapped, in addresses of a piece, while the process is parked and nothing is where the program sees it; 0: there it is.
+    pub(crate) aside: u64,
     /// It is on NVMe, and has no memory or is getting it.
     pub(crate) stowed: Option<Stowed>,
+}
+
+impl Extent {
+    /// Its memory, with where that is mapped besides.
+    pub(crate) fn piece(&self) -> Piece {
+        Piece {
+            handle: self.handle,
+            at: self.aside,
+            bytes: self.bytes,
+        }
+    }
 }
 
 /// An allocation, or physical memory that the program maps itself.

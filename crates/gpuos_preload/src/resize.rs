@@ -20,10 +20,12 @@ const TRIES: u32 = 50;
 const AGAIN: Duration = Duration::from_millis(20);
 
 /// The process has another lease on a device. What it has no room for any more in one tier goes to the other now; all else the policy brings,
-/// as it is used.
-pub(crate) fn resize(device: i32, lease: Lease) {
+/// as it is used. A process that is parked comes back into what there is then.
+pub(crate) fn resize(device: i32, lease: Lease, works: bool) {
     lease::set(device, lease);
-    let [gpu, host] = memory::lock().regrant(device, lease);
+    let [gpu, host] = memory::lock()
+        .regrant(device, lease)
+        .map(|over| over && works);
     if gpu {
         batches(|memory| surplus(memory, device));
     }

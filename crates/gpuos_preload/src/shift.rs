@@ -28,6 +28,8 @@ pub(crate) struct Moving {
     new: Piece,
     /// The new is in the place of the old already, and the copy goes there.
     placed: bool,
+    /// The process is parked: the new stays where it is mapped, and nothing is where the program sees it.
+    away: bool,
     /// Where the new and the old are mapped for the copy alone.
     aside: Vec<u64>,
 }
@@ -41,9 +43,9 @@ pub(crate) struct Stride {
 }
 
 /// A part of an extent that somebody sees at an address.
-struct View {
-    at: u64,
-    bytes: u64,
+pub(crate) struct View {
+    pub(crate) at: u64,
+    pub(crate) bytes: u64,
     /// Where in the extent's physical memory it begins.
     offset: u64,
     access: Vec<Access>,
@@ -71,19 +73,21 @@ impl View {
         shown
     }
 
-    fn hide(&self) -> Answer<()> {
+    /// Shows nothing here any more.
+    pub(crate) fn hide(&self) -> Answer<()> {
         vmm::unmap(self.at, self.bytes)
     }
 }
 
 /// Physical memory that is mapped for a copy; not any more when it is dropped.
-struct Aside {
-    at: u64,
+pub(crate) struct Aside {
+    pub(crate) at: u64,
     bytes: u64,
 }
 
 impl Aside {
-    fn show(at: u64, bytes: u64, handle: u64, device: i32) -> Answer<Aside> {
+    /// Maps it at these addresses, for its device.
+    pub(crate) fn show(at: u64, bytes: u64, handle: u64, device: i32) -> Answer<Aside> {
         let access = Access {
             location: Location::device(device),
             flags: Access::READ_WRITE,
@@ -109,7 +113,7 @@ impl Drop for Aside {
 }
 
 /// Shows physical memory in all views, or in none.
-fn show(views: &[View], handle: u64) -> Answer<()> {
+pub(crate) fn show(views: &[View], handle: u64) -> Answer<()> {
     for (count, view) in views.iter().enumerate() {
         if let Err(error) = view.show(handle) {
             for shown in &views[..count] {
@@ -123,17 +127,31 @@ fn show(views: &[View], handle: u64) -> Answer<()> {
 
 /// Shows other memory in all views. Answers false where the old is shown as before.
 fn exchange(views: &[View], old: u64, new: u64) -> bool {
+    hide(views, old) && (show(views, new).is_ok() || back(views, old))
+}
+
+/// Shows nothing in all views. Answers false where the old is shown as before.
+fn hide(views: &[View], old: u64) -> bool {
     for (count, view) in views.iter().enumerate() {
         if view.hide().is_err() {
             return back(&views[..count], old);
         }
     }
-    show(views, new).is_ok() || back(views, old)
+    true
 }
 
 /// Back to what was there, whose bytes are still good.
 fn back(views: &[View], old: u64) -> bool {
-    if show(views, old).is_err()
+    back_in(views, old);
+    false
+}
+
+/// Shows memory where it was. Answers whether it is there.
+fn back_in(views: &[View], old: u64) -> bool {
+    let shown = show(views, old).is_ok();
+    // At the end of the process the driver may have ended already.
+    if !shown
+        && !process::is_ending()
         && let Some(view) = views.first()
     {
         process::pin(format_args!(
@@ -142,7 +160,7 @@ fn back(views: &[View], old: u64) -> bool {
             view.at
         ));
     }
-    false
+    shown
 }
 
 impl Memory {
@@ -251,16 +269,14 @@ impl Memory {
         let held = prop.is_some();
         let extent = &range.extents[at];
         let (from, old, bytes, id) = (extent.at, extent.handle, extent.bytes, extent.id);
+        let parked_at = extent.aside;
         let context = match held {
             true => self.context_on(device)?,
             false => range.context,
         };
         let stream = self.stream(context, tier)?;
         let there = self.devices.get_mut(&device)?.as_mut()?;
-        if there.scratch.is_none() {
-            there.scratch = vmm::reserve(2 * BATCH).ok();
-        }
-        let scratch = there.scratch? + offset;
+        let scratch = there.scratch()? + offset;
         there.table.begin(id, tier).ok()?;
         let copied = if mutant::is(Mutant::NoCopy) {
             0
@@ -281,8 +297,10 @@ impl Memory {
         };
         // A driver enters host memory page by page, which takes about as long as the copy: done before it, it runs beside the copies of others.
         let placed = tier == Tier::Host && !held && new.at == 0;
+        let away = tier == Tier::Host && self.parked && new.at != 0;
         // Memory that the program maps itself may be mapped nowhere, or without access.
-        let source = held.then_some(scratch + BATCH);
+        let source = (held && parked_at == 0).then_some(scratch + BATCH);
+        let from = if parked_at == 0 { from } else { parked_at };
         let copy = || {
             let aside = match new.at {
                 0 => Some(Aside::show(scratch, bytes, new.handle, device)?),
@@ -318,6 +336,7 @@ impl Memory {
             context,
             new,
             placed,
+            away,
             aside,
         })
     }
@@ -349,7 +368,7 @@ impl Memory {
     }
 
     /// All places at which somebody sees an extent.
-    fn views(&self, range: &Range, start: u64, at: usize) -> Vec<View> {
+    pub(crate) fn views(&self, range: &Range, start: u64, at: usize) -> Vec<View> {
         let extent = &range.extents[at];
         let Some(held) = &range.held else {
             let device = self.devices.get(&range.device).and_then(Option::as_ref);
@@ -387,13 +406,20 @@ impl Memory {
         let mut new = one.new;
         let views = self.views(range, one.start, one.at);
         let extent = &range.extents[one.at];
-        let (old, bytes, id) = (extent.handle, extent.bytes, extent.id);
+        let (left, bytes, id) = (extent.piece(), extent.bytes, extent.id);
+        let old = left.handle;
         for aside in one.aside {
             let _ = vmm::unmap(aside, bytes);
         }
-        new.unmap();
+        if !one.away {
+            new.unmap();
+        }
         let moved = match (one.placed, copied) {
-            (false, copied) => copied && exchange(&views, old, new.handle),
+            (false, false) => false,
+            (false, true) if one.away => hide(&views, old),
+            // What was parked is seen nowhere yet.
+            (false, true) if left.at != 0 => show(&views, new.handle).is_ok(),
+            (false, true) => exchange(&views, old, new.handle),
             (true, true) => true,
             (true, false) => {
                 exchange(&views, new.handle, old);
@@ -413,14 +439,39 @@ impl Memory {
             let _ = there.table.drop_shadow(id);
         }
         let to_host = there.table.state(id) == Ok(State::Host);
-        let left = Piece::new(old, bytes);
         match to_host {
             true => left.give(),
             false => there.keep(left),
         }
         figures::count(to_host, bytes);
         if let Some(range) = self.ranges.get_mut(&one.start) {
-            range.extents[one.at].handle = new.handle;
+            let extent = &mut range.extents[one.at];
+            (extent.handle, extent.aside) = (new.handle, new.at);
+        }
+    }
+
+    /// Has the program see all of its memory again: what was parked and stays in host memory is mapped where it was.
+    pub(crate) fn show_parked(&mut self) {
+        self.parked = false;
+        if mutant::is(Mutant::ParkedUnseen) {
+            return;
+        }
+        let all = self.ranges.iter().flat_map(|(start, range)| {
+            let extents = range.extents.iter().enumerate();
+            extents.filter_map(|(at, extent)| (extent.aside != 0).then_some((*start, at)))
+        });
+        for (start, at) in all.collect::<Vec<(u64, usize)>>() {
+            let Some(range) = self.ranges.get(&start) else {
+                continue;
+            };
+            let mut piece = range.extents[at].piece();
+            if !back_in(&self.views(range, start, at), piece.handle) {
+                continue;
+            }
+            piece.unmap();
+            if let Some(range) = self.ranges.get_mut(&start) {
+                range.extents[at].aside = 0;
+            }
         }
     }
 }

@@ -152,12 +152,19 @@ mod tests {
             "cuGraphLaunch",
             "cuGraphUpload",
             "cuStreamBatch",
+            "cuGraphAddMem",
+            "cuGraphMem",
+            "cuTexObjectCreate",
         ];
         for row in &ROWS {
             let name = row.export.to_str().unwrap();
             let touches = touching.iter().any(|start| name.starts_with(start));
             let gated = matches!(row.class, Class::Gate | Class::Launch | Class::Graph);
-            assert!(!touches || gated, "{name} is {:?}", row.class);
+            // These name no memory of the program's, or ask.
+            let other = ["AllocNode", "FreeNode", "GetParams"]
+                .iter()
+                .any(|end| name.contains(end));
+            assert!(!touches || gated || other, "{name} is {:?}", row.class);
         }
     }
 

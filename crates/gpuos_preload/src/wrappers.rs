@@ -107,8 +107,9 @@ macro_rules! pin {
         #[cfg_attr(not(test), unsafe(no_mangle))]
         pub(crate) extern "C" fn $name($($a: u64),*) -> u32 {
             let real = real!($index $($a)*);
+            // What is being moved, or parked, is there when the gate was passed, and stays.
+            let _inside = memory::knows(&[$($a),*]).then(gate::enter);
             if !gate::is_off() {
-                // What is being moved is there when the lock is had, and stays.
                 memory::lock().pin(&[$($a),*]);
             }
             // SAFETY: the caller's arguments, unchanged.
@@ -144,6 +145,7 @@ macro_rules! refuse {
         #[cfg_attr(not(test), unsafe(no_mangle))]
         pub(crate) extern "C" fn $name($($a: u64),*) -> u32 {
             let real = real!($index $($a)*);
+            let _inside = memory::knows(&[$($a),*]).then(gate::enter);
             if !gate::is_off() && memory::lock().pin(&[$($a),*]) {
                 process::say(format_args!(
                     "{}: memory in tiers has no such handle; ask cuMemCreate for one by its handle type, or run without {}",

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use gpuos_memory::protocol::{FromProgram, ToProgram};
 
-use crate::broker::{LIMIT, Talk, inside, plays, work};
+use crate::played::{LIMIT, Talk, inside, plays, work};
 use crate::common::Cuda;
 use crate::shim::MIB;
 

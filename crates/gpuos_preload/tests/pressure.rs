@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use gpuos_memory::protocol::{Figures, FromProgram, NOT_UNDERSTOOD, Short, ToProgram, Uuid};
 
-use crate::broker::{Talk, inside, plays, work};
+use crate::played::{Talk, inside, plays, work};
 use crate::common::Cuda;
 use crate::shim::MIB;
 

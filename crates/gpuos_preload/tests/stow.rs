@@ -13,13 +13,13 @@ use std::sync::{Arc, Mutex};
 use gpuos_memory::protocol::{FromProgram, ToProgram};
 use gpuos_memory::stow::{self, Digest, PIECE};
 
-use crate::broker::{Progress, Talk, inside, plays, work};
+use crate::played::{Progress, Talk, inside, plays, work};
 use crate::common::Cuda;
 use crate::shim::{MIB, RUNS};
 
 /// What the mover of this test does, and has done.
 #[derive(Default)]
-struct State {
+pub(crate) struct State {
     /// Pieces by their place.
     pieces: BTreeMap<u64, Vec<u8>>,
     /// After so many answers the connection ends, once.
@@ -29,7 +29,7 @@ struct State {
     /// The segment may be so long.
     limit: Option<u64>,
     /// What lies at this place is damaged.
-    damaged: Option<u64>,
+    pub(crate) damaged: Option<u64>,
     /// Connections so far.
     connections: u64,
     dropped: u64,
@@ -37,13 +37,13 @@ struct State {
 
 /// A mover that keeps pieces in memory.
 #[derive(Clone)]
-struct Mover {
+pub(crate) struct Mover {
     path: PathBuf,
     state: Arc<Mutex<State>>,
 }
 
 impl Mover {
-    fn start(folder: &Path, state: State) -> Mover {
+    pub(crate) fn start(folder: &Path, state: State) -> Mover {
         let path = folder.join("mover socket");
         let listener = UnixListener::bind(&path).expect("a socket");
         let mover = Mover {
@@ -59,11 +59,11 @@ impl Mover {
         mover
     }
 
-    fn name(&self) -> String {
+    pub(crate) fn name(&self) -> String {
         self.path.to_str().expect("a path").to_owned()
     }
 
-    fn held(&self) -> u64 {
+    pub(crate) fn held(&self) -> u64 {
         let state = self.state.lock().expect("nobody failed");
         state.pieces.values().map(|piece| piece.len() as u64).sum()
     }
@@ -175,7 +175,7 @@ fn hello(stream: &UnixStream) -> Option<(File, u32)> {
 }
 
 impl Talk {
-    fn stow(&mut self, mover: &Mover, mib: u64, all: bool) {
+    pub(crate) fn stow(&mut self, mover: &Mover, mib: u64, all: bool) {
         self.say(&ToProgram::Stow {
             deadline_ms: 60_000,
             bytes: mib * MIB,
@@ -184,14 +184,14 @@ impl Talk {
         });
     }
 
-    fn is_parked(&mut self, least: u64) -> Result<(), String> {
+    pub(crate) fn is_parked(&mut self, least: u64) -> Result<(), String> {
         match self.next()? {
             FromProgram::Parked { moved, left, .. } if moved >= least && left < 2 * MIB => Ok(()),
             other => Err(format!("{other:?}")),
         }
     }
 
-    fn turn(&mut self, least: u64) -> Result<(), String> {
+    pub(crate) fn turn(&mut self, least: u64) -> Result<(), String> {
         self.say(&ToProgram::Turn);
         match self.next()? {
             FromProgram::Back { moved, .. } if moved >= least => Ok(()),
@@ -441,13 +441,13 @@ fn a_program_on_nvme_comes_back_to_a_gpuosd_that_was_started_anew() {
 }
 
 /// The program has its lease, and works.
-fn works(listener: &UnixListener, progress: &Progress) -> Result<Talk, String> {
+pub(crate) fn works(listener: &UnixListener, progress: &Progress) -> Result<Talk, String> {
     let talk = Talk::lent(listener, [96, 16, 128], false)?;
     progress.until_more_than(1)?;
     Ok(talk)
 }
 
-fn until(what: impl Fn() -> bool) {
+pub(crate) fn until(what: impl Fn() -> bool) {
     while !what() {
         std::thread::sleep(std::time::Duration::from_millis(2));
     }

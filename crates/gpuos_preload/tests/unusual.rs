@@ -411,7 +411,7 @@ fn exports_are_those_of_the_table() {
 /// Its number would be that of the program's next open file, which a child of `fork` would close.
 #[test]
 fn a_connection_that_comes_to_nothing_leaves_no_number() {
-    use crate::broker::{Talk, inside, plays};
+    use crate::played::{Talk, inside, plays};
     let test = "unusual::a_connection_that_comes_to_nothing_leaves_no_number";
     if inside().is_some() {
         crate::common::Cuda::open().context(0);

@@ -1,4 +1,5 @@
 //! Executable graphs: what they touch is read from their nodes when they are made or changed. What cannot be read is missed, and costs time.
+//! The driver looks at the addresses in them then, so that waits while the process is parked.
 
 use std::collections::BTreeMap;
 
@@ -8,8 +9,8 @@ use super::{Call, own};
 use crate::graphs::Word;
 use crate::heat;
 use crate::memory::{self, Memory};
-use crate::pointer;
 use crate::vmm::{self, Answer};
+use crate::{gate, pointer};
 
 /// The most nodes of a graph that are read, and how deep graphs inside graphs are.
 const NODES: usize = 16_384;
@@ -64,6 +65,7 @@ fn set(exec: u64, graph: u64) {
 
 /// Makes a graph executable: the call gives it by its first argument.
 fn made(call: &Call<'_>, to: u64, graph: u64) -> Answer<()> {
+    let _inside = gate::enter();
     call.go()?;
     if let Some(exec) = pointer::take::<u64>(to) {
         set(exec, graph);
@@ -78,6 +80,7 @@ fn changed(
     node: u64,
     words: impl FnOnce(&mut Memory) -> Option<Vec<Word>>,
 ) -> Answer<()> {
+    let _inside = gate::enter();
     call.go()?;
     let mut memory = memory::lock();
     if let Some(words) = words(&mut memory) {
@@ -108,11 +111,13 @@ own! { false
         Ok(())
     }
     fn cuGraphExecUpdate(call: exec, graph, node, result) {
+        let _inside = gate::enter();
         call.go()?;
         set(exec, graph);
         Ok(())
     }
     fn cuGraphExecUpdate_v2(call: exec, graph, result) {
+        let _inside = gate::enter();
         call.go()?;
         set(exec, graph);
         Ok(())

@@ -187,6 +187,7 @@ fn set_attribute(call: &Call<'_>, handle: u64, which: u32, from: u64) -> Answer<
 
 /// Others get access to all that a pool has: what it has is not moved any more, and what comes is the driver's.
 fn allow(call: &Call<'_>, handle: u64, list: u64, count: u64) -> Answer<()> {
+    let _inside = gate::enter();
     call.go()?;
     let size = size_of::<Access>() as u64;
     let list: Vec<Access> = (0..count)

@@ -15,12 +15,15 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Between two looks whether it is there.
 const LOOK: Duration = Duration::from_millis(1);
 
-/// The driver's handle behind one of ours, whose memory is in the GPU's from now on. `None`: it is none of ours.
-fn hand_out(call: &str, handle: u64) -> Answer<Option<u64>> {
-    let until = Instant::now() + PATIENCE;
-    // A process that is parked has its turn first.
-    drop(gate::enter());
+/// The driver's handle behind one of ours, whose memory is in the GPU's from now on, and the way in: nothing is parked before that is given
+/// back. `None`: it is none of ours.
+fn hand_out(call: &str, handle: u64) -> Answer<Option<(u64, gate::Inside)>> {
+    let mut until = Instant::now() + PATIENCE;
     loop {
+        // A process that is parked has its turn first.
+        let before = Instant::now();
+        let inside = gate::enter();
+        until += before.elapsed();
         let mut memory = memory::lock();
         let range = memory.ranges.get(&handle);
         let Some(range) = range.filter(|range| range.held.is_some()) else {
@@ -33,11 +36,15 @@ fn hand_out(call: &str, handle: u64) -> Answer<Option<u64>> {
             return refused(&mut memory, call, handle);
         }
         let (number, own, id) = (extent.number, extent.handle, extent.id);
+        if own == 0 {
+            // Its bytes were lost.
+            return Err(code::INVALID);
+        }
         let device = memory.devices.get(&range.device).and_then(Option::as_ref);
         if device.is_some_and(|device| device.table.state(id) == Ok(State::Hbm)) {
             memory.asked.remove(&number);
             memory.pin(&[handle]);
-            return Ok(Some(own));
+            return Ok(Some((own, inside)));
         }
         let may = !process::is_pinned() && !process::is_ending() && memory.captures.is_empty();
         if !may || Instant::now() >= until || needs::raise(&memory, number).is_empty() {
@@ -48,13 +55,13 @@ fn hand_out(call: &str, handle: u64) -> Answer<Option<u64>> {
             return Err(code::OUT_OF_MEMORY);
         }
         memory.asked.insert(number);
-        drop(memory);
+        drop((memory, inside));
         std::thread::sleep(LOOK);
     }
 }
 
 /// Of ours, and not for others.
-fn refused(memory: &mut Memory, call: &str, handle: u64) -> Answer<Option<u64>> {
+fn refused<T>(memory: &mut Memory, call: &str, handle: u64) -> Answer<Option<T>> {
     memory.pin(&[handle]);
     process::say(format_args!(
         "{call}: memory in tiers has no such handle; ask cuMemCreate for one by its handle type, or run without {}",
@@ -66,19 +73,19 @@ fn refused(memory: &mut Memory, call: &str, handle: u64) -> Answer<Option<u64>> 
 own! { false
     fn cuMemExportToShareableHandle(call: to, handle, kind, flags) {
         match hand_out("cuMemExportToShareableHandle", handle)? {
-            Some(own) => vmm::export(to, own, kind, flags),
+            Some((own, _inside)) => vmm::export(to, own, kind, flags),
             None => call.go(),
         }
     }
     fn cuMulticastBindMem(call: object, offset, handle, from, bytes, flags) {
         match hand_out("cuMulticastBindMem", handle)? {
-            Some(own) => vmm::bind(&[object, offset, own, from, bytes, flags]),
+            Some((own, _inside)) => vmm::bind(&[object, offset, own, from, bytes, flags]),
             None => call.go(),
         }
     }
     fn cuMulticastBindMem_v2(call: object, device, offset, handle, from, bytes, flags) {
         match hand_out("cuMulticastBindMem", handle)? {
-            Some(own) => vmm::bind(&[object, device, offset, own, from, bytes, flags]),
+            Some((own, _inside)) => vmm::bind(&[object, device, offset, own, from, bytes, flags]),
             None => call.go(),
         }
     }

@@ -4,7 +4,7 @@ use gpuos_driver::{MEMORY_DEVICE, pointer as about};
 
 use super::own;
 use crate::memory::{self, Memory};
-use crate::{ordered, pointer, vmm};
+use crate::{gate, ordered, pointer, vmm};
 
 /// Gives an attribute of an address of ours. Answers false where the driver's answer is right.
 fn attribute(memory: &mut Memory, to: u64, which: u32, at: u64) -> bool {
@@ -32,6 +32,11 @@ fn attribute(memory: &mut Memory, to: u64, which: u32, at: u64) -> bool {
         _ => return false,
     }
     true
+}
+
+/// Waits for the turn of a process that is parked, where an address is one of ours: until then the driver may know nothing of it.
+fn when_there(at: u64) -> Option<gate::Inside> {
+    memory::knows(&[at]).then(gate::enter)
 }
 
 own! { false
@@ -69,12 +74,20 @@ own! { false
         Ok(())
     }
     fn cuPointerGetAttribute(call: to, which, at) {
-        match to != 0 && attribute(&mut memory::lock(), to, which as u32, at) {
+        let known = |which| to != 0 && attribute(&mut memory::lock(), to, which, at);
+        let which = which as u32;
+        // What is known of it waits for nothing.
+        if which != about::P2P_TOKENS && known(which) {
+            return Ok(());
+        }
+        let _inside = when_there(at);
+        match known(which) {
             true => Ok(()),
             false => call.go(),
         }
     }
     fn cuPointerGetAttributes(call: count, which, to, at) {
+        let _inside = when_there(at);
         call.go()?;
         let mut memory = memory::lock();
         for index in 0..u64::from(count as u32) {

@@ -1,5 +1,5 @@
 //! Virtual memory of the program's own: its handles are ours, so that what is behind them can move. What has a special use stays the driver's,
-//! and counts.
+//! and counts. All of it waits while the process is parked: what is on NVMe is mapped nowhere.
 
 use std::path::Path;
 use std::sync::OnceLock;
@@ -13,7 +13,7 @@ use crate::memory::{self, Memory};
 use crate::mutant::{self, Mutant};
 use crate::ordered;
 use crate::process::BLOCK;
-use crate::range::LARGEST;
+use crate::range::{LARGEST, Range};
 use crate::vmm::{self, Answer};
 use crate::{gate, pointer};
 
@@ -82,29 +82,75 @@ fn map_parts(memory: &Memory, at: u64, map: &Map) -> Answer<()> {
         return Err(code::INVALID);
     }
     let mut done = 0;
-    let unmap = |done| {
-        if done > 0 {
-            let _ = vmm::unmap(at, done);
-        }
-    };
-    for extent in &range.extents {
-        let first = extent.at - map.handle;
-        let from = map.offset.max(first);
-        let to = (map.offset + map.bytes).min(first + extent.bytes);
-        if from >= to {
-            continue;
-        }
-        let mapped = vmm::map(at + done, to - from, extent.handle, from - first);
-        if let Err(error) = mapped {
-            unmap(done);
+    for part in parts(range, at, map) {
+        if let Err(error) = vmm::map(part.at, part.bytes, part.handle, part.offset) {
+            if done > 0 {
+                let _ = vmm::unmap(at, done);
+            }
             return Err(error);
         }
-        done += to - from;
+        done += part.bytes;
     }
     Ok(())
 }
 
+/// What a mapping has of one extent.
+struct Part {
+    at: u64,
+    bytes: u64,
+    /// The extent's physical memory; 0: its bytes were lost.
+    handle: u64,
+    /// Where in that it begins.
+    offset: u64,
+}
+
+/// The parts of a mapping at an address, in order.
+fn parts<'a>(range: &'a Range, at: u64, map: &'a Map) -> impl Iterator<Item = Part> + 'a {
+    range.extents.iter().filter_map(move |extent| {
+        let first = extent.at - map.handle;
+        let from = map.offset.max(first);
+        let to = (map.offset + map.bytes).min(first + extent.bytes);
+        (from < to).then(|| Part {
+            at: at + (from - map.offset),
+            bytes: to - from,
+            handle: extent.handle,
+            offset: from - first,
+        })
+    })
+}
+
+/// Ends mappings of which parts have no memory, and which the driver therefore does not end as a whole. `None`: there are none of these.
+fn unmap_what_is_left(memory: &Memory, gone: &[u64], at: u64, bytes: u64) -> Option<Answer<()>> {
+    // What the driver has mapped there, with what is between: that may be memory of others.
+    let (mut all, mut next, mut lost) = (Vec::new(), at, false);
+    for start in gone {
+        let map = memory.maps.get(*start)?;
+        all.push((next, *start - next));
+        next = *start + map.bytes;
+        match memory.ranges.get(&map.handle) {
+            Some(range) => {
+                for part in parts(range, *start, map) {
+                    lost |= part.handle == 0;
+                    let there = if part.handle == 0 { 0 } else { part.bytes };
+                    all.push((part.at, there));
+                }
+            }
+            None => all.push((*start, map.bytes)),
+        }
+    }
+    all.push((next, at + bytes - next));
+    let there = all.into_iter().filter(|(_, bytes)| *bytes > 0);
+    lost.then(|| {
+        let mut done = Ok(());
+        for (at, bytes) in there {
+            done = done.and(vmm::unmap(at, bytes));
+        }
+        done
+    })
+}
+
 fn map(call: &Call<'_>, at: u64, bytes: u64, offset: u64, handle: u64, flags: u64) -> Answer<()> {
+    let _inside = gate::enter();
     let mut memory = memory::lock();
     let is_virtual = memory
         .ranges
@@ -127,9 +173,10 @@ fn map(call: &Call<'_>, at: u64, bytes: u64, offset: u64, handle: u64, flags: u6
 }
 
 fn unmap(call: &Call<'_>, at: u64, bytes: u64) -> Answer<()> {
+    let _inside = gate::enter();
     let mut memory = memory::lock();
     let gone = memory.maps.whole(at, bytes)?;
-    call.go()?;
+    unmap_what_is_left(&memory, &gone, at, bytes).unwrap_or_else(|| call.go())?;
     for start in gone {
         if mutant::is(Mutant::Unmapped) {
             continue;
@@ -146,6 +193,7 @@ fn unmap(call: &Call<'_>, at: u64, bytes: u64) -> Answer<()> {
 }
 
 fn allow(call: &Call<'_>, at: u64, bytes: u64, list: u64, count: u64) -> Answer<()> {
+    let _inside = gate::enter();
     let mut memory = memory::lock();
     let own = memory.maps.whole(at, bytes)?;
     let size = size_of::<Access>() as u64;
@@ -180,6 +228,7 @@ fn allow(call: &Call<'_>, at: u64, bytes: u64, list: u64, count: u64) -> Answer<
 }
 
 fn release(call: &Call<'_>, handle: u64) -> Answer<()> {
+    let _inside = gate::enter();
     let mut memory = memory::lock();
     let native = memory.natives.contains_key(&handle);
     match memory.holding(handle) {
@@ -202,6 +251,7 @@ fn release(call: &Call<'_>, handle: u64) -> Answer<()> {
 }
 
 fn retain(call: &Call<'_>, to: u64, at: u64) -> Answer<()> {
+    let _inside = gate::enter();
     let mut memory = memory::lock();
     let handle = memory.maps.around(at).map(|(_, map)| map.handle);
     let Some(handle) = handle.filter(|_| to != 0) else {
@@ -254,10 +304,12 @@ own! { false
     }
     // Both look at what is mapped: what is being moved is there again when the lock is had.
     fn cuMemGetAccess(call: to, place, at) {
+        let _inside = gate::enter();
         let _memory = memory::lock();
         call.go()
     }
     fn cuMemAddressFree(call: at, bytes) {
+        let _inside = gate::enter();
         let mut memory = memory::lock();
         call.go()?;
         memory.graphs.reserved.remove(&at);

@@ -9,6 +9,7 @@ mod line;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
+use gpuos_driver::Prop;
 use gpuos_memory::stow::{Digest, FromProgram, PIECE, ToProgram};
 use gpuos_memory::table::{State, Tier};
 
@@ -17,6 +18,7 @@ use crate::driver::code;
 use crate::memory::{self, Memory};
 use crate::mutant::{self, Mutant};
 use crate::range::{Extent, Stowed};
+use crate::shift::{self, Aside, View};
 use crate::vmm::{self, Answer};
 use crate::{figures, process};
 pub(crate) use line::forget;
@@ -44,10 +46,39 @@ pub(crate) struct Segment {
 #[derive(Clone, Copy)]
 struct Part {
     number: u32,
+    /// Where it is mapped; of what the program maps itself, which may be mapped nowhere, a part of its handle.
     at: u64,
     bytes: u64,
     context: u64,
     stream: u64,
+    /// Where the program's own memory is mapped to be copied.
+    aside: Option<u64>,
+}
+
+/// The extent of the program's own that is mapped to be copied. One at a time: the pieces of an extent come mostly one after the other.
+#[derive(Default)]
+struct Window(Option<(u32, Aside)>);
+
+impl Window {
+    /// Where the bytes of an extent are as long as no other one is asked for.
+    fn address(&mut self, part: &Part) -> Answer<u64> {
+        let Some(at) = part.aside else {
+            return Ok(part.at);
+        };
+        if !matches!(&self.0, Some((number, _)) if *number == part.number) {
+            // First the other one goes: the addresses are the same.
+            self.0 = None;
+            let memory = &mut memory::lock();
+            let (handle, device) = physical(memory, part.number).ok_or(code::INVALID)?;
+            self.0 = Some((part.number, Aside::show(at, part.bytes, handle, device)?));
+        }
+        Ok(at)
+    }
+
+    /// The memory behind it may go.
+    fn close(&mut self) {
+        self.0 = None;
+    }
 }
 
 impl Part {
@@ -155,6 +186,7 @@ fn put_all(line: &mut Line, places: &BTreeMap<u32, u64>) -> Result<(), Trouble> 
     }
     let mut going: BTreeMap<u32, Going> = BTreeMap::new();
     let mut slots: BTreeMap<u32, (u32, usize)> = BTreeMap::new();
+    let mut window = Window::default();
     let hear = |line: &mut Line,
                 going: &mut BTreeMap<u32, Going>,
                 slots: &mut BTreeMap<u32, (u32, usize)>| {
@@ -203,7 +235,8 @@ fn put_all(line: &mut Line, places: &BTreeMap<u32, u64>) -> Result<(), Trouble> 
             let to = line.address(slot);
             let copied = mutant::is(Mutant::StowNothing)
                 || vmm::within(part.context, || {
-                    vmm::download(to, part.at + start, bytes, part.stream)?;
+                    let from = window.address(&part)?;
+                    vmm::download(to, from + start, bytes, part.stream)?;
                     vmm::finish(part.stream)
                 })
                 .is_ok();
@@ -217,6 +250,8 @@ fn put_all(line: &mut Line, places: &BTreeMap<u32, u64>) -> Result<(), Trouble> 
                 bytes,
             })?;
         }
+        // It is given up when its pieces are written.
+        window.close();
     }
     while !line.is_idle() {
         hear(line, &mut going, &mut slots)?;
@@ -242,6 +277,7 @@ fn get_all(
     let mut pieces: VecDeque<(u32, u64, u64, u64, Digest)> = VecDeque::new();
     let mut coming: BTreeMap<u32, Coming> = BTreeMap::new();
     let mut slots: BTreeMap<u32, (u32, u64, u64)> = BTreeMap::new();
+    let mut window = Window::default();
     loop {
         while let Some(slot) = line.slot() {
             while pieces.is_empty()
@@ -290,13 +326,15 @@ fn get_all(
         let failed = failed.or_else(|| {
             let copied = mutant::is(Mutant::UnstowNothing)
                 || vmm::within(part.context, || {
-                    vmm::upload(part.at + start, from, bytes, part.stream)?;
+                    let to = window.address(&part)?;
+                    vmm::upload(to + start, from, bytes, part.stream)?;
                     vmm::finish(part.stream)
                 })
                 .is_ok();
             (!copied).then(|| "the driver does not copy it".into())
         });
         if let Some(why) = failed {
+            window.close();
             lose(number, &why);
             // Its other pieces are on their way, and nobody wants them any more.
             return Err(Trouble::Lost(why));
@@ -332,22 +370,29 @@ fn lose(number: u32, why: &str) {
     forget_bytes(&mut memory, number);
 }
 
-/// An extent that has memory and can go: what a program maps itself may be mapped anywhere, and stays in host memory.
+/// An extent that has memory and can go.
 fn part(memory: &mut Memory, number: u32) -> Option<Part> {
     memory.movable(number)?;
-    let (start, _) = (*memory.numbers.get(number as usize)?)?;
-    if memory.ranges.get(&start)?.held.is_some() {
-        return None;
-    }
     describe(memory, number)
 }
 
 fn describe(memory: &mut Memory, number: u32) -> Option<Part> {
     let (start, at) = (*memory.numbers.get(number as usize)?)?;
     let range = memory.ranges.get(&start)?;
-    let context = range.context;
     let extent = &range.extents[at];
-    let (at, bytes) = (extent.at, extent.bytes);
+    let (device, context, held) = (range.device, range.context, range.held.is_some());
+    let (at, bytes, parked_at) = (extent.at, extent.bytes, extent.aside);
+    let mut aside = None;
+    if held && parked_at == 0 {
+        aside = memory.devices.get_mut(&device)?.as_mut()?.scratch();
+        aside?;
+    }
+    // Of what the program maps itself no context is known.
+    let context = match held {
+        true => memory.context_on(device)?,
+        false => context,
+    };
+    let at = if parked_at == 0 { at } else { parked_at };
     let stream = memory.stream(context, Tier::Host)?;
     Some(Part {
         number,
@@ -355,7 +400,41 @@ fn describe(memory: &mut Memory, number: u32) -> Option<Part> {
         bytes,
         context,
         stream,
+        aside,
     })
+}
+
+/// The physical memory of an extent, and its device.
+fn physical(memory: &Memory, number: u32) -> Option<(u64, i32)> {
+    let (start, at) = (*memory.numbers.get(number as usize)?)?;
+    let range = memory.ranges.get(&start)?;
+    let handle = range.extents[at].handle;
+    (handle != 0).then_some((handle, range.device))
+}
+
+/// All places at which the program sees an extent.
+fn views(memory: &Memory, number: u32) -> Vec<View> {
+    let found = memory.numbers.get(number as usize).copied().flatten();
+    let found = found.and_then(|(start, at)| Some((memory.ranges.get(&start)?, start, at)));
+    found.map_or_else(Vec::new, |(range, start, at)| {
+        memory.views(range, start, at)
+    })
+}
+
+/// Takes an extent's memory away, wherever it is seen.
+fn take_away(memory: &mut Memory, number: u32) {
+    let seen = views(memory, number);
+    let Some(extent) = extent(memory, number) else {
+        return;
+    };
+    let piece = extent.piece();
+    (extent.handle, extent.aside) = (0, 0);
+    if piece.at == 0 {
+        for view in seen {
+            let _ = view.hide();
+        }
+    }
+    piece.give();
 }
 
 /// Extents that are on NVMe.
@@ -379,34 +458,30 @@ fn extent(memory: &mut Memory, number: u32) -> Option<&mut Extent> {
 
 /// Its memory goes to others: its bytes are on NVMe.
 fn give_up(memory: &mut Memory, part: &Part, stowed: Stowed) {
-    let Some(extent) = extent(memory, part.number) else {
-        return;
-    };
-    let _ = vmm::unmap(extent.at, extent.bytes);
-    vmm::release(std::mem::take(&mut extent.handle));
-    extent.stowed = Some(stowed);
-    figures::count(true, extent.bytes);
+    take_away(memory, part.number);
+    if let Some(extent) = extent(memory, part.number) {
+        extent.stowed = Some(stowed);
+        figures::count(true, extent.bytes);
+    }
 }
 
 /// Gives it memory, in its tier or in that one. `None`: there is none.
 fn take_back(memory: &mut Memory, number: u32, to: Option<Tier>) -> Option<(Part, Stowed)> {
     let (start, at) = (*memory.numbers.get(number as usize)?)?;
-    let range = memory.ranges.get_mut(&start)?;
-    let device = memory.devices.get_mut(&range.device)?.as_mut()?;
-    let extent = &mut range.extents[at];
+    let range = memory.ranges.get(&start)?;
+    let (device, extent) = (range.device, &range.extents[at]);
     let stowed = extent.stowed.clone()?;
     // A connection may have been lost since.
     if extent.handle == 0 {
-        let sharers = device.sharers(range.device);
-        let handle = create(device, range.device, extent, to).ok()?;
-        let shown = vmm::map(extent.at, extent.bytes, handle, 0)
-            .and_then(|()| vmm::access(extent.at, extent.bytes, &sharers));
-        if shown.is_err() {
-            let _ = vmm::unmap(extent.at, extent.bytes);
+        let views = memory.views(range, start, at);
+        let prop = range.held.as_ref().map(|held| held.prop);
+        let there = memory.devices.get_mut(&device)?.as_mut()?;
+        let handle = create(there, device, extent, to, prop.as_ref()).ok()?;
+        if shift::show(&views, handle).is_err() {
             vmm::release(handle);
             return None;
         }
-        extent.handle = handle;
+        memory.ranges.get_mut(&start)?.extents[at].handle = handle;
     }
     Some((describe(memory, number)?, stowed))
 }
@@ -425,14 +500,19 @@ fn forget_bytes(memory: &mut Memory, number: u32) {
     if let Some(extent) = extent(memory, number) {
         extent.stowed = None;
         if extent.handle != 0 {
-            let _ = vmm::unmap(extent.at, extent.bytes);
-            vmm::release(std::mem::take(&mut extent.handle));
+            take_away(memory, number);
         }
     }
 }
 
 /// Physical memory for an extent that comes back: in its tier or in that one, and in host memory where the GPU has less than was granted.
-fn create(there: &mut Device, device: i32, extent: &Extent, to: Option<Tier>) -> Answer<u64> {
+fn create(
+    there: &mut Device,
+    device: i32,
+    extent: &Extent,
+    to: Option<Tier>,
+    prop: Option<&Prop>,
+) -> Answer<u64> {
     let (id, bytes) = (extent.id, extent.bytes);
     let own = match there.table.state(id) {
         Ok(State::Host) => Tier::Host,
@@ -443,7 +523,7 @@ fn create(there: &mut Device, device: i32, extent: &Extent, to: Option<Tier>) ->
     if tier == Tier::Hbm && own == Tier::Host && !begun {
         tier = Tier::Host;
     }
-    let made = there.memory(device, tier, bytes);
+    let made = there.memory(device, tier, bytes, prop);
     if begun {
         let _ = there.table.end(id, made.is_ok());
         if there.table.state(id) == Ok(State::HbmWithShadow) {
@@ -456,7 +536,7 @@ fn create(there: &mut Device, device: i32, extent: &Extent, to: Option<Tier>) ->
             if own == Tier::Hbm && there.table.begin(id, Tier::Host).is_ok() {
                 let _ = there.table.end(id, true);
             }
-            there.memory(device, Tier::Host, bytes)
+            there.memory(device, Tier::Host, bytes, prop)
         }
         made => made,
     }
