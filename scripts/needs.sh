@@ -143,7 +143,7 @@ for part in "$@"; do
     fi
     if [ "$part" = build ] && ! rust_is_new_enough; then
         echo "Rust $rust_needed or newer is needed; $(rustc --version 2>/dev/null || echo 'no rustc') is first in PATH." >&2
-        echo "Install a newer one (https://rustup.rs), or put /usr/bin first where rustc-web is installed." >&2
+        echo "Install a newer one (https://rustup.rs), or put /usr/bin first where rustc-web is installed; where that is older, add the security archive of Debian (SUITE-security) to the sources of apt." >&2
         exit 1
     fi
 done

@@ -7,6 +7,8 @@ use std::net::UdpSocket;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
+use super::driver::part;
+
 /// Environment variable with the part.
 pub const ROLE: &str = "GPUOS_HOSTILE_ROLE";
 /// Environment variable with the words.
@@ -32,11 +34,14 @@ pub fn play() {
         ("bind", ports) => bind(ports),
         ("name", [name]) => name_itself(name),
         ("nest", [folder, depth]) => nest(folder, depth),
+        ("turns", words) => part::turns(words),
+        ("callers", [how, target]) => part::callers_of(how, target),
         other => panic!("no such part: {other:?}"),
     }
 }
 
-fn say(what: &str) {
+/// A line for whoever has started this.
+pub fn say(what: &str) {
     println!("{MARK}{what}");
     let _ = std::io::stdout().flush();
 }

@@ -37,6 +37,8 @@ pub enum Wave {
     Checked,
     /// The same, for programs with checkpoints: with all others at once gpuosd and gpuos_mover would answer steps late on two processors.
     Saving,
+    /// The same, with jobs that have GPUs in turns with a victim's each: after the jobs of others have ended.
+    Turned,
     /// The same, with options that gpuos.toml forbids in the partition `walled`.
     Walled,
     /// Without it, so that whatever Slurm takes comes into its records.

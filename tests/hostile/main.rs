@@ -12,6 +12,7 @@ pub(crate) mod attacker;
 pub(crate) mod attempt;
 mod checkpoints;
 mod claims;
+mod driver;
 mod leases;
 mod memory;
 mod mps;
@@ -86,6 +87,7 @@ fn attempts() -> Vec<Attempt> {
         parked::all(),
         network::all(),
         checkpoints::all(),
+        driver::all(),
     ]
     .into_iter()
     .flatten()
@@ -138,6 +140,9 @@ fn nothing_of_others_is_reached(suite: &Suite) {
     wave(&stage, Wave::Early, &mut all, &mut lines);
     println!("the early wave: {} s", begun.elapsed().as_secs());
     stage.feed_log();
+    if all.iter().any(|one| one.wave == Wave::Turned) {
+        driver::prepare(&stage);
+    }
     stage.start_victims();
     println!("the others' jobs run: {} s", begun.elapsed().as_secs());
     let before = World::look(&stage);
@@ -147,6 +152,14 @@ fn nothing_of_others_is_reached(suite: &Suite) {
     println!("with job_submit/gpuos: {} s", begun.elapsed().as_secs());
     stage.end_attackers();
     stage.revive();
+    if all.iter().any(|one| one.wave == Wave::Turned) {
+        let before = World::look(&stage);
+        wave(&stage, Wave::Turned, &mut all, &mut lines);
+        lines.push(untouched(&stage, &before, "with GPUs in turns"));
+        println!("with GPUs in turns: {} s", begun.elapsed().as_secs());
+        stage.end_attackers();
+        stage.revive();
+    }
     if all.iter().any(|one| one.wave == Wave::Walled) {
         stage.forbid();
         wave(&stage, Wave::Walled, &mut all, &mut lines);

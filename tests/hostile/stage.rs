@@ -19,6 +19,7 @@ use gpuos_lab::{Cgroup, Suite};
 use gpuos_tests::{Cluster, MPS_CONTROL, plugins, port, program, slices};
 
 use super::checkpoints::VICTIM;
+use super::driver::{MEMORY, NODE_TYPE};
 use crate::attacker::{MARK, ROLE, WORDS};
 use crate::users::{ALICE, EVE, MALLORY, User};
 
@@ -126,10 +127,13 @@ impl Stage {
         let metrics = format!("127.0.0.1:{}", port::port());
         let mut setup = slices::pool("hostile", suite, NODES.len(), DIVIDED);
         setup.spec.cgroup = Cgroup::Auto;
+        // Turns of a second, and moves that are taken to take no time.
+        setup.spec.shards = 4;
+        setup.spec.memory_turn = 1;
         setup.spec.movers = Some(plugins::daemons().to_path_buf());
         let parking = parked().display().to_string();
         setup.spec.gpuos_toml = Some(format!(
-            "{TOML}listen = \"{metrics}\"\n[memory]\nnvme = \"{parking}\"\nnvme-gib = 1\n"
+            "{TOML}listen = \"{metrics}\"\n[memory]\n{MEMORY}nvme = \"{parking}\"\n{NODE_TYPE}"
         ));
         // Of jobs users see their own.
         setup.spec.slurm_conf_extra.push("PrivateData=jobs".into());

@@ -4,26 +4,19 @@
 mod ckpt;
 mod mem;
 mod mig;
+mod node;
 mod pbs;
 mod pbs_planner;
+mod plan;
 mod run;
 mod sim;
+mod values;
 mod wlm;
 
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use gpuos_config::gpuos_toml::http_url;
-use gpuos_config::options::{
-    GresRequest, MemoryOption, parse_class, parse_exclusive, parse_gpus, parse_gres, parse_memory,
-    parse_placement, parse_profile, parse_topology,
-};
-use gpuos_core::job::JobId;
 use gpuos_model::gpuset::GpuSet;
-use gpuos_pbs::state::jobs::is_job;
-use gpuos_placement::cost::{Objectives, Profile};
-use gpuos_placement::mig::MigRequest;
-use gpuos_placement::plan::{Placement, TopologyRequest};
 
 pub use ckpt::{
     CkptArgs, CkptCommand, CkptDrillArgs, CkptJobArgs, CkptListArgs, CkptNowArgs, CkptPruneArgs,
@@ -31,14 +24,19 @@ pub use ckpt::{
 };
 pub use mem::{MemArgs, MemCommand, MemShowArgs, MemSimArgs, Room};
 pub use mig::{MigArgs, MigAssertArgs, MigCommand, MigPlanArgs, Reach};
+pub use node::{AdminArgs, DrainArgs, HealthArgs};
 pub use pbs::{PbsArgs, PbsCommand, PbsInstallArgs, PbsReach};
 pub use pbs_planner::PbsPlannerArgs;
+pub use plan::PlanArgs;
 pub use run::RunArgs;
 pub use sim::{Protocol, SimArgs};
+pub use values::{Gpus, Hosts};
 pub use wlm::{
     Manager, WlmArgs, WlmCommand, WlmFilterArgs, WlmHostArgs, WlmJobArgs, WlmSaveArgs,
     WlmSavesArgs, WlmSenseArgs, WlmWrapArgs,
 };
+
+use values::{job_id, prometheus_url};
 
 /// Topology-aware placement of GPU jobs on Slurm and PBS: see, explain, plan and check.
 #[derive(Parser)]
@@ -168,10 +166,6 @@ impl Command {
     }
 }
 
-fn prometheus_url(text: &str) -> Result<String, String> {
-    http_url(text).map_err(|form| format!("write {form}"))
-}
-
 /// `gpuos topo`.
 #[derive(Args)]
 pub struct TopoArgs {
@@ -258,76 +252,6 @@ pub struct TopArgs {
     pub runtime_dir: PathBuf,
 }
 
-/// `gpuos health`.
-#[derive(Args)]
-pub struct HealthArgs {
-    /// Node to look at; without one this node.
-    #[arg(value_parser = node_name)]
-    pub node: Option<String>,
-    /// Print what happens on the node, until it is ended.
-    #[arg(long, conflicts_with_all = ["reload", "audit"])]
-    pub watch: bool,
-    /// Have gpuosd of the node read gpuos.toml again; root only.
-    #[arg(long, conflicts_with = "audit")]
-    pub reload: bool,
-    /// Print the newest lines of the node's audit log; root only, but for --job.
-    #[arg(long, value_name = "LINES", num_args = 0..=1, default_missing_value = "20", value_parser = clap::value_parser!(u32).range(1..=500))]
-    pub audit: Option<u32>,
-    /// Of the audit log only what is about this job, by its own number; for root and the user whose job it is.
-    #[arg(long, value_name = "JOB", requires = "audit")]
-    pub job: Option<JobId>,
-    /// Command that runs this command on another node, for --watch, --reload and --audit.
-    #[arg(
-        long,
-        value_name = "COMMAND",
-        env = "GPUOS_VIA",
-        default_value = "ssh -o BatchMode=yes"
-    )]
-    pub via: String,
-    /// Directory of gpuosd's socket; %n in it stands for the name of the node.
-    #[arg(long, value_name = "DIR", env = crate::daemons::RUNTIME_ENV, default_value = crate::daemons::RUNTIME_DIR)]
-    pub runtime_dir: PathBuf,
-}
-
-/// `gpuos drain`, `gpuos online` and `gpuos offline`.
-#[derive(Args)]
-pub struct AdminArgs {
-    /// Node, or GPUs of it by their indices in gres.conf: n3, n3:5, n3:gpu5, n3:0-3,6; those of a MIG pool by NVML's: n3:mig4.
-    #[arg(value_name = "NODE[:GPU]", value_parser = crate::target::Target::parse)]
-    pub target: crate::target::Target,
-    /// Why, for other people.
-    #[arg(long, value_name = "TEXT", default_value = "")]
-    pub reason: String,
-    /// Drain and offline: requeue or kill the jobs on it; online: at once, without a check.
-    #[arg(long)]
-    pub force: bool,
-    /// Ask gpuosd of this machine only.
-    #[arg(long)]
-    pub local: bool,
-    #[command(flatten)]
-    pub reach: Reach,
-}
-
-/// `gpuos drain`.
-#[derive(Args)]
-pub struct DrainArgs {
-    #[command(flatten)]
-    pub admin: AdminArgs,
-    /// Have all jobs with checkpoints on the node save, wait until their nodes are published as holding that, and requeue them; exit 1 when one stays.
-    #[arg(long, conflicts_with = "force")]
-    pub migrate: bool,
-    /// With --migrate: minutes until jobs that have not saved are left where they are.
-    #[arg(long, value_name = "MINUTES", default_value_t = 15, requires = "migrate", value_parser = clap::value_parser!(u32).range(1..=1440))]
-    pub limit: u32,
-}
-
-fn node_name(text: &str) -> Result<String, String> {
-    match crate::remote::is_node(text) {
-        true => Ok(text.into()),
-        false => Err("write the name of one node, for example n3".into()),
-    }
-}
-
 /// `gpuos why`.
 #[derive(Args)]
 pub struct WhyArgs {
@@ -340,135 +264,6 @@ pub struct WhyArgs {
     /// Directory of gpuos_mover's socket, for checkpoints; %n in it stands for the name of the node.
     #[arg(long, value_name = "DIR", env = crate::daemons::RUNTIME_ENV, default_value = crate::daemons::RUNTIME_DIR)]
     pub runtime_dir: PathBuf,
-}
-
-/// `gpuos plan`: the options of sbatch that matter to placement, under their names there, and a few of PBS's qsub.
-#[derive(Args)]
-#[command(group(clap::ArgGroup::new("request").required(true).multiple(false)
-    .args(["gpus", "gpus_per_node", "gpus_per_task", "gpus_per_socket", "gres", "mig", "select"])))]
-pub struct PlanArgs {
-    /// Ask PBS, as is done without it where this machine has PBS and no commands of Slurm.
-    #[arg(long)]
-    pub pbs: bool,
-    /// GPUs over all nodes, as [TYPE:]N.
-    #[arg(short = 'G', long, value_name = "[TYPE:]N", value_parser = gpus)]
-    pub gpus: Option<Gpus>,
-    /// GPUs on each node, as [TYPE:]N.
-    #[arg(long, value_name = "[TYPE:]N", value_parser = gpus)]
-    pub gpus_per_node: Option<Gpus>,
-    /// GPUs of each task, as [TYPE:]N; needs --ntasks.
-    #[arg(long, value_name = "[TYPE:]N", value_parser = gpus, requires = "ntasks")]
-    pub gpus_per_task: Option<Gpus>,
-    /// GPUs on each socket, as [TYPE:]N.
-    #[arg(long, value_name = "[TYPE:]N", value_parser = gpus)]
-    pub gpus_per_socket: Option<Gpus>,
-    /// Generic resources on each node, for example gpu:4 or gpu:h100:4.
-    #[arg(long, value_name = "LIST", value_parser = gres)]
-    pub gres: Option<Gpus>,
-    /// Slices of GPUs (MIG) on each node, as sbatch --gpuos-mig has it; answered as `gpuos mig plan` does.
-    #[arg(long, visible_alias = "gpuos-mig", value_name = "REQUEST", value_parser = mig::mig,
-        conflicts_with_all = ["cpus_per_gpu", "topology", "placement", "profile", "objectives", "gpu_type", "alone", "class",
-            "exclusive", "no_moves", "move_rate"])]
-    pub mig: Option<MigRequest>,
-    /// Nodes, as N or N-M.
-    #[arg(short = 'N', long, value_name = "N[-M]", value_parser = nodes)]
-    pub nodes: Option<Nodes>,
-    /// Tasks.
-    #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
-    pub ntasks: Option<u32>,
-    /// CPUs of each task.
-    #[arg(short = 'c', long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=65_535))]
-    pub cpus_per_task: u32,
-    /// CPUs that each GPU brings along.
-    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=65_535))]
-    pub cpus_per_gpu: u32,
-    /// Memory on each node, in MiB or with K, M, G or T.
-    #[arg(long, value_name = "SIZE", value_parser = memory)]
-    pub mem: Option<u64>,
-    /// Memory for each GPU, as sbatch --gpuos-mem has it: which part of it lies where is said, and counts in --mem.
-    #[arg(long = "gpuos-mem", value_name = "SIZE", value_parser = gpu_memory, conflicts_with = "mig")]
-    pub gpu_mem: Option<MemoryOption>,
-    /// With --gpuos-mem: a trace of the program, or a pattern, as `gpuos mem sim` reads it: what is moved, and how slow that may be.
-    #[arg(long, requires = "gpu_mem", value_name = "TRACE")]
-    pub trace: Option<String>,
-    /// How close the GPUs have to be: node, nvlink, a level of the fabric, any.
-    #[arg(long, visible_alias = "gpuos-topology", value_name = "LEVEL[:required]", value_parser = topology)]
-    pub topology: Option<TopologyRequest>,
-    /// Which of several equally close places: default, best-fit, frag, backfill, pack, spread,
-    /// first-fit, affinity:NAME[,NAME] or anti-affinity:NAME[,NAME].
-    #[arg(long, visible_alias = "gpuos-placement", value_name = "RULE", value_parser = placement)]
-    pub placement: Option<Placement>,
-    /// What limits the job: compute, memory, communication or io.
-    #[arg(long, visible_alias = "gpuos-profile", value_name = "PROFILE", value_parser = profile)]
-    pub profile: Option<Profile>,
-    /// Weights in percent that add up to 100, such as energy=60,throughput=40, instead of those of
-    /// gpuos.toml: of throughput, latency, energy, cost and fairness.
-    #[arg(long, value_name = "WEIGHTS")]
-    pub objectives: Option<Objectives>,
-    /// QOS of the job, for the rules of gpuos.toml.
-    #[arg(short, long, value_name = "NAME", default_value = "")]
-    pub qos: String,
-    /// GPU type, as in --gpus=TYPE:N.
-    #[arg(long = "type", value_name = "TYPE")]
-    pub gpu_type: Option<String>,
-    /// Partitions to consider; the rules of gpuos.toml hold for the first.
-    #[arg(short, long, value_name = "NAMES", value_delimiter = ',')]
-    pub partition: Vec<String>,
-    /// Account of the job, for rules that keep tenants apart.
-    #[arg(short = 'A', long, value_name = "NAME", default_value = "")]
-    pub account: String,
-    /// Class of the job, for rules of co-location.
-    #[arg(long, visible_alias = "gpuos-class", value_name = "NAME", value_parser = class)]
-    pub class: Option<String>,
-    /// Level of the domains that the job wants to itself: node, nvlink, a level of the fabric.
-    #[arg(long, visible_alias = "gpuos-exclusive", value_name = "LEVEL", value_parser = alone)]
-    pub alone: Option<String>,
-    /// Features that the nodes must have.
-    #[arg(short = 'C', long, value_name = "FEATURES")]
-    pub constraint: Option<String>,
-    /// Nodes that must be part of the job.
-    #[arg(short = 'w', long, value_name = "NODES", value_parser = hosts)]
-    pub nodelist: Option<Hosts>,
-    /// Nodes that must not.
-    #[arg(short = 'x', long, value_name = "NODES", value_parser = hosts)]
-    pub exclude: Option<Hosts>,
-    /// Take whole nodes.
-    #[arg(long)]
-    pub exclusive: bool,
-    /// On PBS: chunks, as in qsub -l select=2:ngpus=4:ncpus=8.
-    #[arg(long, value_name = "CHUNKS")]
-    pub select: Option<String>,
-    /// On PBS, with --select: as in qsub -l place=scatter.
-    #[arg(long, requires = "select", value_name = "PLACE")]
-    pub place: Option<String>,
-    /// On PBS: time limit, as in qsub -l walltime=1:00:00. One that ends soon may go before jobs that wait for more.
-    #[arg(long, value_name = "TIME")]
-    pub walltime: Option<String>,
-    /// Where it does not fit: the cheapest set of running jobs to preempt or to move so that it
-    /// would. Only jobs that Slurm may preempt are preempted in the plan; nothing is done.
-    #[arg(long)]
-    pub defrag: bool,
-    /// With --defrag: preempt only.
-    #[arg(long, requires = "defrag")]
-    pub no_moves: bool,
-    /// With --defrag: seconds that a preempted job needs to start again.
-    #[arg(long, requires = "defrag", value_name = "N", default_value_t = 120, value_parser = clap::value_parser!(u64).range(0..=1_000_000))]
-    pub restart_seconds: u64,
-    /// With --defrag: GiB/s at which the memory of each moved GPU is copied.
-    #[arg(long, requires = "defrag", value_name = "GIB/S", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=10_000))]
-    pub move_rate: u64,
-}
-
-fn class(value: &str) -> Result<String, String> {
-    parse_class(value).map_err(|e| reason(&e))
-}
-
-fn gpu_memory(value: &str) -> Result<MemoryOption, String> {
-    parse_memory(value).map_err(|e| reason(&e))
-}
-
-fn alone(value: &str) -> Result<String, String> {
-    parse_exclusive(value).map_err(|e| reason(&e))
 }
 
 /// `gpuos replay`.
@@ -526,113 +321,4 @@ pub struct ManArgs {
     /// page is printed.
     #[arg(value_name = "DIR")]
     pub dir: Option<PathBuf>,
-}
-
-/// A number of GPUs, perhaps of one type.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Gpus {
-    /// How many.
-    pub count: u32,
-    /// Type.
-    pub gres_type: Option<String>,
-}
-
-/// A range of nodes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Nodes {
-    /// Fewest.
-    pub min: u32,
-    /// Most.
-    pub max: u32,
-}
-
-/// Node names.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Hosts(pub Vec<String>);
-
-fn job_id(text: &str) -> Result<String, String> {
-    match crate::names::Name::parse(text) {
-        Some(_) => Ok(text.into()),
-        None if is_job(text) => Ok(text.into()),
-        None => Err(
-            "write a job number: 17, 4_1 for a task of an array, 4_[2-5] for tasks that wait together, or 19+1 for a \
-             component; of PBS 17 or 17.head"
-                .into(),
-        ),
-    }
-}
-
-fn one_kind(list: Vec<GresRequest>, example: &str) -> Result<Gpus, String> {
-    let mut gpus = list.into_iter().filter(|r| r.name == "gpu");
-    match (gpus.next(), gpus.next()) {
-        (Some(only), None) => match u32::try_from(only.count) {
-            Ok(count) if count <= 1_000_000 => Ok(Gpus {
-                count,
-                gres_type: only.gres_type,
-            }),
-            _ => Err("that is more GPUs than any cluster has".into()),
-        },
-        (None, _) => Err(format!("it asks for no GPU; write for example {example}")),
-        (Some(_), Some(_)) => Err("name one GPU type only".into()),
-    }
-}
-
-fn gpus(text: &str) -> Result<Gpus, String> {
-    let list = parse_gpus("--gpus", text).map_err(|e| reason(&e))?;
-    one_kind(list, "8 or h100:8")
-}
-
-fn gres(text: &str) -> Result<Gpus, String> {
-    let list = parse_gres("--gres", text).map_err(|e| reason(&e))?;
-    one_kind(list, "gpu:8 or gpu:h100:8")
-}
-
-/// clap names the option and the value already.
-fn reason(error: &gpuos_config::options::OptionError) -> String {
-    format!("{}; write {}", error.reason, error.accepted)
-}
-
-fn nodes(text: &str) -> Result<Nodes, String> {
-    let (min, max) = text.split_once('-').unwrap_or((text, text));
-    match (min.parse(), max.parse()) {
-        (Ok(min), Ok(max)) if min >= 1 && min <= max => Ok(Nodes { min, max }),
-        _ => Err("write N or N-M with N at least 1 and M not below N".into()),
-    }
-}
-
-fn memory(text: &str) -> Result<u64, String> {
-    let number = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let scale: u64 = match &text[number.len()..].to_ascii_uppercase()[..] {
-        "" | "M" | "MB" => 1 << 10,
-        "K" | "KB" => 1,
-        "G" | "GB" => 1 << 20,
-        "T" | "TB" => 1 << 30,
-        _ => 0,
-    };
-    match number
-        .parse::<u64>()
-        .ok()
-        .and_then(|n| n.checked_mul(scale))
-    {
-        Some(kibibytes) if scale > 0 => Ok(kibibytes.div_ceil(1024)),
-        _ => Err("write a number of MiB, or with a unit: 500G".into()),
-    }
-}
-
-fn topology(text: &str) -> Result<TopologyRequest, String> {
-    parse_topology(text).map_err(|e| reason(&e))
-}
-
-fn placement(text: &str) -> Result<Placement, String> {
-    parse_placement(text).map_err(|e| reason(&e))
-}
-
-fn profile(text: &str) -> Result<Profile, String> {
-    parse_profile(text).map_err(|e| reason(&e))
-}
-
-fn hosts(text: &str) -> Result<Hosts, String> {
-    gpuos_model::hostlist::expand(text)
-        .map(Hosts)
-        .map_err(|e| e.reason)
 }

@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use gpuos_memory::protocol::{FromProgram, ToProgram};
 
-use crate::played::{LIMIT, Talk, inside, plays, work};
 use crate::common::Cuda;
+use crate::played::{LIMIT, Talk, inside, plays, work};
 use crate::shim::MIB;
 
 fn told(talk: &mut Talk, wanted: FromProgram) -> Result<(), String> {

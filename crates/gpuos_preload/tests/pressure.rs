@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use gpuos_memory::protocol::{Figures, FromProgram, NOT_UNDERSTOOD, Short, ToProgram, Uuid};
 
-use crate::played::{Talk, inside, plays, work};
 use crate::common::Cuda;
+use crate::played::{Talk, inside, plays, work};
 use crate::shim::MIB;
 
 /// A busy machine is no fault.

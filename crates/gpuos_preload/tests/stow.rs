@@ -13,8 +13,8 @@ use std::sync::{Arc, Mutex};
 use gpuos_memory::protocol::{FromProgram, ToProgram};
 use gpuos_memory::stow::{self, Digest, PIECE};
 
-use crate::played::{Progress, Talk, inside, plays, work};
 use crate::common::Cuda;
+use crate::played::{Progress, Talk, inside, plays, work};
 use crate::shim::{MIB, RUNS};
 
 /// What the mover of this test does, and has done.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use gpuos_core::job::JobId;
 
-use super::{job_id, node_name};
+use super::values::{job_id, node_name};
 
 /// `gpuos ckpt`.
 #[derive(Args)]

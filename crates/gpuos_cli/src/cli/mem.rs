@@ -4,7 +4,8 @@ use clap::{Args, Subcommand};
 use gpuos_core::job::JobId;
 use gpuos_memory::policy::NAMES;
 
-use super::{Reach, node_name};
+use super::Reach;
+use super::values::node_name;
 
 /// `gpuos mem`.
 #[derive(Args)]

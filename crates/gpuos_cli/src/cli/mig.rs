@@ -6,7 +6,7 @@ use clap::{Args, Subcommand};
 use gpuos_config::options::parse_mig;
 use gpuos_placement::mig::MigRequest;
 
-use super::{Hosts, hosts, memory, node_name, reason};
+use super::values::{Hosts, hosts, memory, node_name, reason};
 
 /// `gpuos mig`.
 #[derive(Args)]

@@ -37,5 +37,6 @@ mod topo;
 mod usage;
 mod why;
 mod wlm;
+mod wlm_saves;
 mod wlm_store;
 mod worth;

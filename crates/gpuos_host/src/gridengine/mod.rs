@@ -3,7 +3,6 @@
 
 mod ask;
 
-use core::net::SocketAddr;
 use core::time::Duration;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -11,15 +10,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use gpuos_core::job::JobId;
-use gpuos_core::peers::ManagerAnswer;
-use gpuos_core::step::StepId;
 use gpuos_core::wire::{MomJob, MomReport};
 use gpuos_wlm::gridengine::task::Task;
 use gpuos_workload::action::{Action, Outcome};
 use gpuos_workload::job::{Job, JobState};
 use gpuos_workload::node::NodeRecord;
 use gpuos_workload::numbering::GpuNumbering;
-use gpuos_workload::{Addresses, Holder, Silent, Told, Topology, WorkloadManager};
+use gpuos_workload::{Holder, Told, WorkloadManager};
 
 use crate::Machine;
 
@@ -65,8 +62,10 @@ pub struct Execd {
 struct State {
     /// Jobs that run here.
     here: BTreeMap<JobId, Held>,
-    /// Runs of jobs whose epilog ran here: sge_qmaster may have them here for a moment longer.
-    ended: BTreeMap<JobId, u32>,
+    /// Jobs whose epilog ran here: sge_qmaster may have them here for a moment longer.
+    ended: BTreeMap<JobId, Ended>,
+    /// How often prolog or epilog has told something.
+    words: u64,
 }
 
 #[derive(Clone)]
@@ -74,6 +73,31 @@ struct Held {
     record: Job,
     /// When sge_qmaster had it so.
     seen: Instant,
+    /// Which word of a prolog's it is by.
+    word: u64,
+}
+
+/// The end of a run.
+struct Ended {
+    /// Which run.
+    run: u32,
+    /// Which word of an epilog's it is by.
+    word: u64,
+}
+
+impl State {
+    /// The next word of a prolog's or an epilog's.
+    fn word(&mut self) -> u64 {
+        self.words += 1;
+        self.words
+    }
+
+    /// Whether prolog or epilog has told of a job since there were so many words: what sge_qmaster was asked before may be older than that.
+    fn is_newer(&self, job: &JobId, words: u64) -> bool {
+        let began = self.here.get(job).map_or(0, |held| held.word);
+        let ended = self.ended.get(job).map_or(0, |ended| ended.word);
+        began.max(ended) > words
+    }
 }
 
 impl Execd {
@@ -101,37 +125,62 @@ impl Execd {
             asked: None,
             hosts: Vec::new(),
         };
+        let mut state = self.lock();
         let held = Held {
             record: record(&told.job, &task, Some(&self.node)),
             seen: Instant::now(),
+            word: state.word(),
         };
-        let mut state = self.lock();
         state.ended.remove(&told.job);
         state.here.insert(told.job.clone(), held);
     }
 
-    /// A job has ended here.
-    fn ends(&self, job: &JobId) {
+    /// A run of a job has ended here; 0: its epilog does not say which one, and it is the one that is here. One that is late, of a run before
+    /// that, changes nothing.
+    fn ends(&self, job: &JobId, run: u64) {
         let mut state = self.lock();
-        if let Some(held) = state.here.remove(job) {
-            state.ended.insert(job.clone(), held.record.restarts);
+        let run = u32::try_from(run).ok().filter(|run| *run != 0);
+        let here = state.here.get(job).map(|held| held.record.restarts);
+        let Some(run) = run.or(here) else {
+            return;
+        };
+        if here.is_some_and(|here| here > run) {
+            return;
         }
+        let ended = Ended {
+            run,
+            word: state.word(),
+        };
+        state.here.remove(job);
+        state.ended.insert(job.clone(), ended);
     }
 
-    /// What sge_qmaster says of a job is what counts from now on.
-    fn note(&self, job: &JobId, found: Option<Job>) -> Option<Job> {
+    /// How many words prolog and epilog have told so far.
+    fn words(&self) -> u64 {
+        self.lock().words
+    }
+
+    /// What sge_qmaster says of a job is what counts from now on, unless prolog or epilog has told of it since the question, before which there
+    /// were so many `words`: then it is as these told.
+    fn note(&self, job: &JobId, found: Option<Job>, words: u64) -> Option<Job> {
         let mut state = self.lock();
+        let newer = state.is_newer(job, words);
+        if newer && let Some(held) = state.here.get(job) {
+            return Some(held.record.clone());
+        }
         let Some(mut record) = found else {
             state.here.remove(job);
             state.ended.remove(job);
             return None;
         };
         let here = record.is_running() && record.nodes.contains(&self.node);
-        let over = state.ended.get(job) == Some(&record.restarts);
+        let ended = state.ended.get(job);
+        let over = ended.is_some_and(|ended| ended.run >= record.restarts);
         if here && !over {
             let held = Held {
                 record: record.clone(),
                 seen: Instant::now(),
+                word: 0,
             };
             state.here.insert(job.clone(), held);
             return Some(record);
@@ -140,7 +189,7 @@ impl Execd {
         if here {
             record.state = JobState::Ending;
             record.nodes.clear();
-        } else {
+        } else if !newer {
             state.ended.remove(job);
         }
         Some(record)
@@ -195,30 +244,36 @@ impl WorkloadManager for Execd {
     }
 
     fn job(&self, job: &JobId) -> Result<Option<Job>, Outcome> {
-        let held = self.lock().here.get(job).cloned();
+        let (held, words) = {
+            let state = self.lock();
+            (state.here.get(job).cloned(), state.words)
+        };
         if let Some(held) = &held
             && held.seen.elapsed() < LOOK
         {
             return Ok(Some(held.record.clone()));
         }
-        match (whereabouts(&*self.machine, job), held) {
-            (Ok(found), _) => Ok(self.note(job, found)),
-            // Without an answer it is as it was.
-            (Err(_), Some(held)) => Ok(Some(held.record)),
-            (Err(why), None) => Err(why),
+        match whereabouts(&*self.machine, job) {
+            Ok(found) => Ok(self.note(job, found, words)),
+            // Without an answer it is as prolog and epilog told.
+            Err(why) => match self.lock().here.get(job) {
+                Some(held) => Ok(Some(held.record.clone())),
+                None => Err(why),
+            },
         }
     }
 
     fn job_anywhere(&self, job: &JobId) -> Result<Option<Job>, Outcome> {
         let mut tried = 1;
         loop {
+            let words = self.words();
             match whereabouts(&*self.machine, job) {
                 // Who asks has a program that waits, and does not ask again.
                 Err(_) if tried < TRIES => std::thread::sleep(AGAIN),
                 Err(why) => return Err(why),
                 Ok(found) => {
                     // A run that began elsewhere is the end of one here.
-                    self.note(job, found.clone());
+                    self.note(job, found.clone(), words);
                     return Ok(found);
                 }
             }
@@ -238,51 +293,12 @@ impl WorkloadManager for Execd {
         Ok(hosts.into_iter().map(holder).collect())
     }
 
-    fn step_nodes(&self, _step: &StepId) -> Result<Option<Vec<String>>, Outcome> {
-        Ok(None)
-    }
-
-    fn own_user(&self) -> Option<u32> {
-        None
-    }
-
-    fn config_folder(&self) -> Option<PathBuf> {
-        self.local_folder()
-    }
-
     fn local_folder(&self) -> Option<PathBuf> {
         Some(Path::new(FOLDER).to_path_buf())
     }
 
     fn numbering(&self) -> Result<GpuNumbering, String> {
         Err("Grid Engine numbers no GPUs".into())
-    }
-
-    fn addresses(&self) -> Result<Arc<dyn Addresses>, String> {
-        Ok(Arc::new(Names))
-    }
-
-    fn topology(&self, nodes: &[String]) -> Result<Topology, String> {
-        Ok(Topology {
-            nodes: nodes.to_vec(),
-            ..Topology::default()
-        })
-    }
-
-    fn ask_daemon(&self, _address: SocketAddr, _limit: Duration) -> ManagerAnswer {
-        ManagerAnswer::Gone
-    }
-
-    fn set_down(&self, silent: &Silent) -> Outcome {
-        Outcome::Refused(format!("{} is sge_qmaster's to find silent", silent.node))
-    }
-
-    fn is_set_down(&self) -> Result<bool, Outcome> {
-        Ok(false)
-    }
-
-    fn resume(&self) -> Outcome {
-        Outcome::Nothing("gpuos sets no host of Grid Engine down".into())
     }
 
     fn counts_runs(&self) -> bool {
@@ -293,29 +309,16 @@ impl WorkloadManager for Execd {
         "sge_execd"
     }
 
-    /// A job with hosts begins here, one without has ended here.
+    /// A job with hosts begins here, one without has ended here: that run, where its epilog knows it.
     fn told(&self, report: &MomReport) -> Option<Told> {
         for job in &report.jobs {
             if job.hosts.is_empty() {
-                self.ends(&job.job);
+                self.ends(&job.job, job.run);
                 continue;
             }
             self.begins(job);
         }
         Some(Told::default())
-    }
-}
-
-/// Exec hosts have one name.
-struct Names;
-
-impl Addresses for Names {
-    fn of(&self, node: &str) -> (String, u16) {
-        (node.into(), 0)
-    }
-
-    fn munge_socket(&self) -> Option<PathBuf> {
-        None
     }
 }
 

@@ -1,5 +1,7 @@
+use anyhow::Result;
+
 use super::*;
-use crate::Recorded;
+use crate::{Output, Recorded};
 
 fn id(name: &str) -> JobId {
     name.parse().expect("an id")
@@ -118,6 +120,131 @@ fn a_job_that_has_ended_here_is_not_here_while_qmaster_still_says_so() {
         execd.job(&id("7.1")).unwrap().expect("it is here").restarts,
         501
     );
+}
+
+/// While sge_qmaster is asked, `tells` is done; then it answers as it would have before.
+struct Slow {
+    answers: Recorded,
+    execd: Mutex<Option<Arc<Execd>>>,
+    tells: fn(&Execd),
+}
+
+impl Slow {
+    fn tell(&self) {
+        if let Some(execd) = self.execd.lock().expect("a test").take() {
+            (self.tells)(&execd);
+        }
+    }
+}
+
+impl Machine for Slow {
+    fn run(&self, program: &str, args: &[&str]) -> Result<Output> {
+        self.tell();
+        self.answers.run(program, args)
+    }
+
+    fn run_within(&self, limit: Duration, program: &str, args: &[&str]) -> Result<Output> {
+        self.tell();
+        self.answers.run_within(limit, program, args)
+    }
+
+    fn run_with_env(
+        &self,
+        limit: Duration,
+        variable: (&str, &str),
+        program: &str,
+        args: &[&str],
+    ) -> Result<Output> {
+        self.tell();
+        self.answers.run_with_env(limit, variable, program, args)
+    }
+}
+
+/// An exec host of which something is told while sge_qmaster answers, and what it says then.
+fn meanwhile(
+    answers: Recorded,
+    before: fn(&Execd),
+    tells: fn(&Execd),
+) -> (Arc<Execd>, Option<Job>) {
+    let slow = Arc::new(Slow {
+        answers,
+        execd: Mutex::default(),
+        tells,
+    });
+    let execd = Arc::new(Execd::new("n1", slow.clone()));
+    before(&execd);
+    age(&execd);
+    *slow.execd.lock().expect("a test") = Some(Arc::clone(&execd));
+    let record = execd.job(&id("7.1")).expect("an answer");
+    (execd, record)
+}
+
+/// A question may be on its way while a prolog or an epilog tells: what it brings is older than that.
+#[test]
+fn an_answer_that_is_older_than_the_last_word_changes_nothing() {
+    let nowhere = || machine(&qstat(0, ""), "");
+    let here = || machine(&qstat(500, ""), &runs_on("n1.example.org"));
+    let gone = || machine(GONE, "");
+    // It waited still when it was asked for, and begins.
+    for answers in [nowhere(), gone(), here()] {
+        let (execd, record) = meanwhile(answers, |_| (), |execd| told(execd, 501, "n1"));
+        let record = record.expect("it is here");
+        assert_eq!((record.restarts, record.state), (501, JobState::Running));
+        assert_eq!(execd.jobs().unwrap(), [record]);
+    }
+    // It ran still, and has ended.
+    let ran = |execd: &Execd| told(execd, 500, "n1");
+    let (execd, record) = meanwhile(here(), ran, |execd| told(execd, 500, ""));
+    assert_eq!(record.expect("it ends").state, JobState::Ending);
+    assert_eq!(execd.jobs().unwrap(), []);
+    // It waited still, has run and ended: that sge_qmaster may have it here for a moment longer is known.
+    let (execd, record) = meanwhile(
+        nowhere(),
+        |_| (),
+        |execd| {
+            told(execd, 500, "n1");
+            told(execd, 500, "");
+        },
+    );
+    assert_eq!(record.expect("it waits").state, JobState::Waiting);
+    assert!(execd.lock().ended.contains_key(&id("7.1")));
+    // Without an answer it is not here either, once its epilog has said so.
+    let slow = Arc::new(Slow {
+        answers: Recorded::default(),
+        execd: Mutex::default(),
+        tells: |execd| told(execd, 500, ""),
+    });
+    let execd = Arc::new(Execd::new("n1", slow.clone()));
+    told(&execd, 500, "n1");
+    age(&execd);
+    *slow.execd.lock().expect("a test") = Some(Arc::clone(&execd));
+    assert!(execd.job(&id("7.1")).is_err());
+}
+
+#[test]
+fn an_epilog_ends_the_run_that_it_is_of() {
+    let execd = host(&qstat(501, ""), &runs_on("n1.example.org"));
+    told(&execd, 501, "n1");
+    // Of the run before, which is late.
+    told(&execd, 500, "");
+    let record = execd.job(&id("7.1")).unwrap().expect("it is here");
+    assert_eq!((record.restarts, record.state), (501, JobState::Running));
+    told(&execd, 501, "");
+    assert_eq!(execd.jobs().unwrap(), []);
+    let record = execd.job(&id("7.1")).unwrap().expect("it ends");
+    assert_eq!(record.state, JobState::Ending);
+    // As after a start of gpuos_mover: of the run nobody has told but its epilog.
+    let execd = host(&qstat(501, ""), &runs_on("n1.example.org"));
+    told(&execd, 501, "");
+    let record = execd.job(&id("7.1")).unwrap().expect("it ends");
+    assert_eq!(record.state, JobState::Ending);
+    // And of a later one than that nobody has told here.
+    let execd = host(&qstat(502, ""), &runs_on("n1.example.org"));
+    told(&execd, 500, "n1");
+    told(&execd, 501, "");
+    assert_eq!(execd.jobs().unwrap(), []);
+    let record = execd.job(&id("7.1")).unwrap().expect("it is here");
+    assert_eq!((record.restarts, record.state), (502, JobState::Running));
 }
 
 #[test]

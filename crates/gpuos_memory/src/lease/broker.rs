@@ -12,7 +12,7 @@ use super::own::Own;
 use super::reason::{Ended, Refused};
 use super::record::{ClientRecord, Place, Record};
 use super::view::{ClientView, GpuView, Tier, View};
-use super::{checkpointed, returns, squeeze, stopped, turns};
+use super::{checkpointed, returns, squeeze, stopped, times, turns};
 use crate::link::Wish;
 
 /// The broker of a node.
@@ -185,7 +185,7 @@ impl Broker {
                 {
                     it.place = Place::Resident;
                     it.arrived();
-                    it.back_ms = turns::measured_ms(&self.config, now, it, it.back_ms, took_ms);
+                    it.back_ms = times::measured_ms(&self.config, now, it, it.back_ms, took_ms);
                 }
             }
             Input::Demoted { client, bytes } => {
@@ -294,7 +294,7 @@ impl Broker {
             it.place = Place::Parked(to);
             it.arrived();
             if to == Refuge::Host {
-                it.park_ms = turns::measured_ms(config, now, it, it.park_ms, took_ms);
+                it.park_ms = times::measured_ms(config, now, it, it.park_ms, took_ms);
             }
         }
     }

@@ -10,7 +10,7 @@ use super::input::Effect;
 use super::ledger::Ledger;
 use super::reason::Ended;
 use super::record::Place;
-use super::{returns, turns};
+use super::{returns, times};
 
 /// A process that was told to park cannot. Where the driver may do it, it is begun; else its deadline goes on. Said again it changes nothing.
 pub(super) fn pinned(
@@ -36,7 +36,7 @@ pub(super) fn pinned(
     if let Some(it) = ledger.clients.get_mut(&client) {
         it.by_driver = Some(beyond);
         it.told = now;
-        it.until = it.until(it.place, turns::park_until(config, now, it, Refuge::Host));
+        it.until = it.until(it.place, times::park_until(config, now, it, Refuge::Host));
         out.push(it.to_park(client, Refuge::Host));
     }
 }
@@ -48,7 +48,7 @@ pub(super) fn done(config: &Config, ledger: &mut Ledger, now: u64, client: Clien
     {
         it.place = Place::Parked(Refuge::Host);
         it.arrived();
-        it.park_ms = turns::measured_ms(config, now, it, it.park_ms, took_ms);
+        it.park_ms = times::measured_ms(config, now, it, it.park_ms, took_ms);
     }
 }
 
@@ -101,7 +101,7 @@ pub(super) fn back(config: &Config, ledger: &mut Ledger, now: u64, client: Clien
     {
         (it.place, it.by_driver) = (Place::Resident, None);
         it.arrived();
-        it.back_ms = turns::measured_ms(config, now, it, it.back_ms, took_ms);
+        it.back_ms = times::measured_ms(config, now, it, it.back_ms, took_ms);
         it.away = it.away.map(|_| now + config.away_ms);
     }
 }

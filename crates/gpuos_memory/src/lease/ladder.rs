@@ -11,7 +11,7 @@ use super::input::{Demote, Effect};
 use super::ledger::{Asked, Client, Ledger};
 use super::reason::{Ended, Notice, Requeued};
 use super::record::Place;
-use super::turns;
+use super::times;
 
 /// The next step.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
@@ -243,7 +243,7 @@ pub(super) fn ask(
 
 /// When a process has to have demoted.
 pub(super) fn demote_until(config: &Config, now: u64, client: &Client) -> u64 {
-    now + config.demote_ms + turns::nvme_ms(config, client.leaving)
+    now + config.demote_ms + times::nvme_ms(config, client.leaving)
 }
 
 /// Jobs from which something may be taken, the lowest first.

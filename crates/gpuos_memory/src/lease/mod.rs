@@ -12,12 +12,14 @@ mod input;
 mod ladder;
 mod ledger;
 mod links;
+mod moves;
 mod own;
 mod reason;
 mod record;
 mod returns;
 mod squeeze;
 mod stopped;
+mod times;
 mod turns;
 mod view;
 

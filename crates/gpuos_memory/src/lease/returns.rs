@@ -9,7 +9,7 @@ use super::input::Effect;
 use super::ledger::{Client, Ledger};
 use super::reason::Ended;
 use super::record::Place;
-use super::{ladder, turns};
+use super::{ladder, times};
 
 /// A process is there again. What it says has to be possible; the journal knows better. Who was not away has nothing to return from.
 pub(super) fn returned(
@@ -84,8 +84,8 @@ fn was_away(ledger: &mut Ledger, client: ClientId) -> Option<&mut Client> {
 fn owes(config: &Config, now: u64, it: &mut Client) -> Option<Ended> {
     let why = missed(it.place, false)?;
     let until = match it.place {
-        Place::Parking(to) => turns::park_until(config, now, it, to),
-        Place::Returning(from) => turns::back_until(config, now, it, from),
+        Place::Parking(to) => times::park_until(config, now, it, to),
+        Place::Returning(from) => times::back_until(config, now, it, from),
         Place::Resident | Place::Parked(_) => return None,
     };
     let until = it.until(it.place, until);
@@ -116,12 +116,12 @@ pub(super) fn say_again(
     match it.place {
         Place::Parking(to) => {
             it.told = now;
-            it.until = it.until(it.place, turns::park_until(config, now, it, to));
+            it.until = it.until(it.place, times::park_until(config, now, it, to));
             out.push(it.to_park(client, to));
         }
         Place::Returning(from) => {
             it.told = now;
-            it.until = it.until(it.place, turns::back_until(config, now, it, from));
+            it.until = it.until(it.place, times::back_until(config, now, it, from));
             out.push(it.to_come_back(client));
         }
         _ => {}

@@ -6,12 +6,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::config::Config;
-use super::ids::{ClientId, GpuId, JobId, Refuge};
+use super::ids::{ClientId, GpuId, JobId};
 use super::input::Effect;
 use super::ledger::{Client, Job, Ledger, Turn};
+use super::moves::{move_all, others};
 use super::reason::Notice;
 use super::record::Place;
 use super::stopped::is_stopped;
+use super::times::{first_ms, guess, quantum_ms, smooth};
 
 /// Turns that say whether turns are worth it.
 const TELLING: u32 = 3;
@@ -40,63 +42,6 @@ pub(super) fn catch_up(config: &Config, ledger: &mut Ledger, job: JobId, waits: 
             job.fair_ms = job.fair_ms.max(*least);
         }
     }
-}
-
-/// Smooths what is measured; the first counts in full.
-pub(super) fn smooth(before: Option<u64>, now: u64) -> Option<u64> {
-    Some(before.map_or(now, |before| (3 * before + now) / 4))
-}
-
-/// What parking or coming back takes, after one more time. What a process says counts up to what it can have been, and up to what the first
-/// deadline allowed: else who takes his time would have more of it each time, until turns are given up on.
-pub(super) fn measured_ms(
-    config: &Config,
-    now: u64,
-    client: &Client,
-    before: Option<u64>,
-    took_ms: u64,
-) -> Option<u64> {
-    let most = deadline(config, 0, None, client.hbm());
-    let most = most + nvme_ms(config, client.on_nvme(Refuge::Host));
-    let took_ms = took_ms.min(now.saturating_sub(client.told)).min(most);
-    smooth(before, took_ms)
-}
-
-/// When parking or coming back has to have ended.
-pub(super) fn deadline(config: &Config, now: u64, took: Option<u64>, bytes: u64) -> u64 {
-    let took = took.unwrap_or_else(|| guess(config, bytes));
-    now + config.switch_ms.max(took.saturating_mul(4))
-}
-
-/// When a process has to have parked. To NVMe goes more, and more slowly.
-pub(super) fn park_until(config: &Config, now: u64, client: &Client, to: Refuge) -> u64 {
-    let until = deadline(config, now, client.park_ms, client.hbm());
-    let until = until + nvme_ms(config, client.on_nvme(to));
-    match to {
-        Refuge::Host => until,
-        Refuge::Nvme => until + config.demote_ms,
-    }
-}
-
-/// When a process has to have come back.
-pub(super) fn back_until(config: &Config, now: u64, client: &Client, from: Refuge) -> u64 {
-    let until = deadline(config, now, client.back_ms, client.hbm());
-    // What it is late with may have to come back from there, too.
-    let bytes = client.on_nvme(from).saturating_add(client.leaving);
-    until + nvme_ms(config, bytes)
-}
-
-/// What moving so many bytes to or from NVMe takes at most.
-pub(super) fn nvme_ms(config: &Config, bytes: u64) -> u64 {
-    millis(bytes, config.nvme_rate)
-}
-
-fn guess(config: &Config, bytes: u64) -> u64 {
-    millis(bytes, config.rate)
-}
-
-fn millis(bytes: u64, rate: u64) -> u64 {
-    (u128::from(bytes) * 1000 / u128::from(rate.max(1))) as u64
 }
 
 /// Other jobs that have something on a GPU of this one.
@@ -149,21 +94,6 @@ fn measured(ledger: &Ledger, job: JobId) -> bool {
     let beside = beside(ledger, job);
     let mut others = beside.iter().flat_map(|it| ledger.of_job(*it));
     own && others.any(|(_, it)| it.back_ms.is_some())
-}
-
-/// How long a turn may be before a switch was measured: a guess is no reason to have others wait for many of it.
-fn first_ms(config: &Config, switch_ms: u64) -> u64 {
-    config.quantum_ms.max(switch_ms.saturating_mul(2))
-}
-
-/// How long a turn is where a switch takes so long, or `None` where turns are not worth it. `before`: they were not so far.
-pub(super) fn quantum_ms(config: &Config, switch_ms: u64, before: bool) -> Option<u64> {
-    // What was given up on begins again only where it is well worth it.
-    let switch_ms = if before { switch_ms * 5 / 4 } else { switch_ms };
-    let wished = switch_ms.saturating_mul(config.switches.max(10));
-    let turn = wished.max(config.quantum_ms).min(config.longest_ms);
-    let worth = turn * 1000 / (turn + switch_ms).max(1);
-    (turn >= switch_ms.saturating_mul(10) && worth >= config.worth).then_some(turn)
 }
 
 /// All of its processes are being ended, or it has none.
@@ -428,175 +358,4 @@ fn has_any(ledger: &Ledger, id: JobId) -> bool {
 fn parks(ledger: &Ledger, job: JobId) -> bool {
     let mut clients = ledger.of_job(job);
     clients.any(|(_, it)| it.hears() && matches!(it.place, Place::Parking(_)))
-}
-
-/// Brings processes to where they have to be, as far as there is room.
-fn move_all(
-    config: &Config,
-    ledger: &mut Ledger,
-    now: u64,
-    asking: Option<ClientId>,
-    out: &mut Vec<Effect>,
-) {
-    let clients: Vec<ClientId> = ledger.clients.keys().copied().collect();
-    for id in clients {
-        let client = &ledger.clients[&id];
-        let job = &ledger.jobs[&client.job];
-        if !client.hears() || client.leases.is_empty() {
-            continue;
-        }
-        let works = !job.spec.timeslice || matches!(job.turn, Turn::Holds { .. });
-        let to = match (job.stowed, works) {
-            (true, _) => Some(Refuge::Nvme),
-            (false, true) => None,
-            (false, false) => Some(Refuge::Host),
-        };
-        let there = match to {
-            Some(to) => Place::Parked(to),
-            None => Place::Resident,
-        };
-        if client.place == there
-            && client.owed.is_some()
-            && let Some(client) = ledger.clients.get_mut(&id)
-        {
-            client.owed = None;
-        }
-        let client = &ledger.clients[&id];
-        // Who has nothing yet and asks just now is told with the answer.
-        let new = asking == Some(id) && client.leases.values().all(|it| it.fresh);
-        match (client.place, to) {
-            (Place::Resident, Some(Refuge::Nvme))
-                if ledger.nvme_room(client.job) < client.whole() =>
-            {
-                let job = client.job;
-                if let Some(job) = ledger.jobs.get_mut(&job) {
-                    job.stowed = false;
-                }
-            }
-            (Place::Resident | Place::Parked(Refuge::Host), Some(Refuge::Host)) if new => {
-                place(ledger, id, Place::Parked(Refuge::Host));
-            }
-            // Who comes back is told at once, too, and parks when it has. From NVMe it comes first: what it has counts on both.
-            // What the driver does it does to its end.
-            (Place::Returning(Refuge::Host), Some(Refuge::Host)) if client.by_driver.is_none() => {
-                park(config, ledger, now, id, Refuge::Host, out);
-            }
-            (Place::Resident, Some(to)) => park(config, ledger, now, id, to, out),
-            (Place::Resident, None) if client.leases.values().any(|it| it.fresh) => {
-                match (room(ledger, id), asking == Some(id)) {
-                    (true, true) => settle(ledger, id, Place::Resident),
-                    (true, false) => turn(config, ledger, now, id, Refuge::Host, out),
-                    (false, _) if new => place(ledger, id, Place::Parked(Refuge::Host)),
-                    (false, _) => park(config, ledger, now, id, Refuge::Host, out),
-                }
-            }
-            (Place::Parked(from), None) if !client.is_leaving() && room(ledger, id) => match new {
-                true => settle(ledger, id, Place::Resident),
-                false => turn(config, ledger, now, id, from, out),
-            },
-            _ => {}
-        }
-    }
-    begin(ledger, now);
-}
-
-/// What a process does not have yet of GPU memory is there now, and nobody works there whose turn is over.
-fn room(ledger: &Ledger, id: ClientId) -> bool {
-    let client = &ledger.clients[&id];
-    let fixed = !ledger.in_turns(client.job);
-    fixed
-        || client.leases.iter().all(|(gpu, lease)| {
-            let lacks = lease.hbm - client.resident(*gpu);
-            // Alone it also has what contexts of others take: it may have been promised that before so much was kept.
-            let most = match others(ledger, client.job, *gpu).next() {
-                Some(_) => ledger.for_turns(*gpu),
-                None => ledger.free_of(*gpu),
-            };
-            let fits = ledger.in_turns_now(*gpu) + lacks <= most;
-            fits && !(ledger.sliced(*gpu) && others_work(ledger, client.job, *gpu))
-        })
-}
-
-/// Processes of other jobs in turns that have something there.
-fn others(ledger: &Ledger, job: JobId, gpu: GpuId) -> impl Iterator<Item = &Client> {
-    let others = ledger.clients.values().filter(move |it| it.job != job);
-    others.filter(move |it| ledger.in_turns(it.job) && it.resident(gpu) > 0)
-}
-
-/// A process of another job works there, or comes back, and has not been told to park.
-fn others_work(ledger: &Ledger, job: JobId, gpu: GpuId) -> bool {
-    others(ledger, job, gpu).any(|it| {
-        let works = matches!(it.place, Place::Resident | Place::Returning(_));
-        works && it.hears()
-    })
-}
-
-fn place(ledger: &mut Ledger, id: ClientId, place: Place) {
-    if let Some(client) = ledger.clients.get_mut(&id) {
-        client.place = place;
-    }
-}
-
-/// It may have all of its GPU memory.
-fn settle(ledger: &mut Ledger, id: ClientId, at: Place) {
-    place(ledger, id, at);
-    if let Some(client) = ledger.clients.get_mut(&id) {
-        client.leases.values_mut().for_each(|it| it.fresh = false);
-    }
-}
-
-fn turn(
-    config: &Config,
-    ledger: &mut Ledger,
-    now: u64,
-    id: ClientId,
-    from: Refuge,
-    out: &mut Vec<Effect>,
-) {
-    settle(ledger, id, Place::Returning(from));
-    let Some(client) = ledger.clients.get_mut(&id) else {
-        return;
-    };
-    client.told = now;
-    client.until = client.until(client.place, back_until(config, now, client, from));
-    out.push(client.to_come_back(id));
-}
-
-fn park(
-    config: &Config,
-    ledger: &mut Ledger,
-    now: u64,
-    id: ClientId,
-    to: Refuge,
-    out: &mut Vec<Effect>,
-) {
-    let Some(client) = ledger.clients.get_mut(&id) else {
-        return;
-    };
-    let comes = match client.place {
-        Place::Returning(_) => client.until.saturating_sub(now),
-        _ => 0,
-    };
-    client.place = Place::Parking(to);
-    client.told = now;
-    let until = park_until(config, now, client, to) + comes;
-    client.until = client.until(client.place, until);
-    out.push(client.to_park(id, to));
-}
-
-/// A turn counts from when all processes work.
-fn begin(ledger: &mut Ledger, now: u64) {
-    let works = |ledger: &Ledger, id: JobId| {
-        let mut clients = ledger.of_job(id).filter(|(_, it)| it.hears());
-        clients.all(|(_, it)| it.place == Place::Resident || it.leases.is_empty())
-    };
-    let jobs: Vec<JobId> = ledger.jobs.keys().copied().collect();
-    for id in jobs {
-        if ledger.jobs[&id].turn == (Turn::Holds { since: None })
-            && works(ledger, id)
-            && let Some(job) = ledger.jobs.get_mut(&id)
-        {
-            job.turn = Turn::Holds { since: Some(now) };
-        }
-    }
 }
