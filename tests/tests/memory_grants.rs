@@ -350,7 +350,7 @@ fn a_program_has_more_memory_than_its_gpu(suite: &Suite) {
 }
 
 /// Has the test below be a program of a job.
-const CLIENT: &str = "GPUOS_GRANTS_CLIENT";
+pub const CLIENT: &str = "GPUOS_GRANTS_CLIENT";
 
 /// The driver as a program opens it.
 pub struct Driver(*mut c_void);
@@ -364,7 +364,7 @@ impl Driver {
     }
 
     /// Calls a function whose arguments are all numbers and pointers.
-    fn code(&self, name: &str, arguments: &[u64]) -> u32 {
+    pub fn code(&self, name: &str, arguments: &[u64]) -> u32 {
         let symbol = CString::new(name).unwrap();
         // SAFETY: an open library and a C string.
         let address = unsafe { libc::dlsym(self.0, symbol.as_ptr()) };

@@ -25,14 +25,15 @@ pub fn turns(words: &[&str]) {
         ["pinned", "stays"] => works(true),
         ["pinned", how] => {
             let own = std::env::current_exe().expect("this program");
-            let child = Command::new(own)
+            let mut child = Command::new(own)
                 .args(["--exact", "hostile::plays_its_part", "--nocapture"])
                 .env_remove("LD_PRELOAD")
                 .env(ROLE, "callers")
                 .env(WORDS, format!("{how}\n{}", std::process::id()))
-                .spawn();
-            child.expect("a child");
+                .spawn()
+                .expect("a child");
             works(true);
+            child.wait().expect("its end");
         }
         ["claims"] => claims(),
         other => panic!("no such program: {other:?}"),
