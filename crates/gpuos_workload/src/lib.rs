@@ -69,17 +69,24 @@ pub trait WorkloadManager: Send + Sync {
     /// It does not answer.
     fn holders(&self, job: &JobId) -> Result<Vec<Holder>, Outcome>;
 
-    /// The nodes of a step that a user has started, in an order that all nodes are told alike; `None`: it is not known any more.
+    /// The nodes of a step that a user has started, in an order that all nodes are told alike; `None`: it is not known any more, or users start
+    /// none.
     ///
     /// # Errors
     /// It does not answer, or in a way that is not understood.
-    fn step_nodes(&self, step: &StepId) -> Result<Option<Vec<String>>, Outcome>;
+    fn step_nodes(&self, _step: &StepId) -> Result<Option<Vec<String>>, Outcome> {
+        Ok(None)
+    }
 
     /// Number of the user that its controller runs as; `None`: it does not say.
-    fn own_user(&self) -> Option<u32>;
+    fn own_user(&self) -> Option<u32> {
+        None
+    }
 
     /// The folder of its configuration, where gpuos.toml lies if no other is named; `None`: it does not answer.
-    fn config_folder(&self) -> Option<PathBuf>;
+    fn config_folder(&self) -> Option<PathBuf> {
+        self.local_folder()
+    }
 
     /// The same by the files of this node, without asking anybody; `None`: there are none.
     fn local_folder(&self) -> Option<PathBuf>;
@@ -90,33 +97,52 @@ pub trait WorkloadManager: Send + Sync {
     /// The configuration cannot be read; the sentence names the file.
     fn numbering(&self) -> Result<GpuNumbering, String>;
 
-    /// Where the nodes are, by its configuration.
+    /// Where the nodes are, by its configuration; by their names where it has no other word for that.
     ///
     /// # Errors
     /// The configuration cannot be read; the sentence names the file.
-    fn addresses(&self) -> Result<Arc<dyn Addresses>, String>;
+    fn addresses(&self) -> Result<Arc<dyn Addresses>, String> {
+        Ok(Arc::new(Names))
+    }
 
     /// The fabric, by its configuration, with `nodes` among the nodes that are told of. Where none is described there are no levels.
     ///
     /// # Errors
     /// A description is there and cannot be read; the sentence names it.
-    fn topology(&self, nodes: &[String]) -> Result<Topology, String>;
+    fn topology(&self, nodes: &[String]) -> Result<Topology, String> {
+        Ok(Topology {
+            nodes: nodes.to_vec(),
+            ..Topology::default()
+        })
+    }
 
-    /// Whether its daemon on another node answers within `limit`.
-    fn ask_daemon(&self, address: SocketAddr, limit: Duration) -> ManagerAnswer;
+    /// Whether its daemon on another node answers within `limit`. One that finds silent nodes by itself, and has none set down by gpuos, need not
+    /// answer this, nor what follows.
+    fn ask_daemon(&self, _address: SocketAddr, _limit: Duration) -> ManagerAnswer {
+        ManagerAnswer::Gone
+    }
 
     /// Asks for `silent` to be set down, which requeues its jobs, unless that makes no sense: this node is down itself, the job does not
     /// run there any more, or somebody has taken the node out already.
-    fn set_down(&self, silent: &Silent) -> Outcome;
+    fn set_down(&self, silent: &Silent) -> Outcome {
+        Outcome::Refused(format!(
+            "gpuos does not set {} down: its workload manager finds silent nodes by itself",
+            silent.node
+        ))
+    }
 
     /// Whether this node is set down because its peers found it silent.
     ///
     /// # Errors
     /// It does not answer.
-    fn is_set_down(&self) -> Result<bool, Outcome>;
+    fn is_set_down(&self) -> Result<bool, Outcome> {
+        Ok(false)
+    }
 
     /// Resumes this node if its peers had it set down, and for no other reason.
-    fn resume(&self) -> Outcome;
+    fn resume(&self) -> Outcome {
+        Outcome::Nothing("gpuos sets no node of this workload manager down".into())
+    }
 
     /// Whether users have jobs of their own requeued by it; else the daemon of a node asks for them.
     fn users_requeue(&self) -> bool {
@@ -136,6 +162,11 @@ pub trait WorkloadManager: Send + Sync {
     /// Whether another one gives the GPUs of this node to jobs, and the daemon only says what it finds: it resets nothing and ends nobody.
     fn advises(&self) -> bool {
         false
+    }
+
+    /// Whether it is known who gives the GPUs of this node to jobs. Where its daemon tells that by itself, nothing is done to a GPU before it has.
+    fn knows_whose(&self) -> bool {
+        true
     }
 
     /// What its daemon on this node tells by itself, and what that is to do. `None`: it tells nothing by itself, but is asked.
@@ -160,6 +191,19 @@ pub trait Addresses: Send + Sync {
 
     /// The socket of munged that the cluster uses; `None`: munge's own.
     fn munge_socket(&self) -> Option<PathBuf>;
+}
+
+/// Nodes that have one name everywhere, and the munged that is munge's own.
+struct Names;
+
+impl Addresses for Names {
+    fn of(&self, node: &str) -> (String, u16) {
+        (node.into(), 0)
+    }
+
+    fn munge_socket(&self) -> Option<PathBuf> {
+        None
+    }
 }
 
 /// A node that holds checkpoints of a job.

@@ -1,13 +1,10 @@
 //! A workload manager in memory: it answers from a table and notes what it is told.
 
-use core::net::SocketAddr;
-use core::time::Duration;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use gpuos_core::job::JobId;
-use gpuos_core::peers::ManagerAnswer;
 use gpuos_core::step::StepId;
 
 use crate::action::{Action, Outcome};
@@ -203,10 +200,6 @@ impl WorkloadManager for Recorded {
                 ..Topology::default()
             })
         })
-    }
-
-    fn ask_daemon(&self, _address: SocketAddr, _limit: Duration) -> ManagerAnswer {
-        ManagerAnswer::Gone
     }
 
     fn set_down(&self, silent: &Silent) -> Outcome {

@@ -5,7 +5,7 @@
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -30,6 +30,9 @@ const LATER: u8 = 99;
 const WRONG: u8 = 100;
 /// The host is wrong: its queue takes no jobs until somebody looks at it.
 const HOST: u8 = 1;
+
+/// The file in a job's folder that says which run of it this is.
+const RUN: &str = "gpuos_run";
 
 /// How long GPUs of jobs that have just ended are waited for: Grid Engine ends what they left behind.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -105,6 +108,9 @@ fn checkpoints(
     let Some(mover) = &args.mover else {
         return Ok(());
     };
+    if let Some(run) = task.since {
+        spool.note_run(run)?;
+    }
     let told = store::begins(machine, mover, (name, task));
     let (folder, notes) = told.unwrap_or_else(|why| {
         let why = format!("the program has no checkpoints: {why}");
@@ -181,7 +187,8 @@ fn say(why: &str, code: u8) -> u8 {
 pub fn epilog(args: &WlmJobArgs) -> Result<u8> {
     let name = name(args)?;
     if let Some(mover) = &args.mover {
-        store::ends(mover, &name);
+        let run = Spool::open(args, None).ok().and_then(|spool| spool.run());
+        store::ends(mover, &name, run);
     }
     if args.host.state.exists() {
         Held::lock(&args.host.state)?.end(&name)?;
@@ -277,6 +284,32 @@ impl<'a> Spool<'a> {
             .next()
             .and_then(|line| line.strip_prefix("add_grp_id="));
         Ok(first.and_then(|number| number.parse().ok()).unwrap_or(0))
+    }
+
+    /// Notes for the epilog which run of the job this is: what ends with the folder ends with the run.
+    fn note_run(&self, run: u32) -> Result<()> {
+        let path = self.folder.join(RUN);
+        let shown = path.display();
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(error).with_context(|| format!("cannot remove {shown}"));
+            }
+            _ => {}
+        }
+        let mut options = File::options();
+        let file = options.write(true).create_new(true).mode(0o644).open(&path);
+        let written = file.and_then(|mut file| file.write_all(format!("{run}\n").as_bytes()));
+        written.with_context(|| format!("cannot write {shown}"))
+    }
+
+    /// Which run the prolog has noted; `None`: none, or the file is not its own. Here nobody says who the job's user is: root made it.
+    fn run(&self) -> Option<u32> {
+        let file = self.file(RUN, false).ok()?;
+        let own = fs::metadata("/proc/self").ok()?.uid();
+        (file.metadata().ok()?.uid() == own).then_some(())?;
+        let mut text = String::new();
+        file.take(16).read_to_string(&mut text).ok()?;
+        text.trim_end().parse().ok()
     }
 
     /// Appends variables to the job's environment.

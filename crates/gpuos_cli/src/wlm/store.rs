@@ -84,14 +84,15 @@ pub fn begins(
     Ok((folder.unwrap_or_default(), notes))
 }
 
-/// A job has ended here. A gpuos_mover that is not told so finds out by itself.
-pub fn ends(mover: &Path, name: &str) {
+/// A run of a job has ended here; `None`: it is not known which one. A gpuos_mover that is not told so finds out by itself.
+pub fn ends(mover: &Path, name: &str, run: Option<u32>) {
     let (Ok(job), Ok(mut client)) = (name.parse(), Client::connect(&mover.join(MOVER), GLANCE))
     else {
         return;
     };
     let ends = MomJob {
         job,
+        run: run.map_or(0, u64::from),
         ..MomJob::default()
     };
     let _ = client.ask(&report(ends));
