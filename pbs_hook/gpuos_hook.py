@@ -42,9 +42,13 @@ TURNS = 2
 GPUOSD = "/run/gpuos/gpuosd.sock"
 MOVER = "/run/gpuos/gpuos_mover.sock"
 # What daemons there are told of a job that runs.
-OF_JOBS = ("gpuos_mig", "gpuos_share", "gpuos_checkpoint", "gpuos_hosts", "walltime")
-# What programs load that have memory of a GPU in turns, unless the configuration says otherwise.
+OF_JOBS = ("gpuos_mig", "gpuos_share", "gpuos_mem", "gpuos_checkpoint", "gpuos_hosts", "walltime")
+# What programs load that have memory of a GPU in turns, or beyond it, unless the configuration says otherwise.
 PRELOAD = "/usr/lib/gpuos/libgpuos_preload.so.0"
+# Substates of a job: suspended, by qsig, pbs_sched or an owner's keyboard alike (a mom sets the first), and one that mom deletes, which may take minutes.
+SUSPENDED, DELETED = (43, 45), 153
+# Where exec_vnode has GPUs: it names the vnode of one, or counts some.
+GPUS = re.compile(r"\[|ngpus=0*[1-9]")
 # Names of vnodes in exec_vnode.
 VNODES = re.compile(r"[(+]\s*([^:()+\s]+)")
 
@@ -101,13 +105,9 @@ def config():
 
 def site(known):
     """What decisions in the server go by."""
-    return {
-        "planner": known.get("planner") is True,
-        "checkpoints": known.get("checkpoints") is True,
-        "largest": known.get("largest", {}),
-        "boards": known.get("boards", {}),
-        "shares": known.get("shares"),
-    }
+    has = {name: known.get(name) is True for name in ("planner", "checkpoints")}
+    counts = {name: known.get(name, {}) for name in ("largest", "boards")}
+    return dict(has, shares=known.get("shares"), memory=known.get("memory"), **counts)
 
 
 def by_command(known, event):
@@ -343,25 +343,26 @@ def number(value):
         return None
 
 
+def known_as(find, name, field):
+    """What this host knows of a user or a group by a name; None where it does not know it."""
+    try:
+        return getattr(find(name), field)
+    except (KeyError, ValueError):
+        return None
+
+
 def held(job):
     """Whose a job of a mom is, and which run of it."""
-    user = text(job.euser or "")
-    try:
-        uid = pwd.getpwnam(user).pw_uid
-    except (KeyError, ValueError):
-        uid = None
-    try:
-        gid = grp.getgrnam(text(job.egroup or "")).gr_gid
-    except (AttributeError, KeyError, ValueError):
+    user, group = text(job.euser or ""), text(getattr(job, "egroup", None) or "")
+    uid, gid = known_as(pwd.getpwnam, user, "pw_uid"), known_as(grp.getgrnam, group, "gr_gid")
+    if gid is None:
         # PBS may have no name of a group here.
-        try:
-            gid = pwd.getpwnam(user).pw_gid
-        except (KeyError, ValueError):
-            gid = None
+        gid = known_as(pwd.getpwnam, user, "pw_gid")
     # Not every PBS has both.
     runs = [number(getattr(job, name, None)) for name in ("run_version", "run_count")]
     run = next((run for run in runs if run and run > 0), 0)
-    return {"user": user, "uid": uid, "gid": gid, "run": run, "ends_in": left(job)}
+    suspended = number(getattr(job, "substate", None)) in SUSPENDED
+    return {"user": user, "uid": uid, "gid": gid, "run": run, "ends_in": left(job), "suspended": suspended}
 
 
 def seconds(duration):
@@ -453,13 +454,27 @@ def launched(event):
         about_job = {"id": text(event.job.id or ""), "resources": job, "exec_vnode": given}
         told = {"event": "execjob_launch", "host": host, "job": dict(held(event.job), **about_job)}
         told.update(daemons(known), first=not is_later(event))
-        if any(name.lower() == "gpuos_share" for name in job):
+        if any(name.lower() in ("gpuos_share", "gpuos_mem") for name in job):
             told.update(loads(known, event))
         if known.get("confine", "off") != "off":
             told.update(confine=known["confine"], parent=parent())
         return dict(told, vnodes=own_vnodes(event, OF_GPUS), hosts=hosts(known, host, others))
 
     return says_something(job), by_library, about
+
+
+def ended(event):
+    """A run of a job that has left this host. Nobody waits for what is said of it but mom, who keeps the job meanwhile."""
+    job, given = event.job, text(event.job.exec_vnode or "")
+    if not says_something(resources(job.Resource_List)) and not GPUS.search(given):
+        return False, None, None
+
+    def about(known):
+        host, of_job = text(pbs.get_local_nodename()), {"resources": resources(job.Resource_List, OF_JOBS)}
+        of_job.update(held(job), id=text(job.id or ""), exec_vnode=given, exit=number(job.Exit_status))
+        return dict(daemons(known), event="execjob_end", host=host, job=of_job, hosts=hosts(known, host))
+
+    return False, by_library, about
 
 
 def mom_started(event):
@@ -481,6 +496,8 @@ def mom_goes_on(event):
         jobs, advises = {}, advised(known)
         for name in event.job_list.keys():
             job = event.job_list[name]
+            if number(getattr(job, "substate", None)) == DELETED:
+                continue
             given = text(job.exec_vnode or "")
             of_job = resources(job.Resource_List, OF_JOBS)
             jobs[text(name)] = dict(held(job), exec_vnode=given, session=max(0, number(job.session_id) or 0), resources=of_job)
@@ -493,8 +510,8 @@ def mom_goes_on(event):
 
 
 def is_alone(known, event):
-    """Whether a mom that tells what it has has nobody to tell: gpuos has no GPUs on its host or there is no gpuosd, and no gpuos_mover."""
-    if event.type != pbs.EXECHOST_PERIODIC:
+    """Whether a mom that only tells something has nobody to tell: gpuos has no GPUs on its host or there is no gpuosd, and no gpuos_mover."""
+    if event.type not in (pbs.EXECHOST_PERIODIC, pbs.EXECJOB_END):
         return False
     sockets = daemons(known)
     if "mover" in sockets and os.path.exists(str(sockets["mover"]) + ".root"):
@@ -536,6 +553,7 @@ def main():
         pbs.MODIFYJOB: submitted,
         pbs.RUNJOB: started,
         pbs.EXECJOB_LAUNCH: launched,
+        pbs.EXECJOB_END: ended,
         pbs.EXECHOST_STARTUP: mom_started,
         pbs.EXECHOST_PERIODIC: mom_goes_on,
     }
@@ -544,7 +562,7 @@ def main():
     asks = must = False
     try:
         asks, way, about = kinds[event.type](event)
-        if way is by_command and not asks:
+        if way is None or way is by_command and not asks:
             event.accept()
         known = config()
         must = strict(known, event)

@@ -164,6 +164,35 @@ fn a_share_is_counted_by_what_the_site_shares_and_counts_by_hand_are_refused() {
 }
 
 #[test]
+fn memory_beyond_gpus_is_counted_by_what_the_site_allows() {
+    if !has_python() {
+        return;
+    }
+    let memory = json!({ "gpu_mib": 81_920, "most_percent": 400, "reserve_mib": 1024 });
+    let config =
+        json!({ "command": command(), "library": library(), "hosts": {}, "memory": memory });
+    let hook = Hook::with(&config.to_string());
+    let asked = "pbs.event().job.Resource_List[gpuos_mem]=120G,policy=lru";
+    let submit = |select: &str| {
+        format!("pbs.event().type=queuejob\npbs.event().job.Resource_List[select]={select}")
+    };
+    let counted = format!("{}\n{asked}", submit("2:ngpus=1:mem=16gb"));
+    let by_hand = submit("1:ngpus=1:mem=57gb:gpuos_mem_beyond=41gb");
+    let start = format!(
+        "pbs.event().type=runjob\n{asked}\npbs.event().job.exec_vnode=(n1[0]:ngpus=1:mem=16gb)"
+    );
+    let said = hook.run(&[&counted, &by_hand, &start]);
+    let line = "Resource_List[select]=2:ngpus=1:mem=57gb:gpuos_mem_beyond=41gb\n";
+    assert!(said[0].contains(line), "{}", said[0]);
+    assert!(
+        said[1].contains("gpuos counts it by what a job asks for"),
+        "{}",
+        said[1]
+    );
+    assert!(said[2].contains("not counted as it is now"), "{}", said[2]);
+}
+
+#[test]
 fn a_host_with_a_dot_in_its_name_has_its_gpus_once() {
     if !has_python() {
         return;

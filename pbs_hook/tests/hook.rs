@@ -3,6 +3,7 @@
 //! This proves the hook against the stand-in. What the stand-in has to do with PBS is what `recorded` replays: events of a real one.
 
 mod confine;
+mod ends;
 mod events;
 mod library;
 mod periodic;

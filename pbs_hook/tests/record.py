@@ -17,7 +17,7 @@ import pbs
 KEPT = re.compile(
     r"pbs\.event\(\)\.(type|env|job(_o)?\.(Resource_List\[|exec_vnode$|id$)|vnode_list\[.*\]\.resources_available\[(ncpus|mem|gpuos_\w+)\])"
     r"|pbs\.get_local_nodename\(\)$|pbs\.server\(\)\.vnode\(.*\)\.resources_available\[(host|gpuos_nvlink|gpuos_leaf)\]"
-    r"|pbs\.event\(\)\.job_list\[.*\]\.(exec_vnode|euser|session_id|run_version)$"
+    r"|pbs\.event\(\)\.job(_list\[.*\])?\.(exec_vnode|euser|session_id|run_version|substate)$|pbs\.event\(\)\.job\.Exit_status$"
 )
 # What the hook asks pbs_server for in the event of a mom.
 ASKED = re.compile(r"pbs\.server\(\)\.(vnode\(.*\)\.(state|comment)|job\(.*\)\.(Exit_status|Rerunable))$")

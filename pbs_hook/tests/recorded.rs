@@ -12,7 +12,7 @@ use crate::support::{Hook, has_python, own};
 const ORIGIN: &str = "tests/data/ORIGIN.md";
 
 /// Inputs and outcomes.
-fn events(file: &str) -> Vec<(String, String)> {
+pub fn events(file: &str) -> Vec<(String, String)> {
     let packed = std::fs::File::open(own(file)).expect("the events");
     let mut text = String::new();
     flate2::read::GzDecoder::new(packed)

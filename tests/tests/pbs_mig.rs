@@ -1,7 +1,7 @@
 //! `gpuos_mig`, `gpuos_power` and `gpuos_clocks` on a real PBS with simulated GPUs, wherever `$GPUOS_TEST_PBS` names an installation: what
 //! is asked is done before a program starts, and gone after its job.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -35,23 +35,30 @@ fn gpuos() -> String {
     programs().join("gpuos").display().to_string()
 }
 
-/// A PBS with gpuos and one node of eight simulated GPUs, of which the last one is divided.
+/// A PBS with gpuos and nodes of eight simulated GPUs, of which the last ones are divided.
 struct Site {
     lab: PbsLab,
+    hosts: Vec<String>,
 }
 
 impl Site {
+    /// One node, with one divided GPU.
     fn up(prefix: &Path, name: &str) -> Site {
+        Site::of(prefix, name, (1, GpuSet::EMPTY.with(GPU)))
+    }
+
+    fn of(prefix: &Path, name: &str, (nodes, mig): (usize, GpuSet)) -> Site {
         let spec = LabSpec {
-            nodes: 1.into(),
+            nodes: nodes.into(),
             node_type: "dgx-h100".into(),
             pbs: Some(prefix.to_path_buf()),
             simulated_gpus: Some(daemons().to_path_buf()),
-            mig: GpuSet::EMPTY.with(GPU),
+            mig,
             ..LabSpec::unique(name)
         };
         let lab = ran(PbsLab::up(&spec, &mut |step| eprintln!("{step}")));
-        let site = Site { lab };
+        let hosts = (1..=nodes).map(|number| format!("n{number}")).collect();
+        let site = Site { lab, hosts };
         site.install();
         site
     }
@@ -59,7 +66,8 @@ impl Site {
     fn install(&self) {
         let host = json!({ "gpus": vec![json!({}); GPUS] });
         let hosts = self.lab.dir().join("work/gpus.json");
-        fs::write(&hosts, json!({ "n1": host }).to_string()).unwrap();
+        let all: BTreeMap<&String, _> = self.hosts.iter().map(|name| (name, &host)).collect();
+        fs::write(&hosts, json!(all).to_string()).unwrap();
         let (hosts, library) = (
             hosts.display().to_string(),
             built().join("libgpuos_pbs_hook.so"),
@@ -80,16 +88,18 @@ impl Site {
             .args(["-HUP", &pid.to_string()])
             .status();
         assert!(done.is_ok_and(|done| done.success()));
-        let folder = self.lab.home("n1").join("mom_priv/hooks");
-        self.until("a mom has the hook", || {
-            let parts = ["gpuos.HK", "gpuos.PY", "gpuos.CF"];
-            parts.iter().all(|part| folder.join(part).is_file())
-        });
-        ran(self.lab.kill("n1", MOM, 15));
-        ran(self.lab.start("n1", MOM));
+        for host in &self.hosts {
+            let folder = self.lab.home(host).join("mom_priv/hooks");
+            self.until("a mom has the hook", || {
+                let parts = ["gpuos.HK", "gpuos.PY", "gpuos.CF"];
+                parts.iter().all(|part| folder.join(part).is_file())
+            });
+            ran(self.lab.kill(host, MOM, 15));
+            ran(self.lab.start(host, MOM));
+        }
         self.until("all vnodes are free", || {
             let text = self.lab.run("pbsnodes", &["-av"]).unwrap_or_default();
-            text.matches("state = free").count() == GPUS + 1
+            text.matches("state = free").count() == self.hosts.len() * (GPUS + 1)
                 && text.contains("resources_available.gpuos_mig_memory = 8")
         });
     }
@@ -144,8 +154,12 @@ impl Site {
     }
 
     fn nvml(&self, words: &[&str]) -> String {
+        self.nvml_of("n1", words)
+    }
+
+    fn nvml_of(&self, host: &str, words: &[&str]) -> String {
         let mut command = Command::new(self.lab.dir().join("bin/gpuos-nvml"));
-        let state = self.lab.gpus_dir("n1").join("state");
+        let state = self.lab.gpus_dir(host).join("state");
         let out = command.arg("--state").arg(state).args(words).output();
         let out = out.expect("gpuos-nvml runs");
         assert!(out.status.success(), "{out:?}");
@@ -154,7 +168,12 @@ impl Site {
 
     /// UUIDs of all instances that the driver has.
     fn instances(&self) -> BTreeSet<String> {
-        let text = self.nvml(&["instances"]);
+        let hosts = self.hosts.iter();
+        hosts.flat_map(|host| self.instances_of(host)).collect()
+    }
+
+    fn instances_of(&self, host: &str) -> BTreeSet<String> {
+        let text = self.nvml_of(host, &["instances"]);
         let uuids = text.lines().filter_map(|line| line.split(' ').nth(7));
         uuids.map(String::from).collect()
     }
@@ -271,7 +290,11 @@ fn slices_that_cannot_be_are_refused_and_no_room_on_a_host_puts_a_job_off() {
             "PBS has no tasks of which each could have its own",
         ),
         (one, "3g", "; write "),
-        ("select=2:ncpus=1", "1g.10gb", "the job has 2 chunks"),
+        (
+            "select=2:ncpus=1",
+            "3g.40gb,1g.10gb",
+            "the job has 2 chunks, of which each has slices of one kind",
+        ),
         (
             "select=1:ncpus=1:ngpus=1",
             "1g.10gb",
@@ -475,4 +498,89 @@ fn power_is_set_before_the_script_and_undone_after_it() {
     site.until("nothing of MPS is left", || {
         site.lab.run_on("n1", None, "test", &["-e", pipe]).is_err()
     });
+}
+
+#[test]
+fn each_chunk_of_a_job_on_two_hosts_has_its_slices_on_a_gpu_of_its_own() {
+    let Some(prefix) = pbs("slices of GPUs on two hosts in PBS") else {
+        return;
+    };
+    let _cost = costs::of("slurm::pbs_mig::hosts");
+    let pool = GpuSet::EMPTY.with(GPU - 1).with(GPU);
+    let site = Site::of(&prefix, "pbs-mig-hosts", (2, pool));
+    let why = site.refused(&[
+        "-l",
+        "select=2:ncpus=1",
+        "-l",
+        "place=scatter",
+        "-l",
+        "gpuos_mig=1g.10gb",
+    ]);
+    assert!(
+        why.contains("lets PBS take some of another GPU; write -l place=vscatter"),
+        "{why}"
+    );
+
+    // Three chunks of two hosts with two divided GPUs each: each program finds all that the job has on its host.
+    let tell = "echo \"$(hostname) $CUDA_VISIBLE_DEVICES $GPUOS_MIG_PROFILES $GPUOS_MIG_PLACEMENTS\" >>$SEEN/$PBS_JOBID.all";
+    let script = format!("pbsdsh -- sh -c '{tell}'\n{SHOW}");
+    let three = ["-l", "select=3:ncpus=1", "-l", "gpuos_mig=3g.40gb"];
+    let told = |job: &str| {
+        let path = site.lab.dir().join(format!("work/{job}.all"));
+        let text = fs::read_to_string(path).unwrap_or_default();
+        let lines = text.lines().map(str::to_owned);
+        lines.collect::<BTreeSet<String>>()
+    };
+    let job = site.submit(&three, &script);
+    assert_eq!(site.attribute(&job, "Resource_List.place"), "vscatter");
+    let select = site.attribute(&job, "Resource_List.select");
+    assert_eq!(select.matches("gpuos_mig_memory=4").count(), 1, "{select}");
+    site.runs(&job);
+    let lines = told(&job);
+    let of = |host: &str| {
+        let mut own = lines.iter().filter(|line| line.starts_with(host));
+        let line = own.next().unwrap_or_else(|| panic!("{lines:?}"));
+        assert_eq!(own.next(), None, "{lines:?}");
+        let words: Vec<&str> = line.split(' ').collect();
+        let uuids: BTreeSet<String> = words[1].split(',').map(String::from).collect();
+        assert_eq!(uuids, site.instances_of(host), "{lines:?}");
+        let gpus = words[3].split(',').map(|place| place.split(':').next());
+        let gpus: BTreeSet<Option<&str>> = gpus.collect();
+        // Each on another GPU.
+        assert_eq!(gpus.len(), uuids.len(), "{lines:?}");
+        uuids.len()
+    };
+    let each = ["n1", "n2"].map(of);
+    assert_eq!(each.iter().sum::<usize>(), 3, "{lines:?}");
+
+    // Five more halves are free, of which one GPU has two: a job with four chunks has a half of each GPU, and no second one has.
+    let four = ["-l", "select=4:ncpus=1", "-l", "gpuos_mig=3g.40gb"];
+    let (wide, waits) = (site.submit(&four, &script), site.submit(&four, &script));
+    site.runs(&wide);
+    assert_eq!(site.instances().len(), 7);
+    site.until("pbs_sched has looked at it", || {
+        !site.attribute(&waits, "comment").is_empty()
+    });
+    assert_eq!(site.state(&waits), "Q");
+
+    // gpuosd of the other host is killed, and one ends meanwhile: what it had there goes, and the next has it.
+    ran(site.lab.run("qhold", &[&waits]));
+    let before = site.instances_of("n2");
+    ran(site.lab.kill("n2", GPUOSD, 9));
+    site.delete(&[&job]);
+    ran(site.lab.start("n2", GPUOSD));
+    site.until("what it had is gone", || {
+        let now = site.instances_of("n2");
+        now.len() == 2 && now.is_subset(&before)
+    });
+    ran(site.lab.run("qrls", &[&waits]));
+    site.runs(&waits);
+    assert_eq!(
+        [site.instances_of("n1").len(), site.instances_of("n2").len()],
+        [4, 4],
+        "{:?}",
+        told(&waits)
+    );
+    site.delete(&[&wide, &waits]);
+    site.nothing_is_left();
 }

@@ -365,6 +365,23 @@ fn forged(site: &Site) {
     );
 }
 
+/// PBS suspends one: it keeps what it has and goes on where it was, and the other one has its turns.
+fn suspended(site: &Site, [first, second]: [&Turned<'_>; 2]) {
+    let signal = |name: &str| ran(site.lab.run("qsig", &["-s", name, &first.id]));
+    signal("suspend");
+    site.until("gpuosd sees it stopped", || {
+        let one = site.of_job(&first.id);
+        one.is_some_and(|one| one["stopped"] == true)
+    });
+    assert_eq!(site.state(&first.id), "S");
+    let before = [first.rounds(), second.rounds()];
+    signal("resume");
+    for (job, before) in [first, second].into_iter().zip(before) {
+        site.until("it goes on", || job.rounds() > before + 1);
+    }
+    assert_eq!(site.state(&first.id), "R");
+}
+
 #[test]
 fn two_jobs_have_a_gpu_in_turns_and_a_third_waits() {
     let Some(prefix) = pbs("GPUs in turns in PBS") else {
@@ -388,6 +405,7 @@ fn two_jobs_have_a_gpu_in_turns_and_a_third_waits() {
     }
     let lent = site.lent();
     assert_eq!(lent["gpus"][0]["in_turns"], true, "{lent}");
+    suspended(&site, [&jobs[0], &jobs[1]]);
     // PBS has no third part of it for anybody, and the GPU is no whole one.
     let third = site.turned("user1", "third", &MOST);
     let whole = ran(site.lab.qsub(

@@ -10,10 +10,11 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use gpuos_host::{Machine, ThisMachine};
 use gpuos_model::mig::Geometry;
+use gpuos_pbs::hook::beyond::Beyond;
 use gpuos_pbs::hook::event::{Host, Shares};
 use gpuos_pbs::hook::install::{
-    HOOK, Objects, beside, divide, install, largest, parse_list, programs, read_hosts, remove,
-    shares,
+    HOOK, Objects, beside, divide, install, largest, memory, parse_list, programs, read_hosts,
+    remove, shares,
 };
 use gpuos_pbs::hook::{MOST_BYTES, answer};
 use serde::{Deserialize, Serialize};
@@ -53,6 +54,9 @@ struct Config {
     /// How GPUs that jobs share are shared.
     #[serde(default)]
     shares: Option<Shares>,
+    /// What there is of memory beyond that of whole GPUs.
+    #[serde(default)]
+    memory: Option<Beyond>,
     /// libgpuos_preload.so.
     #[serde(default)]
     preload: String,
@@ -110,6 +114,7 @@ fn put_in(json: bool, args: &PbsInstallArgs) -> Result<Reply> {
         largest: largest(&hosts),
         boards,
         shares,
+        memory: memory(&hosts, &gpuos_toml),
         preload: path_text(&args.preload)?,
         hosts,
     };

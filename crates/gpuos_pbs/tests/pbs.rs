@@ -8,8 +8,12 @@ mod hook_advise;
 mod hook_checkpoints;
 #[path = "pbs/hook_confine.rs"]
 mod hook_confine;
+#[path = "pbs/hook_end.rs"]
+mod hook_end;
 #[path = "pbs/hook_hosts.rs"]
 mod hook_hosts;
+#[path = "pbs/hook_memory.rs"]
+mod hook_memory;
 #[path = "pbs/hook_mig.rs"]
 mod hook_mig;
 #[path = "pbs/hook_mom.rs"]

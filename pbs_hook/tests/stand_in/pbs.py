@@ -10,7 +10,7 @@ import re
 import time
 
 QUEUEJOB, MODIFYJOB, RUNJOB, PERIODIC, EXECJOB_LAUNCH, EXECHOST_STARTUP = 1, 2, 16, 0x2000, 0x10000, 0x400
-EXECHOST_PERIODIC = 0x800
+EXECHOST_PERIODIC, EXECJOB_END = 0x800, 0x200
 LOG_WARNING, LOG_DEBUG = 4, 7
 ND_FORCE_EXCL = 2
 ND_DEFAULT_SHARED = 3
@@ -22,6 +22,7 @@ _TYPES = {
     "runjob": RUNJOB,
     "periodic": PERIODIC,
     "execjob_launch": EXECJOB_LAUNCH,
+    "execjob_end": EXECJOB_END,
     "exechost_startup": EXECHOST_STARTUP,
     "exechost_periodic": EXECHOST_PERIODIC,
 }
@@ -198,12 +199,12 @@ class _Event:
         kind = _TYPES[named[0]]
         self.__dict__.update(type=kind, _kind=named[0], _accepted=None, _message="", _local="")
         self.__dict__["requestor"] = "user"
-        of_job = kind in (QUEUEJOB, MODIFYJOB, RUNJOB, EXECJOB_LAUNCH)
+        of_job = kind in (QUEUEJOB, MODIFYJOB, RUNJOB, EXECJOB_LAUNCH, EXECJOB_END)
         if of_job:
             self._param["job"] = _Job(kind in (QUEUEJOB, MODIFYJOB, RUNJOB), {})
         if kind == MODIFYJOB:
             self._param["job_o"] = _Job(False, {})
-        if kind in (EXECJOB_LAUNCH, EXECHOST_STARTUP, EXECHOST_PERIODIC):
+        if kind in (EXECJOB_LAUNCH, EXECJOB_END, EXECHOST_STARTUP, EXECHOST_PERIODIC):
             self._param["vnode_list"] = {}
         if kind == EXECHOST_PERIODIC:
             self._param["job_list"] = {}

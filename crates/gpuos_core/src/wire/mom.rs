@@ -32,6 +32,19 @@ pub struct MomReport {
     /// Another one gives GPUs to jobs here, and gpuosd only advises: what is to be done of the host is then said to an administrator.
     #[serde(default, skip_serializing_if = "super::mig::is_false")]
     pub advise: bool,
+    /// Runs of jobs that have just left this host, whatever a list says that was made before.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ended: Vec<MomEnd>,
+}
+
+/// A run of a job that has left a host.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MomEnd {
+    /// PBS's name of the job.
+    pub job: JobId,
+    /// Which of its runs: another one is not meant.
+    pub run: u64,
 }
 
 /// A job of PBS on a host.
@@ -49,7 +62,7 @@ pub struct MomJob {
     /// GPUs of which it was given parts: others may have the rest.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub shared: Vec<GresGpu>,
-    /// Memory of this host that it was given, in MiB, where it has parts of GPUs; 0: PBS counts none for it.
+    /// Memory of this host that it was given, in MiB, where it has parts of GPUs or asks for more memory than its GPUs have; 0: PBS counts none for it.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub memory_mib: u64,
     /// Slices of GPUs that it was given, as counts: which ones they are is for this host to choose.
@@ -69,6 +82,9 @@ pub struct MomJob {
     /// Whether it makes checkpoints.
     #[serde(default, skip_serializing_if = "super::mig::is_false")]
     pub checkpoints: bool,
+    /// Whether PBS has suspended it: its processes are stopped, and what they have stays where it is.
+    #[serde(default, skip_serializing_if = "super::mig::is_false")]
+    pub suspended: bool,
     /// Whether somebody holds it (`qhold`); `None`: pbs_server was not asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub is_held: Option<bool>,

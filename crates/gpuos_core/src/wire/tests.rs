@@ -7,9 +7,9 @@ use proptest::prelude::*;
 use super::{
     Code, Happening, Lines, MAX_REPLY, MAX_REQUEST, MIG_VARIABLES, MPS_VARIABLES, MemoryFigures,
     MemoryGpuStatus, MemoryLeaseStatus, MemoryPressureStatus, MemoryProgramStatus, MemoryStatus,
-    MemoryTierStatus, MigAsk, MigGpuStatus, MigInstance, MigLoad, MigStatus, MomJob, MomReport,
-    MomVnodes, PROTOCOL, Peer, Percent, Reason, Reply, Request, Right, Status, StepMemory, Viewer,
-    WireError, decode, encode, may, needs, refusal,
+    MemoryTierStatus, MigAsk, MigGpuStatus, MigInstance, MigLoad, MigStatus, MomEnd, MomJob,
+    MomReport, MomVnodes, PROTOCOL, Peer, Percent, Reason, Reply, Request, Right, Status,
+    StepMemory, Viewer, WireError, decode, encode, may, needs, refusal,
 };
 use crate::health::Verb;
 use crate::job::JobId;
@@ -109,6 +109,7 @@ fn requests() -> Vec<Request> {
                     hosts: "n[1-2]".into(),
                     former: "n3".into(),
                     checkpoints: true,
+                    suspended: true,
                     is_held: Some(true),
                     ends_in_s: Some(7),
                     may_rerun: Some(true),
@@ -117,6 +118,10 @@ fn requests() -> Vec<Request> {
                 all: true,
                 asked: true,
                 vnodes: Some(MomVnodes::default()),
+                ended: vec![MomEnd {
+                    job: "11.head".parse().expect("an id"),
+                    run: 3,
+                }],
                 ..MomReport::default()
             }),
         },

@@ -3,8 +3,10 @@
 //! The texts are read by [`gpuos_pbs`]; here they are fetched, within limits of time and size. [`Mom`] is PBS as a mom's host has it,
 //! without a command.
 
+mod advise;
 mod by_server;
 mod mom;
+mod state;
 
 pub use mom::Mom;
 

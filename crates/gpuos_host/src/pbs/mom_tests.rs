@@ -1,7 +1,14 @@
 use std::thread;
 
-use gpuos_core::wire::{MomSlices, MomVnodes};
+use std::collections::BTreeMap;
 
+use gpuos_core::health::ExtraPart;
+use gpuos_core::wire::{HostOrder, MomEnd, MomOrders, MomSlices, MomVnodes};
+use gpuos_model::gpu_index::{GresGpu, NvmlIndex};
+use gpuos_model::gpuset::GpuSet;
+use gpuos_workload::job::JobState;
+
+use super::super::state::LINGERS;
 use super::*;
 
 fn gpu(index: usize) -> GresGpu {
@@ -117,6 +124,145 @@ fn jobs_are_those_of_the_last_word_with_those_that_were_launched_since() {
     }
     told(&mom, &report(&[], None));
     assert!(mom.jobs().is_ok_and(|jobs| jobs.is_empty()));
+}
+
+fn ends(mom: &Mom, name: &str, run: u64) {
+    let job = id(name);
+    let report = MomReport {
+        ended: vec![MomEnd { job, run }],
+        ..MomReport::default()
+    };
+    told(mom, &report);
+}
+
+/// Names of jobs and which of their runs these are.
+fn runs(mom: &Mom) -> Vec<(String, u32)> {
+    let jobs = mom.jobs().expect("told").into_iter();
+    jobs.map(|job| (job.id.to_string(), job.restarts + 1))
+        .collect()
+}
+
+fn launches(mom: &Mom, job: MomJob) {
+    let report = MomReport {
+        jobs: vec![job],
+        ..MomReport::default()
+    };
+    told(mom, &report);
+}
+
+#[test]
+fn a_run_that_has_left_is_gone_at_once_and_no_late_word_ends_the_next_one() {
+    let both = [job("1.head", 2, &[0]), job("2.head", 1, &[1])];
+    let mom = host(&both, MomVnodes::default());
+    let had = |run| vec![("1.head".to_string(), run), ("2.head".to_string(), 1)];
+    // Of the run before, and of a job that is not here.
+    ends(&mom, "1.head", 1);
+    ends(&mom, "9.head", 1);
+    assert_eq!(runs(&mom), had(2));
+    ends(&mom, "1.head", 2);
+    assert_eq!(runs(&mom), [("2.head".to_string(), 1)]);
+    // This list was made before, and is told again when pbs_server was asked.
+    for vnodes in [None, Some(MomVnodes::default())] {
+        told(&mom, &report(&both, vnodes));
+        assert_eq!(runs(&mom), [("2.head".to_string(), 1)]);
+    }
+    // Its next run is launched before any list has it, and the word comes once more.
+    launches(&mom, job("1.head", 3, &[1]));
+    ends(&mom, "1.head", 2);
+    assert_eq!(runs(&mom), had(3));
+    // One whose launch nobody told of before: mom's word is enough.
+    launches(&mom, job("3.head", 1, &[0]));
+    ends(&mom, "3.head", 1);
+    told(&mom, &report(&[], None));
+    assert_eq!(runs(&mom), [("1.head".to_string(), 3)], "it was launched");
+    told(&mom, &report(&[], None));
+    assert_eq!(runs(&mom), []);
+}
+
+/// As if what mom has said of ends had been said so long ago.
+fn ages(mom: &Mom, by: Duration) {
+    for left in mom.lock().left.values_mut() {
+        left.at = left.at.checked_sub(by).expect("a time");
+    }
+}
+
+#[test]
+fn a_run_that_has_left_stays_away_for_as_long_as_mom_lists_it() {
+    let one = [job("1.head", 2, &[0])];
+    let mom = host(&one, MomVnodes::default());
+    ends(&mom, "1.head", 2);
+    // The mom of a job's first host waits for the others, or gives them up after some minutes.
+    for _ in 0..6 {
+        told(&mom, &report(&one, None));
+        told(&mom, &report(&one, Some(MomVnodes::default())));
+        ages(&mom, Duration::from_secs(60));
+        assert_eq!(runs(&mom), []);
+    }
+    // A late word of the run before changes nothing, and its next run is another one.
+    ends(&mom, "1.head", 1);
+    told(&mom, &report(&one, None));
+    assert_eq!(runs(&mom), []);
+    let next = [job("1.head", 3, &[1])];
+    told(&mom, &report(&next, None));
+    assert_eq!(runs(&mom), [("1.head".to_string(), 3)]);
+    // A list in several lines is one list.
+    ends(&mom, "1.head", 3);
+    for _ in 0..4 {
+        launches(&mom, next[0].clone());
+        let last = MomReport {
+            also: vec![id("1.head")],
+            ..report(&[], None)
+        };
+        told(&mom, &last);
+        assert_eq!(runs(&mom), []);
+    }
+    launches(&mom, job("1.head", 4, &[0]));
+    assert_eq!(runs(&mom), [("1.head".to_string(), 4)]);
+}
+
+#[test]
+fn a_run_whose_end_was_told_is_not_away_for_ever() {
+    let one = [job("1.head", 2, &[0])];
+    let mom = host(&one, MomVnodes::default());
+    // A list without it, and the same number is another's: PBS's own checkpoints begin a run with that of the one before.
+    ends(&mom, "1.head", 2);
+    told(&mom, &report(&[], None));
+    told(&mom, &report(&one, None));
+    assert_eq!(runs(&mom), [("1.head".to_string(), 2)]);
+    // No mom keeps one that is over for so long.
+    ends(&mom, "1.head", 2);
+    told(&mom, &report(&one, None));
+    assert_eq!(runs(&mom), []);
+    ages(&mom, LINGERS + Duration::from_secs(1));
+    told(&mom, &report(&one, None));
+    assert_eq!(runs(&mom), [("1.head".to_string(), 2)]);
+}
+
+#[test]
+fn a_suspended_job_has_what_it_has_and_does_not_run() {
+    let stopped = MomJob {
+        suspended: true,
+        ..job("1.head", 1, &[0])
+    };
+    // Another one has been given its vnode meanwhile.
+    let mom = host(&[stopped, job("2.head", 1, &[0])], MomVnodes::default());
+    let jobs = mom.jobs().expect("told");
+    let states: Vec<_> = jobs.iter().map(|job| job.state).collect();
+    assert_eq!(states, [JobState::Stopped, JobState::Running]);
+    assert!(
+        jobs.iter()
+            .all(|job| job.is_running() && job.gpus_on("n1") == GpuSet::EMPTY.with(0))
+    );
+}
+
+#[test]
+fn whose_the_gpus_are_is_known_once_mom_has_told_all() {
+    let mom = Mom::new("n1");
+    assert!(!mom.knows_whose());
+    ends(&mom, "1.head", 1);
+    assert!(!mom.knows_whose());
+    told(&mom, &report(&[], None));
+    assert!(mom.knows_whose());
 }
 
 #[test]

@@ -174,7 +174,7 @@ impl fmt::Display for Ended {
             }
             Ended::Away => "the process was ended: it holds memory of a GPU and had no connection to gpuosd for too long",
             Ended::Stopped => {
-                "the process was ended: it was stopped for too long while it held memory of a GPU for which other jobs wait; scontrol suspend stops a job without that"
+                "the process was ended: it was stopped for too long while it held memory of a GPU for which other jobs wait; a job that its workload manager suspends is not ended for that"
             }
             Ended::Elsewhere => "the process was ended: it used GPU memory without its turn",
             Ended::JobOver => "the process was ended: its job is over",

@@ -9,7 +9,7 @@ use gpuos_model::screen;
 use super::event::{Edit, Event, Gpu, Host, HostJob, Server, Value, Verdict};
 use super::mom::{job, natural};
 use super::options::said;
-use super::resources::{CLOCKS, LEAF, MPS, NGPUS, NVLINK, POWER};
+use super::resources::{CLOCKS, LEAF, MEM, MPS, NGPUS, NVLINK, POWER};
 use super::startup;
 use super::vnodes::{gpu_of, host_of, parse_exec_vnode, short};
 
@@ -82,8 +82,15 @@ pub(super) fn report(event: &Event, host: &Host) -> MomReport {
 /// What a program of a job is told for which something would be done elsewhere.
 pub(super) fn noted(event: &Event, mut verdict: Verdict) -> Verdict {
     let asks = |name: &str| said(&event.job.resources, name).is_some();
-    if host(event).is_some() && [POWER, CLOCKS, MPS].into_iter().any(asks) {
+    if host(event).is_none() {
+        return verdict;
+    }
+    if [POWER, CLOCKS, MPS].into_iter().any(asks) {
         let note = "gpuos only advises on this host: power and clocks of its GPUs are not set, and MPS is not started";
+        verdict.notes.push(note.into());
+    }
+    if asks(MEM) {
+        let note = "gpuos only advises on this host: the program has no more memory than its GPUs";
         verdict.notes.push(note.into());
     }
     verdict

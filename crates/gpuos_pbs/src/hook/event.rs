@@ -7,6 +7,7 @@ use gpuos_model::screen;
 use serde::{Deserialize, Serialize};
 
 use super::MOST_BYTES;
+use super::beyond::Beyond;
 
 /// Name and version of both forms.
 pub const SCHEMA: &str = "gpuos.pbs/1";
@@ -30,6 +31,9 @@ pub enum Kind {
     /// A program of a job is about to be started on a host.
     #[serde(rename = "execjob_launch")]
     ExecjobLaunch,
+    /// A run of a job has left a host.
+    #[serde(rename = "execjob_end")]
+    ExecjobEnd,
     /// A mom starts and tells which vnodes it has.
     #[serde(rename = "exechost_startup")]
     ExechostStartup,
@@ -63,6 +67,9 @@ pub struct Event {
     /// How GPUs are shared; `None`: none is.
     #[serde(default)]
     pub shares: Option<Shares>,
+    /// What there is of memory beyond that of whole GPUs; `None`: jobs have none.
+    #[serde(default)]
+    pub memory: Option<Beyond>,
     /// The job; of one that is changed, only what is changed.
     #[serde(default)]
     pub job: Job,
@@ -81,7 +88,7 @@ pub struct Event {
     /// The socket of gpuos_mover there; empty where it is not asked.
     #[serde(default)]
     pub mover: String,
-    /// The library that programs load which have memory of a GPU in turns; empty: this host has none.
+    /// The library that programs load which have memory of a GPU in turns, or more than their GPUs have; empty: this host has none.
     #[serde(default)]
     pub preload: String,
     /// What the program that is about to be started loads already, by its `LD_PRELOAD`: a text of its user.
@@ -216,6 +223,8 @@ pub struct Held {
     pub ends_in: Option<u64>,
     /// Which of its runs this is.
     pub run: u64,
+    /// Whether PBS has suspended it, as its mom has it.
+    pub suspended: bool,
 }
 
 /// A host and its GPUs, as an administrator describes them.

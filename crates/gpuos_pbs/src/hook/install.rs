@@ -7,7 +7,8 @@ use gpuos_model::gpu_index::NvmlIndex;
 use gpuos_model::mig::Geometry;
 use gpuos_model::node_types::NodeFacts;
 
-use super::event::{Divided, Host, Shares};
+use super::beyond::Beyond;
+use super::event::{Divided, Gpu, Host, Shares};
 use super::resources::{NGPUS, RESOURCES, Resource};
 use super::startup;
 
@@ -15,7 +16,8 @@ use super::startup;
 pub const HOOK: &str = "gpuos";
 
 /// Events that the hook is run for.
-const EVENTS: &str = "queuejob,modifyjob,runjob,execjob_launch,exechost_startup,exechost_periodic";
+const EVENTS: &str =
+    "queuejob,modifyjob,runjob,execjob_launch,execjob_end,exechost_startup,exechost_periodic";
 
 /// What the hook is set to. After pbs_cgroups (100), so that it has the last word on the environment of
 /// a job; an alarm of more than a start waits for slices of GPUs, or pbs_server for the command; a hook that fails takes no node offline. A mom tells what it has
@@ -142,6 +144,9 @@ fn words(text: &str) -> BTreeSet<&str> {
 pub fn remove(resources: &Objects, hooks: &Objects, nodes: &Objects) -> Vec<String> {
     let mut lines = Vec::new();
     if hooks.contains_key(HOOK) {
+        // A mom in which an end of this hook runs answers a deletion and keeps the hook, which has to do nothing then. To take `execjob_end` out of its events
+        // before would have such a mom delete it under that end, and crash (seen in OpenPBS 23.06.06).
+        lines.push(format!("set hook {HOOK} enabled = false"));
         lines.push(format!("delete hook {HOOK}"));
     }
     let ours = || {
@@ -268,17 +273,11 @@ pub fn shares(hosts: &BTreeMap<String, Host>, config: &Config) -> Result<Option<
         let short = name.split('.').next().unwrap_or_default();
         let shared = host.gpus.iter().filter(|gpu| gpu.shares > 0);
         for (nth, gpu) in shared.enumerate() {
-            let facts = || NodeFacts {
-                name: short.into(),
-                gpus: host.gpus.len(),
-                ..NodeFacts::default()
-            };
-            let stated = || config.stated_type(&facts()).map(|one| one.gpu_memory_mib);
             let known = shares.map_or(u64::MAX, |shares| shares.gpu_mib);
             // All of a host have as much.
             let gpu_mib = match (turns, nth) {
                 (0, _) => 0,
-                (_, 0) => stated().filter(|mib| *mib > 0).ok_or_else(|| {
+                (_, 0) => stated_mib(short, host, config).ok_or_else(|| {
                     format!(
                         "jobs are to have GPUs of {short} in turns with their memory, and how much memory these have is not said: write a [[nodes]] \
                          for {short} into gpuos.toml, or turns = 0"
@@ -303,6 +302,38 @@ pub fn shares(hosts: &BTreeMap<String, Host>, config: &Config) -> Result<Option<
         }
     }
     Ok(shares)
+}
+
+/// How much memory a GPU of a host has, in MiB, where gpuos.toml says it.
+fn stated_mib(short: &str, host: &Host, config: &Config) -> Option<u64> {
+    let facts = NodeFacts {
+        name: short.into(),
+        gpus: host.gpus.len(),
+        ..NodeFacts::default()
+    };
+    let stated = config.stated_type(&facts)?.gpu_memory_mib;
+    Some(stated).filter(|mib| *mib > 0)
+}
+
+/// What jobs can have of memory beyond that of whole GPUs, by what the administrator says of hosts and by gpuos.toml; `None`: the site has none for them.
+pub fn memory(hosts: &BTreeMap<String, Host>, config: &Config) -> Option<Beyond> {
+    let site = &config.memory;
+    let mut found = Beyond {
+        gpu_mib: 0,
+        most_percent: site.most_percent,
+        reserve_mib: site.reserve_mib,
+        unknown: String::new(),
+    };
+    let has = |host: &Host| !host.advise && host.gpus.iter().any(Gpu::is_whole);
+    for (name, host) in hosts.iter().filter(|(_, host)| has(host)) {
+        let short = name.split('.').next().unwrap_or_default();
+        match stated_mib(short, host, config) {
+            None => found.unknown = short.into(),
+            Some(mib) if found.gpu_mib == 0 => found.gpu_mib = mib,
+            Some(mib) => found.gpu_mib = mib.min(found.gpu_mib),
+        }
+    }
+    site.oversubscribe.then_some(found)
 }
 
 /// The hook that comes with PBS and gives GPUs, too.

@@ -4,21 +4,25 @@
 //! - [`select`], [`place`] and [`vnodes`]: the texts of PBS that have structure,
 //! - [`resources`]: what gpuos adds to `-l` and to vnodes,
 //! - `options`: what a job says to gpuos, by the functions that read Slurm's options,
+//! - `slices`, `shares`, `memory` with what [`beyond`] says, and `tiers`: parts of GPUs and memory beyond them, counted in chunks and given to programs,
 //! - [`install`]: what `qmgr` is told,
 //! - `confine`: programs that are kept to the GPUs of their jobs,
 //! - `advise`: hosts on which another one gives GPUs,
 //! - `submit`, `run`, `launch` and `startup`: what is done about each event, with the sentences in `refused`,
-//! - [`question`]: what daemons of a mom's host are told of an event, as [`talk`]s: by `mom` what mom has, with what is done by the answer, and by
-//!   `prepare` what a program needs that is about to be started.
+//! - [`question`]: what daemons of a mom's host are told of an event, as [`talk`]s: by `mom` what mom has, with what is done by the answer, by
+//!   `prepare` what a program needs that is about to be started, and by `end` which run of a job has left the host.
 //!
 //! A text of a user is a string of the JSON and stays one: nothing here is joined to a command, and what is written back into a job
 //! are words of this module, names that were checked, and what PBS itself gave.
 
 mod advise;
+pub mod beyond;
 mod confine;
+mod end;
 pub mod event;
 pub mod install;
 mod launch;
+mod memory;
 mod mom;
 mod options;
 pub mod place;
@@ -34,6 +38,7 @@ mod startup;
 mod submit;
 pub mod talk;
 mod text;
+mod tiers;
 pub mod vnodes;
 
 use event::{Event, Kind, Verdict};
@@ -96,7 +101,7 @@ pub fn decide(event: &Event) -> Verdict {
         }
         Kind::ExechostStartup => startup::started(event),
         // Without gpuosd there is nothing to do.
-        Kind::ExechostPeriodic => Ok(Vec::new()),
+        Kind::ExechostPeriodic | Kind::ExecjobEnd => Ok(Vec::new()),
     };
     match edits {
         Ok(edits) => Verdict::accept(edits),

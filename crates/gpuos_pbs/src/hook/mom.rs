@@ -17,6 +17,7 @@ use super::advise;
 use super::event::{
     Ask, Edit, Event, Held, Host, Job, Resources, Server, ServerJob, ServerVnode, accepted_json,
 };
+use super::memory;
 use super::options::{said, wish};
 use super::resources::{CHECKPOINT, HOSTS, MIG, MIG_COMPUTE, MIG_MEMORY};
 use super::shares;
@@ -154,7 +155,7 @@ fn has_gpus(job: &MomJob) -> bool {
     !job.gpus.is_empty() || !job.shared.is_empty() || job.slices.is_some()
 }
 
-fn request(report: MomReport) -> Request {
+pub(super) fn request(report: MomReport) -> Request {
     Request::Mom {
         report: Box::new(report),
     }
@@ -260,7 +261,8 @@ pub(super) fn job(
         .iter()
         .filter_map(|one| GresGpu::new(shared(one)?.1))
         .collect();
-    let memory: u64 = shares.iter().map(|one| one.memory_kib()).sum();
+    let of_shares = || shares.iter().map(|one| one.memory_kib()).sum();
+    let memory: u64 = memory::here_kib(event, &chunks, resources).unwrap_or_else(of_shares);
     Some(MomJob {
         job: id.parse().ok()?,
         user: held.user.clone(),
@@ -275,6 +277,7 @@ pub(super) fn job(
         hosts: compress(hosts.iter().map(String::as_str)),
         former: said(resources, HOSTS).unwrap_or_default().to_owned(),
         checkpoints: wish(resources, CHECKPOINT).is_some(),
+        suspended: held.suspended,
         is_held: None,
         ends_in_s: held.ends_in,
         may_rerun: None,

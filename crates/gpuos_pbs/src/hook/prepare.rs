@@ -7,7 +7,7 @@ use gpuos_core::limits::{Asked, MpsRequest, Share};
 use gpuos_core::step::StepId;
 use gpuos_core::wire::{
     CHECKPOINT_VARIABLE, CheckpointRequest, MIG_VARIABLES, MPS_VARIABLES, MigAsk, Reason, Reply,
-    Request, StepMemory,
+    Request,
 };
 
 use super::confine;
@@ -17,7 +17,8 @@ use super::options::{said, wish};
 use super::resources::{CHECKPOINT, CLOCKS, MIG, MPS, POWER, of_users};
 use super::shares;
 use super::talk::{Daemon, Said, Talk, replies};
-use super::vnodes::{divided, parse_exec_vnode, short};
+use super::tiers::Granted;
+use super::vnodes::{divided, host_of, parse_exec_vnode, short};
 
 /// How long a start waits for gpuos_mover, in milliseconds. The hook's alarm is longer than all that it waits for.
 const MOVER: u64 = 6_000;
@@ -28,6 +29,9 @@ const LIMITS: u64 = 3_000;
 const LATER: u64 = 3_000;
 /// How long slices are waited for where no gpuosd listens: it finds its own work in its journal.
 const ABSENCE: u64 = 10_000;
+/// How long a first program on another host than that of the script waits for slices: what ended there just now may still have them, and mom
+/// does nothing else meanwhile.
+const ELSEWHERE: u64 = 25_000;
 
 /// Where CUDA looks for its GPUs.
 const VISIBLE: &str = MIG_VARIABLES[0];
@@ -68,10 +72,7 @@ fn step(event: &Event, report: &Request) -> Option<(Request, (u64, u64))> {
     let job = report.jobs.first()?;
     let asked = asked(event);
     let slices = job.slices.as_ref();
-    let memory = shares::in_turns_mib(event).map(|mib| StepMemory {
-        bytes_per_gpu: u64::from(mib) << 20,
-        timeslice: true,
-    });
+    let memory = Granted::of(event).map(|granted| granted.told());
     if !asked.waits() && slices.is_none() && memory.is_none() {
         return None;
     }
@@ -97,6 +98,7 @@ fn step(event: &Event, report: &Request) -> Option<(Request, (u64, u64))> {
     let times = match slices {
         // What it has is made already.
         _ if !event.first => (LATER, 0),
+        Some(_) if job.script_on != short(&event.host) => (ELSEWHERE, LATER),
         Some(_) => (SLICES, ABSENCE),
         None => (LIMITS, 0),
     };
@@ -162,9 +164,11 @@ pub(super) fn prepared<'a>(
     mut edits: Vec<Edit>,
     said: impl Iterator<Item = (&'a Talk, &'a Said)>,
 ) -> Verdict {
-    let (of_turns, note) = shares::variables(event);
-    let in_turns = shares::in_turns_mib(event).is_some();
-    edits.extend(of_turns);
+    // Where another one gives the GPUs nothing is told, either.
+    let granted = Granted::of(event).filter(|_| mom::own(event).is_some());
+    let of_tiers = granted.as_ref().map(|granted| granted.variables(event));
+    let (of_tiers, note) = of_tiers.unwrap_or_default();
+    edits.extend(of_tiers);
     let mut notes: Vec<String> = note.into_iter().collect();
     let mut without = has_slices(event).then(|| NO_GPUOSD.to_owned());
     let said: Vec<_> = said.collect();
@@ -191,12 +195,14 @@ pub(super) fn prepared<'a>(
                 edits.extend(variables);
             }
             (Daemon::Gpuosd, Err(why)) if without.is_some() => without = Some(why),
-            (Daemon::Gpuosd, Err(why)) if in_turns => notes.push(format!(
-                "the program takes no turns on its GPU, and may find less memory there than mem= says: {why}"
-            )),
-            (Daemon::Gpuosd, Err(why)) => notes.push(format!(
-                "power and clocks of the GPUs are not set, and MPS is not started: {why}"
-            )),
+            (Daemon::Gpuosd, Err(why)) => {
+                notes.extend(granted.as_ref().map(|granted| granted.without(&why)));
+                if granted.is_none() || asked(event).waits() {
+                    notes.push(format!(
+                        "power and clocks of the GPUs are not set, and MPS is not started: {why}"
+                    ));
+                }
+            }
             (Daemon::Groups, Err(_)) => {}
             (Daemon::Mover, Err(why)) => {
                 notes.push(format!("the program has no checkpoints: {why}"));
@@ -204,12 +210,17 @@ pub(super) fn prepared<'a>(
         }
     }
     if let Some(why) = without {
+        // The job of another program goes on.
+        let again = event.first && is_of_script(event);
+        let then = match again {
+            true => "it is queued again",
+            false => "this program of it is not started",
+        };
         return Verdict {
-            // The job of another one goes on.
-            edits: event.first.then_some(Edit::Requeue).into_iter().collect(),
+            edits: again.then_some(Edit::Requeue).into_iter().collect(),
             notes,
             ..Verdict::reject(format!(
-                "the slices of this job are not there, and it is queued again: {why}"
+                "the slices of this job are not there, and {then}: {why}"
             ))
         };
     }
@@ -217,6 +228,14 @@ pub(super) fn prepared<'a>(
         notes,
         ..Verdict::accept(edits)
     }
+}
+
+/// Whether the script of a job runs on this host.
+fn is_of_script(event: &Event) -> bool {
+    let chunks = parse_exec_vnode(&event.job.exec_vnode).unwrap_or_default();
+    let mut given = chunks.iter().flatten();
+    let first = given.next().map(|one| short(host_of(&one.vnode)));
+    first.is_none_or(|first| first == short(&event.host))
 }
 
 /// Whether a job was given slices of GPUs of this host.

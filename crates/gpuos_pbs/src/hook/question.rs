@@ -1,8 +1,8 @@
 //! An event of a mom about which daemons of its host are asked, or told.
 
-use super::event::{Event, Kind, Verdict};
+use super::event::{Event, Kind, Verdict, accepted_json};
 use super::talk::{Daemon, Said, Talk};
-use super::{advise, confine, launch, mom, prepare};
+use super::{advise, confine, end, launch, mom, prepare};
 
 /// What daemons are told of an event, one after the other.
 #[derive(Debug)]
@@ -18,6 +18,7 @@ impl Question {
         let talks: Vec<Talk> = match event.kind {
             Kind::ExecjobLaunch => prepare::talks(event),
             Kind::ExechostPeriodic => mom::talks(event),
+            Kind::ExecjobEnd => end::talks(event),
             _ => Vec::new(),
         };
         (!talks.is_empty()).then(|| Question {
@@ -37,6 +38,8 @@ impl Question {
                 let said = |daemon| said_by(daemon).map(|(_, said)| said);
                 mom::answer(&self.event, said(Daemon::Gpuosd), said(Daemon::Mover))
             }
+            // It was only to be told.
+            Kind::ExecjobEnd => accepted_json(Vec::new(), None),
             _ => match launch::launched(&self.event) {
                 Ok(edits) => {
                     let said = [Daemon::Gpuosd, Daemon::Mover].map(said_by);

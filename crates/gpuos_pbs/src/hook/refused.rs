@@ -79,14 +79,53 @@ gpuos_config::refusals! {
     pub(super) fn share_of_two_gpus(option, one, other) on option =
         "its share would be of {one} and of {other}; not started, and it keeps its place in the queue",
         write "fewer CPUs or less memory, so that one vnode can hold the job";
+    /// gpuos.toml has no `[memory] oversubscribe`.
+    pub(super) fn memory_is_off(option) on option =
+        "this site gives jobs no more memory than their GPUs have",
+        write "no gpuos_mem; an administrator can allow it with [memory] oversubscribe = true in gpuos.toml, and gpuos pbs install again";
+    /// Parts of GPUs, or MPS.
+    pub(super) fn memory_goes_not_with(option, beside, why) on option =
+        "it does not go with {beside}, {why}", write "one of the two (off undoes an option)";
+    /// The job could get a GPU of which gpuos.toml does not say how much memory it has.
+    pub(super) fn memory_of_gpu_unknown(option, host) on option =
+        "how much memory the GPUs of {host} have is not said",
+        write "no gpuos_mem; an administrator says it with a [[nodes]] in gpuos.toml, and runs gpuos pbs install again";
+    /// No host of gpus.json has a GPU that is given as a whole.
+    pub(super) fn memory_of_no_gpu(option) on option =
+        "no GPU of this cluster is given to jobs as a whole by gpuos", write "no gpuos_mem";
+    /// More than `most-percent` of the smallest GPU, or with tiers=hbm more than it has.
+    pub(super) fn memory_is_too_much(option, gpu, most) on option =
+        "a GPU that the job could get has {gpu} MiB", write "at most {most}M here";
+    /// What the GPUs have no room for is counted in chunks.
+    pub(super) fn memory_has_no_chunk(option) on option =
+        "the job has no -l select=, in which host memory for its GPUs could be counted", write "-l select=N:ngpus=M:mem=SIZE with it";
+    /// What the GPUs take is added to what the program needs, which has to be said.
+    pub(super) fn memory_of_program_unsaid(option) on option =
+        "how much of the host's memory the program itself needs is not said",
+        write "mem=SIZE in each chunk with GPUs of -l select=: what the GPUs take is added to that";
+    /// It is made of what a job asks for.
+    pub(super) fn memory_by_hand(option) on option =
+        "gpuos counts it by what a job asks for", write "-l gpuos_mem=SIZE, as in gpuos_mem=120G";
+    /// A default of a queue or of the server, which PBS adds after the hook has counted, or counts of before the site was changed.
+    pub(super) fn memory_is_not_counted(option, host) on option =
+        "what its GPUs of {host} take of the host's memory is not counted as it is now: it is a default of the queue or of the server, or the \
+         site has changed; not started",
+        write "it for the job, as in qalter -l gpuos_mem=…";
     /// No GPU of the site has such slices, or not so many at once. The sentence names the profiles that there are.
     pub(super) fn not_served(option, reason, accepted) on option = "{reason}", write "{accepted}";
     /// Slices are counted in the chunk of a job.
     pub(super) fn no_chunk(option) on option =
         "the job has no -l select=, in which its slices could be counted", write "-l select=1:ncpus=N with it";
-    /// All slices of a job are on one GPU, so that it has one chunk.
-    pub(super) fn several_chunks(option, chunks) on option =
-        "the job has {chunks} chunks, and slices are those of one GPU", write "-l select=1:… and how many instances behind the profile, as in 1g.10gb:2, or an array of jobs";
+    /// How slices of several kinds are beside each other on a GPU PBS does not count.
+    pub(super) fn one_profile(option, chunks) on option =
+        "the job has {chunks} chunks, of which each has slices of one kind", write "one profile, as in 1g.10gb or 1g.10gb:2, or one chunk";
+    /// PBS takes a chunk apart over several GPUs of a host, unless each chunk has a vnode.
+    pub(super) fn not_vscatter(option, chunks, place) on option =
+        "the job has {chunks} chunks, of which each has slices of a GPU of its own, and -l place={place} lets PBS take some of another GPU",
+        write "-l place=vscatter, or no place";
+    /// For the whole job, while gpuos writes the job's chunks.
+    pub(super) fn beside_chunks(option) on option =
+        "it would be lost: gpuos writes what it counts into the job's -l select=", write "it in -l select=N:resource=value[:...] of the same qalter";
     /// PBS counts no tasks.
     pub(super) fn per_task(option) on option = "PBS has no tasks of which each could have its own", write "how many instances the job has, as in 1g.10gb:2";
     /// A program sees either kind.
@@ -97,9 +136,13 @@ gpuos_config::refusals! {
     /// A default of a queue or of the server, which PBS adds after the hook has counted slices.
     pub(super) fn not_counted(option) on option =
         "it is a default of the queue or of the server, and its slices were not counted; not started", write "it for the job, as in qalter -l gpuos_mig=…";
+    /// An operator's word, or `place` was changed where the hook did not see it.
+    pub(super) fn two_chunks(option, vnode) on option =
+        "slices of two of its chunks would be on {vnode}, and each chunk has a GPU of its own; not started",
+        write "-l place=vscatter";
     /// pbs_sched takes of several GPUs where no vnode could ever hold the job.
     pub(super) fn two_gpus(option, one, other) on option =
-        "its slices would be on {one} and on {other}, and they are those of one GPU; not started, and it keeps its place in the queue",
+        "its slices would be on {one} and on {other}, and those of a chunk are those of one GPU; not started, and it keeps its place in the queue",
         write "fewer CPUs or less memory, so that one vnode can hold the job";
     /// Its last start was refused by its host, where no placement was free, or gpuosd could not make the instances.
     pub(super) fn slices_put_off(option, runs, minutes) on option =

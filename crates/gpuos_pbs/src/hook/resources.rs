@@ -52,6 +52,8 @@ pub const VETOES: &str = "gpuos_vetoes";
 pub const MIG: &str = "gpuos_mig";
 /// A part of a GPU that a job asks for, beside other jobs.
 pub const SHARE: &str = "gpuos_share";
+/// Memory for each GPU of a job, in more than the GPU's own.
+pub const MEM: &str = "gpuos_mem";
 /// Power cap of the GPUs of a job.
 pub const POWER: &str = "gpuos_power";
 /// Their clocks.
@@ -71,13 +73,17 @@ pub const SHARE_PARTS: &str = "gpuos_share_parts";
 /// A name that no other vnode has, as [`MIG_GPU`], of a GPU that jobs share.
 pub const SHARE_GPU: &str = "gpuos_share_gpu";
 
+/// What of a chunk's memory was added for its GPUs. It is to be said of chunks alone: no vnode has it, and pbs_sched does not look at it.
+pub const MEM_BEYOND: &str = "gpuos_mem_beyond";
+
 /// All of them: what users write, then what vnodes and jobs are given. `n` and `h` make a count of a host's vnodes, `m` tells
 /// moms, `r` is what users may read only.
-pub const RESOURCES: [Resource; 21] = [
+pub const RESOURCES: [Resource; 23] = [
     of_jobs("gpuos_topology", "gpuos-topology"),
     of_jobs("gpuos_placement", "gpuos-placement"),
     of_jobs(MIG, "gpuos-mig"),
     of_jobs(SHARE, "gpuos-share"),
+    of_jobs(MEM, "gpuos-mem"),
     of_jobs(POWER, "gpuos-power"),
     of_jobs(CLOCKS, "gpuos-clocks"),
     of_jobs(MPS, "gpuos-mps"),
@@ -107,6 +113,7 @@ pub const RESOURCES: [Resource; 21] = [
         ..of_vnodes(SHARE_PARTS, "long")
     },
     of_vnodes(SHARE_GPU, "string"),
+    of_vnodes(MEM_BEYOND, "string"),
     Resource {
         name: VETOES,
         kind: "long",

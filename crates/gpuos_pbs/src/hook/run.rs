@@ -9,13 +9,15 @@ use gpuos_config::options::OptionError;
 use gpuos_model::hostlist::{compress, expand};
 
 use super::event::{Edit, Event, Resources, Value, Verdict};
+use super::memory;
 use super::options::{self, Site, named, said, wish};
 use super::place::{Arrangement, Place};
 use super::refused;
 use super::resources::{CHECKPOINT, HOSTS, MIG, NGPUS, VETOES};
 use super::shares;
+use super::slices;
 use super::submit::shared_resource;
-use super::vnodes::{self, divided, gpu_of, parse_exec_vnode};
+use super::vnodes::{self, gpu_of, parse_exec_vnode};
 
 /// Minutes until a job is tried again that is put off, by how often it was before; some two hours in all. Who was put off so often
 /// would lose each domain that becomes free in such an hour to jobs that wait in the queue, so from then on it waits there.
@@ -26,8 +28,9 @@ const REFUSED_START: i64 = -16;
 
 /// Starts a job, or does not. One with checkpoints keeps the names of its hosts: its next run looks for them there.
 pub(super) fn started(event: &Event) -> Verdict {
-    let misgiven = shares::misgiven(event).map(Verdict::reject);
-    let mut verdict = match misgiven.or_else(|| slices(event)) {
+    let misgiven = shares::misgiven(event).or_else(|| memory::misgiven(event));
+    let misgiven = misgiven.map(Verdict::reject);
+    let mut verdict = match misgiven.or_else(|| of_slices(event)) {
         Some(refused) => refused,
         None => placed(event),
     };
@@ -37,24 +40,22 @@ pub(super) fn started(event: &Event) -> Verdict {
     verdict
 }
 
-/// Why a job with slices is not started: they were not counted or are not those of one GPU, or its host has just refused it.
-fn slices(event: &Event) -> Option<Verdict> {
+/// Why a job with slices is not started: they were not counted or are not those of one GPU each, or its host has just refused it.
+fn of_slices(event: &Event) -> Option<Verdict> {
     let job = &event.job;
     let asked = wish(&job.resources, MIG)?;
     let refuse = |why: OptionError| Some(Verdict::reject(why.to_string()));
     // What cannot be read is PBS's own text: the host refuses the job if it has to.
     let given = parse_exec_vnode(&job.exec_vnode).ok()?;
-    let mut gpus = given.iter().flatten().filter(|one| divided(one).is_some());
-    let gpus = gpus.next().map(|first| {
-        let other = gpus.find(|other| other.vnode != first.vnode);
-        (&first.vnode, other.map(|other| &other.vnode))
-    });
-    match gpus {
-        None => return refuse(refused::not_counted(asked, named(MIG))),
-        Some((one, Some(other))) => {
-            return refuse(refused::two_gpus(asked, named(MIG), one, other));
+    if !slices::all_counted(&given) {
+        return refuse(refused::not_counted(asked, named(MIG)));
+    }
+    match slices::misgiven(&given) {
+        None => {}
+        Some((one, other)) if one == other => {
+            return refuse(refused::two_chunks(asked, named(MIG), one));
         }
-        Some((_, None)) => {}
+        Some((one, other)) => return refuse(refused::two_gpus(asked, named(MIG), one, other)),
     }
     let runs = job.held.run;
     let seen = said(&job.resources, VETOES).and_then(|text| text.parse::<u64>().ok());

@@ -5,6 +5,7 @@ use std::fmt;
 use gpuos_model::hostlist::shorten;
 
 use super::text::{is_space, pair, quoted, split};
+use crate::units;
 
 /// What a job asks for, chunk by chunk.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -38,11 +39,7 @@ impl Select {
     /// How much of a resource all chunks have together; what is no number counts as none.
     pub fn count(&self, resource: &str) -> u64 {
         let of = |chunk: &Chunk| {
-            let values = chunk.values(resource);
-            let each: u64 = values
-                .filter_map(|value| value.trim().parse::<u64>().ok())
-                .fold(0, u64::saturating_add);
-            u64::from(chunk.count.unwrap_or(1)).saturating_mul(each)
+            u64::from(chunk.count.unwrap_or(1)).saturating_mul(chunk.number(resource))
         };
         self.0.iter().map(of).fold(0, u64::saturating_add)
     }
@@ -83,6 +80,25 @@ impl Chunk {
         })
     }
 
+    /// Changes its memory, in KiB, where it has some and there is a new amount. Whether it was changed.
+    pub(super) fn change_memory(&mut self, to: impl Fn(u64) -> Option<u64>) -> bool {
+        let mut wants = self.wants.iter_mut();
+        let own = wants.find(|(name, _)| name.eq_ignore_ascii_case("mem"));
+        let changed = own.and_then(|(_, value)| {
+            *value = size(to(units::kib(value).filter(|kib| *kib > 0)?)?);
+            Some(())
+        });
+        changed.is_some()
+    }
+
+    /// How much of a resource one such chunk has; what is no number counts as none.
+    pub(super) fn number(&self, resource: &str) -> u64 {
+        let values = self.values(resource);
+        values
+            .filter_map(|value| value.trim().parse::<u64>().ok())
+            .fold(0, u64::saturating_add)
+    }
+
     /// The values of a resource, whose name PBS reads in any case.
     pub fn values(&self, resource: &str) -> impl Iterator<Item = &str> {
         let of = move |(name, _): &&(String, String)| name.eq_ignore_ascii_case(resource);
@@ -97,5 +113,22 @@ impl fmt::Display for Chunk {
         let wants = wants.map(|(name, value)| format!("{name}={}", quoted(value)));
         let parts: Vec<String> = count.into_iter().chain(wants).collect();
         f.write_str(&parts.join(":"))
+    }
+}
+
+/// Whether a select has a resource in a chunk; one that cannot be read, whether it has the name.
+pub(super) fn mentions(select: &str, resource: &str) -> bool {
+    match Select::parse(select) {
+        Ok(select) => select.values(resource).next().is_some(),
+        Err(_) => select.to_ascii_lowercase().contains(resource),
+    }
+}
+
+/// A size in KiB as PBS reads it.
+pub(super) fn size(kib: u64) -> String {
+    match kib {
+        kib if kib.is_multiple_of(1 << 20) => format!("{}gb", kib >> 20),
+        kib if kib.is_multiple_of(1 << 10) => format!("{}mb", kib >> 10),
+        kib => format!("{kib}kb"),
     }
 }

@@ -1,26 +1,16 @@
 //! Parts of a GPU, of which several jobs have one each: what a job asks for becomes a count in its chunk, which pbs_sched gives of one vnode. A job
-//! that has the GPU in turns with its memory gets a place for what is parked, too, in the memory of its chunk; its programs find in variables
-//! what they may use.
+//! that has the GPU in turns with its memory gets a place for what is parked, too, in the memory of its chunk.
 
-use gpuos_config::options::{MemoryPolicy, parse_share};
+use gpuos_config::options::parse_share;
 use gpuos_core::limits::Share;
-use gpuos_core::wire::memory_socket;
 
-use super::event::{Edit, Event, Resources, Shares, env};
+use super::event::{Event, Resources, Shares};
 use super::options::{named, said, wish};
 use super::place::{Place, Sharing};
 use super::refused;
 use super::resources::{SHARE, SHARE_GPU, SHARE_PARTS};
-use super::select::{Chunk, Select};
+use super::select::{Chunk, Select, mentions};
 use super::vnodes::{Given, parse_exec_vnode, shared, short};
-use crate::units;
-
-/// What programs load that have memory of a GPU in turns, and what they find: as with Slurm.
-const LD_PRELOAD: &str = "LD_PRELOAD";
-const GRANT: &str = "GPUOS_MEM_GRANT";
-const HBM: &str = "GPUOS_MEM_HBM";
-const POLICY: &str = "GPUOS_MEM_POLICY";
-const SOCKET: &str = "GPUOS_MEM_SOCKET";
 
 /// What a job asks for, as far as its words can be read.
 pub(super) fn wished(resources: &Resources) -> Option<Share> {
@@ -56,8 +46,8 @@ pub(super) fn parts(share: Share, site: Shares) -> u64 {
 
 /// Refuses a count that a user has written: it is made of what he asks for.
 pub(super) fn not_by_hand(job: &Resources) -> Result<(), String> {
-    let chunks = said(job, "select").unwrap_or_default().to_ascii_lowercase();
-    if said(job, SHARE_PARTS).is_none() && !chunks.contains(&format!("{SHARE_PARTS}=")) {
+    let chunks = said(job, "select").unwrap_or_default();
+    if said(job, SHARE_PARTS).is_none() && !mentions(chunks, SHARE_PARTS) {
         return Ok(());
     }
     let value = said(job, SHARE_PARTS).unwrap_or("…");
@@ -74,7 +64,7 @@ pub(super) fn uncounted(select: &Select, before: Option<Share>) -> Select {
             .wants
             .retain(|(name, _)| !name.eq_ignore_ascii_case(SHARE_PARTS));
         if counted && parked > 0 {
-            memory(&mut chunk, |own| own.checked_sub(parked));
+            chunk.change_memory(|own| own.checked_sub(parked));
         }
         chunk
     };
@@ -86,26 +76,6 @@ fn parked_kib(share: Option<Share>) -> u64 {
     share
         .and_then(Share::in_turns_mib)
         .map_or(0, |mib| u64::from(mib) << 10)
-}
-
-/// Changes the memory of a chunk, in KiB, where it has some and there is a new amount. Whether it was changed.
-fn memory(chunk: &mut Chunk, to: impl Fn(u64) -> Option<u64>) -> bool {
-    let mut wants = chunk.wants.iter_mut();
-    let own = wants.find(|(name, _)| name.eq_ignore_ascii_case("mem"));
-    let changed = own.and_then(|(_, value)| {
-        *value = size(to(units::kib(value).filter(|kib| *kib > 0)?)?);
-        Some(())
-    });
-    changed.is_some()
-}
-
-/// A size as PBS reads it.
-fn size(kib: u64) -> String {
-    match kib {
-        kib if kib.is_multiple_of(1 << 20) => format!("{}gb", kib >> 20),
-        kib if kib.is_multiple_of(1 << 10) => format!("{}mb", kib >> 10),
-        kib => format!("{kib}kb"),
-    }
 }
 
 /// The chunk of a job with a share, in which it is counted.
@@ -155,7 +125,7 @@ pub(super) fn counted(
     }
     let mut chunk = chunk.clone();
     let parked = parked_kib(Some(share));
-    if parked > 0 && !memory(&mut chunk, |own| own.checked_add(parked)) {
+    if parked > 0 && !chunk.change_memory(|own| own.checked_add(parked)) {
         return Err(refused::turns_need_memory(share, option()).to_string());
     }
     chunk.wants.push((SHARE_PARTS.into(), parts.to_string()));
@@ -195,41 +165,4 @@ pub(super) fn in_turns_mib(event: &Event) -> Option<u32> {
     let given = parse_exec_vnode(&event.job.exec_vnode).ok()?;
     let has = !here(event, &given, &event.job.resources).is_empty();
     wished(&event.job.resources).filter(|_| has)?.in_turns_mib()
-}
-
-/// What a program of such a job finds, and what its user is told besides.
-pub(super) fn variables(event: &Event) -> (Vec<Edit>, Option<String>) {
-    let Some(mib) = in_turns_mib(event) else {
-        return (Vec::new(), None);
-    };
-    let library = &event.preload[..];
-    if !is_path(library) {
-        let note = "the program takes no turns on its GPU, and may use memory there that others count on: this host has no libgpuos_preload.so of \
-             gpuos; tell your administrator";
-        return (Vec::new(), Some(note.into()));
-    }
-    // A text of the user's, which PBS writes into a file of its own: what could be more than names of files is left out.
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._+-: ".contains(&byte);
-    let kept = event.loaded.bytes().all(plain);
-    let note = (!kept).then(|| {
-        "LD_PRELOAD of the job has characters other than letters, digits and / . _ + - : and is left out".into()
-    });
-    let others = event.loaded.split([':', ' ']);
-    let others = others.filter(|one| kept && !one.is_empty() && *one != library);
-    let loaded: Vec<&str> = std::iter::once(library).chain(others).collect();
-    let bytes = (u64::from(mib) << 20).to_string();
-    let edits = vec![
-        env(LD_PRELOAD, &loaded.join(":")),
-        env(GRANT, &bytes),
-        // While it works it is in the GPU's memory alone.
-        env(HBM, &bytes),
-        env(POLICY, MemoryPolicy::default().name()),
-        env(SOCKET, &memory_socket(&event.gpuosd)),
-    ];
-    (edits, note)
-}
-
-fn is_path(text: &str) -> bool {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._+-".contains(&byte);
-    text.starts_with('/') && text.bytes().all(plain)
 }

@@ -1,15 +1,16 @@
-//! Slices of GPUs: what a job asks for becomes counts in its chunk, which pbs_sched gives of one vnode.
+//! Slices of GPUs: what a job asks for becomes counts in its chunks, which pbs_sched gives of one vnode each.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use gpuos_model::mig::Geometry;
 use gpuos_placement::mig::{Ask, Effort, MigRequest, Pool, Serves};
 
 use super::options::named;
-use super::place::Place;
+use super::place::{Arrangement, Place};
 use super::refused;
 use super::resources::{MIG, MIG_BOARD, MIG_COMPUTE, MIG_GPU, MIG_MEMORY};
 use super::select::{Chunk, Select};
+use super::vnodes::{Given, divided};
 
 /// What is written into a chunk, and out of it again.
 const COUNTED: [&str; 3] = [MIG_COMPUTE, MIG_MEMORY, MIG_BOARD];
@@ -29,45 +30,95 @@ pub(super) fn uncounted(select: &Select) -> Select {
     Select(select.0.iter().map(without).collect())
 }
 
-/// The chunk of a job with slices, in which they are counted.
+/// How many chunks a job has.
+pub(super) fn chunks(select: &Select) -> u64 {
+    let chunks = select.0.iter();
+    chunks.map(|one| u64::from(one.count.unwrap_or(1))).sum()
+}
+
+/// The chunks of a job with slices, in which they are counted, and its place. Slices of a chunk are on one GPU: the only chunk of a job is held together by
+/// the name of its GPU, and of several each is on another vnode, of which PBS takes none apart.
 ///
 /// # Errors
 /// The rest of the request rules them out, or no GPU has them: the sentence.
 pub(super) fn counted(
     request: &MigRequest,
     select: Option<&Select>,
-    (place, given): (&Place, &str),
+    (place, given): (&mut Place, &str),
     boards: &BTreeMap<String, Geometry>,
 ) -> Result<Select, String> {
     let option = || named(MIG);
-    let group = place.group.as_deref();
     if request.per_task {
         return Err(refused::per_task(request, option()).to_string());
-    }
-    if group.is_some_and(|group| group != MIG_GPU) {
-        return Err(refused::one_gpu(request, option(), given).to_string());
     }
     let Some(select) = select else {
         return Err(refused::no_chunk(request, option()).to_string());
     };
-    let chunks = select.0.iter();
-    let chunks: u64 = chunks.map(|one| u64::from(one.count.unwrap_or(1))).sum();
-    let [chunk] = &select.0[..] else {
-        return Err(refused::several_chunks(request, option(), chunks).to_string());
-    };
-    if chunks > 1 {
-        return Err(refused::several_chunks(request, option(), chunks).to_string());
-    }
+    let chunks = chunks(select);
     let (board, compute, memory) = best(request, boards)?;
-    let mut chunk = chunk.clone();
+    match chunks {
+        0 | 1 => {
+            let group = place.group.as_deref();
+            if group.is_some_and(|group| group != MIG_GPU) {
+                return Err(refused::one_gpu(request, option(), given).to_string());
+            }
+            place.group = Some(MIG_GPU.into());
+        }
+        _ => {
+            // Which instances are beside each other on a GPU is not counted, but how many there are.
+            if request.items.len() > 1 {
+                return Err(refused::one_profile(request, option(), chunks).to_string());
+            }
+            let elsewhere = [Arrangement::Scatter, Arrangement::Pack];
+            let is_other = place
+                .arrangement
+                .is_some_and(|one| elsewhere.contains(&one));
+            // Within sets of vnodes of one host PBS takes chunks apart, whatever the place says.
+            if is_other || place.group.as_deref() == Some("host") {
+                return Err(refused::not_vscatter(request, option(), chunks, given).to_string());
+            }
+            place.arrangement = Some(Arrangement::Vscatter);
+            // It would have them all on one.
+            place.group = place.group.take().filter(|group| group != MIG_GPU);
+        }
+    }
     let counts = [
         (MIG_COMPUTE, compute.to_string()),
         (MIG_MEMORY, memory.to_string()),
         (MIG_BOARD, board.to_owned()),
     ];
     let counts = counts.map(|(name, value)| (name.to_owned(), value));
-    chunk.wants.extend(counts);
-    Ok(Select(vec![chunk]))
+    let with = |chunk: &Chunk| {
+        let mut chunk = chunk.clone();
+        chunk.wants.extend(counts.clone());
+        chunk
+    };
+    Ok(Select(select.0.iter().map(with).collect()))
+}
+
+/// Two vnodes on which the slices of a job would be that are not those of one chunk each, or one that is of two chunks; `None`: there are none.
+pub(super) fn misgiven(given: &[Vec<Given>]) -> Option<(&str, &str)> {
+    let mut taken = BTreeSet::new();
+    for chunk in given {
+        let has = |one: &&Given| one.count(MIG_MEMORY) > 0 || one.count(MIG_COMPUTE) > 0;
+        let mut own = chunk.iter().filter(has);
+        let Some(first) = own.next() else {
+            continue;
+        };
+        if let Some(other) = own.find(|other| other.vnode != first.vnode) {
+            return Some((&first.vnode, &other.vnode));
+        }
+        if !taken.insert(&first.vnode) {
+            return Some((&first.vnode, &first.vnode));
+        }
+    }
+    None
+}
+
+/// Whether each chunk of a job was given slices.
+pub(super) fn all_counted(given: &[Vec<Given>]) -> bool {
+    let has = |chunk: &Vec<Given>| chunk.iter().any(|one| divided(one).is_some());
+    !given.is_empty() && given.iter().all(has)
 }
 
 /// The kind of GPU of which the request takes the smallest part, with the compute and memory slices that it takes.

@@ -5,11 +5,13 @@ use gpuos_core::limits::Share;
 use gpuos_placement::plan::TopologyRequest;
 
 use super::event::{Edit, Event, Resources, Value};
+use super::memory;
 use super::options::{self, Site, named, said};
 use super::place::{Arrangement, Place};
 use super::refused;
 use super::resources::{
-    CLOCKS, LEAF, MIG, MIG_GPU, MPS, NGPUS, NVLINK, POWER, SHARE, SHARE_GPU, SHARE_PARTS, of_users,
+    CLOCKS, LEAF, MEM, MEM_BEYOND, MIG, MIG_GPU, MPS, NGPUS, NVLINK, POWER, SHARE, SHARE_GPU,
+    SHARE_PARTS, of_users,
 };
 use super::select::Select;
 use super::shares;
@@ -45,6 +47,7 @@ pub(super) fn shared_resource(wish: &TopologyRequest) -> Result<Option<&'static 
 pub(super) fn queued(event: &Event) -> Result<Vec<Edit>, String> {
     let job = &event.job.resources;
     shares::not_by_hand(job)?;
+    memory::not_by_hand(job)?;
     if !says_anything(job) {
         return Ok(Vec::new());
     }
@@ -57,6 +60,9 @@ pub(super) fn modified(event: &Event) -> Result<Vec<Edit>, String> {
     let (old, changed) = (&event.old.resources, &event.job.resources);
     if shares::wished(old).is_none() || said(changed, SHARE_PARTS).is_some() {
         shares::not_by_hand(changed)?;
+    }
+    if memory::wished(old).is_none() || said(changed, MEM_BEYOND).is_some() {
+        memory::not_by_hand(changed)?;
     }
     let about_us = |name: &String| {
         let place = ["select", "place"]
@@ -76,10 +82,18 @@ pub(super) fn modified(event: &Event) -> Result<Vec<Edit>, String> {
     // What a wish of before made of the place goes with it. That one was checked when it came.
     let before = options::read(old, Site::of(event)).ok();
     let share = shares::wished(old);
+    let had_chunks = Select::parse(said(old, "select").unwrap_or_default());
+    let had_chunks = had_chunks.map_or(0, |select| slices::chunks(&select));
     let before = before.map_or_else(
-        || Before { share, group: None },
+        || Before {
+            share,
+            ..Before::default()
+        },
         |options| Before {
             share,
+            is_scattered: options.mig.is_some()
+                && had_chunks > 1
+                && said(changed, "place").is_none(),
             group: match (options.topology, options.mig, options.share) {
                 (_, Some(_), _) => Some(MIG_GPU),
                 (_, None, Some(_)) => Some(SHARE_GPU),
@@ -89,7 +103,17 @@ pub(super) fn modified(event: &Event) -> Result<Vec<Edit>, String> {
             },
         },
     );
-    edits(&whole, &options, &before, event)
+    let edits = edits(&whole, &options, &before, event)?;
+    let writes = |edit: &Edit| matches!(edit, Edit::Resource { name, .. } if name == "select");
+    let mut beside = ["mem", "ncpus", NGPUS].into_iter();
+    match beside.find(|name| said(changed, name).is_some()) {
+        // PBS would make chunks of it itself, and does not where the hook writes them.
+        Some(beside) if said(changed, "select").is_none() && edits.iter().any(writes) => {
+            let value = said(changed, beside).unwrap_or_default();
+            Err(refused::beside_chunks(value, named(beside)).to_string())
+        }
+        _ => Ok(edits),
+    }
 }
 
 fn is_ours(name: &str) -> bool {
@@ -110,6 +134,8 @@ struct Before {
     group: Option<&'static str>,
     /// The share that was counted.
     share: Option<Share>,
+    /// Its slices were of several chunks, each of which had a vnode of its own.
+    is_scattered: bool,
 }
 
 /// The new `select` and `place` of a job, as far as they are others.
@@ -134,6 +160,9 @@ fn edits(
     if let Some(share) = options.share {
         goes_with_share(share, job, options, select.as_ref())?;
     }
+    if let Some(asked) = &options.memory {
+        memory::goes_with(asked, options)?;
+    }
     for resource in of_users().filter(|resource| about_gpus(resource.name, options)) {
         let value = said(job, resource.name).unwrap_or_default();
         if !has_gpus(job, select.as_ref()) {
@@ -155,24 +184,34 @@ fn edits(
     {
         place.group = None;
     }
+    if before.is_scattered && place.arrangement == Some(Arrangement::Vscatter) {
+        place.arrangement = None;
+    }
     let without_share = |select: &Select| match options.share.or(before.share) {
         Some(_) => shares::uncounted(select, before.share),
         None => select.clone(),
     };
-    let mut chunks = select.as_ref().map(slices::uncounted);
+    let bare = select.as_ref().map(memory::uncounted);
+    let mut chunks = bare.as_ref().map(slices::uncounted);
     if let Some(request) = &options.mig {
         if has_gpus(job, select.as_ref()) {
             return Err(refused::beside_gpus(request, named(MIG)).to_string());
         }
         let chunk = chunks.as_ref();
-        let counted = slices::counted(request, chunk, (&place, given), &event.boards)?;
+        let counted = slices::counted(request, chunk, (&mut place, given), &event.boards)?;
         chunks = Some(counted);
-        place.group = Some(MIG_GPU.into());
     } else if before.group != Some(MIG_GPU) {
         // What a user has written there without slices is none of ours.
-        chunks.clone_from(&select);
+        chunks.clone_from(&bare);
     }
     chunks = chunks.as_ref().map(without_share);
+    if let Some(asked) = &options.memory {
+        chunks = Some(memory::counted(
+            asked,
+            chunks.as_ref(),
+            event.memory.as_ref(),
+        )?);
+    }
     if let Some(share) = options.share {
         let counted = shares::counted(share, chunks.as_ref(), (&place, given), event.shares)?;
         chunks = Some(counted);
@@ -214,6 +253,7 @@ fn about_gpus(name: &str, options: &JobOptions) -> bool {
         POWER => options.power.is_some(),
         CLOCKS => options.clocks.is_some(),
         MPS => options.mps.is_some(),
+        MEM => options.memory.is_some(),
         // What else there is was refused already.
         _ => false,
     }
@@ -221,8 +261,11 @@ fn about_gpus(name: &str, options: &JobOptions) -> bool {
 
 fn has_gpus(job: &Resources, select: Option<&Select>) -> bool {
     let some = |count: &str| count.trim() != "0";
-    let chunks = select.is_some_and(|select| select.values(NGPUS).any(some));
-    chunks || said(job, NGPUS).is_some_and(some)
+    match select {
+        Some(select) => select.values(NGPUS).any(some),
+        // Beside chunks it is PBS's sum, which stays as it was when chunks are others.
+        None => said(job, NGPUS).is_some_and(some),
+    }
 }
 
 /// Refuses what does not go with a share of a GPU.

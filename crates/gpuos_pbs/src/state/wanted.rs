@@ -11,7 +11,7 @@ use super::jobs::Job;
 use super::nodes::{Host, Vnode};
 use super::site::Site;
 use crate::hook::place::{Arrangement, Place, Sharing};
-use crate::hook::resources::{LEAF, NGPUS, NVLINK, VETOES, of_users};
+use crate::hook::resources::{LEAF, MEM_BEYOND, NGPUS, NVLINK, VETOES, of_users};
 use crate::hook::select::Select;
 use crate::units::kib;
 
@@ -69,7 +69,7 @@ const PASSED: [&str; 14] = [
 ];
 
 /// Resources of a chunk that say nothing about places.
-const OF_PROGRAMS: [&str; 2] = ["mpiprocs", "ompthreads"];
+const OF_PROGRAMS: [&str; 3] = ["mpiprocs", "ompthreads", MEM_BEYOND];
 
 /// Resources of a chunk that PBS itself knows more of: a host by name may be any of several, and a vnode with another operating
 /// system is provided with this one first.

@@ -150,10 +150,10 @@ fn what_cannot_be_is_refused_with_a_sentence() {
         ("1:ncpus=1", "1g.10gb:per-task", "PBS has no tasks"),
         (
             "2:ncpus=1",
-            "1g.10gb",
-            "the job has 2 chunks, and slices are those of one GPU",
+            "3g.40gb,1g.10gb",
+            "the job has 2 chunks, of which each has slices of one kind",
         ),
-        ("ncpus=1+ncpus=2", "1g.10gb", "the job has 2 chunks"),
+        ("ncpus=1+ncpus=2", "1g.10gb:8", "no GPU has so many at once"),
         ("1:ngpus=1", "1g.10gb", "the job asks for whole GPUs too"),
         (
             "1:gpuos_mig=1g.10gb",
@@ -192,6 +192,47 @@ fn what_cannot_be_is_refused_with_a_sentence() {
         assert!(refusal(&with("1:ncpus=1")).contains("the job asks for no GPU"));
         assert_eq!(with("1:ngpus=1")["edits"], json!([]), "{name}");
     }
+}
+
+#[test]
+fn each_of_several_chunks_has_its_slices_on_a_vnode_of_its_own() {
+    let counts = "gpuos_mig_compute=2:gpuos_mig_memory=2:gpuos_mig_board=h100";
+    let job = json!({ "select": "2:ncpus=1:mem=1gb+ncpus=4", "gpuos_mig": "1g.10gb:2" });
+    let found = edits(&submit(&job));
+    let both = format!("2:ncpus=1:mem=1gb:{counts}+ncpus=4:{counts}");
+    assert_eq!((&found["select"], &found["place"][..]), (&both, "vscatter"));
+    let with = |place: &str| {
+        submit(&json!({ "select": "2:ncpus=1", "place": place, "gpuos_mig": "1g.10gb:2" }))
+    };
+    let found = edits(&with("group=gpuos_leaf:shared"));
+    assert_eq!(found["place"], "vscatter:shared:group=gpuos_leaf");
+    assert!(!edits(&with("vscatter")).contains_key("place"));
+    assert_eq!(edits(&with("free:shared"))["place"], "vscatter:shared");
+    assert_eq!(edits(&with("group=gpuos_mig_gpu"))["place"], "vscatter");
+    // Within sets of one host PBS takes chunks apart.
+    for place in ["scatter", "pack", "group=host", "vscatter:group=host"] {
+        let said = with(place);
+        let wanted = format!("-l place={place} lets PBS take some of another GPU");
+        assert!(refusal(&said).contains(&wanted), "{said}");
+    }
+
+    // What several chunks made of the place goes with them.
+    let old = json!({ "select": both, "place": "vscatter", "gpuos_mig": "1g.10gb:2" });
+    let found = edits(&change(&old, &json!({ "select": "1:ncpus=1" })));
+    assert_eq!(
+        (&found["select"], &found["place"][..]),
+        (&format!("1:ncpus=1:{counts}"), "free:group=gpuos_mig_gpu")
+    );
+    let found = edits(&change(&old, &json!({ "gpuos_mig": "off" })));
+    assert_eq!(
+        (&found["select"][..], &found["place"][..]),
+        ("2:ncpus=1:mem=1gb+ncpus=4", "free")
+    );
+    assert_eq!(change(&old, &json!({ "select": both }))["edits"], json!([]));
+    let one = json!({ "select": format!("1:ncpus=1:{counts}"), "place": "free:group=gpuos_mig_gpu", "gpuos_mig": "1g.10gb:2" });
+    let found = edits(&change(&one, &json!({ "select": "2:ncpus=1" })));
+    assert_eq!(found["place"], "vscatter");
+    assert_eq!(found["select"], format!("2:ncpus=1:{counts}"));
 }
 
 /// A start of a job with slices, after its last one ended so, which was the `run`-th.
@@ -238,9 +279,30 @@ fn slices_of_two_gpus_and_such_that_were_not_counted_are_not_started() {
         "(n1[3]:gpuos_mig_compute=1+n1[2]:ncpus=1:gpuos_mig_memory=1+n1[3]:gpuos_mig_memory=1)";
     let said = start("1.head", two, None, (0, ""));
     assert!(
-        refusal(&said).contains("would be on n1[2] and on n1[3]"),
+        refusal(&said).contains("would be on n1[3] and on n1[2]"),
         "{said}"
     );
+    // What of the one counts memory and of the other compute slices is of two GPUs, too.
+    let said = start(
+        "1.head",
+        "(n1[3]:gpuos_mig_compute=1+n1[2]:gpuos_mig_memory=1)",
+        None,
+        (0, ""),
+    );
+    assert!(refusal(&said).contains("of one GPU"), "{said}");
+    // Several chunks have a vnode each, on one host or on several.
+    let one = |vnode: &str| format!("({vnode}:ncpus=1:gpuos_mig_compute=1:gpuos_mig_memory=1)");
+    let given = [one("n1[2]"), one("n1[3]"), one("n2[3]")].join("+");
+    assert_eq!(start("1.head", &given, None, (0, ""))["verdict"], "accept");
+    let given = [one("n1[3]"), one("n2[3]"), one("n1[3]")].join("+");
+    let said = start("1.head", &given, None, (0, ""));
+    assert!(
+        refusal(&said).contains("slices of two of its chunks would be on n1[3]"),
+        "{said}"
+    );
+    let given = format!("{}+(n2:ncpus=1)", one("n1[3]"));
+    let said = start("1.head", &given, None, (0, ""));
+    assert!(refusal(&said).contains("a default of the queue"), "{said}");
     let said = start("1.head", "(n1:ncpus=1)", None, (0, ""));
     assert!(
         refusal(&said).contains("a default of the queue or of the server"),
@@ -380,6 +442,22 @@ fn a_program_with_slices_waits_for_them_and_does_not_start_without() {
             "PBS would delete the job"
         );
     }
+    // On another host than that of the script mom does nothing else meanwhile, and PBS queues nothing again for a task.
+    let given = "(n2[3]:gpuos_mig_compute=2:gpuos_mig_memory=2)+(n1[3]:gpuos_mig_compute=2:gpuos_mig_memory=2)";
+    let other = launch(&json!({ "gpuos_mig": "1g.10gb:2" }), given);
+    let (requests, answers, patience) = told(&other);
+    let Some(Request::Mom { report }) = requests.first() else {
+        panic!("{requests:?}");
+    };
+    let slices = report.jobs[0].slices.clone().expect("slices");
+    assert_eq!((slices.gpus.len(), slices.memory), (1, 2));
+    assert!(answers == 3 && patience < 40_000, "{patience}");
+    let said = done(&other, &Err("it took longer than 25000 ms"));
+    assert!(
+        refusal(&said).contains("this program of it is not started"),
+        "{said}"
+    );
+    assert_eq!(said["edits"], json!([]));
     // A site that asks no gpuosd at all, and another host of the job's.
     let mut alone = event.clone();
     alone["gpuosd"] = "".into();

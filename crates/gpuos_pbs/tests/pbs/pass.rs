@@ -269,6 +269,25 @@ fn what_is_not_understood_is_left_to_pbs_sched_with_the_reason() {
 }
 
 #[test]
+fn what_was_added_for_gpus_is_memory_of_the_chunk_and_nothing_else() {
+    let world = small(vec![waits(1000, 1, 1)]);
+    let jobs = world.jobs();
+    let with = |memory: &str| {
+        let select = format!("\"schedselect\":\"1:ngpus=1:ncpus=1{memory}\"");
+        let jobs = jobs.replace("\"schedselect\":\"1:ngpus=1:ncpus=1\"", &select);
+        let asked = "\"place\":\"scatter\",\"gpuos_mem\":\"120G\"";
+        checked(&site(
+            &world.vnodes(),
+            &jobs.replace("\"place\":\"scatter\"", asked),
+        ))
+    };
+    let plan = with(":mem=1mb:gpuos_mem_beyond=512kb");
+    assert_eq!((plan.starts.len(), plan.left.len()), (1, 0), "{plan:?}");
+    let plan = with(":mem=999999gb:gpuos_mem_beyond=999998gb");
+    assert!(plan.starts.is_empty(), "{plan:?}");
+}
+
+#[test]
 fn vnodes_that_jobs_share_are_given_away_by_pbs_alone() {
     let world = small(vec![waits(1000, 1, 1)]);
     let vnodes = world.vnodes().replace("force_excl", "default_shared");

@@ -21,7 +21,9 @@ use super::client::done;
 use super::effect::Starting;
 use super::limits::Prepare;
 
-/// What is said of what is not done.
+/// What is said of what is not done, because of whom the GPUs are or because that is not known yet.
+const UNTOLD: &str =
+    "the workload manager's daemon on this host has not told yet who gives its GPUs to jobs";
 const ADVISES: &str = "gpuos only advises on this host: another one gives its GPUs to jobs, and what is to be done is an administrator's";
 
 impl EventLoop {
@@ -41,15 +43,15 @@ impl EventLoop {
             Effect::Publish(revision, part) => self.node.scheduler.publish(revision, part),
             Effect::Release(release) => self.node.scheduler.release(release),
             Effect::ForgetRelease(job) => self.node.scheduler.forget_release(&job),
-            Effect::Device(Device::Reset(gpu)) if self.ports.manager.advises() => {
+            Effect::Device(Device::Reset(gpu)) if self.withheld().is_some() => {
                 self.rules(Event::ResetDone {
                     gpu: gpu.number,
                     ok: false,
-                    message: ADVISES.into(),
+                    message: self.withheld().unwrap_or_default().into(),
                 });
             }
             // Its process is told of, and goes on.
-            Effect::Isolation(Order::Kill { .. }) if self.ports.manager.advises() => {}
+            Effect::Isolation(Order::Kill { .. }) if self.withheld().is_some() => {}
             Effect::Device(task) => log_if_ended(self.ports.device.send(task), "resets and checks"),
             Effect::Limits(task) => log_if_ended(self.ports.limits.send(task), "power limits"),
             Effect::Mps(task) => self.ports.mps.begin(task),
@@ -118,6 +120,16 @@ impl EventLoop {
             Effect::Prepare(one) => self.settings(|own, on, fx| own.prepare(one, on, fx)),
             Effect::Carve(gpu) => self.mig(|mig, on, fx| mig.carve(gpu, on, fx)),
             Effect::KnowInstances(instances) => self.ports.known.set_instances(instances),
+        }
+    }
+
+    /// Why nothing is done to GPUs and processes on them.
+    fn withheld(&self) -> Option<&'static str> {
+        let manager = &self.ports.manager;
+        match (manager.knows_whose(), manager.advises()) {
+            (false, _) => Some(UNTOLD),
+            (_, true) => Some(ADVISES),
+            (true, false) => None,
         }
     }
 

@@ -13,7 +13,8 @@ use super::pool::{Grant, Piece, Pool};
 /// Bits of GRES `gpuos`, and the instances that they are, as a note has them.
 pub type Chosen = (u64, String);
 
-/// The slices that leave the most useful ones to others, beside what other jobs have and instances of nobody.
+/// The slices that leave the most useful ones to others, beside what other jobs have and instances of nobody; of each GPU of which the job was given
+/// some, what it asks for.
 ///
 /// # Errors
 /// There is no room now, or there never will be: a sentence.
@@ -34,9 +35,19 @@ pub fn choose(
     let slices: u64 = serves.iter().map(size).sum();
     let width = |&(at, count): &(usize, u16)| u64::from(profiles[at].compute) * u64::from(count);
     let compute: u64 = serves.iter().map(width).sum();
-    if slices > wish.memory || compute > wish.compute {
+    let own: Vec<NvmlIndex> = wish.gpus.iter().collect();
+    if own.is_empty() {
+        return Err(format!("the job was given {request} on no GPU"));
+    }
+    let times = own.len() as u64;
+    if slices * times > wish.memory || compute * times > wish.compute {
+        let each = if times > 1 {
+            " of each of its GPUs"
+        } else {
+            ""
+        };
         return Err(format!(
-            "{request} takes {slices} memory slices and {compute} compute slices, and the job was given {} and {}",
+            "{request} takes {slices} memory slices and {compute} compute slices{each}, and the job was given {} and {}",
             wish.memory, wish.compute
         ));
     }
@@ -64,19 +75,28 @@ pub fn choose(
         };
         all | pool.bits(&piece)
     });
-    let elsewhere = pool.gpus.iter().enumerate();
-    let elsewhere = elsewhere.filter(|(_, gpu)| !wish.gpus.contains(**gpu));
-    let elsewhere: PoolSet = elsewhere.filter_map(|(at, _)| PoolGpu::new(at)).collect();
-    places.see(node, taken, elsewhere);
-    let prices = places.prices();
-    let pick = places.pick(&mut Effort::default(), &prices, node, &ask);
-    let pick = pick.ok_or_else(|| {
-        format!(
-            "no placement for {request} is free on GPU {} beside what other jobs have there",
-            wish.gpus
-        )
-    })?;
-    Ok((pick.bits, ask.names(&places, 0)))
+    let mut bits = 0;
+    for gpu in own {
+        let elsewhere = pool.gpus.iter().enumerate();
+        let elsewhere = elsewhere.filter(|(_, other)| **other != gpu);
+        let elsewhere: PoolSet = elsewhere.filter_map(|(at, _)| PoolGpu::new(at)).collect();
+        places.see(node, taken, elsewhere);
+        let prices = places.prices();
+        let pick = places.pick(&mut Effort::default(), &prices, node, &ask);
+        let pick = pick.ok_or_else(|| {
+            format!(
+                "no placement for {request} is free on GPU {gpu} beside what other jobs have there"
+            )
+        })?;
+        bits |= pick.bits;
+    }
+    if times == 1 {
+        return Ok((bits, ask.names(&places, 0)));
+    }
+    let name =
+        |&(at, count): &(usize, u16)| format!("{}:{}", profiles[at].name, u64::from(count) * times);
+    let names: Vec<String> = serves.iter().map(name).collect();
+    Ok((bits, names.join(",")))
 }
 
 /// The record of a job with these slices.
@@ -157,6 +177,31 @@ mod tests {
             grant(&pool, &wish("7g.80gb", 3), &two).unwrap().bits,
             0xff00
         );
+    }
+
+    #[test]
+    fn of_two_gpus_each_has_what_is_asked_for() {
+        let pool = pool();
+        let both = |request: &str, compute, memory| Unplaced {
+            gpus: NvmlSet::EMPTY
+                .with(NvmlIndex::new(2).unwrap())
+                .with(NvmlIndex::new(3).unwrap()),
+            compute,
+            memory,
+            ..wish(request, 2)
+        };
+        let large = grant(&pool, &wish("3g.40gb", 2), &[]).unwrap();
+        let others = std::slice::from_ref(&large);
+        let found = grant(&pool, &both("1g.10gb:2", 4, 4), others).unwrap();
+        assert_eq!(found.bits & large.bits, 0);
+        let on = |bits: u64| (bits & found.bits).count_ones();
+        assert_eq!((on(0xff), on(0xff00), found.pieces.len()), (2, 2, 4));
+        assert_eq!(pool.names(&found.pieces), "1g.10gb,1g.10gb,1g.10gb,1g.10gb");
+        // The one has no room for it, or too little was counted for both.
+        let why = grant(&pool, &both("7g.80gb", 14, 16), others).unwrap_err();
+        assert!(why.contains("7g.80gb is free on GPU 2"), "{why}");
+        let why = grant(&pool, &both("1g.10gb:2", 4, 3), &[]).unwrap_err();
+        assert!(why.contains("of each of its GPUs"), "{why}");
     }
 
     #[test]

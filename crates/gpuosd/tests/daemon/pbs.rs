@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use gpuos_core::job::JobId;
 use gpuos_core::wire::{
-    HostOrder, MomJob, MomOrders, MomReport, MomVnodes, Reply, Request, root_socket,
+    HostOrder, MomEnd, MomJob, MomOrders, MomReport, MomVnodes, Reply, Request, root_socket,
 };
 use gpuos_host::socket::Client;
 use gpuos_model::gpu_index::GresGpu;
@@ -284,6 +284,113 @@ fn a_mom_that_says_nothing_is_a_trouble_and_users_cannot_speak_for_it() {
     assert!(refused.contains("--workload pbs"), "{refused}");
     let path = root_socket(&daemon.socket().to_string_lossy());
     assert!(std::path::Path::new(&path).exists());
+}
+
+/// Mom's hook tells that a run of a job has left.
+pub fn ends(daemon: &Daemon<'_>, name: &str, run: u64) {
+    let report = Box::new(MomReport {
+        ended: vec![MomEnd { job: id(name), run }],
+        ..MomReport::default()
+    });
+    let said = daemon.ask(&Request::Mom { report }).unwrap();
+    assert!(matches!(said, Reply::Mom { .. }), "{said:?}");
+}
+
+#[test]
+fn a_run_that_has_left_is_forgotten_at_once_and_a_late_word_ends_no_later_one() {
+    let site = Site::new();
+    let daemon = site.start_with(&PBS);
+    let (name, next) = job("7.head", &[5]);
+    let next = MomJob { run: 2, ..next };
+    let mom = Mom::start(&site, world(&[(name, next), job("8.head", &[4])]));
+    daemon.ready();
+    knows(&site, &daemon, 2);
+    // No list comes any more.
+    drop(mom);
+    ends(&daemon, "7.head", 1);
+    ends(&daemon, "8.head", 1);
+    let left = || {
+        let jobs = daemon.status().jobs;
+        (jobs.len() == 1).then(|| jobs[0].job.clone())
+    };
+    assert_eq!(site.until("one has left", left), id("7.head"));
+    ends(&daemon, "7.head", 2);
+    let none = || daemon.status().jobs.is_empty().then_some(());
+    site.until("both have left", none);
+}
+
+/// PBS gives the vnode of a job that it has suspended to another one.
+#[test]
+fn a_suspended_job_and_the_one_in_its_place_are_both_on_the_gpu() {
+    let site = Site::new();
+    let daemon = site.start_with(&PBS);
+    let (name, held) = job("7.head", &[5]);
+    let suspended = MomJob {
+        suspended: true,
+        ..held
+    };
+    let mom = Mom::start(&site, world(&[(name, suspended), job("8.head", &[5])]));
+    daemon.ready();
+    knows(&site, &daemon, 2);
+    let on: Vec<GresGpu> = daemon
+        .status()
+        .jobs
+        .into_iter()
+        .flat_map(|one| one.gpus)
+        .collect();
+    assert_eq!(on, [gpu(5), gpu(5)]);
+    // A fault hits both.
+    site.fault(Some(5), "row-remap failure");
+    let again = || {
+        let again = mom.world().again.into_iter().map(|(job, _)| job);
+        let again: BTreeSet<JobId> = again.collect();
+        (again.len() == 2).then_some(again)
+    };
+    let again = site.until("both run again", again);
+    assert_eq!(again, BTreeSet::from([id("7.head"), id("8.head")]));
+}
+
+/// gpuosd is killed while a GPU is being reset, and the host is given to pbs_cgroups meanwhile: the next gpuosd resets nothing, neither before
+/// mom has told it that it only advises nor after.
+#[test]
+fn before_mom_has_told_no_gpu_is_reset() {
+    let site = Site::new();
+    let resets = site.resets();
+    let flags = [PBS[0], PBS[1], "--reset-command", &resets];
+    let daemon = site.start_with(&flags);
+    let mom = Mom::start(&site, world(&[job("7.head", &[5])]));
+    daemon.ready();
+    knows(&site, &daemon, 1);
+    site.fault(Some(5), "row-remap failure");
+    let asked = site.path("slurm/resets.5");
+    let reset = || asked.exists().then_some(());
+    site.until("the GPU is being reset", reset);
+    daemon.kill();
+    drop(mom);
+    std::fs::remove_file(&asked).unwrap();
+
+    let daemon = site.start_with(&flags);
+    let silent = || {
+        let troubles = daemon.status().daemon.troubles;
+        let told = troubles
+            .iter()
+            .any(|line| line.contains("pbs_mom has told nothing yet"));
+        told.then_some(())
+    };
+    site.until("it waits for mom", silent);
+    let advised = World {
+        advise: true,
+        ..world(&[])
+    };
+    let _mom = Mom::start(&site, advised);
+    daemon.ready();
+    let refused = || (audited(&site, "the reset failed: ") > 0).then_some(());
+    site.until("a reset is not done", refused);
+    assert_eq!(
+        audited(&site, "only advises"),
+        audited(&site, "the reset failed: ")
+    );
+    assert!(!asked.exists());
 }
 
 #[test]

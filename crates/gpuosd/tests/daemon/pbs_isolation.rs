@@ -15,7 +15,7 @@ use crate::site::{Daemon, Site};
 const OWN: &str = "/gpuos/n1/job_7.head";
 
 /// A mount of control groups as the kernel lists it, without the kernel.
-fn recorded_groups(site: &Site) {
+pub fn recorded_groups(site: &Site) {
     let folder = site.path("cgroup");
     fs::create_dir_all(&folder).unwrap();
     fs::write(folder.join("cgroup.controllers"), "").unwrap();

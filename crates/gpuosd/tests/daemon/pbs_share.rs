@@ -3,9 +3,12 @@
 use gpuos_core::job::JobId;
 use gpuos_core::step::StepId;
 use gpuos_core::wire::{MomJob, Reason, Request, StepMemory};
+use gpuos_memory::protocol::{FromProgram, ToProgram};
 
+use crate::isolation::audited;
 use crate::memory_program::{Program, own, start_with, status};
-use crate::pbs::{Mom, PBS, gpu, id, job, world};
+use crate::pbs::{Mom, PBS, ends, gpu, id, job, knows, world};
+use crate::pbs_isolation::recorded_groups;
 use crate::site::{Daemon, Site};
 
 const GIB: u64 = 1 << 30;
@@ -74,14 +77,14 @@ fn a_part_is_lent_to_this_run_of_a_job_and_within_what_pbs_has_counted() {
         sharer("13.head", 2, (1, mib)),
     ];
     mom.change(|now| *now = world(&both));
-    crate::pbs::knows(&site, &daemon, 2);
+    knows(&site, &daemon, 2);
     launched(&daemon, "13.head", 2);
     let why = program(&site, &daemon).ask(2, GIB).unwrap_err();
     assert!(why.contains("gpuos pbs install --confine try"), "{why}");
 
     // The first runs again, on another GPU, before anybody has said that it had ended.
     mom.change(|now| *now = world(&[sharer("12.head", 5, (2, mib))]));
-    crate::pbs::knows(&site, &daemon, 1);
+    knows(&site, &daemon, 1);
     site.until("mom has told of the next run", || {
         let jobs = daemon.status().jobs;
         let mut gpus = jobs.iter().flat_map(|job| &job.gpus);
@@ -103,6 +106,98 @@ fn a_part_is_lent_to_this_run_of_a_job_and_within_what_pbs_has_counted() {
         let told = status(&daemon);
         (told.programs.is_empty() && told.host.promised == 0).then_some(())
     });
+}
+
+/// One in the group of a job.
+fn confined<'a>(site: &'a Site, daemon: &Daemon, name: &str) -> Program<'a> {
+    let group = format!("/gpuos/n1/job_{name}");
+    Program::start_as(site, daemon, own(), &group)
+}
+
+#[test]
+fn what_a_run_had_is_free_with_the_word_of_its_end() {
+    let site = Site::new();
+    let mib = 70 << 10;
+    let mom = Mom::start(&site, world(&[sharer("12.head", 2, (1, mib))]));
+    let daemon = start_with(&site, &PBS);
+    launched(&daemon, "12.head", 2);
+    let mut first = program(&site, &daemon);
+    assert!(first.ask(2, 60 * GIB).is_ok());
+    knows(&site, &daemon, 1);
+    // No list comes any more.
+    drop(mom);
+    ends(&daemon, "12.head", 1);
+    // What is left of it is ended.
+    first.is_ended();
+    site.until("nothing is lent", || {
+        let told = status(&daemon);
+        (told.programs.is_empty() && told.host.promised == 0).then_some(())
+    });
+}
+
+#[test]
+fn a_run_on_another_gpu_is_told_from_the_one_before_by_a_gpuosd_that_was_away() {
+    let site = Site::new();
+    let mib = 70 << 10;
+    let mom = Mom::start(&site, world(&[sharer("12.head", 2, (1, mib))]));
+    let daemon = start_with(&site, &PBS);
+    launched(&daemon, "12.head", 2);
+    let mut first = program(&site, &daemon);
+    assert!(first.ask(2, 60 * GIB).is_ok());
+    knows(&site, &daemon, 1);
+    daemon.kill();
+    // It has ended, and runs again.
+    first.child.wait().unwrap();
+    first.forget();
+    mom.change(|now| *now = world(&[sharer("12.head", 5, (2, mib))]));
+    let daemon = start_with(&site, &PBS);
+    knows(&site, &daemon, 1);
+    launched(&daemon, "12.head", 5);
+    let mut second = program(&site, &daemon);
+    assert_eq!(second.ask(5, 60 * GIB), Ok((60 * GIB, 0, 60 * GIB, false)));
+}
+
+#[test]
+fn a_job_that_pbs_has_suspended_is_not_ended_for_not_parking() {
+    let site = Site::new();
+    recorded_groups(&site);
+    let mib = 70 << 10;
+    let both = |suspended: bool| {
+        let (first, held) = sharer("12.head", 2, (1, mib));
+        let held = MomJob { suspended, ..held };
+        world(&[(first, held), sharer("13.head", 2, (1, mib))])
+    };
+    let mom = Mom::start(&site, both(false));
+    let daemon = start_with(&site, &PBS);
+    knows(&site, &daemon, 2);
+    launched(&daemon, "12.head", 2);
+    launched(&daemon, "13.head", 2);
+    let mut first = confined(&site, &daemon, "12.head");
+    let mut second = confined(&site, &daemon, "13.head");
+    assert!(!first.ask(2, 60 * GIB).unwrap().3);
+    assert!(second.ask(2, 60 * GIB).unwrap().3);
+    assert!(matches!(first.told(), Some(ToProgram::Park { .. })));
+    mom.change(|now| *now = both(true));
+    let stopped = |is: bool| {
+        let programs = status(&daemon).programs;
+        let mut own = programs.iter().filter(|one| one.job == id("12.head"));
+        own.next()
+            .is_some_and(|one| one.stopped == is)
+            .then_some(())
+    };
+    site.until("it is known to be suspended", || stopped(true));
+    // Longer than who is told to park has.
+    std::thread::sleep(std::time::Duration::from_secs(12));
+    stopped(true).expect("it is there");
+    mom.change(|now| *now = both(false));
+    site.until("it is known to run", || stopped(false));
+    first.say(FromProgram::Parked {
+        took_ms: 1,
+        moved: GIB,
+        left: 0,
+    });
+    assert_eq!(second.told(), Some(ToProgram::Turn));
+    assert_eq!(audited(&site, "did not give its GPU"), 0);
 }
 
 #[test]

@@ -15,7 +15,7 @@ use gpuos_workload::job::Job;
 
 use super::super::effect::{Effect, Effects};
 use super::super::facts::Facts;
-use super::jobs::{named_by, number};
+use super::jobs::{Before, named_by, number};
 use super::{Lent, Memory, uuid};
 use crate::memory::pressure::{Order, Seen};
 use crate::memory::programs;
@@ -163,6 +163,7 @@ impl Memory {
                         uid,
                         spec: None,
                         restarts: None,
+                        before: Some(Before::of(spec)),
                         suspended: false,
                         may_requeue: true,
                     };

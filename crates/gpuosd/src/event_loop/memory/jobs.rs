@@ -1,8 +1,38 @@
 //! The broker's numbers of jobs. Slurm numbers its own; the name that PBS has for one, such as `12.head`, becomes a number that depends on it alone,
 //! above all of Slurm's: the journal has these numbers, and the next gpuosd makes the same of the same name.
 
+use std::collections::BTreeSet;
+
 use gpuos_core::job::JobId;
-use gpuos_memory::lease::JobId as Number;
+use gpuos_memory::lease::{JobId as Number, JobSpec};
+use gpuos_workload::job::Job;
+
+/// The GPUs of a job by a journal of before, in which is not which of its runs that was.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Before {
+    gpus: BTreeSet<usize>,
+    in_turns: bool,
+}
+
+impl Before {
+    /// Those that the job had.
+    pub(super) fn of(spec: &JobSpec) -> Before {
+        let gpus = spec.gpus.iter().map(|gpu| gpu.0 as usize);
+        Before {
+            gpus: gpus.collect(),
+            in_turns: spec.timeslice,
+        }
+    }
+
+    /// Whether the job has these by its record, so that it can be the same run.
+    pub(super) fn is_of(&self, record: &Job, node: &str) -> bool {
+        let given = match self.in_turns {
+            true => record.shared_on(node),
+            false => record.whole_on(node),
+        };
+        self.gpus.iter().all(|gpu| given.contains(*gpu))
+    }
+}
 
 /// A number that is of a name has this bit.
 const OF_NAME: u64 = 1 << 63;

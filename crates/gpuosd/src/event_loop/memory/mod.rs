@@ -54,6 +54,8 @@ struct Lent {
     spec: Option<JobSpec>,
     /// Which of its runs it is, by how often it was requeued; `None`: it was restored, and nobody has said since.
     restarts: Option<u32>,
+    /// What it had then, until that is known.
+    before: Option<jobs::Before>,
     /// slurmctld has suspended it, by its last word.
     suspended: bool,
     /// slurmctld would requeue it.
@@ -253,6 +255,7 @@ impl Memory {
             uid: record.uid,
             spec: Some(spec),
             restarts: Some(record.restarts),
+            before: None,
             suspended: false,
             may_requeue: record.may_requeue,
         };
@@ -270,7 +273,11 @@ impl Memory {
             return;
         };
         let before = lent.restarts.replace(record.restarts);
-        if before.is_some_and(|before| before != record.restarts) {
+        let moved = lent
+            .before
+            .take()
+            .is_some_and(|had| !had.is_of(record, on.node));
+        if moved || before.is_some_and(|before| before != record.restarts) {
             self.jobs.remove(&record.id);
             self.step(Input::JobGone(jobs::number(&record.id)), on, fx);
         }
