@@ -411,6 +411,11 @@ fn each_job_opens_its_own_gpus_and_none_of_others() {
     site.until("the groups are gone", || {
         all.iter().all(|job| !site.group_of(job).exists())
     });
+    // With `try` the first programs after a start of gpuosd are not kept: mom and NVIDIA's library have to tell it first.
+    site.until("mom and NVIDIA's library have told gpuosd", || {
+        let log = lab.gpuosd_log("n1");
+        log.contains("pbs_mom answers again") && log.contains(" GPUs: ")
+    });
     // An interactive job, from a terminal.
     let mut terminal = ran(lab.command_on("head", Some("user1"), "script"));
     let terminal = terminal
@@ -422,7 +427,9 @@ fn each_job_opens_its_own_gpus_and_none_of_others() {
     let typed = terminal.stdin.as_mut().expect("a pipe");
     let work = site.work.display();
     writeln!(typed, "{work}/probe {work}/typed.direct; exit").expect("it is typed");
-    assert_eq!(site.wrote("typed", "direct").matches("yes").count(), 2);
+    let typed = site.wrote("typed", "direct");
+    let why = || lab.gpuosd_log("n1");
+    assert_eq!(typed.matches("yes").count(), 2, "{}", why());
     drop(terminal.stdin.take());
     terminal.wait().expect("it ends");
     let vnodes = ran(lab.run("pbsnodes", &["-av"]));

@@ -114,6 +114,7 @@ fn what_is_refused_says_what_was_asked_and_what_to_do() {
     let mut broker = broker(30, 0);
     broker.step(0, Input::Job(spec(1, 120, 10)));
     broker.step(0, Input::Job(in_turns(2, 60, 50)));
+    broker.step(0, Input::Job(in_turns(3, 60, 60)));
     for (refused, sentence) in [
         (
             ask(&mut broker, 1, 9, 1),
@@ -131,12 +132,20 @@ fn what_is_refused_says_what_was_asked_and_what_to_do() {
             ask(&mut broker, 2, 2, 60),
             "30.0 GiB could not be parked while other jobs have the GPU: submit the job with a larger --mem",
         ),
+        (
+            ask(&mut broker, 3, 3, 60),
+            "it takes 60.0 GiB of host memory, and the node has less to lend now: try again later, or ask for less",
+        ),
     ] {
         assert_eq!(refused.expect_err("refused").to_string(), sentence);
     }
     // Nothing of it is left.
     assert_eq!(broker.view().host.promised, 0);
     assert!(broker.view().clients.is_empty());
+    // Who asks for nothing has nothing to wait for, in turns or not.
+    for job in [1, 2] {
+        assert_eq!(ask(&mut broker, job, job, 0), granted(0, 0, true));
+    }
 }
 
 #[test]

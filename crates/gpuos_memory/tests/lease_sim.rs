@@ -250,12 +250,22 @@ fn seeds() -> std::ops::Range<u64> {
     }
 }
 
+/// Nobody is ended for being elsewhere: processes of these histories do as they are told.
+fn in_place(seed: u64, seen: Seen) -> Seen {
+    assert!(
+        !seen.ended.contains_key("Elsewhere"),
+        "seed {seed}: {:?}",
+        seen.ended
+    );
+    seen
+}
+
 #[test]
 fn two_thousand_random_jobs_leave_nothing_and_get_no_more_than_there_is() {
     let mut all = Vec::new();
     for seed in seeds() {
         match history(seed, 40, 0, Mutant::None) {
-            Ok(seen) => all.push(seen),
+            Ok(seen) => all.push(in_place(seed, seen)),
             Err(why) => panic!("seed {seed}: {why}"),
         }
     }
@@ -278,7 +288,6 @@ fn two_thousand_random_jobs_leave_nothing_and_get_no_more_than_there_is() {
     }
     let waited = all.iter().map(|it| it.most_waited).max();
     eprintln!("{counts:?} {ended:?}, waited at most {waited:?} ms");
-    assert!(!ended.contains_key("Elsewhere"), "{ended:?}");
     if all.len() == 1 {
         return;
     }
@@ -298,7 +307,7 @@ fn random_jobs_of_which_the_driver_parks_some_leave_nothing_either() {
     let mut all = Vec::new();
     for seed in seeds() {
         match history(seed, 40, 400, Mutant::None) {
-            Ok(seen) => all.push(seen),
+            Ok(seen) => all.push(in_place(seed, seen)),
             Err(why) => panic!("seed {seed}: {why}"),
         }
     }
@@ -311,7 +320,6 @@ fn random_jobs_of_which_the_driver_parks_some_leave_nothing_either() {
         ("finished", sum(|it| it.finished)),
     ];
     eprintln!("{counts:?}");
-    assert_eq!(ended("Elsewhere"), 0);
     if all.len() > 1 {
         assert!(counts.iter().all(|it| it.1 > 20), "{counts:?}");
         assert!(ended("NotCheckpointed") > 0);
@@ -323,10 +331,12 @@ fn random_jobs_of_which_the_driver_parks_some_leave_nothing_either() {
 fn what_was_found_once_stays_found() {
     // A process that gives up demoting as it is told to; one that gives back what it has not taken yet; a job on NVMe whose process that was
     // told to go there has died; one that comes back from there in a turn that is over; one that the driver parks before it has all of what
-    // it was promised.
-    for (seed, pins) in [(353, 0), (447, 0), (764, 400), (440, 400), (1473, 400)] {
-        if let Err(why) = history(seed, 40, pins, Mutant::None) {
-            panic!("seed {seed}: {why}");
+    // it was promised; one that asks for nothing and has to wait for a turn that nobody gives it.
+    let found = [(353, 0), (447, 0), (764, 400), (440, 400), (1473, 400)];
+    for (seed, pins) in found.into_iter().chain([(62, 400), (2105, 0)]) {
+        match history(seed, 40, pins, Mutant::None) {
+            Ok(seen) => drop(in_place(seed, seen)),
+            Err(why) => panic!("seed {seed}: {why}"),
         }
     }
 }

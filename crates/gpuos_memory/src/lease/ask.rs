@@ -137,6 +137,10 @@ impl Ledger {
         };
         let refuge_nvme = hbm - refuge_host;
         let nvme = self.nvme_room(job);
+        if refuge_nvme > nvme && spec.nvme == 0 && hbm <= left.min(quota) - host {
+            // The job has the memory, but not the node.
+            return Err(Refused::HostFull { takes: host + hbm });
+        }
         if refuge_nvme > nvme {
             return Err(Refused::NoRefuge {
                 lacks: refuge_nvme - nvme,

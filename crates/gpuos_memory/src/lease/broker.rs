@@ -90,7 +90,8 @@ impl Broker {
         Granted {
             hbm: lease.hbm,
             host: lease.host,
-            turn: it.is_some_and(|it| it.place == Place::Resident),
+            // Who has nothing waits for nothing, and nobody would say that it is its turn.
+            turn: it.is_none_or(|it| it.place == Place::Resident),
         }
     }
 

@@ -71,10 +71,16 @@ impl World {
         process.asks.pop_front();
         if let Some((hbm, host, turn)) = answer {
             let before = process.has.insert(gpu, (hbm, host)).unwrap_or_default();
+            // Who has GPUs in turns, and nothing of this one, goes by the word for another one.
+            let job = self.truth.of.get(&client);
+            let spec = job.and_then(|job| self.truth.jobs.get(job));
+            let in_turns = spec.is_some_and(|spec| spec.timeslice);
+            if turn && (hbm + host > 0 || !in_turns) {
+                process.at = At::Gpu;
+            }
             let bytes = self.truth.bytes.entry(client).or_default();
             bytes.host = bytes.host + host - before.1;
             if turn {
-                process.at = At::Gpu;
                 bytes.hbm.insert(gpu, hbm);
             }
         }

@@ -127,7 +127,9 @@ impl World {
                     }
                     if granted.turn {
                         self.truth.told.insert((client, gpu), granted.hbm);
-                        self.truth.works.insert(client, true);
+                        if granted.hbm + granted.host > 0 {
+                            self.truth.works.insert(client, true);
+                        }
                     }
                 }
                 let answer = answer.map(|it| (it.hbm, it.host, it.turn));
