@@ -170,21 +170,21 @@ impl Memory {
         self.touched[at] = now;
     }
 
-    /// The extent of a number, with its range.
-    fn extent(&self, number: u32) -> Option<(&Range, usize)> {
+    /// The extent of a number: where its range begins, the range, and its place among the extents of that.
+    pub(crate) fn extent(&self, number: u32) -> Option<(u64, &Range, usize)> {
         let (start, at) = (*self.numbers.get(number as usize)?)?;
-        Some((self.ranges.get(&start)?, at))
+        Some((start, self.ranges.get(&start)?, at))
     }
 
     /// Bytes of an extent.
     pub(crate) fn bytes_of(&self, number: u32) -> u64 {
         self.extent(number)
-            .map_or(0, |(range, at)| range.extents[at].bytes)
+            .map_or(0, |(_, range, at)| range.extents[at].bytes)
     }
 
     /// The device of an extent.
     pub(crate) fn device_of(&self, number: u32) -> Option<i32> {
-        self.extent(number).map(|(range, _)| range.device)
+        self.extent(number).map(|(_, range, _)| range.device)
     }
 
     /// Bytes that are free of a device's memory.
@@ -279,6 +279,14 @@ impl Memory {
     /// A context is there.
     pub(crate) fn saw_context(&mut self, context: u64) {
         self.contexts.entry(context).or_default();
+    }
+
+    /// The context in which memory of a range is copied: its own, or of what belongs to none some context of its device.
+    pub(crate) fn context_for(&mut self, device: i32, own: u64) -> Option<u64> {
+        match own {
+            0 => self.context_on(device),
+            own => Some(own),
+        }
     }
 
     /// Some context of a device.

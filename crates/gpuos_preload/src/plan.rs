@@ -30,8 +30,7 @@ impl Plan {
 impl Memory {
     /// The device of an extent and the tier that it is in; `None` if it cannot be moved.
     pub(crate) fn movable(&self, number: u32) -> Option<(i32, Tier, u64)> {
-        let (start, at) = (*self.numbers.get(number as usize)?)?;
-        let range = self.ranges.get(&start)?;
+        let (_, range, at) = self.extent(number)?;
         if range.pinned && !mutant::is(Mutant::Pinned) {
             return None;
         }

@@ -35,6 +35,14 @@ pub(crate) struct Extent {
 }
 
 impl Extent {
+    /// Where its bytes are, if they are mapped; of what the program maps itself, unless it is parked, a part of the handle.
+    pub(crate) fn is_at(&self) -> u64 {
+        match self.aside {
+            0 => self.at,
+            aside => aside,
+        }
+    }
+
     /// Its memory, with where that is mapped besides.
     pub(crate) fn piece(&self) -> Piece {
         Piece {

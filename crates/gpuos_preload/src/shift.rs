@@ -260,20 +260,14 @@ impl Memory {
     /// Begins to copy an extent.
     fn begin(&mut self, device: i32, number: u32, tier: Tier, offset: u64) -> Option<Moving> {
         self.movable(number)?;
-        let (start, at) = (*self.numbers.get(number as usize)?)?;
-        let range = self
-            .ranges
-            .get(&start)
-            .filter(|range| range.device == device)?;
+        let found = self.extent(number);
+        let (start, range, at) = found.filter(|(_, range, _)| range.device == device)?;
         let prop = range.held.as_ref().map(|held| held.prop);
         let held = prop.is_some();
         let extent = &range.extents[at];
-        let (from, old, bytes, id) = (extent.at, extent.handle, extent.bytes, extent.id);
-        let parked_at = extent.aside;
-        let context = match held {
-            true => self.context_on(device)?,
-            false => range.context,
-        };
+        let (from, old, bytes, id) = (extent.is_at(), extent.handle, extent.bytes, extent.id);
+        let (context, parked) = (range.context, extent.aside != 0);
+        let context = self.context_for(device, context)?;
         let stream = self.stream(context, tier)?;
         let there = self.devices.get_mut(&device)?.as_mut()?;
         let scratch = there.scratch()? + offset;
@@ -299,8 +293,7 @@ impl Memory {
         let placed = tier == Tier::Host && !held && new.at == 0;
         let away = tier == Tier::Host && self.parked && new.at != 0;
         // Memory that the program maps itself may be mapped nowhere, or without access.
-        let source = (held && parked_at == 0).then_some(scratch + BATCH);
-        let from = if parked_at == 0 { from } else { parked_at };
+        let source = (held && !parked).then_some(scratch + BATCH);
         let copy = || {
             let aside = match new.at {
                 0 => Some(Aside::show(scratch, bytes, new.handle, device)?),

@@ -377,22 +377,15 @@ fn part(memory: &mut Memory, number: u32) -> Option<Part> {
 }
 
 fn describe(memory: &mut Memory, number: u32) -> Option<Part> {
-    let (start, at) = (*memory.numbers.get(number as usize)?)?;
-    let range = memory.ranges.get(&start)?;
+    let (_, range, at) = memory.extent(number)?;
     let extent = &range.extents[at];
-    let (device, context, held) = (range.device, range.context, range.held.is_some());
-    let (at, bytes, parked_at) = (extent.at, extent.bytes, extent.aside);
+    let (device, context, at, bytes) = (range.device, range.context, extent.is_at(), extent.bytes);
     let mut aside = None;
-    if held && parked_at == 0 {
+    if range.held.is_some() && extent.aside == 0 {
         aside = memory.devices.get_mut(&device)?.as_mut()?.scratch();
         aside?;
     }
-    // Of what the program maps itself no context is known.
-    let context = match held {
-        true => memory.context_on(device)?,
-        false => context,
-    };
-    let at = if parked_at == 0 { at } else { parked_at };
+    let context = memory.context_for(device, context)?;
     let stream = memory.stream(context, Tier::Host)?;
     Some(Part {
         number,
@@ -406,17 +399,15 @@ fn describe(memory: &mut Memory, number: u32) -> Option<Part> {
 
 /// The physical memory of an extent, and its device.
 fn physical(memory: &Memory, number: u32) -> Option<(u64, i32)> {
-    let (start, at) = (*memory.numbers.get(number as usize)?)?;
-    let range = memory.ranges.get(&start)?;
+    let (_, range, at) = memory.extent(number)?;
     let handle = range.extents[at].handle;
     (handle != 0).then_some((handle, range.device))
 }
 
 /// All places at which the program sees an extent.
 fn views(memory: &Memory, number: u32) -> Vec<View> {
-    let found = memory.numbers.get(number as usize).copied().flatten();
-    let found = found.and_then(|(start, at)| Some((memory.ranges.get(&start)?, start, at)));
-    found.map_or_else(Vec::new, |(range, start, at)| {
+    let found = memory.extent(number);
+    found.map_or_else(Vec::new, |(start, range, at)| {
         memory.views(range, start, at)
     })
 }
@@ -467,6 +458,7 @@ fn give_up(memory: &mut Memory, part: &Part, stowed: Stowed) {
 
 /// Gives it memory, in its tier or in that one. `None`: there is none.
 fn take_back(memory: &mut Memory, number: u32, to: Option<Tier>) -> Option<(Part, Stowed)> {
+    // Its device is borrowed beside it.
     let (start, at) = (*memory.numbers.get(number as usize)?)?;
     let range = memory.ranges.get(&start)?;
     let (device, extent) = (range.device, &range.extents[at]);
