@@ -73,7 +73,7 @@ help:
 	@echo 'make ckpt-overhead what checkpoints cost a training loop, and the interval of auto (TURNS=, MIB=)'
 	@echo 'make ckpt-losses any two of eight stores lost at any moment, and three (SEEDS=)'
 	@echo 'make ckpt-flips flips, cuts and swaps in what is stored and drained: none is loaded (FLIPS=)'
-	@echo 'make mem-matrix random CUDA programs whose memory moves while they run, against a plain reference, and planted errors (MEM_SEEDS=)'
+	@echo 'make mem-matrix all that holds memory in tiers, with the numbers of long runs: random CUDA programs, planted errors, jobs in turns, Slurm (MEM_SEEDS=; root or sudo)'
 	@echo 'make gpu-test   memory in tiers under the real driver, on a machine with a GPU; says what it skips (ARGS=--small, ARGS="--only parking")'
 	@echo 'make pbs        hook and planner on a real OpenPBS: what they cost, 500 random jobs, 60 kills; docs/results/pbs.md (PBS=/opt/pbs, PBS_EVENTS=, PBS_JOBS=, PBS_KILLS=; root or sudo)'
 	@echo 'make ckpt-scale messages, bytes and modelled time of checkpoint, restart and loss of a rack with 1,250 nodes'
@@ -250,13 +250,19 @@ ckpt-scale:
 	@scripts/needs.sh build
 	GPUOS_CKPT_SCALE=1 GPUOS_WRITE=1 $(CARGO) test --release --locked -p gpuos_mover --test mover -- --nocapture scale::
 
-# On the simulated driver, in three ways; builds without debug assertions move nothing at random, so this is no release build. Then the
-# broker of a node, on jobs in simulated time.
+# All that holds memory in tiers, on the simulated driver; builds without debug assertions move nothing at random, so this is no release build.
+# The broker of a node is tried on jobs in simulated time. What fails does not keep the rest from running.
 MEM_SEEDS ?= 3334
+mem-matrix: export GPUOS_LONG := 1
+mem-matrix: export GPUOS_PRELOAD_SEEDS := $(MEM_SEEDS)
 mem-matrix:
-	@scripts/needs.sh build
-	GPUOS_LONG=1 GPUOS_PRELOAD_SEEDS=$(MEM_SEEDS) $(CARGO) test --locked -p gpuos_preload --test preload -- --nocapture
-	GPUOS_LONG=1 $(CARGO) test --locked -p gpuos_memory --test memory -- --nocapture lease
+	@scripts/needs.sh build lab
+	@status=0; set -x; \
+	$(CARGO) test --locked --no-fail-fast -p gpuos_memory -p gpuos_fabric -p gpuos_preload -p libgpuos -- --nocapture || status=1; \
+	$(CARGO) test --locked --no-fail-fast -p gpuos_moverd -- --nocapture parked:: || status=1; \
+	$(CARGO) test --locked -p gpuosd --test daemon -- --nocapture memory:: turns:: killed:: nvme:: checkpointed:: pressure:: || status=1; \
+	$(CARGO) test --workspace --locked $(AS_ROOT) --test slurm -- --nocapture --test-threads=1 memory_grants:: memory_places:: memory_short:: memory_turns:: || status=1; \
+	exit $$status
 
 # Without a GPU it says so. What moves memory at random is a debug build.
 gpu-test:
@@ -267,7 +273,7 @@ ifneq ($(wildcard /dev/nvidiactl),)
 endif
 	@python3 tests/gpu/run.py --bin $(TARGET)/release --debug $(TARGET)/debug $(ARGS)
 
-# An OpenPBS under PBS=, with release builds of what is measured; docs/results/pbs.md has what came of it, and is written anew. Half an hour, on a machine with
+# An OpenPBS under PBS=, with release builds of what is measured; docs/results/pbs.md has what came of it, and is written anew. Some 45 minutes, on a machine with
 # nothing else to do: the page says the load.
 PBS        ?= /opt/pbs
 PBS_EVENTS ?= 500
@@ -276,10 +282,10 @@ PBS_KILLS  ?= 20
 pbs:
 	@test -x $(PBS)/sbin/pbs_server || { echo 'no pbs_server under $(PBS): install OpenPBS, and name its prefix with PBS=' >&2; exit 2; }
 	@scripts/needs.sh build lab
-	$(CARGO) build --release --locked -p gpuos_cli -p pbs_hook
+	$(CARGO) build --release --locked -p gpuos_cli -p pbs_hook -p gpuosd -p gpuos_nvml -p gpuos_preload -p gpuos_cuda
 	GPUOS_TEST_PBS=$(PBS) GPUOS_PBS=$(PBS_EVENTS) GPUOS_PBS_JOBS=$(PBS_JOBS) GPUOS_PBS_KILLS=$(PBS_KILLS) GPUOS_WRITE=1 \
-	GPUOS_PROGRAM_DIR=$(abspath $(RELEASE)) GPUOS_PLUGIN_DIR=$(abspath $(RELEASE)) \
-	  $(CARGO) test --workspace --locked $(AS_ROOT) --test slurm -- --nocapture --test-threads=1 pbs_measured:: pbs_holds::
+	GPUOS_PROGRAM_DIR=$(abspath $(RELEASE)) GPUOS_PLUGIN_DIR=$(abspath $(RELEASE)) GPUOS_DAEMON_DIR=$(abspath $(RELEASE)) \
+	  $(CARGO) test --workspace --locked $(AS_ROOT) --test slurm -- --nocapture --test-threads=1 pbs_measured:: pbs_holds:: pbs_health:: pbs_kills::
 
 # Jobs that run while gpuos itself is upgraded, from a revision of this repository.
 upgrade:

@@ -22,9 +22,10 @@ import pbs
 SCHEMA = "gpuos.pbs/1"
 # Of include/gpuos_pbs.h.
 VERSION = 1
-# Seconds for the command; the hook's alarm is more than twice as long.
+# Seconds for all that an event waits for, from its start: half the hook's alarm. And for the command, which is asked once.
+WITHIN = 60
 PATIENCE = 3
-# So long a job's first program waits to be kept to its GPUs, where it has to be, and how the sentence begins that it was not.
+# So long from its start a job's first program tries to be kept to its GPUs, where it has to be, and how the sentence begins that it was not.
 CONFINED_WITHIN = 20
 UNCONFINED = "gpuos cannot keep this program"
 # What vnodes of one domain of a level have in common.
@@ -116,23 +117,21 @@ def by_command(known, event):
     import subprocess
 
     command = str(known.get("command", ""))
+    both, env = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE), {"PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8"}
     try:
-        done = subprocess.run(
-            [command, "pbs-hook"],
-            input=event,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            timeout=PATIENCE,
-            cwd="/",
-            env={"PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8"},
-        )
-    except subprocess.TimeoutExpired:
-        raise Missing("%s took longer than %d s" % (command, PATIENCE))
+        run = subprocess.Popen([command, "pbs-hook"], stderr=subprocess.DEVNULL, cwd="/", env=env, start_new_session=True, **both)
     except (OSError, ValueError) as why:
         raise Missing("%s cannot be run (%s); install gpuos on the host of pbs_server" % (command, why))
-    if done.returncode != 0:
-        raise Missing("%s pbs-hook ended with %d; hook and command are of different releases" % (command, done.returncode))
-    return done.stdout
+    try:
+        said = run.communicate(event, timeout=PATIENCE)[0]
+    except subprocess.TimeoutExpired:
+        # With all that it has started; subprocess.run of 3.6 would wait for those that have its output.
+        os.killpg(run.pid, signal.SIGKILL)
+        run.wait()
+        raise Missing("%s took longer than %d s" % (command, PATIENCE))
+    if run.returncode != 0:
+        raise Missing("%s pbs-hook ended with %d; hook and command are of different releases" % (command, run.returncode))
+    return said
 
 
 def by_library(known, event):
@@ -157,9 +156,9 @@ def by_library(known, event):
         free(said)
 
 
-def ask(way, known, event):
-    """The answer as a table."""
-    event["schema"] = SCHEMA
+def ask(way, known, event, until):
+    """The answer, of a library that waits for nobody beyond that time of the clock."""
+    event.update(schema=SCHEMA, within_ms=max(0, int(1000 * (until - time.monotonic()))))
     said = way(known, json.dumps(event).encode("ascii"))
     try:
         answer = json.loads(said.decode("utf-8"))
@@ -169,9 +168,10 @@ def ask(way, known, event):
         edits = answer["edits"]
     except (ValueError, KeyError, TypeError) as why:
         raise Missing("the answer cannot be read (%s); hook, command and library have to be of one release" % why)
+    # Of a library of others it may be anything; PBS has one line for it.
+    message = "".join(letter if letter.isprintable() else " " for letter in str(answer.get("message") or ""))
     if verdict not in ("accept", "reject"):
-        raise Missing(str(answer.get("message", verdict)))
-    message = str(answer.get("message", ""))
+        raise Missing(message or "the answer says %r; hook, command and library have to be of one release" % (verdict,))
     if verdict == "accept" and message:
         pbs.logmsg(pbs.LOG_DEBUG, message)
     for note in answer.get("notes", ()):
@@ -181,7 +181,7 @@ def ask(way, known, event):
     turn = event.get("turn", 0)
     if wanted and turn < TURNS:
         # The same event comes with what pbs_server says.
-        return ask(way, known, dict(event, turn=turn + 1, server=of_server(wanted, event.get("server", {}))))
+        return ask(way, known, dict(event, turn=turn + 1, server=of_server(wanted, event.get("server", {}))), until)
     return verdict == "reject", message, edits
 
 
@@ -231,38 +231,41 @@ def end_session(pid, uid):
         return
 
 
+def set_vnode(event, edit):
+    """A resource of a vnode of the mom."""
+    vnode_of(event, edit["vnode"]).resources_available[edit["name"]] = typed(edit["name"], edit["value"])
+
+
+def set_state(event, edit):
+    """A vnode of the mom that goes offline, or comes online."""
+    vnode, offline = vnode_of(event, edit["vnode"]), edit["set"] == "offline"
+    vnode.state, vnode.comment = pbs.ND_OFFLINE if offline else pbs.ND_FREE, edit["value"] if offline else None
+
+
+# What an answer can want.
+EDITS = {
+    "resource": lambda event, edit: event.job.Resource_List.__setitem__(edit["name"], typed(edit["name"], edit["value"])),
+    "start-after": lambda event, edit: setattr(event.job, "Execution_Time", edit["value"]),
+    "env": lambda event, edit: event.env.__setitem__(edit["name"], edit["value"]),
+    "vnode": set_vnode,
+    "sharing": lambda event, edit: setattr(vnode_of(event, edit["vnode"]), "sharing", getattr(pbs, "ND_" + edit["value"].upper())),
+    "offline": set_state,
+    "online": set_state,
+    "comment": lambda event, edit: setattr(vnode_of(event, edit["vnode"]), "comment", edit["value"] or None),
+    "requeue": lambda event, edit: event.job.rerun(),
+    "rerun": lambda event, edit: event.job_list[edit["value"]].rerun(),
+    "delete": lambda event, edit: event.job_list[edit["value"]].delete(),
+    "kill": lambda event, edit: end_session(edit["value"], edit["uid"]),
+}
+
+
 def apply(event, edits):
-    """Does what the answer says."""
+    """Does what the answer says, or nothing where it says what is not known here."""
     for edit in edits:
-        what, value = edit["set"], edit.get("value")
-        if what == "resource":
-            event.job.Resource_List[edit["name"]] = typed(edit["name"], value)
-        elif what == "start-after":
-            event.job.Execution_Time = value
-        elif what == "env":
-            event.env[edit["name"]] = value
-        elif what == "vnode":
-            vnode_of(event, edit["vnode"]).resources_available[edit["name"]] = typed(edit["name"], value)
-        elif what == "sharing":
-            vnode_of(event, edit["vnode"]).sharing = getattr(pbs, "ND_" + value.upper())
-        elif what == "offline":
-            vnode = vnode_of(event, edit["vnode"])
-            vnode.state, vnode.comment = pbs.ND_OFFLINE, value
-        elif what == "online":
-            vnode = vnode_of(event, edit["vnode"])
-            vnode.state, vnode.comment = pbs.ND_FREE, None
-        elif what == "comment":
-            vnode_of(event, edit["vnode"]).comment = value or None
-        elif what == "requeue":
-            event.job.rerun()
-        elif what == "rerun":
-            event.job_list[value].rerun()
-        elif what == "delete":
-            event.job_list[value].delete()
-        elif what == "kill":
-            end_session(value, edit["uid"])
-        else:
-            raise Missing("the answer wants '%s' set; hook, command and library have to be of one release" % what)
+        if edit["set"] not in EDITS:
+            raise Missing("the answer wants %r set; hook, command and library have to be of one release" % (edit["set"],))
+    for edit in edits:
+        EDITS[edit["set"]](event, edit)
 
 
 def submitted(event):
@@ -370,10 +373,7 @@ def seconds(duration):
     parts = [number(part) for part in str(duration).split(":")]
     if duration is None or None in parts or len(parts) > 3:
         return None
-    whole = 0
-    for part in parts:
-        whole = whole * 60 + part
-    return whole
+    return sum(part * 60**place for place, part in enumerate(reversed(parts)))
 
 
 def left(job):
@@ -547,7 +547,7 @@ def refuse(event, sentence):
 
 def main():
     """Answers one event."""
-    event = pbs.event()
+    event, began = pbs.event(), time.monotonic()
     kinds = {
         pbs.QUEUEJOB: submitted,
         pbs.MODIFYJOB: submitted,
@@ -570,12 +570,12 @@ def main():
         asks = asks and not (event.type == pbs.EXECJOB_LAUNCH and advised(known))
         if is_alone(known, event):
             event.accept()
-        refused, message, edits = ask(way, known, about(known))
-        until = time.time() + CONFINED_WITHIN if must and is_first(event) else 0
-        while refused and message.startswith(UNCONFINED) and time.time() < until:
+        refused, message, edits = ask(way, known, about(known), began + WITHIN)
+        tries = must and is_first(event)
+        while tries and refused and message.startswith(UNCONFINED) and time.monotonic() < began + CONFINED_WITHIN:
             # gpuosd may be on its way, and PBS holds a job whose start is refused again and again.
             time.sleep(1)
-            refused, message, edits = ask(way, known, about(known))
+            refused, message, edits = ask(way, known, about(known), began + WITHIN)
         try:
             apply(event, edits)
         except Exception as why:

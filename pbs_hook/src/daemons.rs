@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 use gpuos_pbs::hook::question::Question;
 use gpuos_pbs::hook::talk::{Said, Talk};
 
+use crate::budget;
+
 /// The most that one may say, in bytes.
 const MOST: usize = 2 << 20;
 
@@ -16,15 +18,15 @@ const MOST: usize = 2 << 20;
 const LASTS: Duration = Duration::from_secs(1);
 const AGAIN: Duration = Duration::from_millis(250);
 
-/// What each of them says, one after the other.
-pub(crate) fn ask(question: &Question) -> Vec<Said> {
-    question.talks.iter().map(one).collect()
+/// What each of them says, one after the other, within a time for all of them.
+pub(crate) fn ask(question: &Question, within: Duration) -> Vec<Said> {
+    let began = Instant::now();
+    budget::each(&question.talks, within, || began.elapsed(), one)
 }
 
-fn one(talk: &Talk) -> Said {
+fn one(talk: Talk) -> Said {
     let (to, from) = sync_channel(1);
     let patience = Duration::from_millis(talk.patience_ms);
-    let talk = talk.clone();
     // A thread of its own: a socket whose queue is full keeps whoever connects for as long as it is.
     // Its standard error is the user's job's, too.
     let run = move || {

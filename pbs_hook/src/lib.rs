@@ -4,6 +4,7 @@
 //! not a byte on standard output and error, which belong to the user's job where the event is a launch. And what they do not do: lines
 //! to the daemons of this host and back.
 
+mod budget;
 mod daemons;
 mod mutant;
 
@@ -40,7 +41,9 @@ pub unsafe extern "C" fn gpuos_pbs_event(json: *const c_char) -> *mut c_char {
                 mutant::panic_if_planted(&text);
                 match begin(&text) {
                     Step::Done(said) => said,
-                    Step::Ask(question) => question.answer(&daemons::ask(&question)),
+                    Step::Ask(question) => {
+                        question.answer(&daemons::ask(&question, budget::of(&text)))
+                    }
                 }
             }
             Err(why) => Verdict::error_json(&why),

@@ -2,14 +2,41 @@
 
 use std::collections::BTreeMap;
 use std::io::Read;
+use std::thread;
 
 use serde_json::{Value, json};
 
 use crate::periodic::{gpuosd, hook_of};
-use crate::support::{Hook, has_python, own};
+use crate::support::{Hook, command, has_python, library, own, python};
 
 /// Beside the events.
 const ORIGIN: &str = "tests/data/ORIGIN.md";
+
+/// So often the recording of all kinds of jobs has each type of event at least.
+const EACH: usize = 300;
+const KINDS: [&str; 7] = [
+    "execjob_end",
+    "execjob_launch",
+    "exechost_periodic",
+    "exechost_startup",
+    "modifyjob",
+    "queuejob",
+    "runjob",
+];
+
+/// And so often events of jobs that asked for each of these.
+const OF_OPTION: usize = 200;
+const OPTIONS: [&str; 6] = [
+    "gpuos_checkpoint",
+    "gpuos_mem",
+    "gpuos_mig",
+    "gpuos_placement",
+    "gpuos_power",
+    "gpuos_share",
+];
+
+/// So many parts of it are replayed at a time.
+const PARTS: usize = 4;
 
 /// Inputs and outcomes.
 pub fn events(file: &str) -> Vec<(String, String)> {
@@ -53,6 +80,88 @@ fn what_came_of_events_in_a_real_pbs_comes_of_them_here() {
         assert!(kinds[kind] >= 300, "{kind}: {kinds:?}");
     }
     assert!(std::fs::read_to_string(own(ORIGIN)).is_ok_and(|text| text.contains("OpenPBS")));
+}
+
+/// What comes of events where daemons say what they said then, with what the daemons are told.
+fn replayed(events: &[(String, String)], site: &Value) -> Vec<String> {
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = |name: &str| folder.path().join(name);
+    let mut known = site["config"].clone();
+    known["command"] = json!(command());
+    known["library"] = json!(library());
+    known["gpuosd"] = json!(at("gpuosd.sock"));
+    known["mover"] = json!(at("mover.sock"));
+    let config = at("hook.json");
+    std::fs::write(&config, known.to_string()).expect("a file");
+    let all: String = events
+        .iter()
+        .map(|(given, _)| format!("{}\n%%\n", given.trim()))
+        .collect();
+    let files = [
+        "tests/stand_in/replay.py",
+        "gpuos_hook.py",
+        "tests/data/jobs.json",
+    ]
+    .map(own);
+    let environment = [("PBS_HOOK_CONFIG_FILE", config.to_str().expect("text"))];
+    let (out, error) = python(&files.each_ref().map(|file| &**file), &all, &environment);
+    assert_eq!(error, "");
+    let made: Vec<String> = out.split_terminator("%%\n").map(String::from).collect();
+    assert_eq!(made.len(), events.len(), "{out}");
+    made
+}
+
+/// Jobs with all that they can ask for on PBS, and with what gpuosd and `gpuos_mover` were told and said.
+#[test]
+fn of_each_kind_of_event_three_hundred_of_a_real_pbs_come_to_the_same_here() {
+    if !has_python() {
+        return;
+    }
+    let events = events("tests/data/jobs.txt.gz");
+    let site = std::fs::read_to_string(own("tests/data/jobs.json")).expect("the site");
+    let site: Value = serde_json::from_str(&site).expect("JSON");
+    let mut found: BTreeMap<&str, usize> = BTreeMap::new();
+    thread::scope(|scope| {
+        let parts = events.chunks(events.len().div_ceil(PARTS));
+        let running: Vec<_> = parts
+            .map(|part| (part, scope.spawn(|| replayed(part, &site))))
+            .collect();
+        for (part, made) in running {
+            for ((given, wanted), made) in part.iter().zip(made.join().expect("replayed")) {
+                assert_eq!(made, *wanted, "{given}");
+            }
+        }
+    });
+    for (given, _) in &events {
+        let kind = given
+            .lines()
+            .find_map(|line| line.strip_prefix("pbs.event().type="));
+        *found.entry(kind.expect("a kind")).or_default() += 1;
+        for name in OPTIONS {
+            *found.entry(name).or_default() +=
+                usize::from(given.contains(&format!("Resource_List[{name}]=")));
+        }
+    }
+    let least = KINDS.map(|kind| (kind, EACH)).into_iter();
+    for (name, least) in least.chain(OPTIONS.map(|option| (option, OF_OPTION))) {
+        assert!(found[name] >= least, "{name}: {found:?}");
+    }
+    // What they came to is not all the same.
+    for (what, least) in [
+        ("reject=True", 50),
+        ("told=[\"gpuosd\"", 1000),
+        ("told=[\"gpuos_mover\"", 500),
+        ("env[GPUOS_MIG_UUIDS]=", 30),
+        ("env[GPUOS_MEM_GRANT]=", 30),
+        ("env[GPUOS_CHECKPOINT_DIR]=", 30),
+        ("job.Execution_Time=", 2),
+        ("state=offline", 2),
+        ("._rerun=True", 2),
+    ] {
+        let with = events.iter().filter(|(_, made)| made.contains(what));
+        let with = with.count();
+        assert!(with >= least, "{what}: {with}");
+    }
 }
 
 /// What gpuosd said is not among what PBS keeps; the recording has it as it must have been.

@@ -10,12 +10,16 @@ use gpuos_lab::LabSpec;
 use gpuos_lab::pbs::{GPUOSD, MOM, PbsLab};
 use gpuos_model::rng::Rng;
 use gpuos_tests::plugins::{built, daemons, programs};
-use gpuos_tests::{costs, pbs};
+use gpuos_tests::{costs, pbs, results};
 use serde_json::{Value, json};
+
+use crate::pbs_site::{load, machine, write_part};
 
 /// How long a change may take to be seen.
 const LIMIT: Duration = Duration::from_secs(240);
 const GPUS: usize = 8;
+/// From a fault to its job on another GPU, where there is room.
+const GOAL: Duration = Duration::from_secs(30);
 /// A job that goes on until it is ended.
 const ENDLESS: &str = "sleep 10000\n";
 
@@ -163,6 +167,31 @@ fn place(vnode: &str) -> (&str, &str) {
     (host, rest.trim_end_matches(']'))
 }
 
+/// Says how long it took from a fault to its job on another GPU; a long run holds it against the goal, and writes it down.
+fn goal(lab: &PbsLab, took: Duration) {
+    let seconds = took.as_secs_f64();
+    eprintln!("from the fault to the job on another GPU: {seconds:.1} s");
+    if std::env::var_os("GPUOS_PBS").is_none() {
+        return;
+    }
+    let reached = took < GOAL;
+    let word = if reached { "yes" } else { "no" };
+    let made = format!(
+        "Measured on {}, OpenPBS {}, on {}, load {} after.\n\n| goal | | reached | |\n| --- | ---: | ---: | --- |\n\
+         | from the fault of a GPU to its job running on another | {} s | {seconds:.1} s | {word} |\n",
+        results::today(),
+        lab.version(),
+        machine(),
+        load(),
+        GOAL.as_secs()
+    );
+    write_part("fault", &made);
+    assert!(
+        reached,
+        "{seconds:.1} s from the fault to the job on another GPU"
+    );
+}
+
 #[test]
 fn a_fault_takes_one_vnode_offline_and_its_job_runs_elsewhere() {
     let Some(prefix) = pbs("faults of GPUs in PBS") else {
@@ -192,10 +221,7 @@ fn a_fault_takes_one_vnode_offline_and_its_job_runs_elsewhere() {
     let began = Instant::now();
     site.break_gpu(&bad, &["row-remap", "failure"]);
     site.runs_elsewhere(&struck, &bad);
-    eprintln!(
-        "from the fault to the job on another GPU: {:.1} s",
-        began.elapsed().as_secs_f64()
-    );
+    goal(&site.lab, began.elapsed());
     let (state, comment) = site.vnode(&bad);
     assert!(state.contains("offline"), "{state}");
     assert!(

@@ -117,7 +117,7 @@ pub fn has_hook(lab: &PbsLab, node: &str) -> bool {
 }
 
 /// Has a mom read its configuration again, and tell its vnodes.
-fn hang_up(lab: &PbsLab, node: &str) {
+pub fn hang_up(lab: &PbsLab, node: &str) {
     if let Some(pid) = lab.pid(node, MOM) {
         send("-HUP", pid);
     }

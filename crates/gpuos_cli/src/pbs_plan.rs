@@ -17,6 +17,7 @@ use crate::cli::{Gpus, PlanArgs};
 use crate::figures;
 use crate::pbs_planner::keep::Keeper;
 use crate::pbs_why;
+use crate::plan_memory;
 use crate::reply::Reply;
 use crate::table::count;
 
@@ -41,7 +42,12 @@ pub fn run(machine: &dyn Machine, config: Option<&Path>, args: &PlanArgs) -> Res
     let mut site = Pbs::find(machine)?.site(machine, config)?;
     // What is reserved for a job that is next is the planner's to give.
     Keeper::find(machine)?.own(machine, &mut site);
-    answer(&site, &form)
+    let mut reply = answer(&site, &form)?;
+    // What PBS would refuse is an error by then.
+    if let Some(asked) = args.gpu_mem {
+        plan_memory::split_of_chunk(&site, asked, args.trace.as_deref())?.tell(&mut reply);
+    }
+    Ok(reply)
 }
 
 /// What becomes of a job on a site.
@@ -88,6 +94,7 @@ struct Form {
     is_required: bool,
     placement: Option<String>,
     walltime: Option<String>,
+    memory: Option<String>,
 }
 
 /// The chunks of a job.
@@ -107,7 +114,7 @@ enum Chunks {
 }
 
 /// Options of sbatch that say nothing on PBS, whether they are given, and what to do instead.
-fn of_slurm_alone(args: &PlanArgs) -> [(&'static str, bool, &'static str); 20] {
+fn of_slurm_alone(args: &PlanArgs) -> [(&'static str, bool, &'static str); 18] {
     let typed = |gpus: &Option<Gpus>| gpus.as_ref().is_some_and(|g| g.gres_type.is_some());
     let types = typed(&args.gpus) || typed(&args.gpus_per_node) || typed(&args.gpus_per_task);
     let leave = "leave it out";
@@ -142,8 +149,6 @@ fn of_slurm_alone(args: &PlanArgs) -> [(&'static str, bool, &'static str); 20] {
         ("--qos", !args.qos.is_empty(), leave),
         ("--profile", args.profile.is_some(), leave),
         ("--objectives", args.objectives.is_some(), leave),
-        ("--gpuos-mem", args.gpu_mem.is_some(), leave),
-        ("--trace", args.trace.is_some(), leave),
         (
             "--defrag",
             args.defrag,
@@ -189,6 +194,7 @@ impl Form {
             is_required: wish.is_some_and(|wish| wish.required),
             placement: args.placement.as_ref().map(placement_text),
             walltime: args.walltime.clone(),
+            memory: args.gpu_mem.map(|asked| asked.to_string()),
         })
     }
 
@@ -201,6 +207,7 @@ impl Form {
             ("gpuos_topology", level),
             ("gpuos_placement", self.placement.clone()),
             ("walltime", self.walltime.clone()),
+            ("gpuos_mem", self.memory.clone()),
         ];
         let resources = said.into_iter();
         Asked {

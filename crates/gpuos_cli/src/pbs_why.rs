@@ -10,6 +10,7 @@ use gpuos_model::cluster::NO_DOMAIN;
 use gpuos_pbs::hook::resources::{MIG, NGPUS, SHARE, SHARE_PARTS};
 use gpuos_pbs::hook::vnodes::{Given, parse_exec_vnode};
 use gpuos_pbs::pass::{Plan, plan};
+use gpuos_pbs::state::jobs::is_job;
 use gpuos_pbs::state::{Job, Site};
 use gpuos_placement::plan::Planner;
 use gpuos_placement::queue::Bounds;
@@ -25,18 +26,26 @@ pub fn is_meant(machine: &dyn Machine, said: bool) -> bool {
 
 /// The answer about a job.
 pub fn run(machine: &dyn Machine, config: Option<&Path>, label: &str) -> Result<Reply> {
-    let mut site = Pbs::find(machine)?.site(machine, config)?;
+    let pbs = Pbs::find(machine)?;
+    let mut site = pbs.site(machine, config)?;
     // What is reserved for a job that is next is the planner's to give.
     Keeper::find(machine)?.own(machine, &mut site);
     let is_asked = |job: &&Job| job.id == label || job.number() == label;
-    let Some(job) = site.jobs.iter().find(is_asked) else {
+    let found = site.jobs.iter().find(is_asked).cloned();
+    let found = match found {
+        // The list of jobs has arrays alone.
+        None if subjob(label) => pbs.job(machine, label)?,
+        found => found,
+    };
+    let Some(job) = &found else {
         let sentence = format!(
-            "PBS has no job {label} that waits or runs; `qstat -x -f {label}` shows one that has ended, `qstat -t` tasks of arrays."
+            "PBS has no job {label} that waits or runs; `qstat -x -f {label}` shows one that has ended."
         );
         return Ok(reply(label, None, sentence, Value::Null, &site));
     };
     let (sentence, more) = match &job.unreadable[..] {
         "" if job.has_vnodes() => (runs(&site, job), names(&job.given)),
+        "" if subjob(&job.id) => (of_array(job), Value::Null),
         _ => waits(&site, job),
     };
     let said = match &job.comment[..] {
@@ -44,6 +53,24 @@ pub fn run(machine: &dyn Machine, config: Option<&Path>, label: &str) -> Result<
         comment => format!(" PBS says: {comment}."),
     };
     Ok(reply(label, Some(job), sentence + &said, more, &site))
+}
+
+/// Whether a name is that of one job of an array, as in `12[3]` or `12[3].head`.
+fn subjob(name: &str) -> bool {
+    is_job(name) && name.contains('[') && !name.contains("[]")
+}
+
+/// Why a job of an array has no vnodes.
+fn of_array(job: &Job) -> String {
+    let id = &job.id;
+    match &job.state[..] {
+        "Q" => format!("Job {id} waits; pbs_sched places the jobs of an array."),
+        "X" => format!(
+            "Job {id} has ended; its array goes on. `qstat -x -f {id}` shows how it ended."
+        ),
+        "S" => format!("Job {id} is suspended."),
+        state => format!("Job {id} of an array is in state {state}, and has no vnodes."),
+    }
 }
 
 /// What cannot be read of a cluster, or is to be known of it, a line each.

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, bail};
+use gpuos_config::gpuos_toml::MemoryConfig;
 use gpuos_config::options::{MemoryOption, MemoryTiers};
 use gpuos_host::slurm::site::{JobRequest, Site};
 use gpuos_memory::policy::named;
@@ -24,8 +25,8 @@ pub struct Split {
     own_mib: u64,
     /// Of the host's memory for each GPU, in MiB.
     share_mib: u64,
-    /// GPUs of a node at most.
-    gpus: u64,
+    /// Whose memory grows by it.
+    counted: Counted,
     /// Nodes that it could have and that are short of host memory, by index, where it may need some.
     short: Vec<u32>,
     /// By node type that it could have: the share that the GPUs have no room for, in thousandths.
@@ -33,6 +34,14 @@ pub struct Split {
     /// Why sbatch would refuse it.
     refusal: Option<String>,
     prediction: Option<Prediction>,
+}
+
+/// Where a workload manager counts the host's memory of a job.
+enum Counted {
+    /// Slurm: for each node, which has at most so many of its GPUs.
+    Node { gpus: u64 },
+    /// PBS: in each chunk, by its GPUs.
+    Chunk,
 }
 
 /// What a trace of the program says.
@@ -49,7 +58,63 @@ struct Prediction {
     gpu_gbps: f64,
 }
 
-/// Splits what is asked for, on the smallest GPU that the job could get. `trace` is a file or the name of a pattern.
+/// Splits what is asked for, on the smallest GPU of these nodes, by their names and types.
+///
+/// # Errors
+/// It is not known what the GPUs have, or a trace cannot be read.
+fn split_on(
+    config: &MemoryConfig,
+    types: &[(&str, &NodeType)],
+    asked: MemoryOption,
+    trace: Option<&str>,
+) -> Result<Split> {
+    let least = types.iter().min_by_key(|(_, of)| of.gpu_memory_mib);
+    let Some((_, least)) = least.filter(|(_, of)| of.gpu_memory_mib > 0) else {
+        bail!(
+            "--gpuos-mem={asked}: what the GPUs of this cluster have is not known; a [[node-type]] in gpuos.toml says it"
+        );
+    };
+    let gpu_mib = least.gpu_memory_mib;
+    let own_mib = gpu_mib.saturating_sub(config.reserve_mib.into());
+    let share_mib = match asked.tiers {
+        MemoryTiers::Hbm => 0,
+        MemoryTiers::HbmAndDram => config.host_share(asked.mib.into(), gpu_mib),
+    };
+    let grant = asked.grant(config.reserve_mib);
+    let outside = types.iter().filter(|_| asked.tiers.has_host());
+    let outside = outside.map(|(_, of)| (of.name.clone(), grant.outside(of)));
+    let prediction = trace.map(|name| predict(name, &asked, own_mib, least));
+    Ok(Split {
+        asked,
+        gpu_mib,
+        own_mib: own_mib.min(asked.mib.into()),
+        share_mib,
+        counted: Counted::Chunk,
+        short: Vec::new(),
+        outside: outside.collect(),
+        refusal: None,
+        prediction: prediction.transpose()?,
+    })
+}
+
+/// Splits what a job of PBS asks for, which the hook would let pass.
+///
+/// # Errors
+/// As [`split`].
+pub fn split_of_chunk(
+    site: &gpuos_pbs::state::Site,
+    asked: MemoryOption,
+    trace: Option<&str>,
+) -> Result<Split> {
+    let hosts = site.nodes.hosts.iter().zip(&site.cluster.nodes);
+    let types: Vec<(&str, &NodeType)> = hosts
+        .filter(|(host, _)| host.gpus > 0)
+        .filter_map(|(host, node)| Some((host.name.as_str(), node.node_type.as_deref()?)))
+        .collect();
+    split_on(&site.config.memory, &types, asked, trace)
+}
+
+/// Splits what a job of Slurm asks for, on the smallest GPU that it could get. `trace` is a file or the name of a pattern.
 ///
 /// # Errors
 /// It is not known what the GPUs have, or a trace cannot be read.
@@ -66,18 +131,10 @@ pub fn split(
         .filter(|(record, _)| !record.gpus_of_type(kind).is_empty())
         .filter_map(|(record, node)| Some((record.name.as_str(), node.node_type.as_deref()?)))
         .collect();
-    let least = types.iter().min_by_key(|(_, of)| of.gpu_memory_mib);
-    let Some((node, least)) = least.filter(|(_, of)| of.gpu_memory_mib > 0) else {
-        bail!(
-            "--gpuos-mem={asked}: what the GPUs of this cluster have is not known; a [[node-type]] in gpuos.toml says it"
-        );
-    };
-    let gpu_mib = least.gpu_memory_mib;
-    let own_mib = gpu_mib.saturating_sub(config.reserve_mib.into());
-    let share_mib = match asked.tiers {
-        MemoryTiers::Hbm => 0,
-        MemoryTiers::HbmAndDram => config.host_share(asked.mib.into(), gpu_mib),
-    };
+    let split = split_on(config, &types, asked, trace)?;
+    let gpu_mib = split.gpu_mib;
+    let smallest = types.iter().find(|(_, of)| of.gpu_memory_mib == gpu_mib);
+    let smallest = smallest.map_or("", |(node, _)| node);
     let most = match asked.tiers {
         MemoryTiers::Hbm => gpu_mib,
         MemoryTiers::HbmAndDram => config.most_mib(gpu_mib),
@@ -93,7 +150,7 @@ pub fn split(
             "no [[nodes]] or [[node-type]] in gpuos.toml says what the GPUs of {node} have"
         )),
         None if u64::from(asked.mib) > most => Some(format!(
-            "it is more than the {most} MiB that are the most beside a GPU of {node}"
+            "it is more than the {most} MiB that are the most beside a GPU of {smallest}"
         )),
         None => None,
     };
@@ -113,20 +170,13 @@ pub fn split(
         let could = node.is_up() && wanted.allows(node) && !node.gpus_of_type(kind).is_empty();
         wanted.needs_host_memory && could && node.is_short()
     });
-    let grant = asked.grant(config.reserve_mib);
-    let outside = types.iter().filter(|_| asked.tiers.has_host());
-    let outside = outside.map(|(_, of)| (of.name.clone(), grant.outside(of)));
-    let prediction = trace.map(|name| predict(name, &asked, own_mib, least));
     Ok(Split {
-        asked,
-        gpu_mib,
-        own_mib: own_mib.min(asked.mib.into()),
-        share_mib,
-        gpus: gpus.clamp(1, most_gpus),
+        counted: Counted::Node {
+            gpus: gpus.clamp(1, most_gpus),
+        },
         short: short.map(|(at, _)| at).collect(),
-        outside: outside.collect(),
         refusal,
-        prediction: prediction.transpose()?,
+        ..split
     })
 }
 
@@ -182,16 +232,24 @@ fn gib(mib: u64) -> String {
 }
 
 impl Split {
-    /// MiB of each node's memory that the job needs for its GPUs.
+    /// MiB of each node's memory that a job of Slurm needs for its GPUs.
     pub fn host_mib(&self) -> u64 {
-        self.share_mib.saturating_mul(self.gpus)
+        match self.counted {
+            Counted::Node { gpus } => self.share_mib.saturating_mul(gpus),
+            Counted::Chunk => 0,
+        }
     }
 
-    /// Adds it to an answer; `on`: where the job would go.
-    pub fn add(&self, site: &Site, on: Option<&Choice>, reply: &mut Reply) {
+    /// Adds it to an answer.
+    pub fn tell(&self, reply: &mut Reply) {
         reply.text += &self.text();
-        reply.text += &self.short_text(site, on);
         reply.json["memory"] = self.json();
+    }
+
+    /// The same, with the nodes that are short of memory; `on`: where the job would go.
+    pub fn add(&self, site: &Site, on: Option<&Choice>, reply: &mut Reply) {
+        self.tell(reply);
+        reply.text += &self.short_text(site, on);
         let names = self.short.iter().map(|at| &site.nodes[*at as usize].name);
         reply.json["memory"]["short_nodes"] = json!(names.collect::<Vec<_>>());
     }
@@ -229,14 +287,23 @@ impl Split {
                 "Memory of each GPU: {}, all in its own.\n",
                 gib(self.asked.mib.into())
             ),
-            share => format!(
-                "Memory of each GPU: {}, of it {} in its own and {} in the host's. --mem grows by {} MiB for {} of a node's GPUs.\n",
-                gib(self.asked.mib.into()),
-                gib(self.own_mib),
-                gib(share),
-                self.host_mib(),
-                self.gpus
-            ),
+            share => {
+                let grows = match self.counted {
+                    Counted::Node { gpus } => format!(
+                        "--mem grows by {} MiB for {gpus} of a node's GPUs",
+                        self.host_mib()
+                    ),
+                    Counted::Chunk => {
+                        format!("mem of a chunk grows by {share} MiB for each of its GPUs")
+                    }
+                };
+                format!(
+                    "Memory of each GPU: {}, of it {} in its own and {} in the host's. {grows}.\n",
+                    gib(self.asked.mib.into()),
+                    gib(self.own_mib),
+                    gib(share)
+                )
+            }
         };
         let least = self.outside.values().min();
         if self.outside.values().max() != least {
@@ -260,13 +327,17 @@ impl Split {
     }
 
     fn json(&self) -> Value {
+        let gpus = match self.counted {
+            Counted::Node { gpus } => Some(gpus),
+            Counted::Chunk => None,
+        };
         json!({
             "size_mib": self.asked.mib,
             "gpu_mib": self.gpu_mib,
             "host_mib_per_gpu": self.share_mib,
             "outside_thousandths": self.outside,
-            "gpus_of_node": self.gpus,
-            "host_mib_of_node": self.host_mib(),
+            "gpus_of_node": gpus,
+            "host_mib_of_node": gpus.map(|_| self.host_mib()),
             "refused": self.refusal,
             "prediction": self.prediction.as_ref().map(|told| json!({
                 "trace": told.trace,

@@ -22,7 +22,8 @@ pub struct Extent(pub u32);
 pub const MOST_EXTENTS: u32 = 1 << 22;
 /// Lines of a trace.
 pub const MOST_TOUCHES: usize = 1 << 26;
-const HEAD: &str = "gpuos memory trace 1";
+/// The first line of a trace.
+pub const HEAD: &str = "gpuos memory trace 1";
 
 /// What a program does with an extent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -40,6 +41,17 @@ impl Touch {
     pub fn extent(self) -> Extent {
         let (Touch::Read(extent) | Touch::Write(extent) | Touch::Free(extent)) = self;
         extent
+    }
+}
+
+/// A line of a trace.
+impl fmt::Display for Touch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Touch::Read(extent) => write!(f, "r {}", extent.0),
+            Touch::Write(extent) => write!(f, "w {}", extent.0),
+            Touch::Free(extent) => write!(f, "f {}", extent.0),
+        }
     }
 }
 
@@ -153,13 +165,8 @@ fn touch(text: &str) -> Result<Touch, String> {
 impl fmt::Display for Trace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{HEAD}\nextent-mib {}", self.extent_mib)?;
-        for touch in &self.touches {
-            match touch {
-                Touch::Read(extent) => writeln!(f, "r {}", extent.0)?,
-                Touch::Write(extent) => writeln!(f, "w {}", extent.0)?,
-                Touch::Free(extent) => writeln!(f, "f {}", extent.0)?,
-            }
-        }
-        Ok(())
+        self.touches
+            .iter()
+            .try_for_each(|touch| writeln!(f, "{touch}"))
     }
 }

@@ -16,6 +16,7 @@ mod lease_support;
 mod lease_turns;
 mod link;
 mod objects;
+mod objects_program;
 mod policies;
 mod protocol;
 mod staging;

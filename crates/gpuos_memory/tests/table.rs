@@ -5,6 +5,22 @@ use std::collections::BTreeMap;
 use gpuos_memory::table::{ExtentId, Move, Range, Refused, State, Table, Tier};
 use gpuos_model::rng::Rng;
 
+/// Errors that are planted between the table and who asks it: what a table would do that has them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Mutant {
+    None,
+    /// A shadow stays when its extent is written.
+    ShadowKept,
+    /// An extent without a shadow leaves GPU memory without a copy.
+    NotCopied,
+    /// A copy that has failed ends as one that was made.
+    FailedIsDone,
+    /// What could not be read from disk is taken for read.
+    LostIsRead,
+    /// What moves is parked.
+    MovingIsParked,
+}
+
 /// The bytes of an extent: what each tier has, and the newest that the program wrote.
 #[derive(Clone, Copy)]
 struct Bytes {
@@ -16,6 +32,7 @@ struct Bytes {
 }
 
 struct World {
+    mutant: Mutant,
     table: Table,
     ranges: Vec<Range>,
     gone: Vec<Range>,
@@ -26,8 +43,9 @@ struct World {
 }
 
 impl World {
-    fn new(hbm: u64, host: u64) -> World {
+    fn new(hbm: u64, host: u64, mutant: Mutant) -> World {
         World {
+            mutant,
             table: Table::new(hbm, host),
             ranges: Vec::new(),
             gone: Vec::new(),
@@ -136,7 +154,8 @@ impl World {
     }
 
     fn touch(&mut self, extent: ExtentId, writes: bool) {
-        let answer = self.table.touch(extent, writes);
+        let told = writes && self.mutant != Mutant::ShadowKept;
+        let answer = self.table.touch(extent, told);
         let moves = self.moving.contains_key(&extent);
         let bytes = self.bytes.get_mut(&extent).expect("there");
         match answer {
@@ -163,7 +182,12 @@ impl World {
 
     fn begin(&mut self, extent: ExtentId, to: Tier) {
         let bytes = self.bytes.get_mut(&extent).expect("there");
-        match self.table.begin(extent, to) {
+        let mut begun = self.table.begin(extent, to);
+        if begun == Ok(Move::Copy) && to == Tier::Host && self.mutant == Mutant::NotCopied {
+            self.table.end(extent, true).expect("it moves");
+            begun = Ok(Move::Remap);
+        }
+        match begun {
             Ok(Move::Copy) => {
                 assert!(self.moving.insert(extent, to).is_none());
             }
@@ -186,7 +210,8 @@ impl World {
             ));
             return;
         };
-        self.table.end(extent, done).expect("it moves");
+        let told = done || self.mutant == Mutant::FailedIsDone;
+        self.table.end(extent, told).expect("it moves");
         self.moving.remove(&extent);
         let bytes = self.bytes.get_mut(&extent).expect("there");
         match (to, done) {
@@ -200,7 +225,11 @@ impl World {
         let bytes = self.bytes.get_mut(&extent).expect("there");
         if bytes.disk.is_some() {
             let to = [None, Some(Tier::Hbm), Some(Tier::Host)][rng.below(3) as usize];
-            if self.table.unpark(extent, to).is_ok() {
+            let told = match self.mutant {
+                Mutant::LostIsRead => to.or(Some(Tier::Host)),
+                _ => to,
+            };
+            if self.table.unpark(extent, told).is_ok() {
                 let back = bytes.disk.take();
                 match to {
                     Some(Tier::Hbm) => bytes.hbm = back,
@@ -208,7 +237,14 @@ impl World {
                     None => {}
                 }
             }
-        } else if self.table.park(extent).is_ok() {
+            return;
+        }
+        let mut parked = self.table.park(extent);
+        if parked == Err(Refused::Moving) && self.mutant == Mutant::MovingIsParked {
+            self.table.end(extent, true).expect("it moves");
+            parked = self.table.park(extent);
+        }
+        if parked.is_ok() {
             bytes.disk = bytes.hbm.or(bytes.host);
             (bytes.hbm, bytes.host) = (None, None);
         }
@@ -245,32 +281,51 @@ impl World {
     }
 }
 
-#[test]
-fn no_bytes_are_lost_and_no_room_is_given_twice() {
-    for seed in 0..200 {
-        let mut rng = Rng::new(seed);
-        let mut world = World::new(200, 200);
-        for _ in 0..400 {
-            let before = world.lie();
-            world.step(&mut rng);
-            world.check();
-            // A budget that was lowered may be exceeded, and nothing is added then.
-            for (which, before) in before.into_iter().enumerate() {
-                assert!(
-                    world.lie()[which] <= world.budget[which].max(before),
-                    "seed {seed}"
-                );
-            }
-        }
-        for range in &world.gone {
-            assert_eq!(world.table.free(range), Err(Refused::Freed), "freed twice");
-            let extent = range.extents[0];
-            assert_eq!(
-                world.table.touch(extent, true),
-                Err(Refused::Freed),
-                "touched after it was freed"
+/// A program at random, which panics where something is wrong.
+fn history(seed: u64, mutant: Mutant) {
+    let mut rng = Rng::new(seed);
+    let mut world = World::new(200, 200, mutant);
+    for _ in 0..400 {
+        let before = world.lie();
+        world.step(&mut rng);
+        world.check();
+        // A budget that was lowered may be exceeded, and nothing is added then.
+        for (which, before) in before.into_iter().enumerate() {
+            assert!(
+                world.lie()[which] <= world.budget[which].max(before),
+                "seed {seed}"
             );
         }
+    }
+    for range in &world.gone {
+        assert_eq!(world.table.free(range), Err(Refused::Freed), "freed twice");
+        let extent = range.extents[0];
+        assert_eq!(
+            world.table.touch(extent, true),
+            Err(Refused::Freed),
+            "touched after it was freed"
+        );
+    }
+}
+
+#[test]
+fn no_bytes_are_lost_and_no_room_is_given_twice() {
+    (0..200).for_each(|seed| history(seed, Mutant::None));
+}
+
+#[test]
+fn planted_errors_are_found() {
+    for mutant in [
+        Mutant::ShadowKept,
+        Mutant::NotCopied,
+        Mutant::FailedIsDone,
+        Mutant::LostIsRead,
+        Mutant::MovingIsParked,
+    ] {
+        let fails = |seed| std::panic::catch_unwind(|| history(seed, mutant)).is_err();
+        let found = (0..200).find(|seed| fails(*seed));
+        let seed = found.unwrap_or_else(|| panic!("{mutant:?} is not found"));
+        eprintln!("{mutant:?}: seed {seed}");
     }
 }
 

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use gpuos_memory::protocol::Figures;
 
 use crate::memory::{self, Memory};
+use crate::watch;
 
 /// Why something was moved, as sums of bytes; what is parked is not among it.
 static FETCHED: AtomicU64 = AtomicU64::new(0);
@@ -84,7 +85,7 @@ pub(crate) fn micros() -> u64 {
 /// What is known now. Touches are known while something lies in host memory; else there is no heat.
 pub(crate) fn now_known() -> Figures {
     let load = |of: &AtomicU64| of.load(Ordering::Relaxed);
-    let heat = match memory::is_cold() {
+    let heat = match watch::is_cold() {
         true => heat(&memory::lock(), now()),
         false => [0; 3],
     };

@@ -334,7 +334,11 @@ mod tests {
         open();
     }
 
-    /// `GPUOS_LONG=1 cargo test -p gpuos_preload --release --lib -- --nocapture open_gate`
+    /// Nanoseconds that a call through the open gate may take.
+    const GOAL: f64 = 20.0;
+
+    /// `GPUOS_LONG=1 cargo test -p gpuos_preload --release --lib -- --nocapture open_gate`. It fails where the goal is missed by what programs get:
+    /// a build with debug assertions is slower.
     #[test]
     fn what_an_open_gate_costs() {
         if std::env::var_os("GPUOS_LONG").is_none() {
@@ -349,6 +353,11 @@ mod tests {
             }
             best = best.min(start.elapsed().as_nanos() as f64 / 100_000.0);
         }
-        println!("open gate: {best:.1} ns");
+        let word = if best <= GOAL { "reached" } else { "missed" };
+        println!("open gate: {best:.1} ns, goal {GOAL} ns: {word}");
+        assert!(
+            cfg!(debug_assertions) || best <= GOAL,
+            "{best:.1} ns are more than the goal of {GOAL} ns"
+        );
     }
 }

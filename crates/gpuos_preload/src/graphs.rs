@@ -37,10 +37,15 @@ impl Graphs {
         self.execs.remove(&exec);
     }
 
+    /// The words of each node of an executable graph.
+    pub(crate) fn nodes(&self, exec: u64) -> impl Iterator<Item = &[Word]> + '_ {
+        let nodes = self.execs.get(&exec).into_iter().flat_map(BTreeMap::values);
+        nodes.map(Vec::as_slice)
+    }
+
     /// All words of an executable graph.
     pub(crate) fn words(&self, exec: u64) -> impl Iterator<Item = Word> + '_ {
-        let nodes = self.execs.get(&exec).into_iter().flat_map(BTreeMap::values);
-        nodes.flatten().copied()
+        self.nodes(exec).flatten().copied()
     }
 
     /// Whether an address is reserved.

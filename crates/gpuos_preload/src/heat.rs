@@ -13,7 +13,7 @@ use crate::{pointer, vmm};
 const ARGUMENTS: u64 = 64;
 
 /// Bytes of mappings that an argument is taken to lead to.
-const MOST: u64 = 64 << 20;
+pub(crate) const MOST: u64 = 64 << 20;
 
 /// Words that may be addresses of what a copy or fill touches: the extents that they lie in.
 #[cold]
@@ -105,7 +105,7 @@ pub(crate) fn extents(memory: &Memory, touches: &[Touch]) -> Vec<u32> {
 }
 
 /// Where the arguments of a kernel lie; nothing where the driver does not tell.
-fn arguments(memory: &mut Memory, function: u64) -> Arc<[(usize, usize)]> {
+pub(crate) fn arguments(memory: &mut Memory, function: u64) -> Arc<[(usize, usize)]> {
     let ask = || {
         (0..ARGUMENTS)
             .map_while(|which| vmm::argument(function, which))
@@ -115,7 +115,12 @@ fn arguments(memory: &mut Memory, function: u64) -> Arc<[(usize, usize)]> {
 }
 
 /// Every word of an argument can be an address: structures have them inside.
-fn words_of(arguments: &[(usize, usize)], places: u64, extra: u64, mut each: impl FnMut(u64)) {
+pub(crate) fn words_of(
+    arguments: &[(usize, usize)],
+    places: u64,
+    extra: u64,
+    mut each: impl FnMut(u64),
+) {
     let mut of_place = |at: u64, bytes: usize| {
         for offset in (0..bytes / 8).map(|word| word as u64 * 8) {
             if let Some(word) = pointer::take::<u64>(at + offset) {

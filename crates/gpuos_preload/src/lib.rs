@@ -11,7 +11,7 @@
 //!   `fork`, the end,
 //! - [`memory`]: all that the process has, of `range`s and `device`s; `maps`: what the program maps itself; `ordered`: what it frees in the order
 //!   of streams,
-//! - `heat`, `graphs`: what a program touches; `plan`: what is to move; `mover`: the thread that moves; `shift`, `exchange`: how it does; `needs`: what has to;
+//! - `heat`, `graphs`: what a program touches; `watch`: why that is of use; `record`, `recorder`: a file of it; `plan`: what is to move; `mover`: the thread that moves; `shift`, `exchange`: how it does; `needs`: what has to;
 //!   `staging`: what is moved before a kernel that needs it,
 //! - `spare`: host memory that nothing is in; `ahead`: making it before it is needed,
 //! - [`broker`]: the thread that talks to gpuosd; [`park`]: giving the GPU to the next job, and having it again; `stow`: what goes to NVMe
@@ -54,6 +54,8 @@ mod plan;
 mod pointer;
 mod process;
 mod range;
+mod record;
+mod recorder;
 mod resize;
 mod shift;
 mod short;
@@ -62,4 +64,5 @@ mod staging;
 mod stow;
 mod table;
 mod vmm;
+mod watch;
 mod wrappers;

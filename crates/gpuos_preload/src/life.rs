@@ -5,19 +5,20 @@ use std::sync::Once;
 use crate::broker::{self, Asked};
 use crate::mutant::{self, Mutant};
 use crate::table::index;
-use crate::{driver, gate, lookup, mover, process, stow};
+use crate::{driver, gate, lookup, mover, process, record, stow, watch};
 
 /// The driver was initialised. From here on a child of `fork` has none.
 pub(crate) fn begin() {
     static BEGUN: Once = Once::new();
     if process::grant().is_none() {
-        return;
+        return record::tell_none();
     }
     BEGUN.call_once(|| {
         extern "C" fn child() {
             if !mutant::is(Mutant::Fork) {
                 gate::off();
             }
+            watch::forget_trace();
             broker::forget();
             stow::forget();
         }
@@ -29,15 +30,17 @@ pub(crate) fn begin() {
         if registered && driver::real(index::cuMemAddressReserve) != 0 {
             match broker::begin() {
                 // Said by those who asked; the gate stays off, and every call goes to the driver.
-                Asked::Refused => return,
+                Asked::Refused => return record::tell_none(),
                 // Sealed already.
                 Asked::Wait => {}
                 Asked::Go => gate::on(),
             }
+            record::begin();
             lookup::look_for_others();
             mover::begin();
         } else {
             process::say(format_args!("the driver has no virtual memory, or libc no room for a handler: the program runs without gpuos's memory"));
+            record::tell_none();
         }
     });
 }

@@ -1,7 +1,6 @@
 //! The memory of the process: ranges of extents, devices, contexts. One lock holds all of it. Who holds it is inside the gate, or moves.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use gpuos_driver::Prop;
@@ -16,7 +15,9 @@ use crate::maps::{FIRST_HANDLE, Held as Holding, Maps};
 use crate::mutant::{self, Mutant};
 use crate::process::BLOCK;
 use crate::range::{Context, Freed, Native, Ordered, Pool, Range, Small};
+use crate::recorder::Recorder;
 use crate::vmm::{self, Answer};
+use crate::watch;
 
 /// Touches that are kept until the mover takes them.
 pub(crate) const KEPT: usize = 4096;
@@ -69,10 +70,9 @@ pub(crate) struct Memory {
     pub(crate) kernels: HashMap<u64, Arc<[(usize, usize)]>>,
     /// What graphs touch.
     pub(crate) graphs: Graphs,
+    /// Who writes down what is touched.
+    pub(crate) recorder: Option<Box<Recorder>>,
 }
-
-/// Something lies in host memory.
-static COLD: AtomicBool = AtomicBool::new(false);
 
 /// Whether one of these words is an address in memory of ours.
 pub(crate) fn knows(words: &[u64]) -> bool {
@@ -83,12 +83,6 @@ pub(crate) fn knows(words: &[u64]) -> bool {
     words
         .iter()
         .any(|word| memory.at(memory.place(*word)).is_some())
-}
-
-/// Whether something lies in host memory: only then it is of use to know what a program touches.
-#[inline]
-pub(crate) fn is_cold() -> bool {
-    COLD.load(Ordering::Relaxed)
 }
 
 static MEMORY: Mutex<Option<Memory>> = Mutex::new(None);
@@ -387,6 +381,9 @@ impl Memory {
             });
             self.numbers[extent.number as usize] = Some((start, at));
         }
+        if let Some(recorder) = &mut self.recorder {
+            recorder.adopt(&range);
+        }
         self.ranges.insert(start, range);
     }
 
@@ -408,6 +405,9 @@ impl Memory {
     /// Takes a range out, with its memory.
     pub(crate) fn forget(&mut self, start: u64) -> Option<Range> {
         let range = self.ranges.remove(&start)?;
+        if let Some(recorder) = &mut self.recorder {
+            recorder.forget(&range);
+        }
         for extent in &range.extents {
             self.numbers[extent.number as usize] = None;
             self.asked.remove(&extent.number);
@@ -441,10 +441,7 @@ impl Memory {
 
     pub(crate) fn look_for_cold(&self) {
         let mut devices = self.devices.values().flatten();
-        COLD.store(
-            devices.any(|device| device.table.used(Tier::Host) > 0),
-            Ordering::Relaxed,
-        );
+        watch::set_cold(devices.any(|device| device.table.used(Tier::Host) > 0));
     }
 
     /// Pins every range that one of these words is an address in. Answers whether there was one.

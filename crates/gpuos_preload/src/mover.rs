@@ -10,7 +10,7 @@ use crate::figures::{self, Why};
 use crate::memory;
 use crate::mutant::{self, Mutant};
 use crate::plan::Plan;
-use crate::{ahead, budget, gate, needs, ordered, process, staging, vmm};
+use crate::{ahead, budget, gate, needs, ordered, process, record, staging, vmm, watch};
 
 /// How long the thread sleeps when there is nothing to do, and between looks at what was touched.
 const IDLE: Duration = Duration::from_millis(50);
@@ -61,6 +61,7 @@ pub(crate) fn stop() {
     // Who was parked has its memory again while the driver is there.
     gate::wait_until_open(END);
     ahead::wait(END);
+    record::finish(END);
     if std::env::var_os("GPUOS_MEM_REPORT").is_some() {
         let (down, up) = figures::sums();
         let (moved, given_up) = (figures::extents(), GIVEN_UP.load(Ordering::Relaxed));
@@ -193,7 +194,7 @@ fn turn(looks: &mut Looks) -> Duration {
             };
             memory::lock().shake(&mut random)
         }
-        None if !memory::is_cold() => return rest,
+        None if !watch::is_cold() => return rest,
         // What the program needs is exchanged before it begins.
         None if staging::is_used() => return rest,
         None => memory::lock().plan(),

@@ -51,19 +51,27 @@ fn read_grant(grant: Option<String>, hbm: Option<String>) -> Result<Option<Grant
 /// What the environment grants. Without a grant this library does nothing.
 pub(crate) fn grant() -> Option<Grant> {
     static READ: OnceLock<Option<Grant>> = OnceLock::new();
-    *READ.get_or_init(|| {
-        let grant = read_grant(std::env::var(GRANT).ok(), std::env::var(HBM).ok()).unwrap_or_else(|error| {
-            say(format_args!("{error}: the program runs without gpuos's memory"));
+    *READ.get_or_init(granted)
+}
+
+fn granted() -> Option<Grant> {
+    let grant =
+        read_grant(std::env::var(GRANT).ok(), std::env::var(HBM).ok()).unwrap_or_else(|error| {
+            say(format_args!(
+                "{error}: the program runs without gpuos's memory"
+            ));
             None
         })?;
-        // A client of MPS shares its GPU's context with others: nobody can drain that.
-        let pipe = std::env::var("CUDA_MPS_PIPE_DIRECTORY").unwrap_or_else(|_| "/tmp/nvidia-mps".to_string());
-        if std::path::Path::new(&pipe).join("control").exists() {
-            say(format_args!("an MPS daemon answers in {pipe}, and MPS does not go with memory in tiers: the program runs without it"));
-            return None;
-        }
-        Some(grant)
-    })
+    // A client of MPS shares its GPU's context with others: nobody can drain that.
+    let pipe =
+        std::env::var("CUDA_MPS_PIPE_DIRECTORY").unwrap_or_else(|_| "/tmp/nvidia-mps".to_string());
+    if std::path::Path::new(&pipe).join("control").exists() {
+        say(format_args!(
+            "an MPS daemon answers in {pipe}, and MPS does not go with memory in tiers: the program runs without it"
+        ));
+        return None;
+    }
+    Some(grant)
 }
 
 /// The policy of a name, gpuos's where there is none.

@@ -17,7 +17,7 @@ use crate::process::{self, BLOCK};
 use crate::{budget, gate, heat};
 
 /// Bytes of what one argument of a kernel is taken to lead to, ...
-const REACH: u64 = 512 << 20;
+pub(crate) const REACH: u64 = 512 << 20;
 /// ... and that come at once, ...
 const MOST: u64 = 512 << 20;
 /// ... of this part of the GPU's memory: what comes early takes the place of something for longer.

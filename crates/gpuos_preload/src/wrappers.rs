@@ -4,7 +4,7 @@
 
 use crate::memory;
 use crate::mutant::{self, Mutant};
-use crate::{driver, gate, heat, process, staging};
+use crate::{driver, gate, heat, process, record, staging, watch};
 
 /// The type of an argument.
 macro_rules! word {
@@ -41,6 +41,33 @@ fn enter(index: usize, launch: bool) -> gate::Inside {
     gate::enter()
 }
 
+/// A copy or a fill touches what these words name.
+#[cold]
+fn named(index: usize, words: &[u64]) {
+    if watch::is_cold() {
+        heat::words(words);
+    }
+    record::call(crate::table::ROWS[index].base, words);
+}
+
+/// A kernel touches what its arguments lead to. `told`: for the policy that is noted already.
+#[cold]
+fn launched(function: u64, places: u64, extra: u64, told: bool) {
+    if !told && watch::is_cold() {
+        heat::launch(function, places, extra);
+    }
+    record::launch(function, places, extra);
+}
+
+/// The same of a graph.
+#[cold]
+fn graph_launched(exec: u64) {
+    if watch::is_cold() {
+        heat::graph(exec);
+    }
+    record::graph(exec);
+}
+
 macro_rules! gate {
     ($index:literal $name:ident $($a:ident)*) => {
         #[allow(non_snake_case, clippy::too_many_arguments, reason = "C's function")]
@@ -48,8 +75,8 @@ macro_rules! gate {
         pub(crate) extern "C" fn $name($($a: u64),*) -> u32 {
             let real = real!($index $($a)*);
             let _inside = enter($index, false);
-            if memory::is_cold() {
-                heat::words(&[$($a),*]);
+            if watch::is_on() {
+                named($index, &[$($a),*]);
             }
             // SAFETY: the caller's arguments, unchanged.
             unsafe { real($($a),*) }
@@ -73,11 +100,11 @@ macro_rules! launch {
         #[cfg_attr(not(test), unsafe(no_mangle))]
         pub(crate) extern "C" fn $name($($a: u64),*) -> u32 {
             let real = real!($index $($a)*);
-            let told = memory::is_cold()
+            let told = watch::is_cold()
                 && staging::before(place!($function), place!($places), place!($extra));
             let _inside = enter($index, true);
-            if !told && memory::is_cold() {
-                heat::launch(place!($function), place!($places), place!($extra));
+            if watch::is_on() {
+                launched(place!($function), place!($places), place!($extra), told);
             }
             // SAFETY: the caller's arguments, unchanged.
             unsafe { real($($a),*) }
@@ -92,8 +119,8 @@ macro_rules! graph {
         pub(crate) extern "C" fn $name($exec: u64, $stream: u64) -> u32 {
             let real = real!($index $exec $stream);
             let _inside = enter($index, false);
-            if memory::is_cold() {
-                heat::graph($exec);
+            if watch::is_on() {
+                graph_launched($exec);
             }
             // SAFETY: the caller's arguments, unchanged.
             unsafe { real($exec, $stream) }

@@ -3,7 +3,7 @@
 use crate::common::Cuda;
 use crate::shim::{MIB, preloaded};
 
-const LAYERS: usize = 6;
+pub const LAYERS: usize = 6;
 const BYTES: u64 = 8 * MIB;
 /// Words that a kernel works on, at the beginning of a buffer.
 const WORDS: u64 = 512;
@@ -11,7 +11,7 @@ const WORDS: u64 = 512;
 const END: u64 = BYTES - 4096;
 
 /// A layer's weights, gradients and two moments.
-type Layer = [u64; 4];
+pub type Layer = [u64; 4];
 
 /// A step of training, as far as what it touches goes.
 fn step(cuda: &Cuda, add: u64, data: u64, layers: &[Layer], words: u64) {
@@ -63,7 +63,7 @@ fn waited(said: &str) -> u64 {
 }
 
 /// Trains, and looks whether all is right. Answers the data and the layers.
-fn trains(cuda: &Cuda, steps: u32) -> (u64, Vec<Layer>) {
+pub fn trains(cuda: &Cuda, steps: u32) -> (u64, Vec<Layer>) {
     cuda.context(0);
     let (fill, add) = (cuda.kernel("fill"), cuda.kernel("add"));
     let data = cuda.alloc(2 * MIB);

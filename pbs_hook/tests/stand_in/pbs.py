@@ -15,6 +15,7 @@ LOG_WARNING, LOG_DEBUG = 4, 7
 ND_FORCE_EXCL = 2
 ND_DEFAULT_SHARED = 3
 ND_FREE, ND_OFFLINE = 0, 1
+ND_JOB_EXCLUSIVE = 64
 
 _TYPES = {
     "queuejob": QUEUEJOB,
@@ -26,12 +27,15 @@ _TYPES = {
     "exechost_startup": EXECHOST_STARTUP,
     "exechost_periodic": EXECHOST_PERIODIC,
 }
-_NAMED = {"ncpus": "long", "ngpus": "long", "mem": "size"}
+# Resources that vnodes have counts of.
+_COUNTED = ("gpuos_share_parts", "gpuos_mig_compute", "gpuos_mig_memory")
+_NAMED = dict({"ncpus": "long", "ngpus": "long", "mem": "size"}, **{name: "long" for name in _COUNTED})
 _SHARING = {ND_FORCE_EXCL: "force_excl", ND_DEFAULT_SHARED: "default_shared"}
 _JOB = "pbs.event().job."
 _LINE = re.compile(r"(?P<of>.*)\.(?P<name>[A-Za-z_]+)(\[(?P<resource>[^\]]+)\])?$")
 _ATTRIBUTE = re.compile(r'pbs\.(?P<of>event\(\)\.vnode_list\[|server\(\)\.vnode\(|event\(\)\.job_list\[|server\(\)\.job\()"?(?P<which>.*?)"?[\])]\.(?P<name>\w+)$')
 _VNODE = re.compile(r'pbs\.(?:event\(\)\.vnode_list\[|server\(\)\.vnode\()"?(?P<vnode>.*?)"?[\])]\.(?P<rest>[a-z_]+)\[(?P<name>\w+)\]$')
+_OF_HELD = re.compile(r'pbs\.event\(\)\.job_list\["(?P<job>.*?)"\]\.(?P<of>Resource_List|resources_used)\[(?P<name>\w+)\]$')
 # Resources that every PBS has, and those that gpuos adds.
 _KNOWN = set("select place ncpus mem ngpus walltime nodect nodes host vnode arch".split())
 
@@ -81,6 +85,7 @@ class _Resources:
     """Resource_List or resources_available: what has a type takes that type alone."""
 
     _WANTS = {"select": select, "place": place, "mem": size, "ncpus": int, "ngpus": int, "nodect": int, "gpuos_vetoes": int}
+    _WANTS.update((name, int) for name in _COUNTED)
 
     def __init__(self, where, settable):
         self.__dict__.update(_held={}, _where=where, _settable=settable, _changed={}, _read=False)
@@ -112,6 +117,7 @@ class _Job:
         self.__dict__.update(
             Resource_List=_Resources("Resource_List", settable), _attributes=attributes, _changed={}, _settable=settable
         )
+        self.__dict__["resources_used"] = _Resources("resources_used", False)
 
     def __getattr__(self, name):
         return self._attributes.get(name)
@@ -157,6 +163,7 @@ class _HeldJob:
 
     def __init__(self, settable):
         self.__dict__.update(_attributes={}, _settable=settable, _wanted=set())
+        self.__dict__.update((name, _Resources(name, False)) for name in ("Resource_List", "resources_used"))
 
     def __getattr__(self, name):
         return self._attributes.get(name)
@@ -216,8 +223,12 @@ class _Event:
     def _read(self, key, value):
         of_vnode = _VNODE.match(key)
         attribute = _ATTRIBUTE.match(key)
+        of_held = _OF_HELD.match(key)
         if key == "pbs.get_local_nodename()":
             self.__dict__["_local"] = value
+        elif of_held:
+            job = self._param["job_list"].setdefault(of_held.group("job"), _HeldJob(True))
+            getattr(job, of_held.group("of"))._held[of_held.group("name")] = _Value(value)
         elif attribute:
             self._attribute(attribute.group("of"), attribute.group("which"), attribute.group("name"), value)
         elif of_vnode:
@@ -233,8 +244,8 @@ class _Event:
         elif key.startswith("pbs.event().job"):
             parts = _LINE.match(key)
             job = self._param["job_o" if parts.group("of").endswith("job_o") else "job"]
-            if parts.group("name") == "Resource_List":
-                job.Resource_List._held[parts.group("resource")] = _Value(value)
+            if parts.group("name") in ("Resource_List", "resources_used"):
+                getattr(job, parts.group("name"))._held[parts.group("resource")] = _Value(value)
             elif not parts.group("resource"):
                 job._attributes[parts.group("name")] = _Value(value)
 
@@ -334,6 +345,23 @@ def sessions():
     return [int(str(job.session_id)) for job in jobs.values() if job.session_id is not None]
 
 
+_real = time.monotonic, time.sleep
+
+
+def _ticking(tick):
+    """A clock that goes on by so many seconds each time that somebody looks, and a sleep that takes as long as it says."""
+    now = [1000.0]
+
+    def look():
+        now[0] += tick
+        return now[0] - tick
+
+    def sleep(seconds):
+        now[0] += seconds
+
+    return look, sleep
+
+
 def load(text):
     """Makes this event the one that is."""
     global _event
@@ -343,6 +371,8 @@ def load(text):
     moments = [int(value) for key, value in lines if key == "now"]
     if moments:
         time.time = lambda: moments[0]
+    ticks = [int(value) for key, value in lines if key == "ticks"]
+    time.monotonic, time.sleep = _ticking(ticks[0]) if ticks else _real
     _event = _Event(lines)
 
 

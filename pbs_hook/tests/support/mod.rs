@@ -47,9 +47,39 @@ pub fn has_python() -> bool {
     there
 }
 
-/// A program for python3, with what it has on standard input; answers its standard output.
+/// A Python of the oldest release that the hook is for, in `PATH` or among those of pyenv in the user's home; where there is none, one line says so.
+pub fn oldest_python() -> Option<PathBuf> {
+    let kept = std::env::var_os("HOME").map(|home| Path::new(&home).join(".pyenv/versions"));
+    let kept = kept.and_then(|folder| std::fs::read_dir(folder).ok());
+    let kept = kept.into_iter().flatten().filter_map(Result::ok);
+    let kept = kept.map(|one| one.path().join("bin/python3.6"));
+    // A shim of pyenv may stand for one that is not chosen.
+    let is = |python: &PathBuf| {
+        let said = Command::new(python).arg("--version").output();
+        said.is_ok_and(|said| said.stdout.starts_with(b"Python 3.6."))
+    };
+    let found = std::iter::once(PathBuf::from("python3.6"))
+        .chain(kept)
+        .find(is);
+    if found.is_none() {
+        eprintln!("skipped: no python3.6 is here, in PATH or ~/.pyenv/versions");
+    }
+    found
+}
+
+/// A program for python3, with what it has on standard input; answers its standard output and error.
 pub fn python(arguments: &[&Path], input: &str, environment: &[(&str, &str)]) -> (String, String) {
-    let mut python = Command::new("python3");
+    python_of("python3".as_ref(), arguments, input, environment)
+}
+
+/// The same for one of several.
+pub fn python_of(
+    program: &Path,
+    arguments: &[&Path],
+    input: &str,
+    environment: &[(&str, &str)],
+) -> (String, String) {
+    let mut python = Command::new(program);
     python
         .args(arguments)
         .env("PYTHONDONTWRITEBYTECODE", "1")
@@ -106,6 +136,11 @@ impl Hook {
 
     /// The same with the patience of users' hooks, or any other, in seconds.
     pub fn run_patiently(&self, patience: &str, events: &[&str]) -> Vec<String> {
+        self.run_by("python3".as_ref(), patience, events)
+    }
+
+    /// The same by one of several Pythons.
+    pub fn run_by(&self, program: &Path, patience: &str, events: &[&str]) -> Vec<String> {
         let all: String = events
             .iter()
             .map(|event| format!("{}\n%%\n", event.trim()))
@@ -115,7 +150,7 @@ impl Hook {
         arguments.extend(RESOURCES.iter().map(Path::new));
         let config = self.path("hook.json");
         let environment = [("PBS_HOOK_CONFIG_FILE", config.to_str().expect("text"))];
-        let (out, error) = python(&arguments, &all, &environment);
+        let (out, error) = python_of(program, &arguments, &all, &environment);
         assert_eq!(
             error, "",
             "a hook writes nothing: its standard error is the user's"

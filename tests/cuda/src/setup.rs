@@ -38,6 +38,8 @@ pub struct Setup {
     pub link: u64,
     /// `checkpoint=MS` or `checkpoint=refused`: other processes can checkpoint this one, or only lock it. Without, they find no process.
     pub checkpoint: Option<Checkpoint>,
+    /// `newer=NAME`: from 13.5 on `cuGetProcAddress` finds a function of this name, known before or not, that is no export.
+    pub newer: Option<String>,
     /// State file of the simulated NVML.
     pub state: Option<PathBuf>,
     /// `CUDA_VISIBLE_DEVICES`.
@@ -54,6 +56,7 @@ impl Default for Setup {
             hbm: 0,
             link: 0,
             checkpoint: None,
+            newer: None,
             state: None,
             visible: None,
         }
@@ -88,9 +91,11 @@ impl Setup {
                     let ms = value.parse().map_err(|_| wrong("give ms, or refused"))?;
                     setup.checkpoint = Some(Checkpoint::Takes(Duration::from_millis(ms)));
                 }
+                "newer" if value.starts_with("cu") => setup.newer = Some(value.to_owned()),
+                "newer" => return Err(wrong("give the name of a function, as cuMemAlloc")),
                 _ => {
                     return Err(wrong(
-                        "the keys are devices, memory, host, version, hbm, link and checkpoint",
+                        "the keys are devices, memory, host, version, hbm, link, checkpoint and newer",
                     ));
                 }
             }
@@ -157,6 +162,7 @@ mod tests {
             ("devices=17", "1 to 16"),
             ("version=11.8", "12.0"),
             ("checkpoint=soon", "refused"),
+            ("newer=malloc", "a function"),
             ("colour=red", "the keys are"),
         ] {
             let sentence = Setup::parse(wrong).unwrap_err();

@@ -55,6 +55,24 @@ fn a_program_gets_the_form_of_its_version() {
 }
 
 #[test]
+fn a_later_driver_has_functions_that_no_list_has() {
+    on(
+        "a_later_driver_has_functions_that_no_list_has",
+        "version=13.9,newer=cuMemAlloc",
+        |cuda| {
+            let export = cuda.address("cuMemAlloc_v2").unwrap();
+            assert_eq!(ask(cuda, "cuMemAlloc", 13_040, 0).1, export);
+            let (code, newer, status) = ask(cuda, "cuMemAlloc", 13_050, 0);
+            assert_eq!((code, status), (0, 0));
+            assert!(newer != 0 && newer != export);
+            assert_eq!(call(newer, &[0, 0]), 801);
+            assert_eq!(cuda.code("cuGpuosUnlisted", &[]), 801);
+            assert_eq!(ask(cuda, "cuGpuosUnlisted", 13_090, 0), (NOT_FOUND, 0, 1));
+        },
+    );
+}
+
+#[test]
 fn what_is_not_simulated_fails_with_its_name() {
     let Some(errors) = on("what_is_not_simulated_fails_with_its_name", "", |cuda| {
         cuda.ok("cuInit", &[0]);

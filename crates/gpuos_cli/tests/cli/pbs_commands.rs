@@ -82,6 +82,43 @@ fn plan_says_why_a_job_would_wait_and_what_would_start_it() {
 }
 
 #[test]
+fn plan_says_where_the_memory_of_a_job_would_lie() {
+    let pbs = pbs(&half_full());
+    let plan = |memory: &str, more: &[&str]| {
+        let args = ["plan", "--gpus-per-node=2", "--cpus-per-gpu=1", memory];
+        pbs.gpuos(&[&args[..], more].concat())
+    };
+    let off = plan("--gpuos-mem=120G", &["--mem=8G"]);
+    assert_eq!(off.code, 1, "{}", off.out);
+    assert!(off.err.contains("PBS would refuse `qsub "), "{}", off.err);
+    let stated = "[memory]\noversubscribe = true\n[[node-type]]\nname = \"half\"\nbase = \"dgx-h100\"\ngpus = 4\n\
+         [[nodes]]\nmatch = \"n[0-1]\"\ntype = \"half\"\n";
+    pbs.0.file("gpuos.toml", stated);
+    let fits = plan("--gpuos-mem=120G,policy=lru", &["--mem=8G", "--trace=loop"]);
+    let out = &fits.out;
+    assert_eq!((fits.code, &fits.err[..]), (0, ""), "{out}");
+    assert!(
+        out.contains("\nAs a job: qsub -l select=1:ngpus=2:ncpus=2:mem=8192mb -l 'gpuos_mem=\"120G,policy=lru\"'\n"),
+        "{out}"
+    );
+    assert!(
+        out.contains(
+            "Memory of each GPU: 120.0 GiB, of it 78.6 GiB in its own and 41.4 GiB in the host's. mem of a chunk grows by 42345 MiB for each of its GPUs.\n"
+        ),
+        "{out}"
+    );
+    assert!(out.contains("loop has 6.3 GiB at once"), "{out}");
+    let json = plan("--gpuos-mem=120G", &["--mem=8G", "--json"]).json();
+    assert_eq!(json["memory"]["host_mib_per_gpu"], 42345);
+    assert_eq!(json["memory"]["host_mib_of_node"], serde_json::Value::Null);
+    // The sentences of qsub.
+    let program = plan("--gpuos-mem=120G", &[]);
+    assert!(program.err.contains("mem="), "{}", program.err);
+    let most = plan("--gpuos-mem=400G", &["--mem=8G"]);
+    assert!(most.err.contains("write at most 326236M"), "{}", most.err);
+}
+
+#[test]
 fn jobs_that_wait_come_before_a_planned_one() {
     // Job 1000 takes one GPU, job 1001 waits for all eight: what is left is kept for it.
     let pbs = pbs(&world());

@@ -228,3 +228,32 @@ fn why_says_what_is_with_a_job_of_pbs() {
     assert_eq!(json["schema"], "gpuos.why-pbs/1");
     crate::schemas::agrees("why-pbs", &json);
 }
+
+/// `qstat` lists arrays without their jobs, and shows one that it is asked for.
+#[test]
+fn why_knows_the_jobs_of_an_array() {
+    let pbs = Pbs::new(&world());
+    let subjob = |state: &str, has: &str| {
+        let vnodes = format!("\"exec_vnode\":\"{has}\",");
+        let vnodes = if has.is_empty() { "" } else { &vnodes };
+        let text = format!(
+            "{{\"timestamp\":1,\"Jobs\":{{\"7[3].head\":{{\"Job_Name\":\"array\",\"Job_Owner\":\"u@head\",\"job_state\":\"{state}\",\
+             \"queue\":\"workq\",{vnodes}\"Resource_List\":{{\"select\":\"1:ngpus=1\"}}}}}}}}"
+        );
+        pbs.0.file("jobs-now", &text);
+        pbs.gpuos(&["why", "7[3].head"])
+    };
+    let runs = subjob("R", "(n1[2]:ngpus=1:ncpus=1)");
+    assert_eq!(runs.out, "Job 7[3].head has 1 GPU, on one host: n1[2].\n");
+    assert_eq!(runs.code, 0);
+    let waits = subjob("Q", "").out;
+    assert_eq!(
+        waits,
+        "Job 7[3].head waits; pbs_sched places the jobs of an array.\n"
+    );
+    let ended = subjob("X", "").out;
+    assert!(ended.starts_with("Job 7[3].head has ended; "), "{ended}");
+    let none = pbs.gpuos(&["why", "8[3].head"]);
+    assert_eq!(none.code, 1);
+    assert!(none.out.contains("PBS has no job 8[3].head"), "{}", none.out);
+}

@@ -1,7 +1,8 @@
 //! What there is of memory beyond that of GPUs, by the word of `gpuos pbs install`.
 
-use gpuos_config::gpuos_toml::MemoryConfig;
+use gpuos_config::gpuos_toml::{Config, MemoryConfig};
 use gpuos_config::options::{MemoryOption, MemoryTiers};
+use gpuos_model::node_types::NodeFacts;
 use serde::{Deserialize, Serialize};
 
 /// What a site allows, and what the GPUs have that are given as a whole. A job is counted before its GPUs are known, so the smallest one counts.
@@ -19,7 +20,41 @@ pub struct Beyond {
     pub unknown: String,
 }
 
+/// How much memory a GPU of a host has, in MiB, where gpuos.toml says it. `gpus`: how many the host has.
+pub(super) fn stated_mib(host: &str, gpus: usize, config: &Config) -> Option<u64> {
+    let facts = NodeFacts {
+        name: host.into(),
+        gpus,
+        ..NodeFacts::default()
+    };
+    let stated = config.stated_type(&facts)?.gpu_memory_mib;
+    Some(stated).filter(|mib| *mib > 0)
+}
+
 impl Beyond {
+    /// What there is by gpuos.toml for hosts that give whole GPUs, by their short names, with how many GPUs each has; `None`: the site has none
+    /// for jobs.
+    pub fn of<'h>(
+        config: &Config,
+        hosts: impl Iterator<Item = (&'h str, usize)>,
+    ) -> Option<Beyond> {
+        let site = &config.memory;
+        let mut found = Beyond {
+            gpu_mib: 0,
+            most_percent: site.most_percent,
+            reserve_mib: site.reserve_mib,
+            unknown: String::new(),
+        };
+        for (name, gpus) in hosts {
+            match stated_mib(name, gpus, config) {
+                None => found.unknown = name.into(),
+                Some(mib) if found.gpu_mib == 0 => found.gpu_mib = mib,
+                Some(mib) => found.gpu_mib = mib.min(found.gpu_mib),
+            }
+        }
+        site.oversubscribe.then_some(found)
+    }
+
     fn config(&self) -> MemoryConfig {
         MemoryConfig {
             most_percent: self.most_percent,

@@ -5,9 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use gpuos_config::gpuos_toml::{Config, MigConfig};
 use gpuos_model::gpu_index::NvmlIndex;
 use gpuos_model::mig::Geometry;
-use gpuos_model::node_types::NodeFacts;
 
-use super::beyond::Beyond;
+use super::beyond::{Beyond, stated_mib};
 use super::event::{Divided, Gpu, Host, Shares};
 use super::resources::{NGPUS, RESOURCES, Resource};
 use super::startup;
@@ -19,14 +18,16 @@ pub const HOOK: &str = "gpuos";
 const EVENTS: &str =
     "queuejob,modifyjob,runjob,execjob_launch,execjob_end,exechost_startup,exechost_periodic";
 
+/// The hook's alarm in seconds: twice as long as anything waits in an event, from its start.
+pub const ALARM: u64 = 120;
+
 /// What the hook is set to. After pbs_cgroups (100), so that it has the last word on the environment of
-/// a job; an alarm of more than a start waits for slices of GPUs, or pbs_server for the command; a hook that fails takes no node offline. A mom tells what it has
-/// every 5 s, after the hook has ended.
+/// a job; a hook that fails takes no node offline. A mom tells what it has every 5 s, after the hook has ended.
 const SETTINGS: [(&str, &str); 5] = [
     ("event", EVENTS),
     ("freq", "5"),
     ("order", "500"),
-    ("alarm", "60"),
+    ("alarm", "120"),
     ("fail_action", "none"),
 ];
 
@@ -277,7 +278,7 @@ pub fn shares(hosts: &BTreeMap<String, Host>, config: &Config) -> Result<Option<
             // All of a host have as much.
             let gpu_mib = match (turns, nth) {
                 (0, _) => 0,
-                (_, 0) => stated_mib(short, host, config).ok_or_else(|| {
+                (_, 0) => stated_mib(short, host.gpus.len(), config).ok_or_else(|| {
                     format!(
                         "jobs are to have GPUs of {short} in turns with their memory, and how much memory these have is not said: write a [[nodes]] \
                          for {short} into gpuos.toml, or turns = 0"
@@ -304,36 +305,14 @@ pub fn shares(hosts: &BTreeMap<String, Host>, config: &Config) -> Result<Option<
     Ok(shares)
 }
 
-/// How much memory a GPU of a host has, in MiB, where gpuos.toml says it.
-fn stated_mib(short: &str, host: &Host, config: &Config) -> Option<u64> {
-    let facts = NodeFacts {
-        name: short.into(),
-        gpus: host.gpus.len(),
-        ..NodeFacts::default()
-    };
-    let stated = config.stated_type(&facts)?.gpu_memory_mib;
-    Some(stated).filter(|mib| *mib > 0)
-}
-
 /// What jobs can have of memory beyond that of whole GPUs, by what the administrator says of hosts and by gpuos.toml; `None`: the site has none for them.
 pub fn memory(hosts: &BTreeMap<String, Host>, config: &Config) -> Option<Beyond> {
-    let site = &config.memory;
-    let mut found = Beyond {
-        gpu_mib: 0,
-        most_percent: site.most_percent,
-        reserve_mib: site.reserve_mib,
-        unknown: String::new(),
-    };
     let has = |host: &Host| !host.advise && host.gpus.iter().any(Gpu::is_whole);
-    for (name, host) in hosts.iter().filter(|(_, host)| has(host)) {
-        let short = name.split('.').next().unwrap_or_default();
-        match stated_mib(short, host, config) {
-            None => found.unknown = short.into(),
-            Some(mib) if found.gpu_mib == 0 => found.gpu_mib = mib,
-            Some(mib) => found.gpu_mib = mib.min(found.gpu_mib),
-        }
-    }
-    site.oversubscribe.then_some(found)
+    let hosts = hosts.iter().filter(|(_, host)| has(host));
+    Beyond::of(
+        config,
+        hosts.map(|(name, host)| (name.split('.').next().unwrap_or_default(), host.gpus.len())),
+    )
 }
 
 /// The hook that comes with PBS and gives GPUs, too.

@@ -20,7 +20,7 @@ use super::talk::{Daemon, Said, Talk, replies};
 use super::tiers::Granted;
 use super::vnodes::{divided, host_of, parse_exec_vnode, short};
 
-/// How long a start waits for gpuos_mover, in milliseconds. The hook's alarm is longer than all that it waits for.
+/// How long a start waits for gpuos_mover, in milliseconds. With gpuosd and the group of the program that is no more than half the hook's alarm.
 const MOVER: u64 = 6_000;
 /// How long it waits for gpuosd: until slices are made, of which gpuosd says something after 40 s at most, and until GPUs are set.
 const SLICES: u64 = 46_000;

@@ -9,8 +9,10 @@ use gpuos_placement::queue::{Answer, Bounds};
 use serde_json::json;
 
 use super::{Start, plan};
+use crate::hook::beyond::Beyond;
 use crate::hook::decide;
 use crate::hook::event::{Edit, Event, SCHEMA, Value};
+use crate::state::nodes::Host;
 use crate::state::wanted::Wanted;
 use crate::state::{Job, Site};
 use crate::units::seconds;
@@ -117,7 +119,7 @@ impl Asked {
                 "'{limit}' is no time limit; write seconds or HOURS:MINUTES:SECONDS"
             ));
         }
-        for edit in seen_by_the_hook(&resources)? {
+        for edit in seen_by_the_hook(&resources, beyond(site).as_ref())? {
             let Edit::Resource {
                 name,
                 value: Value::Text(value),
@@ -147,8 +149,25 @@ impl Asked {
     }
 }
 
+/// What jobs can have of memory beyond that of GPUs, by gpuos.toml as it is now; the hook has it as it was when it was installed.
+fn beyond(site: &Site) -> Option<Beyond> {
+    let nodes = &site.nodes;
+    let whole = |host: &&Host| {
+        let mut vnodes = nodes.vnodes_of(host);
+        vnodes.any(|(_, vnode)| vnode.gpus.all > 0 && vnode.exclusive)
+    };
+    let hosts = nodes.hosts.iter().filter(whole);
+    Beyond::of(
+        &site.config,
+        hosts.map(|host| (host.name.split('.').next().unwrap_or_default(), host.gpus)),
+    )
+}
+
 /// What the hook changes of a job that is submitted on a site with a planner.
-fn seen_by_the_hook(resources: &[(String, String)]) -> Result<Vec<Edit>, String> {
+fn seen_by_the_hook(
+    resources: &[(String, String)],
+    memory: Option<&Beyond>,
+) -> Result<Vec<Edit>, String> {
     let resources: BTreeMap<&str, &str> = resources
         .iter()
         .map(|(name, value)| (&name[..], &value[..]))
@@ -157,6 +176,7 @@ fn seen_by_the_hook(resources: &[(String, String)]) -> Result<Vec<Edit>, String>
         "schema": SCHEMA,
         "event": "queuejob",
         "planner": true,
+        "memory": memory,
         "job": { "resources": resources },
     });
     let verdict = decide(&Event::read(&event.to_string())?);

@@ -373,7 +373,7 @@ fn a_program_with_slices_waits_for_them_and_does_not_start_without() {
     );
     let (requests, answers, patience) = told(&event);
     assert_eq!(answers, 3);
-    // gpuosd says something after 40 s; the hook's alarm is 60 s.
+    // gpuosd says something after 40 s; half the hook's alarm is 60 s.
     assert!((40_000..60_000).contains(&patience));
     let [
         Request::Mom { report },

@@ -13,6 +13,7 @@ mod harm;
 mod host;
 mod isolation;
 mod journal;
+mod killed;
 mod limits;
 mod memory;
 mod memory_program;

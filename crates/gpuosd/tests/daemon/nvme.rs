@@ -43,10 +43,11 @@ fn socket(run: &Path) -> PathBuf {
     memory_socket(&run.join(MOVER).to_string_lossy()).into()
 }
 
-struct Mover(Child);
+/// It, until it is dropped.
+pub struct Mover(Child);
 
 impl Mover {
-    fn start(site: &Site) -> Mover {
+    pub fn start(site: &Site) -> Mover {
         let mut mover = Command::new(std::env::current_exe().unwrap());
         mover.args(["--exact", "nvme::parks_for_a_test", "--nocapture"]);
         let mover = Mover(mover.env(FOLDER, site.path("")).spawn().unwrap());
@@ -64,7 +65,7 @@ impl Drop for Mover {
 }
 
 /// Two jobs in turns, with so much memory of the host each.
-fn jobs(site: &Site, memory: &str) {
+pub fn jobs(site: &Site, memory: &str) {
     let config = format!(
         "[memory]\nnvme = \"{}\"\nnvme-gib = 200\n",
         site.path("parked").display()
@@ -76,14 +77,15 @@ fn jobs(site: &Site, memory: &str) {
     }
 }
 
-fn steps(daemon: &Daemon) {
+/// Their steps.
+pub fn steps(daemon: &Daemon) {
     for id in [7, 8] {
         step(daemon, id, &[2], 60 * GIB, true);
     }
 }
 
 /// Bytes in the files of programs; none of them can be read by anybody but root.
-fn on_nvme(site: &Site) -> Vec<PathBuf> {
+pub fn on_nvme(site: &Site) -> Vec<PathBuf> {
     let files = fs::read_dir(site.path("parked")).into_iter().flatten();
     files.flatten().map(|file| file.path()).collect()
 }

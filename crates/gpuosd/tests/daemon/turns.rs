@@ -1,6 +1,6 @@
 //! A real gpuosd and programs on a simulated GPU that is too small for both: neither runs out of memory, and what they compute is right.
 
-use std::fs::{self, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -35,22 +35,55 @@ pub fn folder() -> Option<PathBuf> {
     std::env::var_os(FOLDER).map(PathBuf::from)
 }
 
+/// A program that a test has started, from when it may begin.
+pub struct Worker {
+    folder: PathBuf,
+    pub cuda: Cuda,
+    progress: File,
+}
+
+impl Worker {
+    pub fn begin(folder: &Path) -> Worker {
+        while !folder.join("begin").exists() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let cuda = Cuda::open();
+        cuda.context(0);
+        let mut progress = OpenOptions::new();
+        let progress = progress.create(true).append(true);
+        Worker {
+            folder: folder.to_owned(),
+            cuda,
+            progress: progress.open(folder.join("progress")).unwrap(),
+        }
+    }
+
+    /// Four fifths of the GPU.
+    pub fn parts(&self) -> Vec<u64> {
+        (0..PARTS).map(|_| self.cuda.alloc(PART)).collect()
+    }
+
+    /// Whether the test has not said that it is enough.
+    pub fn goes_on(&self) -> bool {
+        !self.folder.join("end").exists()
+    }
+
+    /// It has worked on all of it once more.
+    pub fn round(&mut self) {
+        self.progress.write_all(b".").unwrap();
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
 /// Works until the test says that it is enough; `each` is called with each round.
 pub fn work(folder: &Path, mut each: impl FnMut(&Cuda)) {
-    while !folder.join("begin").exists() {
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    let cuda = Cuda::open();
-    cuda.context(0);
-    let parts: Vec<u64> = (0..PARTS).map(|_| cuda.alloc(PART)).collect();
+    let mut worker = Worker::begin(folder);
+    let parts = worker.parts();
+    let cuda = &worker.cuda;
     let (fill, add) = (cuda.kernel("fill"), cuda.kernel("add"));
-    let mut progress = OpenOptions::new()
-        .create(true)
-        .append(true)
-        .open(folder.join("progress"))
-        .unwrap();
     let (count, mut round) = (PART / 4, 0_u64);
-    while !folder.join("end").exists() {
+    while worker.goes_on() {
+        let cuda = &worker.cuda;
         round += 1;
         for (at, part) in parts.iter().enumerate() {
             assert_eq!(cuda.launch(fill, 0, &[*part, round + at as u64, count]), 0);
@@ -66,9 +99,23 @@ pub fn work(folder: &Path, mut each: impl FnMut(&Cuda)) {
                 assert_eq!(cuda.download(part + offset, 4), wanted.to_le_bytes());
             }
         }
-        each(&cuda);
-        progress.write_all(b".").unwrap();
-        std::thread::sleep(Duration::from_millis(2));
+        each(cuda);
+        worker.round();
+    }
+}
+
+/// The other one has its turn, of two of which one was killed then. Long runs hold that to a second.
+pub fn has_its_turn(site: &Site, daemon: &Daemon, left: &Program, killed: Instant) {
+    site.until("the turn of the other", || {
+        let one = left.status(daemon)?;
+        ["returning", "resident"]
+            .contains(&one.place.as_str())
+            .then_some(())
+    });
+    let took = killed.elapsed();
+    println!("told {} ms after the other was killed", took.as_millis());
+    if std::env::var_os("GPUOS_LONG").is_some() {
+        assert!(took < Duration::from_secs(1), "{took:?}: {}", site.log());
     }
 }
 
@@ -207,9 +254,9 @@ fn two_programs_of_four_fifths_of_a_gpu_have_it_in_turns() {
     while a.status(&daemon).is_none_or(|one| one.place != "parking") {
         assert!(Instant::now() < deadline, "{}", site.log());
     }
-    a.child.kill().unwrap();
-    a.child.wait().unwrap();
-    a.forget();
+    let killed = Instant::now();
+    a.kill();
+    has_its_turn(&site, &daemon, &b, killed);
     let before = b.rounds();
     site.until("the other goes on", || {
         (b.rounds() > before + 2).then_some(())

@@ -63,7 +63,8 @@ impl Memory {
                         mover: self.nvme.mover.clone(),
                     },
                 };
-                if !self.tell(client, &park, on) && nvme > 0 {
+                // Whose connection is lost is told when it is there again.
+                if !self.tell(client, &park, on) && nvme > 0 && self.is_there(client) {
                     self.step(Input::NotParked(client), on, fx);
                 }
             }
@@ -412,6 +413,12 @@ impl Memory {
 
     pub(super) fn refuse(&self, client: ClientId, why: &str) {
         self.say(client, &ToProgram::Refused { why: why.into() });
+    }
+
+    /// Whether a program has a connection.
+    fn is_there(&self, client: ClientId) -> bool {
+        let holder = self.holders.get(&client);
+        holder.is_some_and(|holder| holder.line.is_some())
     }
 
     /// Says something to a program. Answers whether there is one that knows what it means.

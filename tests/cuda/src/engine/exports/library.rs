@@ -2,7 +2,7 @@
 
 use std::ffi::{c_char, c_int, c_uint, c_ulonglong, c_void};
 
-use super::cuda;
+use super::{cuda, newer};
 use crate::abi::{Answer, CODES, Code, code};
 use crate::engine::driver::{driver, init};
 use crate::engine::procs::{self, Missing};
@@ -19,6 +19,9 @@ fn find(name: &Name, version: c_int, flags: c_ulonglong) -> Answer<Result<usize,
     }
     let setup = setup().ok_or(code::NOT_READY_SYSTEM)?;
     let wanted = u32::try_from(version).map_err(|_| code::INVALID)?;
+    if let Some(found) = newer::found(setup, &name, wanted) {
+        return Ok(Ok(found));
+    }
     let form = procs::form(&name, wanted, setup.version);
     Ok(form
         .and_then(|form| procs::address(form.export, flags & PER_THREAD != 0).ok_or(Missing::Name)))

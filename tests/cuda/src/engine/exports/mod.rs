@@ -14,6 +14,7 @@ mod library;
 mod linker;
 mod memory;
 mod module;
+mod newer;
 mod older;
 mod pointers;
 mod pool;
