@@ -75,7 +75,7 @@ help:
 	@echo 'make ckpt-flips flips, cuts and swaps in what is stored and drained: none is loaded (FLIPS=)'
 	@echo 'make mem-matrix all that holds memory in tiers, with the numbers of long runs: random CUDA programs, planted errors, jobs in turns, Slurm (MEM_SEEDS=; root or sudo)'
 	@echo 'make gpu-test   memory in tiers under the real driver, on a machine with a GPU; says what it skips (ARGS=--small, ARGS="--only parking")'
-	@echo 'make pbs        hook and planner on a real OpenPBS: what they cost, 500 random jobs, 60 kills; docs/results/pbs.md (PBS=/opt/pbs, PBS_EVENTS=, PBS_JOBS=, PBS_KILLS=; root or sudo)'
+	@echo 'make pbs        hook and planner on a real OpenPBS: what they cost, 500 random jobs, 100 kills, a fault; docs/results/pbs.md (PBS=/opt/pbs, PBS_EVENTS=, PBS_JOBS=, PBS_KILLS=; root or sudo)'
 	@echo 'make ckpt-scale messages, bytes and modelled time of checkpoint, restart and loss of a rack with 1,250 nodes'
 	@echo 'make random     property tests and simulators with cases of their own in each run, and all seeds'
 	@echo 'make upgrade    jobs that run while gpuos itself is upgraded (FROM=REVISION)'

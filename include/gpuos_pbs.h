@@ -2,7 +2,7 @@
 
 /* What libgpuos_pbs_hook.so decides about events of PBS. gpuos_hook.py loads it in pbs_python, by ctypes.
  *
- * No function writes to standard output or error, none waits, and no error of the library ends the process: the answer says so.
+ * No function writes to standard output or error, none waits longer than half the hook's alarm, and no error of the library ends the process: the answer says so.
  * They may be called by several threads at once. */
 
 #ifndef GPUOS_PBS_H

@@ -65,9 +65,9 @@ fn of_array(job: &Job) -> String {
     let id = &job.id;
     match &job.state[..] {
         "Q" => format!("Job {id} waits; pbs_sched places the jobs of an array."),
-        "X" => format!(
-            "Job {id} has ended; its array goes on. `qstat -x -f {id}` shows how it ended."
-        ),
+        "X" => {
+            format!("Job {id} has ended; its array goes on. `qstat -x -f {id}` shows how it ended.")
+        }
         "S" => format!("Job {id} is suspended."),
         state => format!("Job {id} of an array is in state {state}, and has no vnodes."),
     }

@@ -281,7 +281,7 @@ fn node_type_comes_from_rule_then_gres_type_then_facts() {
     let error = config.cluster(&[facts("n2", 4, "h100")], None).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "gpuos.toml:2:9: node n2 has 4 GPUs in Slurm, and node type dgx-h200 has 8; name a type \
+        "gpuos.toml:2:9: node n2 has 4 GPUs, and node type dgx-h200 has 8; name a type \
          with 4 GPUs or leave the node out of match"
     );
 }

@@ -63,6 +63,10 @@ fn main() -> ExitCode {
     if longest < GOAL {
         return ExitCode::SUCCESS;
     }
-    eprintln!("a pass took {} ms, and {} are the goal", longest.as_millis(), GOAL.as_millis());
+    eprintln!(
+        "a pass took {} ms, and {} are the goal",
+        longest.as_millis(),
+        GOAL.as_millis()
+    );
     ExitCode::FAILURE
 }

@@ -255,5 +255,9 @@ fn why_knows_the_jobs_of_an_array() {
     assert!(ended.starts_with("Job 7[3].head has ended; "), "{ended}");
     let none = pbs.gpuos(&["why", "8[3].head"]);
     assert_eq!(none.code, 1);
-    assert!(none.out.contains("PBS has no job 8[3].head"), "{}", none.out);
+    assert!(
+        none.out.contains("PBS has no job 8[3].head"),
+        "{}",
+        none.out
+    );
 }

@@ -352,7 +352,7 @@ impl Config {
             return Ok(node_type.clone());
         }
         let message = format!(
-            "node {} has {} GPUs in Slurm, and node type {} has {}; name a type with {} GPUs or \
+            "node {} has {} GPUs, and node type {} has {}; name a type with {} GPUs or \
              leave the node out of match",
             facts.name, facts.gpus, node_type.name, node_type.gpus, facts.gpus
         );

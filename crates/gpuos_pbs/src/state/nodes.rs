@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use gpuos_model::gpuset::{GpuSet, MAX_GPUS};
 
 use super::json::Json;
-use crate::hook::resources::{LEAF, NVLINK, SHARE_PARTS};
+use crate::hook::resources::{LEAF, MIG_MEMORY, NVLINK, SHARE_PARTS};
 use crate::hook::vnodes::{gpu_of, is_vnode};
 use crate::units::kib;
 
@@ -185,9 +185,10 @@ impl Vnode {
         self.resource(name).is_some_and(any)
     }
 
-    /// Whether jobs share its GPU.
+    /// Whether jobs share its GPU, or it is given away by its slices.
     pub fn is_in_parts(&self) -> bool {
-        self.resource(SHARE_PARTS).is_some()
+        let has = |name: &&str| self.resource(name).is_some();
+        [SHARE_PARTS, MIG_MEMORY].iter().any(has)
     }
 
     /// Whether another one gives its GPUs: it is the own vnode of a host that gpuos knows, on which gpuos has none.
@@ -267,10 +268,12 @@ fn vnode(name: &str, json: &Json) -> Result<(Vnode, String), String> {
         })
     };
     let whole = |text: &str| text.parse().ok();
-    let (gpus, parts) = (count("ngpus", whole)?, count(SHARE_PARTS, whole)?);
-    // A GPU that jobs share is one of the host's, and nobody's as a whole.
-    let gpus = match gpus.all {
-        0 if parts.all > 0 => Count {
+    let gpus = count("ngpus", whole)?;
+    // A GPU that jobs share, or that is divided, is one of the host's, and nobody's as a whole.
+    let parts = [count(SHARE_PARTS, whole)?, count(MIG_MEMORY, whole)?];
+    let parts = parts.into_iter().find(|parts| parts.all > 0);
+    let gpus = match parts {
+        Some(parts) if gpus.all == 0 => Count {
             all: 1,
             used: parts.used.min(1),
         },

@@ -175,3 +175,44 @@ fn the_command_is_one_that_qsub_takes() {
         "qsub -q express -l select=2:ngpus=1 -l place=scatter -l gpuos_topology=leaf -l 'gpuos_placement=\"affinity:a,b\"'"
     );
 }
+
+/// Slices of the last two GPUs of a host are given away: the host has eight all the same, as gpuos.toml says.
+#[test]
+fn a_divided_gpu_is_one_of_its_host_and_nobodys_as_a_whole() {
+    let mut vnodes: serde_json::Value =
+        serde_json::from_str(include_str!("../data/23.06.06-vnodes.json")).unwrap();
+    for name in ["n4[6]", "n4[7]"] {
+        let vnode = &mut vnodes["nodes"][name];
+        vnode["sharing"] = "default_shared".into();
+        let available = vnode["resources_available"].as_object_mut().unwrap();
+        available.remove("ngpus");
+        available.insert("gpuos_mig_memory".into(), 8.into());
+    }
+    let toml = "[[nodes]]\nmatch = \"n[1-4]\"\ntype = \"dgx-h100\"\n";
+    let config = Config::parse(toml, "gpuos.toml".as_ref()).unwrap();
+    let texts = Texts {
+        vnodes: &vnodes.to_string(),
+        jobs: include_str!("../data/23.06.06-jobs.json"),
+        queues: include_str!("../data/23.06.06-queues.json"),
+        server: include_str!("../data/23.06.06-server.json"),
+    };
+    let site = Site::read(&texts, config).unwrap();
+    assert_eq!(site.nodes.hosts[3].gpus, 8);
+    let pair = alone(&site, &asked("1:ngpus=2:ncpus=1", &[]));
+    // 27 without the two.
+    assert_eq!((pair.free_gpus, pair.free_hosts), (25, 4));
+    let whole = alone(&site, &asked("1:ngpus=8", &[]));
+    assert!(
+        !vnodes_or_why(&whole.outcome).contains("n4["),
+        "{:?}",
+        whole.outcome
+    );
+}
+
+fn vnodes_or_why(outcome: &Outcome) -> &str {
+    match outcome {
+        Outcome::Starts { start, .. } => &start.exec_vnode,
+        Outcome::Waits { why, .. } => why,
+        Outcome::Left(why) => why,
+    }
+}
