@@ -260,7 +260,7 @@ mem-matrix:
 	@status=0; set -x; \
 	$(CARGO) test --locked --no-fail-fast -p gpuos_memory -p gpuos_fabric -p gpuos_preload -p libgpuos -- --nocapture || status=1; \
 	$(CARGO) test --locked --no-fail-fast -p gpuos_moverd -- --nocapture parked:: || status=1; \
-	$(CARGO) test --locked -p gpuosd --test daemon -- --nocapture memory:: turns:: killed:: nvme:: checkpointed:: pressure:: || status=1; \
+	$(CARGO) test --locked -p gpuosd --test daemon -- --nocapture --test-threads=1 memory:: turns:: killed:: nvme:: checkpointed:: pressure:: || status=1; \
 	$(CARGO) test --workspace --locked $(AS_ROOT) --test slurm -- --nocapture --test-threads=1 memory_grants:: memory_places:: memory_short:: memory_turns:: || status=1; \
 	exit $$status
 

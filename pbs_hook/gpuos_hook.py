@@ -113,8 +113,7 @@ def site(known):
 
 def by_command(known, event):
     """The answer of `gpuos pbs-hook`, which gets the event on its standard input."""
-    # Moms run no command, and a pbs_python of theirs starts by milliseconds sooner.
-    import subprocess
+    import subprocess  # Moms run no command, and a pbs_python of theirs starts by milliseconds sooner.
 
     command = str(known.get("command", ""))
     both, env = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE), {"PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8"}
@@ -124,11 +123,12 @@ def by_command(known, event):
         raise Missing("%s cannot be run (%s); install gpuos on the host of pbs_server" % (command, why))
     try:
         said = run.communicate(event, timeout=PATIENCE)[0]
-    except subprocess.TimeoutExpired:
-        # With all that it has started; subprocess.run of 3.6 would wait for those that have its output.
+    except BaseException as why:
+        # With all that it has started. Nobody waits for its end: what hangs in the kernel has none.
         os.killpg(run.pid, signal.SIGKILL)
-        run.wait()
-        raise Missing("%s took longer than %d s" % (command, PATIENCE))
+        if isinstance(why, subprocess.TimeoutExpired):
+            raise Missing("%s took longer than %d s" % (command, PATIENCE))
+        raise
     if run.returncode != 0:
         raise Missing("%s pbs-hook ended with %d; hook and command are of different releases" % (command, run.returncode))
     return said

@@ -108,7 +108,7 @@ pub fn split_of_chunk(
 ) -> Result<Split> {
     let hosts = site.nodes.hosts.iter().zip(&site.cluster.nodes);
     let types: Vec<(&str, &NodeType)> = hosts
-        .filter(|(host, _)| host.gpus > 0)
+        .filter(|(host, _)| site.nodes.gives_whole_gpus(host))
         .filter_map(|(host, node)| Some((host.name.as_str(), node.node_type.as_deref()?)))
         .collect();
     split_on(&site.config.memory, &types, asked, trace)

@@ -3,6 +3,9 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+/// Words of the nodes of a graph, in the order in which they were added to it.
+pub(crate) type Nodes = Vec<(u64, Vec<Word>)>;
+
 /// A word that may be an address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Word {
@@ -14,21 +17,25 @@ pub(crate) struct Word {
 /// Words of executable graphs, by the node that has them.
 #[derive(Default)]
 pub(crate) struct Graphs {
-    execs: HashMap<u64, BTreeMap<u64, Vec<Word>>>,
+    execs: HashMap<u64, Nodes>,
     /// Addresses that the program has reserved, with their bytes: what is mapped there may change between two launches.
     pub(crate) reserved: BTreeMap<u64, u64>,
 }
 
 impl Graphs {
     /// An executable graph has these words, and no others.
-    pub(crate) fn set(&mut self, exec: u64, nodes: BTreeMap<u64, Vec<Word>>) {
+    pub(crate) fn set(&mut self, exec: u64, nodes: Nodes) {
         self.execs.insert(exec, nodes);
     }
 
     /// A node of it has others.
     pub(crate) fn change(&mut self, exec: u64, node: u64, words: Vec<Word>) {
-        if let Some(nodes) = self.execs.get_mut(&exec) {
-            nodes.insert(node, words);
+        let Some(nodes) = self.execs.get_mut(&exec) else {
+            return;
+        };
+        match nodes.iter_mut().find(|(known, _)| *known == node) {
+            Some((_, old)) => *old = words,
+            None => nodes.push((node, words)),
         }
     }
 
@@ -39,8 +46,8 @@ impl Graphs {
 
     /// The words of each node of an executable graph.
     pub(crate) fn nodes(&self, exec: u64) -> impl Iterator<Item = &[Word]> + '_ {
-        let nodes = self.execs.get(&exec).into_iter().flat_map(BTreeMap::values);
-        nodes.map(Vec::as_slice)
+        let nodes = self.execs.get(&exec).into_iter().flatten();
+        nodes.map(|(_, words)| words.as_slice())
     }
 
     /// All words of an executable graph.
@@ -66,14 +73,11 @@ mod tests {
             rest: true,
         };
         let mut graphs = Graphs::default();
-        graphs.set(
-            1,
-            BTreeMap::from([(10, vec![word(5)]), (11, vec![word(6)])]),
-        );
+        graphs.set(1, vec![(11, vec![word(6)]), (10, vec![word(5)])]);
         graphs.change(1, 10, vec![word(7), word(8)]);
         graphs.change(2, 10, vec![word(9)]);
         let words: Vec<u64> = graphs.words(1).map(|word| word.address).collect();
-        assert_eq!(words, [7, 8, 6]);
+        assert_eq!(words, [6, 7, 8]);
         graphs.forget(1);
         assert!(graphs.words(1).next().is_none() && graphs.words(2).next().is_none());
         graphs.reserved.insert(100, 10);

@@ -5,7 +5,7 @@ use std::sync::Once;
 use crate::broker::{self, Asked};
 use crate::mutant::{self, Mutant};
 use crate::table::index;
-use crate::{driver, gate, lookup, mover, process, record, stow, watch};
+use crate::{driver, gate, lookup, mover, process, record, recorder, stow, watch};
 
 /// The driver was initialised. From here on a child of `fork` has none.
 pub(crate) fn begin() {
@@ -19,6 +19,7 @@ pub(crate) fn begin() {
                 gate::off();
             }
             watch::forget_trace();
+            recorder::close();
             broker::forget();
             stow::forget();
         }

@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 use crate::memory::{self, Held, Memory};
 use crate::process::{self, BLOCK};
 use crate::recorder::{Recorder, Sink};
-use crate::{heat, staging, watch};
+use crate::table::index;
+use crate::{driver, heat, staging, watch};
 
 /// The file's name.
 const TRACE: &str = "GPUOS_MEM_TRACE";
@@ -27,6 +28,12 @@ pub(crate) fn begin() {
     let Some(name) = std::env::var_os(TRACE) else {
         return;
     };
+    let tells = [index::cuFuncGetParamInfo, index::cuKernelGetParamInfo];
+    if tells.iter().all(|call| driver::real(*call) == 0) {
+        return process::say(format_args!(
+            "{TRACE}: this driver does not tell what kernels are given, as those from CUDA 12.4 on do; nothing is recorded"
+        ));
+    }
     match Sink::open(&name, BLOCK >> 20) {
         Ok(sink) => {
             memory::lock().recorder = Some(Box::new(Recorder::new(sink)));
@@ -51,7 +58,14 @@ pub(crate) fn tell_none() {
 
 /// The process ends: what is kept is written. The memory's lock is waited for so long at most.
 pub(crate) fn finish(most: Duration) {
-    let Some(mut memory) = look(most) else { return };
+    let Some(mut memory) = look(most) else {
+        if watch::is_traced() {
+            process::say(format_args!(
+                "{TRACE}: the end is missing, as another thread was in the driver when the process ended"
+            ));
+        }
+        return;
+    };
     watch::set_traced(false);
     if let Some(mut recorder) = memory.recorder.take() {
         recorder.tell_missing(MISSING.load(Ordering::Relaxed));

@@ -65,7 +65,7 @@ fn node(site: &PbsSite, host: &Host) -> Node {
         if vnode.out {
             node.out = add(node.out, all);
         }
-        if vnode.up && host.up {
+        if vnode.up && host.up && !vnode.is_in_parts() {
             node.free = add(node.free, free);
         }
     }

@@ -110,6 +110,15 @@ fn plan_says_where_the_memory_of_a_job_would_lie() {
     assert!(out.contains("loop has 6.3 GiB at once"), "{out}");
     let json = plan("--gpuos-mem=120G", &["--mem=8G", "--json"]).json();
     assert_eq!(json["memory"]["host_mib_per_gpu"], 42345);
+    // It is placed with all of that, and where no host has as much it is not said to start.
+    let place = json["exec_vnode"].as_str().unwrap_or_default();
+    let kib = place.split(":mem=").skip(1).filter_map(|rest| {
+        let kib = rest.split("kb").next()?;
+        kib.parse::<u64>().ok()
+    });
+    assert_eq!(kib.sum::<u64>() >> 10, 8192 + 2 * 42345, "{json}");
+    let large = plan("--gpuos-mem=300G", &["--mem=8G"]);
+    assert!(!large.out.contains("It would start now"), "{}", large.out);
     assert_eq!(json["memory"]["host_mib_of_node"], serde_json::Value::Null);
     // The sentences of qsub.
     let program = plan("--gpuos-mem=120G", &[]);

@@ -12,7 +12,6 @@ use super::{Start, plan};
 use crate::hook::beyond::Beyond;
 use crate::hook::decide;
 use crate::hook::event::{Edit, Event, SCHEMA, Value};
-use crate::state::nodes::Host;
 use crate::state::wanted::Wanted;
 use crate::state::{Job, Site};
 use crate::units::seconds;
@@ -139,6 +138,8 @@ impl Asked {
             ..Job::default()
         };
         job.place = job.resource("place").unwrap_or_default().to_owned();
+        // With what the hook has counted in it.
+        job.select = job.resource("select").unwrap_or_default().to_owned();
         match Wanted::of(&job, site) {
             Err(why) if why.is_empty() => Err(format!(
                 "it asks for no GPUs: '{}' has no chunk with ngpus",
@@ -152,11 +153,8 @@ impl Asked {
 /// What jobs can have of memory beyond that of GPUs, by gpuos.toml as it is now; the hook has it as it was when it was installed.
 fn beyond(site: &Site) -> Option<Beyond> {
     let nodes = &site.nodes;
-    let whole = |host: &&Host| {
-        let mut vnodes = nodes.vnodes_of(host);
-        vnodes.any(|(_, vnode)| vnode.gpus.all > 0 && vnode.exclusive)
-    };
-    let hosts = nodes.hosts.iter().filter(whole);
+    let hosts = nodes.hosts.iter();
+    let hosts = hosts.filter(|host| nodes.gives_whole_gpus(host));
     Beyond::of(
         &site.config,
         hosts.map(|host| (host.name.split('.').next().unwrap_or_default(), host.gpus)),

@@ -164,6 +164,12 @@ impl Nodes {
         }
     }
 
+    /// Whether jobs can have GPUs of a host as a whole, by gpuos.
+    pub fn gives_whole_gpus(&self, host: &Host) -> bool {
+        let mut vnodes = self.vnodes_of(host);
+        vnodes.any(|(_, vnode)| vnode.gpus.all > 0 && vnode.exclusive)
+    }
+
     /// The vnodes of a host, with their indices.
     pub fn vnodes_of(&self, host: &Host) -> impl Iterator<Item = (usize, &Vnode)> {
         host.vnodes
@@ -188,7 +194,8 @@ impl Vnode {
     /// Whether jobs share its GPU, or it is given away by its slices.
     pub fn is_in_parts(&self) -> bool {
         let has = |name: &&str| self.resource(name).is_some();
-        [SHARE_PARTS, MIG_MEMORY].iter().any(has)
+        // What it had once may be left on one that is given as a whole.
+        !self.exclusive && [SHARE_PARTS, MIG_MEMORY].iter().any(has)
     }
 
     /// Whether another one gives its GPUs: it is the own vnode of a host that gpuos knows, on which gpuos has none.

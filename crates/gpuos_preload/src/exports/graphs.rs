@@ -1,12 +1,10 @@
 //! Executable graphs: what they touch is read from their nodes when they are made or changed. What cannot be read is missed, and costs time.
 //! The driver looks at the addresses in them then, so that waits while the process is parked.
 
-use std::collections::BTreeMap;
-
 use gpuos_driver::{GraphNode, Kernel, Kernel2, Memcpy3D, Memset};
 
 use super::{Call, own};
-use crate::graphs::Word;
+use crate::graphs::{Nodes, Word};
 use crate::heat;
 use crate::memory::{self, Memory};
 use crate::vmm::{self, Answer};
@@ -33,7 +31,7 @@ fn of_fill(memory: &Memory, fill: &Memset) -> Vec<Word> {
 }
 
 /// The words of a graph, with those of graphs inside it. What the driver does not tell is left out.
-fn read(memory: &mut Memory, graph: u64, deep: u32, nodes: &mut BTreeMap<u64, Vec<Word>>) {
+fn read(memory: &mut Memory, graph: u64, deep: u32, nodes: &mut Nodes) {
     let left = NODES.saturating_sub(nodes.len());
     for node in vmm::nodes(graph, left).unwrap_or_default() {
         let words = match vmm::kind_of(node) {
@@ -51,14 +49,14 @@ fn read(memory: &mut Memory, graph: u64, deep: u32, nodes: &mut BTreeMap<u64, Ve
         if let Ok(words) = words
             && !words.is_empty()
         {
-            nodes.insert(node, words);
+            nodes.push((node, words));
         }
     }
 }
 
 fn set(exec: u64, graph: u64) {
     let mut memory = memory::lock();
-    let mut nodes = BTreeMap::new();
+    let mut nodes = Nodes::new();
     read(&mut memory, graph, DEEP, &mut nodes);
     memory.graphs.set(exec, nodes);
 }
@@ -150,9 +148,9 @@ own! { false
     }
     fn cuGraphExecChildGraphNodeSetParams(call: exec, node, child) {
         changed(call, exec, node, |memory| {
-            let mut nodes = BTreeMap::new();
+            let mut nodes = Nodes::new();
             read(memory, child, DEEP, &mut nodes);
-            Some(nodes.into_values().flatten().collect())
+            Some(nodes.into_iter().flat_map(|(_, words)| words).collect())
         })
     }
 }

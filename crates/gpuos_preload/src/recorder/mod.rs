@@ -8,7 +8,7 @@ use std::ops::Range as Span;
 
 use gpuos_memory::trace::{Extent, MOST_EXTENTS, Touch};
 
-pub(crate) use self::file::Sink;
+pub(crate) use self::file::{Sink, close};
 use crate::process::BLOCK;
 use crate::range::{self, Range};
 

@@ -74,7 +74,8 @@ fn of_others(site: &Site, name: &str, findings: &mut Findings) {
         .map(|(_, vnode)| vnode)
         .filter(|vnode| vnode.gpus.all > 0);
     // Only gpuos makes such.
-    let (own, others): (Vec<&Vnode>, Vec<&Vnode>) = with_gpus.partition(|vnode| vnode.exclusive);
+    let (own, others): (Vec<&Vnode>, Vec<&Vnode>) =
+        with_gpus.partition(|vnode| vnode.exclusive || vnode.is_in_parts());
     let own: Vec<String> = own.iter().map(|vnode| vnode.name.clone()).collect();
     match (&own[..], &others[..]) {
         ([], []) => {
@@ -150,7 +151,7 @@ fn is_well(site: &Site, (name, host): (&String, &Host), findings: &mut Findings)
         (Some(vnode), None) if gpu.shares > 0 => {
             vnode.resource(SHARE_PARTS) == Some(&gpu.shares.to_string()[..])
         }
-        (Some(vnode), None) => vnode.gpus.all > 0,
+        (Some(vnode), None) => vnode.gpus.all > 0 && !vnode.is_in_parts(),
         (Some(vnode), Some(_)) => vnode.resource(MIG_COMPUTE).is_some(),
     };
     if let Some(names) = listed(&|pair| !is_made(pair)) {
