@@ -189,7 +189,7 @@ fn a_divided_gpu_is_one_of_its_host_and_nobodys_as_a_whole() {
         available.insert("gpuos_mig_memory".into(), 8.into());
     }
     let toml = "[[nodes]]\nmatch = \"n[1-4]\"\ntype = \"dgx-h100\"\n";
-    let config = Config::parse(toml, "gpuos.toml".as_ref()).unwrap();
+    let config = Config::parse(toml, "gpuos.toml").unwrap();
     let texts = Texts {
         vnodes: &vnodes.to_string(),
         jobs: include_str!("../data/23.06.06-jobs.json"),
