@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder};
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
 use gpuos_host::{Machine, ThisMachine};
@@ -287,21 +287,38 @@ impl Qmgr {
     }
 }
 
+/// Other names that are tried for a folder.
+const TRIES: usize = 16;
+
 /// Hook and configuration as files for qmgr, in a folder of this user's alone; gone with this.
 struct Files(PathBuf);
 
 impl Files {
     fn new(config: &Config, dry_run: bool) -> Result<Files> {
-        let folder = std::env::temp_dir().join(format!("gpuos-pbs-{}", std::process::id()));
+        let named = || {
+            // Nobody can have made all of these before; numbers of processes come again, and others have the same in namespaces of their own.
+            let since = SystemTime::now().duration_since(UNIX_EPOCH);
+            let nanos = since.unwrap_or_default().as_nanos();
+            std::env::temp_dir().join(format!("gpuos-pbs-{}-{nanos:x}", std::process::id()))
+        };
+        let mut folder = named();
         path_text(&folder)?;
         if dry_run {
             return Ok(Files(folder));
         }
         // It must not be there: whoever made it could change what PBS runs as root.
-        let made = DirBuilder::new().mode(0o700).create(&folder);
+        let make = |folder: &PathBuf| DirBuilder::new().mode(0o700).create(folder);
+        let mut made = make(&folder);
+        for _ in 0..TRIES {
+            if !matches!(&made, Err(why) if why.kind() == ErrorKind::AlreadyExists) {
+                break;
+            }
+            folder = named();
+            made = make(&folder);
+        }
         made.with_context(|| {
             format!(
-                "cannot make {}; remove it if it is there, or set TMPDIR",
+                "cannot make {}; set TMPDIR to a folder in which you may",
                 folder.display()
             )
         })?;
