@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread::sleep;
@@ -13,11 +13,11 @@ use gpuos_lab::LabSpec;
 use gpuos_lab::pbs::{MOM, PbsLab};
 use gpuos_model::gpuset::GpuSet;
 use gpuos_tests::mps::MPS_CONTROL;
-use gpuos_tests::plugins::{built, daemons, programs};
+use gpuos_tests::plugins::{built, daemons};
 use serde_json::{Value, json};
 
 use crate::memory_turns::CLIENT;
-use crate::pbs_site::{gpuos, has_hook, ran, signal};
+use crate::pbs_site::{cuda, gpuos, has_hook, ran, signal};
 
 /// How long a change may take to be seen.
 pub const LIMIT: Duration = Duration::from_secs(240);
@@ -77,23 +77,11 @@ impl Full {
             ..LabSpec::unique(name)
         };
         let lab = ran(PbsLab::up(&spec, &mut |step| eprintln!("{step}")));
-        let cuda = lab.dir().join("cuda");
-        fs::create_dir_all(&cuda).unwrap();
-        for (made, name) in [
-            ("libgpuos_preload.so", "libgpuos_preload.so.0"),
-            ("libcuda.so", "libcuda.so.1"),
-        ] {
-            symlink(programs().join(made), cuda.join(name)).unwrap();
-        }
+        let cuda = cuda(&lab);
         let control = lab.dir().join("bin/nvidia-cuda-mps-control");
         fs::write(&control, MPS_CONTROL).unwrap();
         fs::set_permissions(&control, fs::Permissions::from_mode(0o755)).unwrap();
         let hosts = lab.record().spec.node_names();
-        // The driver of users' programs notes there what is on the GPUs.
-        for host in &hosts {
-            let state = lab.gpus_dir(host).join("state");
-            fs::set_permissions(&state, fs::Permissions::from_mode(0o666)).unwrap();
-        }
         let work = lab.dir().join("work");
         let site = Full {
             lab,

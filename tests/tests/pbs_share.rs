@@ -2,7 +2,6 @@
 //! with its memory, PBS counts how many, and nobody else has it.
 
 use std::fs;
-use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread::sleep;
@@ -10,11 +9,12 @@ use std::time::{Duration, Instant};
 
 use gpuos_lab::LabSpec;
 use gpuos_lab::pbs::{GPUOSD, MOM, PbsLab};
-use gpuos_tests::plugins::{built, daemons, programs};
+use gpuos_tests::plugins::{built, daemons};
 use gpuos_tests::{costs, pbs};
 use serde_json::{Value, json};
 
 use crate::memory_turns::CLIENT;
+use crate::pbs_site::{cuda, gpuos};
 
 /// How long a change may take to be seen.
 const LIMIT: Duration = Duration::from_secs(240);
@@ -44,10 +44,6 @@ fn ran<T>(result: Result<T, gpuos_lab::LabError>) -> T {
     result.unwrap_or_else(|e| panic!("{e}"))
 }
 
-fn gpuos() -> String {
-    programs().join("gpuos").display().to_string()
-}
-
 /// A PBS whose one node has eight GPUs, of which jobs share the first.
 struct Site {
     lab: PbsLab,
@@ -68,17 +64,7 @@ impl Site {
             ..LabSpec::unique(name)
         };
         let lab = ran(PbsLab::up(&spec, &mut |step| eprintln!("{step}")));
-        let cuda = lab.dir().join("cuda");
-        fs::create_dir_all(&cuda).unwrap();
-        for (made, name) in [
-            ("libgpuos_preload.so", "libgpuos_preload.so.0"),
-            ("libcuda.so", "libcuda.so.1"),
-        ] {
-            symlink(programs().join(made), cuda.join(name)).unwrap();
-        }
-        // The driver of users' programs notes there what is on the GPUs.
-        let state = lab.gpus_dir("n1").join("state");
-        fs::set_permissions(&state, fs::Permissions::from_mode(0o666)).unwrap();
+        let cuda = cuda(&lab);
         let work = lab.dir().join("work");
         let site = Site { lab, cuda, work };
         site.install();

@@ -3,7 +3,8 @@
 use std::collections::{BTreeSet, HashMap};
 use std::fs;
 use std::io::Write as _;
-use std::path::Path;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -107,6 +108,23 @@ fn described(lab: &PbsLab) -> String {
     });
     let hosts: serde_json::Map<_, _> = hosts.collect();
     serde_json::Value::from(hosts).to_string()
+}
+
+/// A folder with the simulated driver and the library for memory in tiers, for users' programs on all nodes, which may note what they have on the GPUs.
+pub fn cuda(lab: &PbsLab) -> PathBuf {
+    let folder = lab.dir().join("cuda");
+    fs::create_dir_all(&folder).unwrap();
+    for (made, name) in [
+        ("libgpuos_preload.so", "libgpuos_preload.so.0"),
+        ("libcuda.so", "libcuda.so.1"),
+    ] {
+        symlink(programs().join(made), folder.join(name)).unwrap();
+    }
+    for node in lab.record().spec.node_names() {
+        let state = lab.gpus_dir(&node).join("state");
+        fs::set_permissions(&state, fs::Permissions::from_mode(0o666)).unwrap();
+    }
+    folder
 }
 
 /// Whether a mom has script and configuration of the hook.

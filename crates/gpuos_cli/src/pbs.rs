@@ -1,11 +1,11 @@
 //! `gpuos pbs`: the hook goes into PBS and out of it again, by qmgr. `gpuos pbs-hook`: what that hook asks.
 
 use std::collections::BTreeMap;
-use std::fs::{self, DirBuilder};
-use std::io::{ErrorKind, Read};
-use std::os::unix::fs::DirBuilderExt;
+use std::fs;
+use std::io::Read;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use gpuos_host::{Machine, ThisMachine};
@@ -19,6 +19,7 @@ use gpuos_pbs::hook::install::{
 use gpuos_pbs::hook::{MOST_BYTES, answer};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
+use tempfile::TempDir;
 
 use crate::cli::{PbsArgs, PbsCommand, PbsInstallArgs, PbsReach};
 use crate::reply::{Reply, out};
@@ -287,42 +288,40 @@ impl Qmgr {
     }
 }
 
-/// Other names that are tried for a folder.
-const TRIES: usize = 16;
+/// How the name of such a folder begins.
+const PREFIX: &str = "gpuos-pbs-";
 
 /// Hook and configuration as files for qmgr, in a folder of this user's alone; gone with this.
-struct Files(PathBuf);
+struct Files {
+    folder: PathBuf,
+    /// With --dry-run it is not made.
+    _made: Option<TempDir>,
+}
 
 impl Files {
     fn new(config: &Config, dry_run: bool) -> Result<Files> {
-        let named = || {
-            // Nobody can have made all of these before; numbers of processes come again, and others have the same in namespaces of their own.
-            let since = SystemTime::now().duration_since(UNIX_EPOCH);
-            let nanos = since.unwrap_or_default().as_nanos();
-            std::env::temp_dir().join(format!("gpuos-pbs-{}-{nanos:x}", std::process::id()))
-        };
-        let mut folder = named();
-        path_text(&folder)?;
+        let all = std::env::temp_dir();
+        path_text(&all)?;
         if dry_run {
-            return Ok(Files(folder));
+            return Ok(Files {
+                folder: all.join(format!("{PREFIX}{}", std::process::id())),
+                _made: None,
+            });
         }
-        // It must not be there: whoever made it could change what PBS runs as root.
-        let make = |folder: &PathBuf| DirBuilder::new().mode(0o700).create(folder);
-        let mut made = make(&folder);
-        for _ in 0..TRIES {
-            if !matches!(&made, Err(why) if why.kind() == ErrorKind::AlreadyExists) {
-                break;
-            }
-            folder = named();
-            made = make(&folder);
-        }
-        made.with_context(|| {
+        // Whoever made it before could change what PBS runs as root.
+        let mut folder = tempfile::Builder::new();
+        let folder = folder.permissions(fs::Permissions::from_mode(0o700));
+        let made = folder.prefix(PREFIX).tempdir_in(&all);
+        let made = made.with_context(|| {
             format!(
-                "cannot make {}; set TMPDIR to a folder in which you may",
-                folder.display()
+                "cannot make a folder in {}; set TMPDIR to one in which you may",
+                all.display()
             )
         })?;
-        let files = Files(folder);
+        let files = Files {
+            folder: made.path().into(),
+            _made: Some(made),
+        };
         let write = |file: String, text: &str| {
             fs::write(&file, text).with_context(|| format!("cannot write {file}"))
         };
@@ -332,22 +331,16 @@ impl Files {
     }
 
     fn script(&self) -> String {
-        self.0.join("gpuos_hook.py").to_string_lossy().into_owned()
-    }
-
-    fn config(&self) -> String {
-        self.0
-            .join("gpuos_hook.json")
+        self.folder
+            .join("gpuos_hook.py")
             .to_string_lossy()
             .into_owned()
     }
-}
 
-impl Drop for Files {
-    fn drop(&mut self) {
-        // With --dry-run there is none, and what is left in a temporary folder does no harm.
-        let _ = fs::remove_file(self.script());
-        let _ = fs::remove_file(self.config());
-        let _ = fs::remove_dir(&self.0);
+    fn config(&self) -> String {
+        self.folder
+            .join("gpuos_hook.json")
+            .to_string_lossy()
+            .into_owned()
     }
 }

@@ -133,7 +133,6 @@ impl Asked {
             id: NAME.into(),
             state: "Q".into(),
             queue: queue.to_owned(),
-            select: self.select.clone(),
             resources,
             ..Job::default()
         };
