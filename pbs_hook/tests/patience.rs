@@ -235,14 +235,6 @@ fn daemons_that_say_nothing_have_the_time_of_the_event_together() {
     drop(silent);
 }
 
-/// The session of a process, by what the kernel says of it.
-fn session() -> String {
-    let stat = std::fs::read_to_string("/proc/self/stat").expect("stat");
-    let (_, fields) = stat.rsplit_once(')').expect("a name");
-    let session = fields.split_ascii_whitespace().nth(3);
-    session.expect("a session").to_owned()
-}
-
 #[test]
 fn a_start_that_is_tried_again_has_what_is_left_of_its_time() {
     if !has_python() {
@@ -258,14 +250,15 @@ fn a_start_that_is_tried_again_has_what_is_left_of_its_time() {
         "command": command(), "library": swapped.library, "hosts": { "n1": { "gpus": [{}] } }, "confine": "require",
     });
     std::fs::write(hook.path("hook.json"), known.to_string()).expect("a file");
-    let launch = |session: &str, tick: u64| {
+    // A program of a session of this number, of a job whose session has that one.
+    let launch = |own: u32, tick: u64| {
         format!(
             "pbs.event().type=execjob_launch\npbs.get_local_nodename()=n1\npbs.event().job.id=1.head\npbs.event().env=\"\"\"A=1\"\"\"\n\
-             pbs.event().job.exec_vnode=(n1[0]:ngpus=1)\npbs.event().job.session_id={session}\nticks={tick}"
+             pbs.event().job.exec_vnode=(n1[0]:ngpus=1)\npbs.event().job.session_id=4711\ngetsid={own}\nticks={tick}"
         )
     };
     // A clock that is 3 s later at each look: at the start, before each question, and before each new try, which comes a second after that look.
-    let first = hook.one(&launch(&session(), 3));
+    let first = hook.one(&launch(4711, 3));
     assert!(
         first.contains("reject_msg=gpuos cannot keep this program"),
         "{first}"
@@ -278,12 +271,12 @@ fn a_start_that_is_tried_again_has_what_is_left_of_its_time() {
     let asked = swapped.asked();
     assert_eq!(left(&asked), [57_000, 50_000, 43_000]);
     // One question takes so long that nothing is left for another.
-    let slow = hook.one(&launch(&session(), 70));
+    let slow = hook.one(&launch(4711, 70));
     assert!(slow.contains("accept=False"), "{slow}");
     let asked = swapped.asked();
     assert_eq!(left(&asked[3..]), [0]);
     // For another program than the first mom itself waits.
-    let later = hook.one(&launch("1", 3));
+    let later = hook.one(&launch(4712, 3));
     assert!(
         later.contains("accept=False") && !later.contains("_rerun"),
         "{later}"

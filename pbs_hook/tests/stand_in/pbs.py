@@ -345,7 +345,7 @@ def sessions():
     return [int(str(job.session_id)) for job in jobs.values() if job.session_id is not None]
 
 
-_real = time.monotonic, time.sleep
+_real = time.monotonic, time.sleep, os.getsid
 
 
 def _ticking(tick):
@@ -372,7 +372,10 @@ def load(text):
     if moments:
         time.time = lambda: moments[0]
     ticks = [int(value) for key, value in lines if key == "ticks"]
-    time.monotonic, time.sleep = _ticking(ticks[0]) if ticks else _real
+    time.monotonic, time.sleep = _ticking(ticks[0]) if ticks else _real[:2]
+    # Of this process the kernel says 0 where its session is that of another namespace.
+    leads = [int(value) for key, value in lines if key == "getsid"]
+    os.getsid = (lambda _: leads[0]) if leads else _real[2]
     _event = _Event(lines)
 
 
