@@ -48,6 +48,8 @@ OF_JOBS = ("gpuos_mig", "gpuos_share", "gpuos_mem", "gpuos_checkpoint", "gpuos_h
 PRELOAD = "/usr/lib/gpuos/libgpuos_preload.so.0"
 # Substates of a job: suspended, by qsig, pbs_sched or an owner's keyboard alike (a mom sets the first), and one that mom deletes, which may take minutes.
 SUSPENDED, DELETED = (43, 45), 153
+# `Exit_status` of a run of which pbs_server lost a host, the first or another. So many seconds after a host came back no such job is started on it.
+LOST, SETTLES = (-20, -14), 10
 # Where exec_vnode has GPUs: it names the vnode of one, or counts some.
 GPUS = re.compile(r"\[|ngpus=0*[1-9]")
 # Names of vnodes in exec_vnode.
@@ -106,9 +108,8 @@ def config():
 
 def site(known):
     """What decisions in the server go by."""
-    has = {name: known.get(name) is True for name in ("planner", "checkpoints")}
-    counts = {name: known.get(name, {}) for name in ("largest", "boards")}
-    return dict(has, shares=known.get("shares"), memory=known.get("memory"), **counts)
+    told = {name: known.get(name) is True for name in ("planner", "checkpoints")}
+    return dict(told, shares=known.get("shares"), memory=known.get("memory"), largest=known.get("largest", {}), boards=known.get("boards", {}))
 
 
 def by_command(known, event):
@@ -196,10 +197,8 @@ def of_server(wanted, before):
     for name in wanted["jobs"]:
         job = server.job(str(name))
         if job is not None:
-            # Jobs run again unless their users say otherwise.
-            rerun = text(job.Rerunable).lower() not in ("0", "false")
-            # `n` is no hold.
-            holds = text(getattr(job, "Hold_Types", None) or "n")
+            # Jobs run again unless their users say otherwise, and `n` is no hold.
+            rerun, holds = text(job.Rerunable).lower() not in ("0", "false"), text(getattr(job, "Hold_Types", None) or "n")
             jobs[name] = {"exit": number(job.Exit_status), "rerun": rerun, "held": holds != "n"}
     return {"vnodes": vnodes, "jobs": jobs}
 
@@ -231,11 +230,6 @@ def end_session(pid, uid):
         return
 
 
-def set_vnode(event, edit):
-    """A resource of a vnode of the mom."""
-    vnode_of(event, edit["vnode"]).resources_available[edit["name"]] = typed(edit["name"], edit["value"])
-
-
 def set_state(event, edit):
     """A vnode of the mom that goes offline, or comes online."""
     vnode, offline = vnode_of(event, edit["vnode"]), edit["set"] == "offline"
@@ -247,7 +241,7 @@ EDITS = {
     "resource": lambda event, edit: event.job.Resource_List.__setitem__(edit["name"], typed(edit["name"], edit["value"])),
     "start-after": lambda event, edit: setattr(event.job, "Execution_Time", edit["value"]),
     "env": lambda event, edit: event.env.__setitem__(edit["name"], edit["value"]),
-    "vnode": set_vnode,
+    "vnode": lambda event, edit: vnode_of(event, edit["vnode"]).resources_available.__setitem__(edit["name"], typed(edit["name"], edit["value"])),
     "sharing": lambda event, edit: setattr(vnode_of(event, edit["vnode"]), "sharing", getattr(pbs, "ND_" + edit["value"].upper())),
     "offline": set_state,
     "online": set_state,
@@ -277,17 +271,25 @@ def submitted(event):
     return says_something(job) or says_something(old), by_command, lambda known: dict(about, **site(known))
 
 
-def taken(job, given):
-    """Why a start on several vnodes would fail half way: one of them is another job's by now. pbs_server gives a job one vnode after the other, refuses
-    the start there, and leaves it those before for good. Nothing comes between this look, which is in pbs_server, and the start."""
-    names, server = set(VNODES.findall(given)), pbs.server()
-    for name in sorted(names) if len(names) > 1 else ():
+def untimely(job, given):
+    """Why a start has to wait. One of its vnodes is another job's by now: pbs_server gives a job one vnode after the other, refuses the start there, and
+    leaves it those before for good. Nothing comes between this look, which is in pbs_server, and the start. Or a host has come back on which the job was
+    lost: mom drops what she has of it, by its name and when the hook of its end has ended, and a run that has come meanwhile would be in R for ever."""
+    names, server, now, own = sorted(set(VNODES.findall(given))), pbs.server(), int(time.time()), text(job.id or "")
+    lost = number(job.Exit_status) in LOST
+    for name in names if lost or len(names) > 1 else ():
         vnode = server.vnode(name)
-        if vnode is None or not vnode.state or not int(vnode.state) & pbs.ND_JOB_EXCLUSIVE:
-            continue
-        owners = [one.strip().split("/")[0] for one in text(vnode.jobs or "").split(",")]
-        if any(owner != job for owner in owners):
+        owners = text(vnode.jobs or "").split(",") if vnode is not None and int(vnode.state or 0) & pbs.ND_JOB_EXCLUSIVE else ()
+        if any(owner.strip().split("/")[0] != own for owner in owners):
             return "vnode %s is another job's by now; the start is tried again" % name
+        # The state of a host's own vnode changes with no job that has its GPUs, and where a job has ended its time of use has changed with it.
+        host = (server.vnode(name.split("[")[0]) or vnode) if lost else None
+        since, used = (number(getattr(host, "last_%s_time" % what, None)) or 0 for what in ("state_change", "used"))
+        if since + SETTLES > now and since > used:
+            # Else it would wait for pbs_sched to look of itself. An array would be over without its subjob.
+            if "[" not in own:
+                job.Execution_Time = since + SETTLES
+            return "the host of vnode %s may have come back just now, with the run of this job that was lost; the start is tried again" % name
     return ""
 
 
@@ -295,7 +297,7 @@ def started(event):
     """A job that is about to be started."""
     job = resources(event.job.Resource_List)
     given = text(event.job.exec_vnode or "")
-    why = taken(text(event.job.id or ""), given)
+    why = untimely(event.job, given)
     if why:
         event.reject(why)
     # Only a level that is required stops a start; for no other are thousands of vnodes looked at.
@@ -307,9 +309,9 @@ def started(event):
         vnodes = {}
         for name in set(VNODES.findall(given)) if asked else ():
             vnodes[name] = resources(server.vnode(name).resources_available, asked)
-        what = {"id": text(event.job.id or ""), "resources": job, "exec_vnode": given}
         # How its last run ended, and how many there were.
-        what.update(exit=number(event.job.Exit_status), run=number(event.job.run_count) or 0)
+        ended, runs = number(event.job.Exit_status), number(event.job.run_count) or 0
+        what = {"id": text(event.job.id or ""), "resources": job, "exec_vnode": given, "exit": ended, "run": runs}
         return dict(site(known), event="runjob", now=int(time.time()), job=what, vnodes=vnodes)
 
     return says_something(job), by_command, about
@@ -317,8 +319,7 @@ def started(event):
 
 def own_vnodes(event, names):
     """The vnodes that a mom tells its hook of."""
-    listed = event.vnode_list
-    return {text(name): resources(listed[name].resources_available, names) for name in listed.keys()}
+    return {text(name): resources(event.vnode_list[name].resources_available, names) for name in event.vnode_list.keys()}
 
 
 def short(name):
@@ -333,8 +334,7 @@ def hosts(known, own, others=()):
         if short(name) == short(own):
             found[name] = host
         elif short(name) in others:
-            gpus = [{"nvlink": gpu.get("nvlink", "")} for gpu in host.get("gpus", [])]
-            found[name] = {"leaf": host.get("leaf", ""), "gpus": gpus}
+            found[name] = {"leaf": host.get("leaf", ""), "gpus": [{"nvlink": gpu.get("nvlink", "")} for gpu in host.get("gpus", [])]}
     return found
 
 
@@ -452,8 +452,7 @@ def launched(event):
         host = text(pbs.get_local_nodename())
         others = {short(name) for name in VNODES.findall(given)}
         about_job = {"id": text(event.job.id or ""), "resources": job, "exec_vnode": given}
-        told = {"event": "execjob_launch", "host": host, "job": dict(held(event.job), **about_job)}
-        told.update(daemons(known), first=not is_later(event))
+        told = dict(daemons(known), event="execjob_launch", host=host, job=dict(held(event.job), **about_job), first=not is_later(event))
         if any(name.lower() in ("gpuos_share", "gpuos_mem") for name in job):
             told.update(loads(known, event))
         if known.get("confine", "off") != "off":

@@ -90,6 +90,66 @@ fn a_start_of_a_subjob_is_refused_and_nothing_of_it_changed() {
     );
 }
 
+/// A mom that comes back drops what she has of a lost run by the job's name, and a run that she was given meanwhile with it.
+#[test]
+fn a_job_that_has_lost_a_host_waits_until_one_that_has_just_come_back_is_settled() {
+    if !has_python() {
+        return;
+    }
+    let now = 1_800_000_000;
+    // How its last run ended, when the host of a vnode that it is to have changed its state and a job last ended there, and more lines. That vnode
+    // has just become free.
+    let start = |exit: i32, (since, used): (u64, u64), more: &str| {
+        format!(
+            "pbs.event().type=runjob\nnow={now}\npbs.event().job.id=1.head\npbs.event().job.exec_vnode=(n1[0]:ncpus=1)+(n2:ncpus=1)\n\
+             pbs.event().job.Exit_status={exit}\npbs.server().vnode(\"n1\").last_state_change_time={since}\n\
+             pbs.server().vnode(\"n1\").last_used_time={used}\npbs.server().vnode(\"n1[0]\").last_state_change_time={now}\n\
+             pbs.server().vnode(\"n2\").last_state_change_time=7\n{more}"
+        )
+    };
+    let says = "pbs.event().job.Resource_List[gpuos_topology]=leaf\n";
+    let put_off = [
+        (9, start(-20, (now - 9, 0), "")),
+        (0, start(-14, (now, now - 1), "")),
+        (0, start(-20, (now, now - 60), says)),
+    ];
+    let let_go = [
+        start(-20, (now - 10, 0), ""),
+        start(-11, (now, 0), ""),
+        start(0, (now, 0), ""),
+        start(-20, (now, 0), "").replace("Exit_status=-20", "Exit_status="),
+        // It changed with the end of a job.
+        start(-20, (now, now), ""),
+        start(-20, (now - 1, now), ""),
+        // This PBS does not say when.
+        start(-20, (now, 0), "").replace("last_state_change_time", "another"),
+    ];
+    let hook = Hook::new(&hosts());
+    let events = put_off.iter().map(|(_, event)| event).chain(&let_go);
+    let all: Vec<&str> = events.map(String::as_str).collect();
+    let said = hook.run(&all);
+    let (off, gone) = said.split_at(put_off.len());
+    for (outcome, (ago, _)) in off.iter().zip(&put_off) {
+        assert_eq!(
+            outcome,
+            &format!(
+                "pbs.event().accept=False\npbs.event().reject=True\npbs.event().reject_msg=the host of vnode n1[0] may have come back just now, with \
+                 the run of this job that was lost; the start is tried again\npbs.event().job.Execution_Time={}\n",
+                now + 10 - ago
+            )
+        );
+    }
+    for (outcome, event) in gone.iter().zip(&let_go) {
+        assert_eq!(outcome, ACCEPTED, "{event}");
+    }
+    let subjob = start(-20, (now, 0), "").replace("1.head", "1[2].head");
+    let said = hook.one(&subjob);
+    assert!(
+        said.contains("the start is tried again") && !said.contains("Execution_Time"),
+        "{said}"
+    );
+}
+
 #[test]
 fn a_launch_that_asks_for_nothing_goes_on_whatever_is_decided() {
     if !has_python() {
