@@ -1,6 +1,6 @@
 #!/bin/sh
 # Installs, with Debian's apt-get, what the named parts need and this machine lacks.
-# Usage: scripts/needs.sh PART...   PART: build, lint, lab, layout, count, accounting, metrics, mpi, gridengine, torch, vm, vm-arm64, cross
+# Usage: scripts/needs.sh PART...   PART: build, lint, lab, layout, count, accounting, metrics, mpi, gridengine, torch, clients, vm, vm-arm64, cross
 # A part whose programs are all there needs neither apt-get nor root.
 set -eu
 
@@ -23,6 +23,18 @@ rust_is_new_enough() {
     found=$(rustc --version 2>/dev/null | sed -n 's/^rustc \([0-9.]*\).*/\1/p')
     [ -n "$found" ] || return 1
     [ "$(printf '%s\n%s\n' "$rust_needed" "$found" | sort -V | head -n 1)" = "$rust_needed" ]
+}
+
+# Is there a compiler for OpenMP on NVIDIA's GPUs, as tests/cuda/tests/common/openmp.rs looks for it?
+compiles_for_nvptx() {
+    for compiler in gcc gcc-12; do
+        program=$(mktemp)
+        "$compiler" -fopenmp -foffload=nvptx-none -O1 -o "$program" tests/cuda/tests/common/openmp.c >/dev/null 2>&1
+        status=$?
+        rm -f "$program"
+        [ $status != 0 ] || return 0
+    done
+    return 1
 }
 
 for part in "$@"; do
@@ -94,12 +106,19 @@ for part in "$@"; do
         python3 -c 'import torch' 2>/dev/null || /usr/bin/python3 -c 'import torch' 2>/dev/null ||
             packages="$packages python3-torch"
         ;;
+    clients)
+        # Programs that tests run on the simulated driver as they are.
+        want ffmpeg ffmpeg
+        compiles_for_nvptx || packages="$packages gcc-12-offload-nvptx"
+        # Programs in containers run in it.
+        want bwrap bubblewrap
+        ;;
     cross)
         # The compilers come with the Debian that scripts/cross-arm64.sh makes.
         want debootstrap debootstrap
         ;;
     *)
-        echo "scripts/needs.sh: unknown part '$part': give build, lint, lab, layout, count, accounting, metrics, mpi, gridengine, torch, vm, vm-arm64 or cross" >&2
+        echo "scripts/needs.sh: unknown part '$part': give build, lint, lab, layout, count, accounting, metrics, mpi, gridengine, torch, clients, vm, vm-arm64 or cross" >&2
         exit 2
         ;;
     esac

@@ -1,5 +1,6 @@
 //! Programs that know nothing of the library, with it and without: the same comes out. Only with `GPUOS_LONG`: they are large.
 
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use cudarc::driver::{CudaContext, LaunchConfig, PushKernelArg};
@@ -8,10 +9,13 @@ use cudarc::nvrtc::Ptx;
 use crate::common::said;
 use crate::shim::{folder, preloaded, variables};
 
+#[path = "../../../tests/cuda/tests/common/bindings.rs"]
+mod bindings;
 #[path = "../../../tests/cuda/tests/common/openmp.rs"]
 mod openmp;
 
-/// In the package of the simulated driver.
+/// In the package of the simulated driver, both.
+const BINDINGS: &str = "../../tests/cuda/tests/common/bindings.py";
 const OPENMP: &str = "../../tests/cuda/tests/common/openmp.c";
 
 fn wanted() -> bool {
@@ -100,7 +104,6 @@ fn cudarc_computes_and_gets_the_result() {
     );
 }
 
-/// Of 96 MiB a third has room in the GPU.
 #[test]
 fn libgomp_gets_its_bytes_back() {
     let folder = folder();
@@ -113,14 +116,29 @@ fn libgomp_gets_its_bytes_back() {
         return;
     };
     let mut openmp = Command::new("timeout");
-    openmp
-        .arg("60")
-        .arg(program)
-        .env("LD_LIBRARY_PATH", folder.path())
-        .env("OMP_TARGET_OFFLOAD", "MANDATORY")
+    openmp.arg("60").arg(program);
+    openmp.env("OMP_TARGET_OFFLOAD", "MANDATORY");
+    has_a_third(openmp, folder.path());
+}
+
+#[test]
+fn nvidias_bindings_for_python_get_their_bytes_back() {
+    if !wanted() {
+        eprintln!("skipped: without GPUOS_LONG");
+        return;
+    }
+    if let Some(python) = bindings::program(BINDINGS) {
+        has_a_third(python, folder().path());
+    }
+}
+
+/// A program gets its bytes back, of 96 MiB of which a third has room in the GPU.
+fn has_a_third(mut program: Command, folder: &Path) {
+    program
         .env("GPUOS_PRELOAD_SHAKE", "1")
-        .env("GPUOS_CUDA", "memory=256M")
-        .env_remove("GPUOS_NVML_STATE")
-        .envs(variables(folder.path(), 256, 32, "memory=256M"));
-    assert_eq!(said(&openmp.output().unwrap()), "devices 1\nequal\n");
+        .envs(variables(folder, 256, 32, "memory=256M"));
+    for name in ["GPUOS_NVML_STATE", "CUDA_VISIBLE_DEVICES"] {
+        program.env_remove(name);
+    }
+    assert_eq!(said(&program.output().unwrap()), "devices 1\nequal\n");
 }

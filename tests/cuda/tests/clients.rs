@@ -8,10 +8,13 @@ use cudarc::nvrtc::Ptx;
 
 use crate::common::{library, said, with};
 
+#[path = "common/bindings.rs"]
+mod bindings;
 #[path = "common/openmp.rs"]
 mod openmp;
 
-/// In this package.
+/// In this package, both.
+const BINDINGS: &str = "tests/common/bindings.py";
 const OPENMP: &str = "tests/common/openmp.c";
 
 /// The library under the names that programs open.
@@ -139,4 +142,20 @@ fn libgomp_gets_its_bytes_back_and_hears_that_a_kernel_is_none_of_ours() {
         !with_kernel.status.success() && told.contains("cannot be launched"),
         "{told}"
     );
+}
+
+#[test]
+fn nvidias_bindings_for_python_get_their_bytes_back() {
+    let Some(mut python) = bindings::program(BINDINGS) else {
+        return;
+    };
+    let folder = tempfile::tempdir().unwrap();
+    named(folder.path());
+    python
+        .env("LD_LIBRARY_PATH", folder.path())
+        .env("GPUOS_CUDA", "memory=256M");
+    for name in ["GPUOS_NVML_STATE", "CUDA_VISIBLE_DEVICES"] {
+        python.env_remove(name);
+    }
+    assert_eq!(said(&python.output().unwrap()), "devices 1\nequal\n");
 }
