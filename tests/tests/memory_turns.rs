@@ -18,12 +18,12 @@ const GPUOS: &str = "[memory]\nturns = 2\nreserve-mib = 65536\nnvme = \"FOLDER\"
     [[nodes]]\nmatch = \"n1\"\ntype = \"dgx-h100\"\n";
 
 /// What a job asks for that has more than half of the rest, 16023 MiB, in turns.
-const MOST: [&str; 2] = ["--mem=100", "--gpuos-share=timeslice,mem=8100M"];
+pub(crate) const MOST: [&str; 2] = ["--mem=100", "--gpuos-share=timeslice,mem=8100M"];
 
 /// The same with what is parked on NVMe: for Slurm 8 GiB, also with what gpuosd adds for a program that sees less of a GPU than this has.
-const ON_NVME: [&str; 2] = ["--mem=100", "--gpuos-share=timeslice,mem=7900M,park=nvme"];
+pub(crate) const ON_NVME: [&str; 2] = ["--mem=100", "--gpuos-share=timeslice,mem=7900M,park=nvme"];
 
-fn lab(mut setup: Setup, parked: &Path) -> Option<Cluster> {
+pub(crate) fn lab(mut setup: Setup, parked: &Path) -> Option<Cluster> {
     setup.spec.nodes = 1.into();
     setup.spec.node_type = "dgx-h100".into();
     setup.spec.job_submit = true;
@@ -269,7 +269,7 @@ fn places(cluster: &Cluster) {
 }
 
 /// What gpuosd has lent, as `gpuos mem show` tells it.
-fn lent(cluster: &Cluster) -> Value {
+pub(crate) fn lent(cluster: &Cluster) -> Value {
     let gpuos = plugins::programs().join("gpuos").display().to_string();
     let sockets = cluster.lab.gpuosd_runtime_dir("n1");
     let sockets = sockets.to_str().expect("UTF-8");
@@ -279,16 +279,16 @@ fn lent(cluster: &Cluster) -> Value {
 }
 
 /// Of the processes of a job on the node, what is told of the first.
-fn of_job(told: &Value, job: u32) -> Option<Value> {
+pub(crate) fn of_job(told: &Value, job: u32) -> Option<Value> {
     let programs = told["memory"]["programs"].as_array()?;
     let mut own = programs.iter().filter(|one| one["job"] == job);
     own.next().cloned()
 }
 
 /// A job of the program below.
-struct Turned<'a> {
+pub(crate) struct Turned<'a> {
     cluster: &'a Cluster,
-    id: u32,
+    pub(crate) id: u32,
     stays: PathBuf,
 }
 
@@ -298,7 +298,12 @@ impl<'a> Turned<'a> {
         Turned::start_with(&MOST, cluster, name, link)
     }
 
-    fn start_with(args: &[&str], cluster: &'a Cluster, name: &str, link: &str) -> Turned<'a> {
+    pub(crate) fn start_with(
+        args: &[&str],
+        cluster: &'a Cluster,
+        name: &str,
+        link: &str,
+    ) -> Turned<'a> {
         let stays = cluster.lab.dir().join("work").join(name);
         fs::write(&stays, "").expect("written");
         let test = std::env::current_exe().expect("this program");
@@ -316,13 +321,13 @@ impl<'a> Turned<'a> {
         Turned { cluster, id, stays }
     }
 
-    fn said(&self) -> String {
+    pub(crate) fn said(&self) -> String {
         let file = format!("work/{}.out", self.id);
         fs::read_to_string(self.cluster.lab.dir().join(file)).unwrap_or_default()
     }
 
     /// What is told of its process, once that is so.
-    fn until(&self, what: &str, holds: impl Fn(&Value) -> bool) -> Value {
+    pub(crate) fn until(&self, what: &str, holds: impl Fn(&Value) -> bool) -> Value {
         self.cluster.until(what, || {
             let (said, told) = (self.said(), lent(self.cluster));
             assert!(!said.contains("panicked"), "{said}{told}");
@@ -330,12 +335,12 @@ impl<'a> Turned<'a> {
         })
     }
 
-    fn rounds(&self) -> usize {
+    pub(crate) fn rounds(&self) -> usize {
         self.said().matches("round").count()
     }
 
     /// Tells it to end, and reads that all of its bytes were right.
-    fn ends_well(&self) {
+    pub(crate) fn ends_well(&self) {
         fs::remove_file(&self.stays).expect("removed");
         let states = ["COMPLETED", "FAILED", "OUT_OF_MEMORY", "CANCELLED"];
         let state = self.cluster.wait(self.id, &states);

@@ -36,6 +36,7 @@ mod json;
 mod limits;
 mod memory;
 mod memory_grants;
+mod memory_kills;
 mod memory_places;
 mod memory_short;
 mod memory_turns;

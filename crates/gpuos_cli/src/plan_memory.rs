@@ -180,6 +180,19 @@ pub fn split(
     })
 }
 
+/// Splits what a running job has, on the smallest GPU of these nodes.
+///
+/// # Errors
+/// It is not known what the GPUs have.
+pub fn split_of_running(site: &Site, asked: MemoryOption, on: &[String]) -> Result<Split> {
+    let nodes = site.nodes.iter().zip(&site.cluster.nodes);
+    let types: Vec<(&str, &NodeType)> = nodes
+        .filter(|(record, _)| on.contains(&record.name))
+        .filter_map(|(record, node)| Some((record.name.as_str(), node.node_type.as_deref()?)))
+        .collect();
+    split_on(&site.config.memory, &types, asked, None)
+}
+
 fn predict(
     name: &str,
     asked: &MemoryOption,
@@ -226,7 +239,7 @@ fn predict(
 }
 
 /// GiB with one digit.
-fn gib(mib: u64) -> String {
+pub fn gib(mib: u64) -> String {
     let tenths = (mib * 10 + 512) / 1024;
     format!("{}.{} GiB", tenths / 10, tenths % 10)
 }
@@ -238,6 +251,29 @@ impl Split {
             Counted::Node { gpus } => self.share_mib.saturating_mul(gpus),
             Counted::Chunk => 0,
         }
+    }
+
+    /// MiB of the host's memory for each GPU.
+    pub fn share_mib(&self) -> u64 {
+        self.share_mib
+    }
+
+    /// MiB of each GPU's own memory.
+    pub fn own_mib(&self) -> u64 {
+        self.own_mib
+    }
+
+    /// How many GPUs of a node are counted; `None`: a chunk has them.
+    pub fn gpus_of_node(&self) -> Option<u64> {
+        match self.counted {
+            Counted::Node { gpus } => Some(gpus),
+            Counted::Chunk => None,
+        }
+    }
+
+    /// Whether sbatch would refuse it.
+    pub fn is_refused(&self) -> bool {
+        self.refusal.is_some()
     }
 
     /// Adds it to an answer.
@@ -327,10 +363,7 @@ impl Split {
     }
 
     fn json(&self) -> Value {
-        let gpus = match self.counted {
-            Counted::Node { gpus } => Some(gpus),
-            Counted::Chunk => None,
-        };
+        let gpus = self.gpus_of_node();
         json!({
             "size_mib": self.asked.mib,
             "gpu_mib": self.gpu_mib,

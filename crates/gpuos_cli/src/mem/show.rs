@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use gpuos_core::job::JobId;
 use gpuos_core::wire::{
     MemoryGpuStatus, MemoryPressureStatus, MemoryProgramStatus, MemoryStatus, MemoryTierStatus,
-    Reply as Answer, Request,
+    MemoryUnaskedStatus, Reply as Answer, Request,
 };
 use gpuos_host::Machine;
 use gpuos_host::socket::Client;
@@ -75,6 +75,7 @@ fn far(machine: &dyn Machine, reach: &Reach, node: &str) -> Result<(String, Memo
 fn shown(node: &str, mut memory: MemoryStatus, job: Option<&JobId>) -> Reply {
     if let Some(job) = job {
         memory.programs.retain(|one| one.job == *job);
+        memory.unasked.retain(|one| one.job == *job);
     }
     let lent = memory.gpus.iter().filter(|gpu| gpu.hbm.promised > 0);
     let lent: Vec<&MemoryGpuStatus> = lent.collect();
@@ -99,6 +100,7 @@ fn shown(node: &str, mut memory: MemoryStatus, job: Option<&JobId>) -> Reply {
         text += &format!("\n{}", programs(&memory.programs));
         text += &figures(&memory.programs);
     }
+    text += &unasked(&memory.unasked);
     if memory.programs_of_others > 0 {
         let others = count(memory.programs_of_others as usize, "process");
         let others = others.replace("processs", "processes");
@@ -178,6 +180,27 @@ fn pressure(told: &MemoryPressureStatus) -> String {
         text += &format!("Short of their own memory: job {}\n", jobs.join(", "));
     }
     text
+}
+
+/// Who uses a GPU and has asked for nothing.
+fn unasked(processes: &[MemoryUnaskedStatus]) -> String {
+    let line = |one: &MemoryUnaskedStatus| {
+        format!(
+            "Process {} of job {} uses {} GiB of GPU {} and has not asked for it.\n",
+            one.pid,
+            one.job,
+            gib(one.bytes),
+            one.gpu
+        )
+    };
+    let text: String = processes.iter().map(line).collect();
+    match text.is_empty() {
+        true => text,
+        false => format!(
+            "\n{text}Static and setuid programs do not load libgpuos_preload.so, nor do those that lose LD_PRELOAD: they take no turns and have \
+             no tiers.\n"
+        ),
+    }
 }
 
 /// When programs touched their memory, what moved and why, and what that cost; empty where none tells it.

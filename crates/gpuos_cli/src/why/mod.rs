@@ -2,6 +2,7 @@
 
 mod decided;
 mod gone;
+mod memory;
 mod pending;
 mod reason;
 mod requeue;
@@ -19,6 +20,7 @@ use gpuos_placement::explain::Note;
 use gpuos_placement::record::Recording;
 use serde_json::{Value, json};
 
+use self::memory::Asked;
 use crate::ckpt::brief;
 use crate::cli::WhyArgs;
 use crate::names::Name;
@@ -124,7 +126,10 @@ fn answer(
         };
     }
     if job.is_running() {
-        running::explain(site, jobs, job)
+        let mut answer = running::explain(site, jobs, job);
+        let (_, memory) = options(machine, job);
+        memory.running(site, job, &mut answer);
+        answer
     } else if job.is_pending() {
         let others = outside(machine, site, job);
         let options = options(machine, job);
@@ -160,15 +165,22 @@ fn outside(machine: &dyn Machine, site: &Site, job: &Job) -> Vec<String> {
         .collect()
 }
 
-/// The gpuos options that a waiting job was submitted with, from wherever Slurm shows them:
-/// a note of gpuos, the submit line (26.05 on), or the batch script.
-fn options(machine: &dyn Machine, job: &Job) -> JobOptions {
+/// The gpuos options that a job was submitted with, from wherever Slurm shows them:
+/// a note of gpuos, the submit line (26.05 on), or the batch script. Those that give it memory may stand in the script beside others
+/// in the line.
+fn options(machine: &dyn Machine, job: &Job) -> (JobOptions, Asked) {
     let mut options = options_in_words(job.submit_line.split_whitespace());
-    if options.is_default() {
+    let named = ["--gpuos-mem", "--gpuos-share"];
+    let is_said = named.iter().any(|name| job.submit_line.contains(name));
+    let mut script = JobOptions::default();
+    if !is_said {
         let id = job.id.to_string();
-        if let Ok(script) = slurm::scontrol(machine, &["write", "batch_script", &id, "-"]) {
-            options = options_in_script(&script);
-        }
+        let written = slurm::scontrol(machine, &["write", "batch_script", &id, "-"]);
+        script = written.map_or(script, |text| options_in_script(&text));
+    }
+    let memory = Asked::new(job, &options, &script);
+    if options.is_default() {
+        options = script;
     }
     // The reason that gpuos gives for a required level names the option that would not wait.
     let own = reason::words(&job.reason);
@@ -184,7 +196,7 @@ fn options(machine: &dyn Machine, job: &Job) -> JobOptions {
     if let Some(wish) = Note::parse(&job.system_comment).and_then(|note| note.wish) {
         options.topology = Some(wish);
     }
-    options
+    (options, memory)
 }
 
 #[cfg(test)]

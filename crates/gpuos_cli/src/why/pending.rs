@@ -9,6 +9,7 @@ use gpuos_placement::plan::{Planner, Wait};
 use gpuos_placement::record::Recording;
 use serde_json::{Value, json};
 
+use super::memory::Asked;
 use super::{Answer, reason, requeue, slices};
 use crate::figures;
 use crate::forecast::is_endless;
@@ -21,7 +22,7 @@ pub fn explain(
     site: &Site,
     (jobs, recording): (&[Job], Option<&Recording>),
     (job, name): (&Job, &str),
-    options: &JobOptions,
+    (options, memory): &(JobOptions, Asked),
     others: Vec<String>,
 ) -> Answer {
     let plain = |cause: &str, sentence: String, details: String| Answer {
@@ -59,8 +60,14 @@ pub fn explain(
             ),
             None => format!("Job {name} waits {waits} and asks for no GPU: Slurm alone places it."),
         };
-        return plain("slurm", sentence, before);
+        let mut answer = plain("slurm", sentence, before);
+        if let Some(parked) = memory.parked(job) {
+            answer.details.insert_str(0, &parked.text(None));
+            parked.add_json(None, &mut answer.json);
+        }
+        return answer;
     };
+    let taken = memory.waiting(site, job, &wanted);
     let asked = asked(job, &wanted) + &before;
     if options.off {
         return plain("slurm", off(job, name), asked);
@@ -89,8 +96,14 @@ pub fn explain(
         .iter()
         .find(|_| neighbours.forbids() && planner.plan(&before_rules, &wanted.request, 0).is_ok());
     let kept = kept.filter(|_| now.is_err()).map(ToString::to_string);
+    let room = taken
+        .as_ref()
+        .filter(|_| now.is_err() && kept.is_none())
+        .and_then(|taken| taken.without(&wanted))
+        .map(|less| planner.plan(&state, &less.request, 0).is_ok());
     let own = reason::is_own(&job.reason).then(|| reason::words(&job.reason));
-    let mut details = asked + &neighbours.text();
+    let taken_text = taken.as_ref().map(|taken| taken.text(room));
+    let mut details = asked + &taken_text.unwrap_or_default() + &neighbours.text();
     if let Some(own) = &own {
         let named = wanted.request.required_nodes.len();
         let said = now.as_ref().err().map(|wait| why_wait_on(wait, named));
@@ -100,7 +113,7 @@ pub fn explain(
             details += &format!("Reason in Slurm: {own}\n");
         }
     }
-    match now {
+    let mut answer = match now {
         Ok(choice) => {
             let why = match job.reason.as_str() {
                 _ if job.label.contains('+') => {
@@ -195,7 +208,11 @@ pub fn explain(
                 yes: true,
             }
         }
+    };
+    if let Some(taken) = &taken {
+        taken.add_json(room, &mut answer.json);
     }
+    answer
 }
 
 /// What the job asked for, in a line.

@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, channel};
 
 use gpuos_core::wire::{
     Happening, MemoryFigures, MemoryGpuStatus, MemoryLeaseStatus, MemoryPressureStatus,
-    MemoryProgramStatus, MemoryStatus, MemoryTierStatus, Peer, Reply, Request,
+    MemoryProgramStatus, MemoryStatus, MemoryTierStatus, MemoryUnaskedStatus, Peer, Reply, Request,
 };
 use gpuos_host::socket::{Limits, NAME, RequestHandler, Server, bind};
 
@@ -95,6 +95,13 @@ fn lent() -> MemoryStatus {
             short: vec![8.into()],
         },
         programs: vec![program(7, "resident"), program(8, "parked")],
+        unasked: vec![MemoryUnaskedStatus {
+            job: 7.into(),
+            uid: 1000,
+            pid: 4711,
+            gpu: 2u8.try_into().unwrap(),
+            bytes: gib(12),
+        }],
         programs_of_others: 1,
     }
 }
@@ -130,6 +137,9 @@ JOB  PID  HEAT                         HOT  WARM  COLD    IN   OUT  ASKED  SQUEE
   8  108  [........................]   0.0   0.0   0.0   0.0   0.0    0.0       2.0  1.00 x     1.00 x
 HEAT: # touched within a second, + within a minute, . longer ago. IN and OUT: moved as the program used it; ASKED: as gpuosd said so.
 SQUEEZED: on the host because others use the GPU. PREDICTED and MEASURED: how many times as long it takes for moves.
+
+Process 4711 of job 7 uses 12.0 GiB of GPU 2 and has not asked for it.
+Static and setuid programs do not load libgpuos_preload.so, nor do those that lose LD_PRELOAD: they take no turns and have no tiers.
 1 process of other users
 ";
     assert_eq!(
@@ -140,7 +150,7 @@ SQUEEZED: on the host because others use the GPU. PREDICTED and MEASURED: how ma
     );
     let own = site.run(&["mem", "show", "8", &run]);
     assert!(
-        own.code == 0 && !own.out.contains("  7  107"),
+        own.code == 0 && !own.out.contains("  7  107") && !own.out.contains("4711"),
         "{}",
         own.out
     );

@@ -256,3 +256,121 @@ fn why_says_from_which_checkpoint_a_job_went_on_where_a_mover_tells() {
         assert_eq!(out.contains("checkpoint"), !words.is_empty(), "{out}");
     }
 }
+
+/// Where gpuos.toml says what GPUs have and the site lets jobs have more.
+const STATED: &str = "[memory]\noversubscribe = true\nturns = 2\n[[nodes]]\nmatch = \"n[1-4]\"\ntype = \"dgx-h100\"\n";
+
+/// The record of job 2 with so much memory on each of its nodes, of which it has four GPUs.
+fn give(site: &Site, mib: u64) {
+    for ids in ["CPU_IDs=8", "CPU_IDs=0"] {
+        let from = format!("{ids} Mem=10 GRES=gpu:h100:4");
+        let to = format!("{ids} Mem={mib} GRES=gpu:h100:4");
+        site.edit("jobs.txt", &from, &to);
+    }
+}
+
+#[test]
+fn why_says_where_the_memory_of_a_running_job_lies_by_its_option() {
+    let said = "By --gpuos-mem=120G of its batch script each of its GPUs has 120.0 GiB: 78.6 GiB in its own memory and 41.4 GiB in the host's, unless \
+         sbatch's command line said otherwise. `gpuos mem show 2 --node=n1` tells what its programs there have of that now.";
+    let script = "#!/bin/sh\n#SBATCH --gpuos-mem=120G\n";
+    for release in RELEASES {
+        // From 26.05 on the command line is known, and does not have the option.
+        let said = match release {
+            "26.05.5" => said.replace(", unless sbatch's command line said otherwise", ""),
+            _ => said.to_owned(),
+        };
+        let site = Site::new(release);
+        let before = site.run(&["why", "2"]).out;
+        site.file("script", script);
+        // Of GPUs whose memory gpuos.toml does not say, and of a job with less than sbatch would have given it, nothing is known.
+        assert_eq!(site.run(&["why", "2"]).out, before, "{release}");
+        site.file("gpuos.toml", STATED);
+        assert_eq!(site.run(&["why", "2"]).out, before, "{release}");
+        give(&site, 200_000);
+        let told = site.run(&["why", "2"]).out;
+        assert!(told.contains(&said), "{release}: {told}");
+        assert_eq!(told.replace(&format!(" {said}"), ""), before);
+        let json = &site.run(&["why", "2", "--json"]).json()["jobs"][0];
+        let memory = &json["memory"];
+        assert_eq!(memory["option"], "--gpuos-mem=120G");
+        assert_eq!(
+            [&memory["own_mib_per_gpu"], &memory["host_mib_per_gpu"]],
+            [80_535, 42_345]
+        );
+        assert_eq!(memory["in_script"], true);
+        site.file("script", "#!/bin/sh\n#SBATCH --gpuos-mem=40G,tiers=hbm\n");
+        let told = site.run(&["why", "2"]).out;
+        assert!(
+            told.contains("each of its GPUs has 40.0 GiB, all in its own memory"),
+            "{told}"
+        );
+    }
+}
+
+#[test]
+fn the_submit_line_counts_more_than_the_script_and_what_others_write_for_nothing() {
+    let site = Site::new("26.05.5");
+    site.file("gpuos.toml", STATED);
+    give(&site, 200_000);
+    site.edit("jobs.txt", "JobName=gang", "JobName=--gpuos-mem=90G");
+    assert!(!site.run(&["why", "2"]).out.contains("gpuos-mem=90G"));
+    // The script beside a line that has other options alone.
+    site.edit("jobs.txt", "-t 30 -J gang", "-t 30 --gpuos=on -J gang");
+    site.file("script", "#!/bin/sh\n#SBATCH --gpuos-mem=120G\n");
+    let told = site.run(&["why", "2"]).out;
+    assert!(
+        told.contains("By --gpuos-mem=120G of its batch script each"),
+        "{told}"
+    );
+    site.edit("jobs.txt", "-t 30 --gpuos=on", "-t 30 --gpuos-mem=100G");
+    let told = site.run(&["why", "2"]).out;
+    assert!(
+        told.contains("By --gpuos-mem=100G each of its GPUs has 100.0 GiB"),
+        "{told}"
+    );
+    site.edit("jobs.txt", "--gpuos-mem=100G", "--gpuos-mem=off");
+    let told = site.run(&["why", "2"]).out;
+    assert!(!told.contains("gpuos-mem"), "{told}");
+}
+
+#[test]
+fn why_says_which_part_of_a_waiting_jobs_memory_its_gpus_take() {
+    for release in RELEASES {
+        let site = Site::new(release);
+        site.file("gpuos.toml", STATED);
+        site.file("script", "#!/bin/sh\n#SBATCH --gpuos-mem=120G\n");
+        // With memory for each CPU it was submitted with another option, or with none.
+        assert!(!site.run(&["why", "8"]).out.contains("gpuos-mem"));
+        site.edit("jobs.txt", "MinMemoryCPU=10M", "MinMemoryNode=0");
+        let each = "--gpuos-mem=120G of its batch script takes 42345 MiB of the host's memory for each of its GPUs";
+        let told = site.run(&["why", "8"]).out;
+        assert!(told.contains(each), "{release}: {told}");
+        site.edit("jobs.txt", "MinMemoryNode=0", "MinMemoryNode=340000M");
+        let part = "Of the 340000 MiB of each node's memory that it asks for, 338760 MiB are what --gpuos-mem=120G of its batch script takes of the host \
+             for 8 GPUs";
+        let told = site.run(&["why", "8"]).out;
+        assert!(told.contains(part), "{release}: {told}");
+        let json = &site.run(&["why", "8", "--json"]).json()["jobs"][0];
+        assert_eq!(json["memory"]["host_mib_of_node"], 338_760);
+        assert_eq!(json["memory"]["room_without"], false);
+        // In turns: a job of shards, which Slurm alone counts.
+        site.edit("jobs.txt", "gpu:8\n", "shard:2\n");
+        site.file(
+            "script",
+            "#!/bin/sh\n#SBATCH --gpuos-share=timeslice,mem=60G\n",
+        );
+        let place = "61440 MiB are the place of --gpuos-share=timeslice,mem=60G of its batch script for what is parked";
+        let told = site.run(&["why", "8"]).out;
+        assert!(
+            told.contains("It asks for parts of GPUs") && told.contains(place),
+            "{release}: {told}"
+        );
+        site.file(
+            "script",
+            "#!/bin/sh\n#SBATCH --gpuos-share=timeslice,mem=60G,park=nvme\n",
+        );
+        let json = &site.run(&["why", "8", "--json"]).json()["jobs"][0];
+        assert_eq!(json["memory"]["nvme_gib_of_node"], 60);
+    }
+}

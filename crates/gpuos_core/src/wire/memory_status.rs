@@ -22,6 +22,9 @@ pub struct MemoryStatus {
     pub pressure: MemoryPressureStatus,
     /// Processes that have some.
     pub programs: Vec<MemoryProgramStatus>,
+    /// Processes that use a GPU of their job's memory in tiers or in turns and have asked for nothing.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unasked: Vec<MemoryUnaskedStatus>,
     /// Processes of others, which are left out; 0 for those who are told everything.
     #[serde(default, skip_serializing_if = "is_none")]
     pub programs_of_others: u32,
@@ -137,6 +140,21 @@ pub struct MemoryProgramStatus {
     pub figures: MemoryFigures,
 }
 
+/// What a process uses of a GPU that has asked for nothing, as static and setuid programs: they do not load the library.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct MemoryUnaskedStatus {
+    /// Its job.
+    pub job: JobId,
+    /// The user of the job.
+    pub uid: u32,
+    /// The process.
+    pub pid: u32,
+    /// The GPU.
+    pub gpu: NodeGpu,
+    /// Bytes of the GPU's memory, as NVIDIA's library shows them.
+    pub bytes: u64,
+}
+
 /// What a process says of its memory, as far as that can be.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct MemoryFigures {
@@ -173,6 +191,8 @@ impl MemoryStatus {
         let owns = |job: &JobId, users: &BTreeMap<JobId, u32>| users.get(job) == Some(&viewer.uid);
         let all = self.programs.len();
         self.programs
+            .retain(|one| one.uid == viewer.uid && owns(&one.job, viewer.users));
+        self.unasked
             .retain(|one| one.uid == viewer.uid && owns(&one.job, viewer.users));
         self.pressure.short.retain(|job| owns(job, viewer.users));
         self.programs_of_others = (all - self.programs.len()) as u32;

@@ -35,7 +35,7 @@ pub use frame::{Lines, MAX_REPLY, MAX_REQUEST, WireError, decode, encode};
 pub use memory::StepMemory;
 pub use memory_status::{
     MemoryFigures, MemoryGpuStatus, MemoryLeaseStatus, MemoryPressureStatus, MemoryProgramStatus,
-    MemoryStatus, MemoryTierStatus,
+    MemoryStatus, MemoryTierStatus, MemoryUnaskedStatus,
 };
 pub use message::{
     Code, Happening, MPS_VARIABLES, PROTOCOL, Reason, Reply, Request, memory_socket, root_socket,

@@ -7,9 +7,9 @@ use proptest::prelude::*;
 use super::{
     Code, Happening, Lines, MAX_REPLY, MAX_REQUEST, MIG_VARIABLES, MPS_VARIABLES, MemoryFigures,
     MemoryGpuStatus, MemoryLeaseStatus, MemoryPressureStatus, MemoryProgramStatus, MemoryStatus,
-    MemoryTierStatus, MigAsk, MigGpuStatus, MigInstance, MigLoad, MigStatus, MomEnd, MomJob,
-    MomReport, MomVnodes, PROTOCOL, Peer, Percent, Reason, Reply, Request, Right, Status,
-    StepMemory, Viewer, WireError, decode, encode, may, needs, refusal,
+    MemoryTierStatus, MemoryUnaskedStatus, MigAsk, MigGpuStatus, MigInstance, MigLoad, MigStatus,
+    MomEnd, MomJob, MomReport, MomVnodes, PROTOCOL, Peer, Percent, Reason, Reply, Request, Right,
+    Status, StepMemory, Viewer, WireError, decode, encode, may, needs, refusal,
 };
 use crate::health::Verb;
 use crate::job::JobId;
@@ -213,6 +213,13 @@ fn memory() -> MemoryStatus {
         squeezed: 0,
         figures: MemoryFigures::default(),
     };
+    let unasked = |(job, uid): (u32, u32)| MemoryUnaskedStatus {
+        job: job.into(),
+        uid,
+        pid: job * 10 + 1,
+        gpu: nth(3),
+        bytes: 1 << 30,
+    };
     MemoryStatus {
         gpus: vec![MemoryGpuStatus {
             gpu: nth(3),
@@ -234,6 +241,7 @@ fn memory() -> MemoryStatus {
             ..MemoryPressureStatus::default()
         },
         programs: vec![program(7, 1000), program(9, 1001)],
+        unasked: [(7, 1000), (9, 1001)].map(unasked).into(),
         programs_of_others: 0,
     }
 }
@@ -247,6 +255,12 @@ fn a_user_is_told_of_his_own_programs_memory_alone() {
     };
     let (own, other, nobody) = (told(1000), told(1001), told(1002));
     assert_eq!(own.programs, memory().programs[..1]);
+    assert_eq!(own.unasked, memory().unasked[..1]);
+    assert!(nobody.unasked.is_empty());
+    // One of an earlier release does not tell it, and nobody is told of nothing.
+    let text = serde_json::to_string(&nobody).unwrap();
+    assert!(!text.contains("unasked"), "{text}");
+    assert_eq!(serde_json::from_str::<MemoryStatus>(&text).unwrap(), nobody);
     assert_eq!(own.pressure.short, [7.into()]);
     assert_eq!((own.programs_of_others, &own.gpus[0].turn), (1, &None));
     assert_eq!(other.gpus[0].turn, Some(9.into()));

@@ -8,6 +8,7 @@ mod clear;
 #[path = "../../../../tests/cuda/tests/common/mod.rs"]
 #[allow(dead_code, reason = "the simulated driver's tests use all of it")]
 mod common;
+mod contained;
 mod devices;
 mod harm;
 mod host;
@@ -15,6 +16,7 @@ mod isolation;
 mod journal;
 mod killed;
 mod limits;
+mod makespan;
 mod memory;
 mod memory_program;
 mod mig;
@@ -37,6 +39,7 @@ mod pressure;
 mod program;
 mod site;
 mod turns;
+mod unasked;
 mod unit;
 mod walls;
 

@@ -81,6 +81,11 @@ pub fn start(site: &Site) -> Daemon<'_> {
 
 /// The same with more flags.
 pub fn start_with<'a>(site: &'a Site, more: &[&str]) -> Daemon<'a> {
+    start_in_turns_of(site, "1", more)
+}
+
+/// The same with turns of so many seconds at least.
+pub fn start_in_turns_of<'a>(site: &'a Site, seconds: &str, more: &[&str]) -> Daemon<'a> {
     fs::create_dir_all(site.path("proc")).unwrap();
     fs::write(site.path("proc/meminfo"), "MemTotal: 536870912 kB\n").unwrap();
     let proc = site.path("proc");
@@ -90,7 +95,7 @@ pub fn start_with<'a>(site: &'a Site, more: &[&str]) -> Daemon<'a> {
         "--proc",
         proc,
         "--memory-turn",
-        "1",
+        seconds,
         "--memory-rate",
         "10000",
     ];

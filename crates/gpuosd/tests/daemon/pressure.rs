@@ -310,7 +310,7 @@ fn works_and_listens_for_a_test() {
 }
 
 /// A process has so many MiB of a GPU by what NVIDIA's library shows.
-fn uses(site: &Site, gpu: usize, pid: u32, mib: u64) {
+pub fn uses(site: &Site, gpu: usize, pid: u32, mib: u64) {
     site.change(gpu, |gpu| {
         let at = |pid| gpu.processes.iter().rposition(|one| one.pid == pid);
         // Its own place, or a free one.

@@ -4,7 +4,9 @@ use super::forms::{Judged, count, judged_line};
 use super::oracle::{If, ends_until, fits, level_of, narrowest, offer, places};
 use super::print::{at, list};
 use super::read::{Verdict, between, check, ids, labels, node, nodes, number, requeued, sentence};
-use super::world::{End, Form, PROFILES, Running, SLICES, Waiting, World};
+use super::world::{
+    End, Form, GPU_MIB, KEPT_MIB, PROFILES, Running, SLICES, Waiting, World, memory_option,
+};
 
 /// A line of the details.
 pub(super) fn detail(world: &World, job: &Waiting, line: &str, judged: &mut Judged) -> Verdict {
@@ -12,6 +14,10 @@ pub(super) fn detail(world: &World, job: &Waiting, line: &str, judged: &mut Judg
     if line.starts_with("It asks for ") {
         count(judged, "asks");
         return asks(job, line);
+    }
+    if let Some(rest) = line.strip_prefix("Of the ") {
+        count(judged, "host memory");
+        return host_memory(world, job, rest, judged);
     }
     if line.starts_with("It was requeued ") {
         return requeued(world, job, line, judged);
@@ -186,6 +192,47 @@ fn asks(job: &Waiting, line: &str) -> Verdict {
     Ok(())
 }
 
+/// Where an option stands, and how far that is known: before 26.05 Slurm does not show sbatch's command line.
+fn said_of_option(world: &World) -> (&'static str, &'static str) {
+    match world.release {
+        "26.05.5" => ("", ""),
+        _ => (
+            " of its batch script",
+            ", unless sbatch's command line said otherwise",
+        ),
+    }
+}
+
+/// `700 MiB of each node's memory that it asks for, 90 MiB are what --gpuos-mem=80625M takes of the host for 1 GPU.`
+fn host_memory(world: &World, job: &Waiting, rest: &str, judged: &mut Judged) -> Verdict {
+    check!(job.beyond > 0, "it has no --gpuos-mem");
+    let gpus = job.gpus_of_node().ok_or("a form that can be more")?;
+    let share = job.beyond * gpus;
+    let (own, rest) = between(rest, ", ", " MiB are what ").ok_or("no numbers")?;
+    check!(own == share.to_string(), "it is {share} MiB");
+    let option = memory_option(job.beyond);
+    let (place, unless) = said_of_option(world);
+    let s = if gpus == 1 { "" } else { "s" };
+    let taken = format!("{option}{place} takes of the host for {gpus} GPU{s}{unless}.");
+    let more = rest.strip_prefix(&taken).ok_or(taken)?;
+    let less = Waiting {
+        memory: job.memory - share,
+        ..job.clone()
+    };
+    let now = If::default();
+    let room = fits(world, &less, &now) && !fits(world, job, &now);
+    if more == " Without these there would be room for it now." {
+        count(judged, "without host memory");
+        check!(room, "there would be no room without it");
+        return Ok(());
+    }
+    check!(
+        more.is_empty() && !room,
+        "without it there is room: {room}, {more}"
+    );
+    Ok(())
+}
+
 /// `2 GPUs on 1 node (n3), in one node; …`: the nodes have so many free, and they are a place for the job.
 fn place_is_free(world: &World, job: &Waiting, text: &str) -> Verdict {
     let (list, _) = between(text, "(", ")").ok_or("no nodes")?;
@@ -269,6 +316,37 @@ fn smaller(job: &Waiting) -> Vec<String> {
     all
 }
 
+/// Where its memory lies by its option.
+fn tiers(world: &World, job: &Running, line: &str, judged: &mut Judged) -> Verdict {
+    let said = line.split_once(" By --gpuos-mem=");
+    check!(said.is_some() == (job.beyond > 0), "it has {}", job.beyond);
+    let Some((_, said)) = said else {
+        return Ok(());
+    };
+    count(judged, "tiers");
+    judged_line(judged, line);
+    let gib = |text: &str| text.trim().parse::<f64>().map_err(|_| text.to_string());
+    let (all, rest) = between(said, " has ", " GiB: ").ok_or("no size")?;
+    let (own, rest) = rest
+        .split_once(" GiB in its own memory and ")
+        .ok_or("no own")?;
+    let (place, unless) = said_of_option(world);
+    let end = format!(" GiB in the host's{unless}. ");
+    let (host, rest) = rest.split_once(&end).ok_or("no host")?;
+    check!(line.contains(&format!("{place} each of")), "{place}");
+    let is =
+        |text: &str, mib: u64| Ok::<_, String>((gib(text)? - mib as f64 / 1024.0).abs() < 0.051);
+    let kept = GPU_MIB - KEPT_MIB;
+    check!(
+        is(all, kept + job.beyond)? && is(own, kept)? && is(host, job.beyond)?,
+        "it has {} MiB of the host's for each GPU",
+        job.beyond
+    );
+    let command = format!("`gpuos mem show {} --node=", job.label);
+    check!(rest.starts_with(&command), "no command to go on with");
+    Ok(())
+}
+
 pub fn running(world: &World, job: &Running, text: &str, judged: &mut Judged) -> Verdict {
     let first = text.lines().next().ok_or("no text")?;
     let rest = first
@@ -297,6 +375,7 @@ pub fn running(world: &World, job: &Running, text: &str, judged: &mut Judged) ->
     }
     count(judged, "runs");
     judged_line(judged, first);
+    tiers(world, job, first, judged)?;
     let on: Vec<usize> = job.on.iter().map(|on| on.0).collect();
     let gpus: u32 = job.on.iter().map(|on| on.1.count_ones()).sum();
     check!(number(rest)? == gpus, "it has {gpus}");

@@ -7,7 +7,7 @@ pub(super) type Judged = BTreeMap<&'static str, (u32, String)>;
 
 /// Forms that have to be met: a table in which one of them never comes has lost its generator. With what each means,
 /// and what to do where something can be done: docs/reference/messages.md has them with the first sentence of each.
-pub const FORMS: [(&str, &str, &str); 25] = [
+pub const FORMS: [(&str, &str, &str); 28] = [
     (
         "fits",
         "There is room, and something else than GPUs keeps the job waiting.",
@@ -60,6 +60,16 @@ pub const FORMS: [(&str, &str, &str); 25] = [
     ),
     ("asks", "What was understood of the request.", ""),
     (
+        "host memory",
+        "sbatch added that to the job's memory for `--gpuos-mem`: it counts in limits, and the job waits for nodes that have it.",
+        "",
+    ),
+    (
+        "without host memory",
+        "Of that part of its memory the nodes have too little: without it the job would fit.",
+        "Wait, or submit it again with a smaller `--gpuos-mem`.",
+    ),
+    (
         "smallest",
         "With this change alone, and all else as it was, the job would start now.",
         "`scontrol update`, or cancel the job and submit it so.",
@@ -95,6 +105,11 @@ pub const FORMS: [(&str, &str, &str); 25] = [
         "",
     ),
     ("runs", "Where a job runs, and how its GPUs are linked.", ""),
+    (
+        "tiers",
+        "Where its memory lies by `--gpuos-mem` when it has all of it.",
+        "`gpuos mem show` tells what it has now.",
+    ),
     (
         "best",
         "The job would lie better if it could choose from all nodes.",

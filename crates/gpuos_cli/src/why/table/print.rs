@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use gpuos_host::Recorded;
 
-use super::world::{End, Form, PROFILES, SLICES, Waiting, World};
+use super::world::{End, Form, PROFILES, SLICES, Waiting, World, memory_option};
 
 impl World {
     /// The machine that prints it.
@@ -51,6 +51,16 @@ impl World {
                 .unwrap();
             }
         }
+        let described = self.nodes.iter().filter(|node| node.is_described());
+        let described: Vec<&str> = described.map(|node| node.name.as_str()).collect();
+        if !described.is_empty() {
+            writeln!(
+                gpuos,
+                "[memory]\noversubscribe = true\n[[nodes]]\nmatch = \"{}\"\ntype = \"dgx-h100\"",
+                gpuos_model::hostlist::compress(described)
+            )
+            .unwrap();
+        }
         let mut machine = Recorded::default()
             .command("scontrol show config", &config)
             .command("scontrol -d show nodes", &self.nodes_text())
@@ -62,12 +72,13 @@ impl World {
             .file("/srv/lab/slurm.conf", "ClusterName=cap\n")
             .file("/srv/lab/topology.conf", &topology)
             .file("/srv/lab/gpuos.toml", &gpuos);
-        for job in &self.waiting {
-            let line = format!("scontrol write batch_script {} -", job.id);
-            machine = machine.command(
-                &line,
-                &format!("#!/bin/sh\n#SBATCH {}\ntrue\n", options(job)),
-            );
+        let waiting = self.waiting.iter().map(|job| (job.id, options(job)));
+        let running = self.running.iter().filter(|job| job.beyond > 0);
+        let running = running.map(|job| (job.id, memory_option(job.beyond)));
+        for (id, options) in waiting.chain(running) {
+            let line = format!("scontrol write batch_script {id} -");
+            let script = format!("#!/bin/sh\n#SBATCH {options}\ntrue\n");
+            machine = machine.command(&line, &script);
         }
         machine
     }
@@ -217,7 +228,18 @@ impl World {
                     self.tres(&format!("gpuos:h100-80gb:{slices}"))
                 ),
             };
-            self.tail(&mut text, (job.cpus, job.memory), false, &note, "", &tres);
+            let asked = match job.beyond {
+                0 => String::new(),
+                beyond => memory_option(beyond),
+            };
+            self.tail(
+                &mut text,
+                (job.cpus, job.memory),
+                false,
+                &note,
+                &asked,
+                &tres,
+            );
         }
         for job in &self.waiting {
             self.head(
@@ -367,6 +389,9 @@ impl World {
 /// The gpuos options of a job.
 fn options(job: &Waiting) -> String {
     let mut options = String::new();
+    if job.beyond > 0 {
+        write!(options, "{} ", memory_option(job.beyond)).unwrap();
+    }
     if let Some((level, required)) = job.level {
         let word = if required { "required" } else { "preferred" };
         write!(options, "--gpuos-topology={level}:{word}").unwrap();

@@ -28,6 +28,10 @@ impl Dice {
     }
 }
 
+/// Memory of a GPU, and what of it is kept for the driver.
+pub const GPU_MIB: u64 = 81_559;
+pub const KEPT_MIB: u64 = 1024;
+
 /// Memory slices of a divided GPU.
 pub const SLICES: usize = 8;
 /// Profiles of the board: name, size and where it may start.
@@ -78,6 +82,8 @@ pub struct Running {
     /// GPUs in all rather than on each node, and the fewest nodes that it asked for.
     pub total: bool,
     pub least: u32,
+    /// MiB of the host's memory for each GPU, by `--gpuos-mem`.
+    pub beyond: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -111,6 +117,8 @@ pub struct Waiting {
     pub dependency: &'static str,
     /// Its last place, where it was requeued.
     pub note: String,
+    /// MiB of the host's memory for each GPU, by `--gpuos-mem`: they are in `memory`.
+    pub beyond: u64,
 }
 
 pub struct World {
@@ -123,6 +131,30 @@ pub struct World {
 /// The leaf switch of a node.
 pub fn leaf(node: usize) -> usize {
     node / 2
+}
+
+impl Node {
+    /// Whether gpuos.toml says what its GPUs have.
+    pub fn is_described(&self) -> bool {
+        self.gpus == 8
+    }
+}
+
+impl Waiting {
+    /// The most GPUs that it may have on one node of eight, in the forms in which sbatch and the record count alike.
+    pub fn gpus_of_node(&self) -> Option<u64> {
+        match self.form {
+            Form::Each(gpus) if !self.whole => Some(gpus.into()),
+            // Each other node has one at least.
+            Form::Total(gpus) => Some((gpus - (self.min - 1)).clamp(1, 8).into()),
+            _ => None,
+        }
+    }
+}
+
+/// `--gpuos-mem` with so many MiB of the host's memory for each GPU.
+pub fn memory_option(beyond: u64) -> String {
+    format!("--gpuos-mem={}M", GPU_MIB - KEPT_MIB + beyond)
 }
 
 impl World {
@@ -183,7 +215,31 @@ impl World {
             let waits = world.ask(&mut dice, 200 + 10 * nth);
             world.waiting.push(waits);
         }
+        world.give_memory(&mut Dice::new(seed + (1 << 32)));
         world
+    }
+
+    /// Some jobs have memory beyond that of their GPUs, of which gpuos.toml says what they have.
+    fn give_memory(&mut self, dice: &mut Dice) {
+        if self.nodes.iter().any(|node| !node.is_described()) {
+            return;
+        }
+        for job in &mut self.running {
+            let most = job.on.iter().map(|on| u64::from(on.1.count_ones())).max();
+            let beyond = job.memory / most.unwrap_or(0).max(1);
+            let all = dice.pick(&[beyond, beyond / 2, 0]);
+            // What can be seen in GiB with one digit.
+            if job.mig.is_empty() && job.memory >= 300 {
+                job.beyond = all;
+            }
+        }
+        for job in &mut self.waiting {
+            job.beyond = dice.pick(&[0, 90, 400]);
+            match job.gpus_of_node() {
+                Some(gpus) => job.memory += job.beyond * gpus,
+                None => job.beyond = 0,
+            }
+        }
     }
 
     /// GPUs of a node that are neither taken nor out of service.
@@ -275,6 +331,7 @@ impl World {
                 String::new()
             },
             total,
+            beyond: 0,
         });
     }
 
@@ -384,6 +441,7 @@ impl World {
                     )
                 }
             },
+            beyond: 0,
         }
     }
 }

@@ -16,6 +16,7 @@ use gpuos_workload::job::Job;
 use super::super::effect::{Effect, Effects};
 use super::super::facts::Facts;
 use super::jobs::{Before, named_by, number};
+use super::without::{self, Without};
 use super::{Lent, Memory, uuid};
 use crate::memory::pressure::{Order, Seen};
 use crate::memory::programs;
@@ -43,6 +44,8 @@ pub struct Machine {
     pub others: BTreeMap<GpuId, u64>,
     /// Of all GPUs together, what processes with leases use, contexts too, as it was seen before the driver took it.
     pub used: BTreeMap<ClientId, u64>,
+    /// Processes that should have asked and have not.
+    pub(super) without: Without,
     /// What programs were told that they may move over a link for which nobody waits, in bytes a second.
     budgets: BTreeMap<(ClientId, GpuId), u64>,
 }
@@ -260,6 +263,7 @@ impl Memory {
                 (None, _) => {}
             }
         }
+        without::look(self, seen, &leases, on, fx);
         let view = self.broker.view().clients.into_iter();
         let by_driver = view.filter(|it| it.by_driver).map(|it| it.client).collect();
         let has = leases.iter().map(|(client, _)| *client).collect();

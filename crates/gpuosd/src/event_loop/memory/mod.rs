@@ -7,6 +7,7 @@
 //! - [`figures`]: what programs say of their memory, held against what it can be,
 //! - [`status`]: what clients see of it all,
 //! - `jobs`: the broker's numbers of jobs,
+//! - `without`: who uses a GPU and has asked for nothing,
 //! - `wants`: what is done of what the broker wants, and who hears nothing of it for now.
 
 pub mod feed;
@@ -14,6 +15,7 @@ pub mod figures;
 mod jobs;
 pub mod status;
 mod wants;
+mod without;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};

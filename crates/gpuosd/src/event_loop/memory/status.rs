@@ -43,6 +43,7 @@ pub fn status(memory: &Memory, now: Instant) -> MemoryStatus {
             .iter()
             .map(|one| program(memory, one, now))
             .collect(),
+        unasked: memory.machine.without.status(),
         programs_of_others: 0,
     }
 }
