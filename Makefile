@@ -256,12 +256,12 @@ MEM_SEEDS ?= 3334
 mem-matrix: export GPUOS_LONG := 1
 mem-matrix: export GPUOS_PRELOAD_SEEDS := $(MEM_SEEDS)
 mem-matrix:
-	@scripts/needs.sh build lab
+	@scripts/needs.sh build lab clients
 	@status=0; set -x; \
-	$(CARGO) test --locked --no-fail-fast -p gpuos_memory -p gpuos_fabric -p gpuos_preload -p libgpuos -- --nocapture || status=1; \
+	$(CARGO) test --locked --no-fail-fast -p gpuos_memory -p gpuos_fabric -p gpuos_cuda -p gpuos_preload -p libgpuos -- --nocapture || status=1; \
 	$(CARGO) test --locked --no-fail-fast -p gpuos_moverd -- --nocapture parked:: || status=1; \
-	$(CARGO) test --locked -p gpuosd --test daemon -- --nocapture --test-threads=1 memory:: turns:: killed:: nvme:: checkpointed:: pressure:: || status=1; \
-	$(CARGO) test --workspace --locked $(AS_ROOT) --test slurm -- --nocapture --test-threads=1 memory_grants:: memory_places:: memory_short:: memory_turns:: || status=1; \
+	$(CARGO) test --locked -p gpuosd --test daemon -- --nocapture --test-threads=1 memory:: turns:: makespan:: contained:: killed:: nvme:: checkpointed:: pressure:: || status=1; \
+	$(CARGO) test --workspace --locked $(AS_ROOT) --test slurm -- --nocapture --test-threads=1 memory_grants:: memory_kills:: memory_places:: memory_short:: memory_turns:: || status=1; \
 	exit $$status
 
 # Without a GPU it says so. What moves memory at random is a debug build.

@@ -2,7 +2,7 @@
 //!
 //! `cargo bench -p gpuos_fabric --bench moves -- --folder FOLDER [--device 0]`, or `make bench-memory`. On the simulated driver, and in host memory that takes
 //! the place of a GPU's, the link is memory itself, so what is added to a copy is seen best. Each rate is the median of several turns, which
-//! the two that are compared take one after the other.
+//! the two that are compared take one after the other. Exit code 1 where moves are slower than [`GOAL`] of plain copies.
 
 use std::ffi::CStr;
 use std::fs::OpenOptions;
@@ -15,6 +15,8 @@ use gpuos_fabric::{Fabric, Options, Span};
 
 const MIB: u64 = 1 << 20;
 const TURNS: usize = 7;
+/// Of the rate of plain copies.
+const GOAL: f64 = 0.9;
 
 struct Given {
     folder: PathBuf,
@@ -243,16 +245,21 @@ fn main() {
         None => rates(mib, moves, copies(&given)),
         Some(number) => rates(mib, moves, copies_by_driver(&given, number)),
     };
+    let ratio = moved / plain;
     println!(
-        "moves between near and host memory: {moved:.0} MiB/s, plain copies {plain:.0} MiB/s, ratio {:.2}",
-        moved / plain
+        "moves between near and host memory: {moved:.0} MiB/s, plain copies {plain:.0} MiB/s, ratio {ratio:.2}"
     );
     drop(near);
-    let near = fabric(&given, 0, given.mib);
-    let moves = sweep(&given, &near);
+    let stored = fabric(&given, 0, given.mib);
+    let moves = sweep(&given, &stored);
     let (moved, plain) = rates(mib, moves, file(&given, &given.folder));
     println!(
         "moves between near memory and a file: {moved:.0} MiB/s, a plain file {plain:.0} MiB/s, ratio {:.2}",
         moved / plain
     );
+    drop(stored);
+    if ratio < GOAL {
+        println!("the ratio {ratio:.2} to plain copies is below the goal of {GOAL}");
+        std::process::exit(1);
+    }
 }

@@ -1,6 +1,7 @@
 //! How fast memory is parked on a disk and comes back, beside fio with O_DIRECT on the same disk in the same run.
 //!
-//! `cargo bench -p gpuos_moverd --bench parked -- --folder DIR --mib 2048 --turns 5`. The folder is to be on the disk that is measured.
+//! `cargo bench -p gpuos_moverd --bench parked -- --folder DIR --mib 2048 --turns 5`. The folder is to be on the disk that is measured. Exit code 1 where
+//! a ratio is below [`GOAL`].
 
 #[path = "../tests/parked/client.rs"]
 #[allow(dead_code, reason = "its tests use all of it")]
@@ -12,6 +13,9 @@ use std::time::Instant;
 
 use client::{Client, Site};
 use gpuos_memory::stow::{Digest, FromProgram, MOST_SLOTS, PIECE, ToProgram};
+
+/// Of fio's rate.
+const GOAL: f64 = 0.9;
 
 /// The middle one.
 fn median(mut rates: Vec<f64>) -> f64 {
@@ -123,6 +127,7 @@ fn main() {
     }
     println!("| parked on NVMe, {mib} MiB, {turns} turns | MiB/s | fio, O_DIRECT | of fio |");
     println!("| --- | --- | --- | --- |");
+    let mut missed = 0;
     for (what, own, fio) in [("park", put, write), ("come back", get, read)] {
         let own = median(own);
         match fio.is_empty() {
@@ -130,7 +135,14 @@ fn main() {
             false => {
                 let fio = median(fio);
                 println!("| {what} | {own:.0} | {fio:.0} | {:.2} |", own / fio);
+                missed += i32::from(own / fio < GOAL);
             }
         }
     }
+    // With its folder.
+    drop(site);
+    if missed > 0 {
+        println!("{missed} of 2 ratios are below the goal of {GOAL}");
+    }
+    std::process::exit(missed.min(1));
 }
