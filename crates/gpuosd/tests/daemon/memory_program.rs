@@ -223,9 +223,20 @@ impl<'a> Program<'a> {
 
     /// Asks for another size, or another GPU.
     pub fn ask_again(&mut self, gpu: usize, bytes: u64) -> Result<(u64, u64, u64, bool), String> {
+        self.wants(gpu, bytes);
+        self.given(gpu)
+    }
+
+    /// Asks, and waits for nothing.
+    pub fn wants(&mut self, gpu: usize, bytes: u64) {
         let gpu = uuid(self.site, gpu);
         let hbm = CARD;
         self.say(FromProgram::Ask { gpu, bytes, hbm });
+    }
+
+    /// What it is given of a GPU.
+    pub fn given(&mut self, gpu: usize) -> Result<(u64, u64, u64, bool), String> {
+        let gpu = uuid(self.site, gpu);
         loop {
             match self.told() {
                 Some(ToProgram::Lease {

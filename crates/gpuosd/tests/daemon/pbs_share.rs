@@ -2,7 +2,7 @@
 
 use gpuos_core::job::JobId;
 use gpuos_core::step::StepId;
-use gpuos_core::wire::{MomJob, Reason, Request, StepMemory};
+use gpuos_core::wire::{MomJob, MomReport, Reason, Request, StepMemory};
 use gpuos_memory::protocol::{FromProgram, ToProgram};
 
 use crate::isolation::audited;
@@ -50,6 +50,35 @@ fn launched(daemon: &Daemon, name: &str, part_of: u8) {
 /// A process of this user in no group of anybody's.
 fn program<'a>(site: &'a Site, daemon: &Daemon) -> Program<'a> {
     Program::start_as(site, daemon, own(), "0::/system.slice/pbs.service\n")
+}
+
+/// A gpuosd that was started anew knows what GPUs there are when mom has told their order.
+#[test]
+fn who_asks_before_mom_has_told_of_the_gpus_waits_for_that() {
+    let site = Site::new();
+    let sharer = sharer("12.head", 2, (1, 70 << 10));
+    let mom = Mom::start(&site, world(std::slice::from_ref(&sharer)));
+    let first = start_with(&site, &PBS);
+    knows(&site, &first, 1);
+    drop(mom);
+    drop(first);
+    let proc = site.path("proc");
+    let proc = proc.to_str().unwrap();
+    let second = site.start_with(&[&PBS[..], &["--proc", proc]].concat());
+    let report = Box::new(MomReport {
+        jobs: vec![sharer.1.clone()],
+        ..MomReport::default()
+    });
+    second.ask(&Request::Mom { report }).unwrap();
+    launched(&second, "12.head", 2);
+    site.until("its programs may ask", || {
+        status(&second).gpus.get(2).map(|_| ())
+    });
+    let mut program = program(&site, &second);
+    program.say(FromProgram::Hello { version: 2 });
+    program.wants(2, 60 * GIB);
+    let _mom = Mom::start(&site, world(&[sharer]));
+    assert_eq!(program.given(2), Ok((60 * GIB, 0, 60 * GIB, false)));
 }
 
 #[test]

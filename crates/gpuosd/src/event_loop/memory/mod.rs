@@ -3,6 +3,7 @@
 //! What a job may have follows from slurmctld's record and NVIDIA's library; that it has the option at all, from root's report of its
 //! steps. A program's word counts only for how much of that it wants.
 //!
+//! - `early`: who asks before it is known which GPUs there are,
 //! - [`feed`]: what the broker is told of the machine, and of shares,
 //! - [`figures`]: what programs say of their memory, held against what it can be,
 //! - [`status`]: what clients see of it all,
@@ -10,6 +11,7 @@
 //! - `without`: who uses a GPU and has asked for nothing,
 //! - `wants`: what is done of what the broker wants, and who hears nothing of it for now.
 
+mod early;
 pub mod feed;
 pub mod figures;
 mod jobs;
@@ -32,6 +34,7 @@ use gpuos_model::gpu_index::GresGpu;
 use gpuos_model::node_gpu::NodeGpu;
 use gpuos_workload::job::{Job, JobState};
 
+use self::early::Early;
 use self::feed::Machine;
 use self::figures::Told;
 use super::effect::{Effect, Effects, Then};
@@ -138,6 +141,8 @@ pub struct Memory {
     cards: BTreeMap<GpuId, u64>,
     /// What is known of the machine.
     machine: Machine,
+    /// Who has asked before it was known which GPUs there are.
+    early: Vec<Early>,
 }
 
 impl Memory {
@@ -155,6 +160,7 @@ impl Memory {
             link: config.rate,
             cards: BTreeMap::new(),
             machine: Machine::default(),
+            early: Vec::new(),
             broker: Broker::new(config),
             members,
             supply: Supply::default(),
@@ -314,6 +320,7 @@ impl Memory {
                     && let Some(holder) = self.holders.get_mut(&client)
                 {
                     holder.line = None;
+                    self.asks_no_more(client);
                     fx.push(Effect::Programs(Order::Watch(client)));
                     self.step(Input::Away(client), on, fx);
                 }
@@ -351,6 +358,7 @@ impl Memory {
             return;
         }
         self.due = Some(on.now.at + TICK);
+        self.answer_early(on, fx);
         self.ask_of_the_slow(on, fx);
         self.ask_again(|since| wants::is_late(since, on), on, fx);
         self.step(Input::Tick, on, fx);
@@ -364,6 +372,7 @@ impl Memory {
     fn came(&mut self, program: Program, line: Line, on: &Facts<'_>, fx: &mut Effects) {
         let client = programs::client(program.pid, program.started);
         self.forget_budgets(client);
+        self.asks_no_more(client);
         let holder = self.holders.entry(client).or_insert_with(|| Holder {
             program,
             line: None,
@@ -389,7 +398,7 @@ impl Memory {
             return;
         };
         match said {
-            FromProgram::Ask { gpu, bytes, hbm } => self.ask(client, (gpu, bytes, hbm), on, fx),
+            FromProgram::Ask { gpu, bytes, hbm } => self.asks(client, (gpu, bytes, hbm), on, fx),
             FromProgram::Return { parked } => {
                 let at = match parked {
                     true => At::Parked(Refuge::Host),
