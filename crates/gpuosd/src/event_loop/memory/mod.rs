@@ -34,7 +34,7 @@ use gpuos_model::gpu_index::GresGpu;
 use gpuos_model::node_gpu::NodeGpu;
 use gpuos_workload::job::{Job, JobState};
 
-use self::early::Early;
+use self::early::{Early, Wish};
 use self::feed::Machine;
 use self::figures::Told;
 use super::effect::{Effect, Effects, Then};
@@ -142,7 +142,7 @@ pub struct Memory {
     /// What is known of the machine.
     machine: Machine,
     /// Who has asked before it was known which GPUs there are.
-    early: Vec<Early>,
+    early: Early,
 }
 
 impl Memory {
@@ -160,7 +160,7 @@ impl Memory {
             link: config.rate,
             cards: BTreeMap::new(),
             machine: Machine::default(),
-            early: Vec::new(),
+            early: Early::default(),
             broker: Broker::new(config),
             members,
             supply: Supply::default(),
@@ -320,7 +320,7 @@ impl Memory {
                     && let Some(holder) = self.holders.get_mut(&client)
                 {
                     holder.line = None;
-                    self.asks_no_more(client);
+                    self.early.forget(client);
                     fx.push(Effect::Programs(Order::Watch(client)));
                     self.step(Input::Away(client), on, fx);
                 }
@@ -358,7 +358,9 @@ impl Memory {
             return;
         }
         self.due = Some(on.now.at + TICK);
-        self.answer_early(on, fx);
+        for (client, wish) in self.early.take(!on.gpus.is_empty(), on.now.at) {
+            self.ask(client, wish, on, fx);
+        }
         self.ask_of_the_slow(on, fx);
         self.ask_again(|since| wants::is_late(since, on), on, fx);
         self.step(Input::Tick, on, fx);
@@ -372,7 +374,7 @@ impl Memory {
     fn came(&mut self, program: Program, line: Line, on: &Facts<'_>, fx: &mut Effects) {
         let client = programs::client(program.pid, program.started);
         self.forget_budgets(client);
-        self.asks_no_more(client);
+        self.early.forget(client);
         let holder = self.holders.entry(client).or_insert_with(|| Holder {
             program,
             line: None,
@@ -446,13 +448,16 @@ impl Memory {
         }
     }
 
-    fn ask(
-        &mut self,
-        client: ClientId,
-        (gpu, bytes, hbm): (Uuid, u64, u64),
-        on: &Facts<'_>,
-        fx: &mut Effects,
-    ) {
+    /// A program asks; it waits where it is not known yet which GPUs there are.
+    fn asks(&mut self, client: ClientId, wish: Wish, on: &Facts<'_>, fx: &mut Effects) {
+        if !on.gpus.is_empty() {
+            return self.ask(client, wish, on, fx);
+        }
+        self.early.keep(client, wish, on.now.at);
+        self.due.get_or_insert(on.now.at + TICK);
+    }
+
+    fn ask(&mut self, client: ClientId, (gpu, bytes, hbm): Wish, on: &Facts<'_>, fx: &mut Effects) {
         let found = on.gpus.found().iter();
         let found = found.filter(|found| Uuid::parse(&found.uuid) == Some(gpu));
         let number = found.filter_map(|found| found.number.gres()).next();
