@@ -24,13 +24,9 @@ impl Early {
 
     /// Those who are answered now: all when the GPUs are `known`, else who has waited for too long.
     pub fn take(&mut self, known: bool, now: Instant) -> Vec<(ClientId, Wish)> {
-        let all = std::mem::take(&mut self.0).into_iter();
-        let (waiting, over) = all.partition(|(_, _, since)| !known && now < *since + WAITS);
-        self.0 = waiting;
-        let over: Vec<_> = over;
-        over.into_iter()
-            .map(|(client, wish, _)| (client, wish))
-            .collect()
+        let is_over = |since: Instant| known || now >= since + WAITS;
+        let over = self.0.extract_if(.., |(_, _, since)| is_over(*since));
+        over.map(|(client, wish, _)| (client, wish)).collect()
     }
 
     /// Its connection has ended: it asks again by the next one.
