@@ -12,15 +12,15 @@ use crate::users::{ALICE, EVE, MALLORY};
 
 /// SECURITY.md's names of the inputs.
 const FOLDER: &str = "Folders of jobs with checkpoints";
-const SOCKET: &str = "Requests on gpuos_mover's socket";
+pub(crate) const SOCKET: &str = "Requests on gpuos_mover's socket";
 const PORT: &str = "gpuos_mover's TCP port";
-const OPTION: &str = "Values of gpuos's options";
+pub(crate) const OPTION: &str = "Values of gpuos's options";
 const ENVIRONMENT: &str = "Variables of the environment";
 
 /// Where the attackers' jobs run; the victim's job has this node as well.
 const NODE: &str = "n5";
 
-const HELLO: &str = "{\"ask\":\"hello\",\"protocol\":1,\"client\":\"gpuos\"}\n";
+pub(crate) const HELLO: &str = "{\"ask\":\"hello\",\"protocol\":1,\"client\":\"gpuos\"}\n";
 
 /// The program of the victim's job, on two nodes: a rank on each, which saves whenever it is asked.
 pub const VICTIM: &str = "srun -N2 -n2 sh -c 'd=$GPUOS_CHECKPOINT_DIR; r=$SLURM_PROCID; : >$d/ranks/$r.2.7; l=0; \
@@ -61,7 +61,7 @@ fn hers(stage: &Stage) -> Option<u32> {
 }
 
 /// `Ok` where movers are the same processes, and checkpoints of the victim's job are made still.
-fn goes_on(stage: &Stage, pid: Option<u32>) -> Result<(), String> {
+pub(crate) fn goes_on(stage: &Stage, pid: Option<u32>) -> Result<(), String> {
     let now = stage.cluster.lab.mover_pid(NODE);
     ensure(now.is_some() && now == pid, || {
         format!("gpuos_mover {pid:?} is {now:?}")
@@ -290,7 +290,7 @@ fn requests(all: &mut Vec<Attempt>) {
                 let pid = stage.cluster.lab.mover_pid(NODE);
                 let told = stage.talk_to(
                     MALLORY,
-                    &socket(stage),
+                    &socket(stage, NODE),
                     format!("{HELLO}{text}").as_bytes(),
                     2,
                 );
@@ -315,8 +315,12 @@ fn requests(all: &mut Vec<Attempt>) {
             own,
             move |stage: &Stage| -> Judge {
                 let text = "{\"ask\":\"checkpoint\",\"what\":{\"do\":\"list\"}}\n";
-                let told =
-                    stage.talk_to(EVE, &socket(stage), format!("{HELLO}{text}").as_bytes(), 2);
+                let told = stage.talk_to(
+                    EVE,
+                    &socket(stage, NODE),
+                    format!("{HELLO}{text}").as_bytes(),
+                    2,
+                );
                 judge(move |stage| {
                     let told = told.heard().join("\n");
                     let answered = told.contains("\"answer\":\"checkpoints\"");
@@ -352,7 +356,8 @@ fn requests(all: &mut Vec<Attempt>) {
             alive,
             move |stage: &Stage| -> Judge {
                 let pid = stage.cluster.lab.mover_pid(NODE);
-                let told = stage.talk_to(MALLORY, &socket(stage), text.as_bytes(), usize::MAX);
+                let told =
+                    stage.talk_to(MALLORY, &socket(stage, NODE), text.as_bytes(), usize::MAX);
                 judge(move |stage| {
                     told.heard();
                     goes_on(stage, pid)
@@ -362,8 +367,8 @@ fn requests(all: &mut Vec<Attempt>) {
     }
 }
 
-fn socket(stage: &Stage) -> PathBuf {
-    stage.runtime(NODE).join(gpuos_host::socket::MOVER)
+pub(crate) fn socket(stage: &Stage, node: &str) -> PathBuf {
+    stage.runtime(node).join(gpuos_host::socket::MOVER)
 }
 
 /// Where the mover of the node listens, by its log.

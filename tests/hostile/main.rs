@@ -19,6 +19,7 @@ mod mps;
 mod network;
 mod node;
 mod options;
+mod owners;
 mod parked;
 mod screens;
 mod socket;
@@ -87,6 +88,7 @@ fn attempts() -> Vec<Attempt> {
         parked::all(),
         network::all(),
         checkpoints::all(),
+        owners::all(),
         driver::all(),
     ]
     .into_iter()

@@ -34,6 +34,12 @@ pub fn refused(job: &JobId, uid: u32, clause: &str) {
     tracing::info!(target: "audit", audit = "refuse", %job, by = uid, "job {job} of user {uid}: {clause}");
 }
 
+/// What was kept of a job is gone. `uid`: whose it was by its signed note; `why`: a clause.
+pub fn removed(job: &JobId, uid: Option<u32>, why: &str) {
+    let whose = uid.map_or_else(|| "an unknown user".into(), |uid| format!("user {uid}"));
+    tracing::info!(target: "audit", audit = "remove", %job, by = uid, "what was kept of job {job} of {whose} is removed: {why}");
+}
+
 /// How many were left out; `None`: this one is, too.
 fn turn(what: &'static str, by: u32) -> Option<u64> {
     let now = Instant::now();

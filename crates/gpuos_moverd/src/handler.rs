@@ -15,18 +15,21 @@ use gpuos_core::wire::{
 use gpuos_host::socket::{Need, RequestHandler};
 use gpuos_mover::program::Reason;
 use gpuos_store::disk::LinuxDisk;
-use gpuos_store::error::Result as Stored;
+use gpuos_store::error::{Error, Result as Stored};
 use gpuos_store::inventory::Forms;
 use gpuos_store::job::JobStore;
+use gpuos_store::owned::Owner;
 use gpuos_store::store::JobUsage;
 use gpuos_store::verify::verify;
 use gpuos_workload::action::{Action, Outcome};
 use gpuos_workload::job::Job;
 
+use crate::audit::removed;
 use crate::event::Event;
 use crate::job::Shared;
-use crate::jobs::{Jobs, locked};
+use crate::jobs::{Jobs, Standing, locked};
 use crate::launch::Launch;
+use crate::level3::Unwanted;
 use crate::registrar::{Ask, PATIENCE};
 
 /// Of a list that is too long for an answer so many are told.
@@ -105,7 +108,9 @@ impl RequestHandler for Handler {
             CheckpointRequest::Requeue { job } => {
                 audited("requeue", peer, &job, self.requeue(peer, &job))
             }
-            CheckpointRequest::Prune { job } => audited("prune", peer, &job, self.prune(&job)),
+            CheckpointRequest::Prune { job, anew } => {
+                audited("prune", peer, &job, self.prune(peer, &job, anew))
+            }
         }
     }
 
@@ -319,11 +324,12 @@ impl Handler {
             );
             return refused(Code::Failed, why);
         };
-        let kept = self
-            .shared
-            .store
-            .existing(job)
-            .and_then(|store| store.kept());
+        // An earlier job of this id may have been another user's.
+        let peer = Peer {
+            uid: served.uid,
+            pid: 0,
+        };
+        let kept = self.kept_for(peer, job).and_then(|store| store.kept());
         let kept: Vec<u32> = match kept {
             Ok(kept) => kept.iter().map(|part| part.id.number).collect(),
             Err(error) => return refused(Code::Failed, error.to_string()),
@@ -360,7 +366,7 @@ impl Handler {
                 "another verification for this user runs on this node: wait until it has ended";
             return refused(Code::Busy, why.into());
         };
-        let verified = self.shared.store.existing(job).and_then(|store| {
+        let verified = self.kept_for(peer, job).and_then(|store| {
             let mut faults = Vec::new();
             for part in store.kept()? {
                 let found = verify(&store, part.id)?;
@@ -380,29 +386,72 @@ impl Handler {
         }
     }
 
-    fn prune(&self, job: &JobId) -> Reply {
-        if self.jobs.get(job).is_some() {
-            let why = format!(
+    /// What is kept of a job, for who asks: under the id of one that runs here an earlier one, of another user, may lie.
+    fn kept_for(&self, peer: Peer, job: &JobId) -> Stored<JobStore<'_, LinuxDisk>> {
+        let store = self.shared.store.existing(job)?;
+        let own = rustix::process::getuid().as_raw();
+        match is_root(peer.uid, own) || store.uid() == peer.uid {
+            true => Ok(store),
+            false => Err(Error::refused(
+                format!("open the checkpoints of job {job}"),
+                "they are another user's, of an earlier job of this id",
+                "name a job of your own",
+            )),
+        }
+    }
+
+    /// Removes what is kept of a job, at the word of who asks. What the job may come back to stays, unless he says `anew`.
+    fn prune(&self, peer: Peer, job: &JobId, anew: bool) -> Reply {
+        let node = &self.shared.node;
+        let by = Owner::of(peer, rustix::process::getuid().as_raw());
+        let standing = self.jobs.standing(job, &*self.shared.manager);
+        let stays = match &standing {
+            Standing::Over => None,
+            Standing::Here => Some(format!(
                 "job {job} runs here: its checkpoints are removed when it has ended, or end it first"
-            );
+            )),
+            Standing::Untold(_) => Some(format!(
+                "nothing is removed of job {job}: {standing}; ask again when it answers"
+            )),
+            Standing::Ends(_) => Some(format!(
+                "nothing is removed of job {job}: {standing}; ask again in a moment"
+            )),
+            Standing::Waits(_) | Standing::Elsewhere(..) if anew => None,
+            Standing::Waits(_) | Standing::Elsewhere(..) => Some(format!(
+                "nothing is removed of job {job}: {standing}; cancel the job first, or say --anew, after which it begins from its start"
+            )),
+        };
+        if let Some(why) = stays {
             return refused(Code::Failed, why);
         }
         // Later, by another thread: the file system may hang, and the job may run elsewhere.
         if let Some(level3) = &self.shared.level3 {
-            level3.remove(job);
+            let job = job.clone();
+            level3.remove(Unwanted { job, by, anew });
         }
-        let node = &self.shared.node;
-        let kept = self.shared.store.existing(job).is_ok();
-        match self.shared.store.remove_job(job) {
-            Ok(()) => Reply::Done {
+        let gone = self.shared.store.owned(job, by).and_then(|owned| {
+            let Some(owned) = owned else {
+                return Ok(None);
+            };
+            let uid = owned.uid();
+            owned.remove().map(|()| Some(uid))
+        });
+        let message = match gone {
+            Ok(Some(uid)) => {
+                let why = format!("user {} has asked for that; {standing}", peer.uid);
+                removed(job, uid, &why);
                 // The command shows the answers of several nodes one below the other.
-                message: match kept {
-                    true => format!("{node}: what was kept of job {job} is removed"),
-                    false => format!("{node}: nothing was kept of job {job}"),
-                },
-            },
-            Err(error) => refused(Code::Failed, error.to_string()),
-        }
+                match standing {
+                    Standing::Over => format!("{node}: what was kept of job {job} is removed"),
+                    _ => format!(
+                        "{node}: what was kept of job {job} is removed, and it begins from its start"
+                    ),
+                }
+            }
+            Ok(None) => format!("{node}: nothing was kept of job {job}"),
+            Err(error) => return refused(Code::Failed, error.to_string()),
+        };
+        Reply::Done { message }
     }
 }
 

@@ -1,6 +1,7 @@
 //! The jobs that this node has a part in: which threads serve them, and where they sit.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use gpuos_core::job::JobId;
 use gpuos_core::wire::CheckpointJob;
 use gpuos_link::session::{Place, Places};
+use gpuos_model::hostlist::compress;
 use gpuos_workload::WorkloadManager;
 use gpuos_workload::job::JobState;
 
@@ -34,6 +36,45 @@ pub struct Served {
     pub status: Arc<Mutex<CheckpointJob>>,
     /// The folder of its programs, once it is there.
     pub folder: Arc<Mutex<Option<String>>>,
+}
+
+/// How a job stands of which something is kept.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Standing {
+    /// It runs on this node.
+    Here,
+    /// It has nodes, in the workload manager's word for that.
+    Elsewhere(String, Vec<String>),
+    /// It has just ended; whether it begins again is not known yet.
+    Ends(String),
+    /// It waits to begin, or to begin again: queued, held, requeued.
+    Waits(String),
+    /// It has ended, and does not come back by itself.
+    Over,
+    /// The workload manager does not tell, in these words.
+    Untold(String),
+}
+
+impl fmt::Display for Standing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Standing::Here => f.write_str("it runs on this node"),
+            Standing::Elsewhere(word, nodes) => {
+                let nodes = compress(nodes.iter().map(String::as_str));
+                write!(
+                    f,
+                    "it has nodes ({word} on {nodes}) and may come back to it"
+                )
+            }
+            Standing::Ends(word) => write!(f, "it ends just now ({word})"),
+            Standing::Waits(word) => write!(f, "it waits ({word}) and goes on from it"),
+            Standing::Over => f.write_str("it is over"),
+            Standing::Untold(why) => write!(
+                f,
+                "the workload manager does not tell whether it comes back: {why}"
+            ),
+        }
+    }
 }
 
 /// All of them. Any thread may ask.
@@ -81,11 +122,24 @@ impl Jobs {
 
     /// Whether a job is over, by the word of the workload manager. Without an answer it is not, and what is served here is not.
     pub fn is_over(&self, job: &JobId, manager: &dyn WorkloadManager) -> bool {
+        self.standing(job, manager) == Standing::Over
+    }
+
+    /// Whether a job may come back to what is kept of it, by the word of the workload manager.
+    pub fn standing(&self, job: &JobId, manager: &dyn WorkloadManager) -> Standing {
         if self.get(job).is_some() {
-            return false;
+            return Standing::Here;
         }
-        let record = manager.job(job);
-        record.is_ok_and(|record| record.is_none_or(|record| record.state == JobState::Over))
+        match manager.job(job) {
+            Ok(None) => Standing::Over,
+            Ok(Some(record)) => match record.state {
+                JobState::Over => Standing::Over,
+                JobState::Waiting => Standing::Waits(record.state_word),
+                JobState::Ending => Standing::Ends(record.state_word),
+                _ => Standing::Elsewhere(record.state_word, record.nodes),
+            },
+            Err(outcome) => Standing::Untold(outcome.words().into()),
+        }
     }
 
     /// The way to a job's thread.

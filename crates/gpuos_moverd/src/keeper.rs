@@ -4,12 +4,13 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use gpuos_core::job::JobId;
+use gpuos_store::owned::Owner;
 use gpuos_workload::WorkloadManager;
 
+use crate::audit::removed;
 use crate::clock::seconds;
-use crate::jobs::Jobs;
-use crate::level3::{AGAIN, Level3};
+use crate::jobs::{Jobs, Standing};
+use crate::level3::{AGAIN, Level3, Unwanted};
 
 /// What clients want removed is looked for so often ...
 const LOOK: Duration = Duration::from_secs(5);
@@ -55,7 +56,7 @@ impl Keeper {
             }
             if self.level3.why_off().is_none() {
                 let unwanted = self.level3.unwanted();
-                unwanted.iter().for_each(|job| self.remove(job));
+                unwanted.iter().for_each(|what| self.remove(what));
                 if due(swept, SWEEP) {
                     self.sweep();
                     swept = Some(Instant::now());
@@ -65,15 +66,31 @@ impl Keeper {
         }
     }
 
-    fn remove(&self, job: &JobId) {
-        if !self.jobs.is_over(job, &*self.manager) {
-            tracing::warn!(%job, "what is drained of job {job} stays: it is not over");
+    fn remove(&self, what: &Unwanted) {
+        let job = &what.job;
+        let standing = self.jobs.standing(job, &*self.manager);
+        let goes = matches!(
+            (&standing, what.anew),
+            (Standing::Over, _) | (Standing::Waits(_), true)
+        );
+        if !goes {
+            tracing::warn!(%job, "what is drained of job {job} stays: {standing}");
             return;
         }
-        match self.level3.open().and_then(|store| store.remove_job(job)) {
-            Ok(()) => {
-                tracing::info!(%job, "what was drained of job {job}, which is over, is removed")
-            }
+        let gone = self.level3.open().and_then(|store| {
+            let Some(owned) = store.owned(job, what.by)? else {
+                return Ok(None);
+            };
+            let uid = owned.uid();
+            owned.remove().map(|()| Some(uid))
+        });
+        match gone {
+            Ok(Some(uid)) => removed(
+                job,
+                uid,
+                &format!("on the parallel file system; {standing}"),
+            ),
+            Ok(None) => {}
             Err(error) => tracing::warn!(%job, "{error}"),
         }
     }
@@ -104,7 +121,11 @@ impl Keeper {
             let wait = self.level3.ended_s + if own { 0 } else { OTHERS };
             let over = || self.jobs.is_over(&job, &*self.manager);
             if now.saturating_sub(newest) >= wait && over() {
-                self.remove(&job);
+                self.remove(&Unwanted {
+                    by: Owner::user(drained.uid()),
+                    job,
+                    anew: false,
+                });
             }
         }
     }

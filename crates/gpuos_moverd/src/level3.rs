@@ -14,6 +14,7 @@ use gpuos_core::job::JobId;
 use gpuos_store::disk::LinuxDisk;
 use gpuos_store::drained::DrainedStore;
 use gpuos_store::error::{Error, Kind, Result as Stored};
+use gpuos_store::owned::Owner;
 use gpuos_store::store::Store;
 
 use crate::jobs::locked;
@@ -35,6 +36,17 @@ enum State {
     Off(String),
 }
 
+/// What is to be removed there.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Unwanted {
+    /// What is drained of this job.
+    pub job: JobId,
+    /// At whose word.
+    pub by: Owner,
+    /// Also if the job waits to begin again: it begins anew then.
+    pub anew: bool,
+}
+
 /// The folder, and what is done there.
 pub struct Level3 {
     folder: PathBuf,
@@ -52,7 +64,7 @@ pub struct Level3 {
     pub ended_s: u64,
     state: Mutex<State>,
     turn: Mutex<()>,
-    unwanted: Mutex<Vec<JobId>>,
+    unwanted: Mutex<Vec<Unwanted>>,
 }
 
 impl Level3 {
@@ -142,16 +154,16 @@ impl Level3 {
         }
     }
 
-    /// Has everything removed that is drained of a job, if the job is over.
-    pub fn remove(&self, job: &JobId) {
+    /// Has everything removed that is drained of a job, if it is who wants it whose that is.
+    pub fn remove(&self, what: Unwanted) {
         let mut unwanted = locked(&self.unwanted);
-        if !unwanted.contains(job) {
-            unwanted.push(job.clone());
+        if !unwanted.contains(&what) {
+            unwanted.push(what);
         }
     }
 
     /// What clients want removed, once.
-    pub fn unwanted(&self) -> Vec<JobId> {
+    pub fn unwanted(&self) -> Vec<Unwanted> {
         std::mem::take(&mut *locked(&self.unwanted))
     }
 

@@ -30,6 +30,7 @@ use crate::job::{Shared, Start, Worker};
 use crate::jobs::{Jobs, Served, locked};
 use crate::launch::Launch;
 use crate::left::{Goes, Left};
+use crate::sweeper::Sweeper;
 
 /// The option by which jobs ask for checkpoints, without dashes.
 const OPTION: &str = "gpuos-checkpoint";
@@ -98,6 +99,7 @@ pub struct Registrar {
     left: Left,
     /// Steps of whose jobs the workload manager has not told, and since when.
     unknown: Vec<(Instant, StepAsk)>,
+    sweeper: Sweeper,
 }
 
 /// See [`Ask::Step`].
@@ -130,6 +132,7 @@ impl Registrar {
             threads: BTreeMap::new(),
             left,
             unknown: Vec::new(),
+            sweeper: Sweeper::default(),
         };
         let thread = thread::Builder::new().name("registrar".into());
         thread.spawn(move || registrar.run(&from))?;
@@ -490,31 +493,11 @@ impl Registrar {
         tracing::warn!(%job, "job {job} may not be requeued: {}", outcome.words());
     }
 
-    /// Removes what jobs have left that are over, some time after their last checkpoint.
-    fn sweep(&self) {
-        let Ok(jobs) = self.shared.store.jobs() else {
-            return;
-        };
-        let limit = u64::from(self.shared.config.ended_hours) * 3600;
-        let now = seconds();
-        for job in jobs {
-            let kept = self.shared.store.existing(&job);
-            // What cannot be read has no time, and is left to an administrator.
-            let Ok(kept) = kept.and_then(|kept| kept.kept()) else {
-                continue;
-            };
-            let newest = kept.iter().map(|kept| kept.time).max().unwrap_or(0);
-            let late = now.saturating_sub(newest) >= limit;
-            if !late || !self.jobs.is_over(&job, &*self.manager) {
-                continue;
-            }
-            match self.shared.store.remove_job(&job) {
-                Ok(()) => {
-                    tracing::info!(%job, "the checkpoints of job {job}, which is over, are removed")
-                }
-                Err(error) => tracing::warn!(%job, "{error}"),
-            }
-        }
+    /// Removes what jobs have left that are over, some time after their end.
+    fn sweep(&mut self) {
+        let (jobs, manager) = (self.jobs.clone(), self.manager.clone());
+        let is_over = |job: &JobId| jobs.is_over(job, &*manager);
+        self.sweeper.sweep(&self.shared, is_over, seconds());
     }
 }
 

@@ -18,6 +18,7 @@ mod left_open;
 mod limits;
 mod memory;
 mod opening;
+mod owners;
 mod parked;
 mod read_fuzz;
 mod refuse;

@@ -1,6 +1,7 @@
 //! The mover of one node, whole but for its process: handler, registrar, threads of jobs, store and folders, with a workload manager in
 //! memory, and a program that is played by the test.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
@@ -10,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use gpuos_config::access::Forbidden;
 use gpuos_config::gpuos_toml::{CheckpointConfig, Config};
+use gpuos_core::job::JobId;
 use gpuos_core::step::StepId;
 use gpuos_core::wire::{CheckpointJob, CheckpointRequest, Peer, Reply, Request};
 use gpuos_host::munge::{self, Credentials, Opened};
@@ -75,6 +77,17 @@ pub fn record(number: u32, uid: u32) -> Job {
 
 /// With its store and its folders of jobs in these places, which are there.
 pub fn mover(store: &Path, jobs: &Path, config: CheckpointConfig, forbidden: Forbidden) -> Mover {
+    mover_of(store, jobs, config, forbidden, BTreeMap::new())
+}
+
+/// The same with jobs that the workload manager has already.
+pub fn mover_of(
+    store: &Path,
+    jobs: &Path,
+    config: CheckpointConfig,
+    forbidden: Forbidden,
+    known: BTreeMap<JobId, Job>,
+) -> Mover {
     fs::set_permissions(store, fs::Permissions::from_mode(0o700)).unwrap();
     fs::set_permissions(jobs, fs::Permissions::from_mode(0o755)).unwrap();
     let root = LinuxDisk::folder(store).unwrap();
@@ -84,7 +97,10 @@ pub fn mover(store: &Path, jobs: &Path, config: CheckpointConfig, forbidden: For
         SiteKey::derive(b"a key of tests that is long enough"),
     )
     .unwrap();
-    let manager = Recorded::new(Table::default());
+    let manager = Recorded::new(Table {
+        jobs: known,
+        ..Table::default()
+    });
     let network = Network::new(manager.addresses().unwrap(), Arc::new(Alone), 0, 0);
     let shared = Arc::new(Shared {
         node: NODE.into(),

@@ -108,11 +108,21 @@ impl<D: Disk> DrainedStore<D> {
         }
     }
 
-    /// Removes everything of a job, manifests first. What is gone already does not matter, so that two may do it at a time.
-    ///
-    /// # Errors
-    /// Something cannot be removed; another call goes on.
-    pub fn remove_job(&self, job: &JobId) -> Result<()> {
+    /// Whose a job is. `None`: it has no folder here.
+    pub(crate) fn uid_of(&self, job: &JobId) -> Result<Option<Result<u32>>> {
+        Ok(match self.0.has_folder(job)? {
+            true => Some(self.0.existing(job).map(|store| store.uid())),
+            false => None,
+        })
+    }
+
+    /// Whether nothing is in the folder of a job.
+    pub(crate) fn is_empty(&self, job: &JobId) -> Result<bool> {
+        self.0.is_empty(job)
+    }
+
+    /// Removes everything of a job, manifests first: see [`crate::owned`].
+    pub(crate) fn remove_job(&self, job: &JobId) -> Result<()> {
         let tried = || format!("remove what is drained of job {job}");
         let (disk, root) = (self.0.disk(), self.0.root());
         let name = job.to_string();

@@ -12,6 +12,10 @@ pub(crate) const CURRENT: &[u8] = b"CURRENT";
 pub(crate) const CHOSEN: &[u8] = b"chosen";
 /// Checkpoints of other jobs that the job's program could not load.
 pub(crate) const PASSED: &[u8] = b"passed";
+/// The drill that has copied in all that is here.
+pub(crate) const DRILL: &[u8] = b"drill";
+/// Since when the job is over.
+pub(crate) const OVER: &[u8] = b"over";
 /// Whose job it is.
 pub(crate) const OWNER: &[u8] = b"owner";
 /// A program could not load it.

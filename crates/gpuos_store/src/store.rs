@@ -2,6 +2,8 @@
 //!
 //! ```text
 //! ROOT/JOB/owner                             whose job it is
+//! ROOT/JOB/drill                             the drill that has copied all of it in, to go with it
+//! ROOT/JOB/over                              since when the job is over
 //! ROOT/JOB/CURRENT                           which checkpoints are committed; the last is the current one
 //! ROOT/JOB/NUMBER-ATTEMPT/segment            extents of this node
 //! ROOT/JOB/NUMBER-ATTEMPT/manifest           what they are
@@ -223,11 +225,28 @@ impl<D: Disk> Store<D> {
         }
     }
 
-    /// Removes everything of a job, what is committed first.
-    ///
-    /// # Errors
-    /// Something cannot be removed; what is left is not used any more, and another call goes on.
-    pub fn remove_job(&self, job: &JobId) -> Result<()> {
+    /// Whether a job has a folder.
+    pub(crate) fn has_folder(&self, job: &JobId) -> Result<bool> {
+        let tried = || format!("open the checkpoints of job {job}");
+        let folder = self
+            .disk
+            .open_folder(&self.root, job.to_string().as_bytes());
+        Ok(there(folder).tried(tried)?.is_some())
+    }
+
+    /// Whether nothing is in the folder of a job.
+    pub(crate) fn is_empty(&self, job: &JobId) -> Result<bool> {
+        let tried = || format!("open the checkpoints of job {job}");
+        let folder = self
+            .disk
+            .open_folder(&self.root, job.to_string().as_bytes());
+        let folder = folder.tried(tried)?;
+        let names = self.disk.list(&folder, MAX_JOBS).tried(tried)?;
+        Ok(names.is_empty())
+    }
+
+    /// Removes everything of a job, what is committed first: see [`crate::owned`].
+    pub(crate) fn remove_job(&self, job: &JobId) -> Result<()> {
         let tried = || format!("remove the checkpoints of job {job}");
         let name = job.to_string();
         let folder = match self.disk.open_folder(&self.root, name.as_bytes()) {

@@ -11,6 +11,7 @@ use gpuos_store::error::{Kind, Result};
 use gpuos_store::fake::{FakeDisk, Open, Trouble};
 use gpuos_store::ingest::Limits;
 use gpuos_store::job::JobStore;
+use gpuos_store::owned::{Owned, Owner};
 use gpuos_store::restore::{Target, restore};
 use gpuos_store::store::Store;
 use gpuos_store::verify::verify;
@@ -307,13 +308,18 @@ fn an_error_of_a_write_that_was_on_its_way_fails_the_checkpoint() {
     }
 }
 
+fn removed(store: &Store<FakeDisk>) -> Result<()> {
+    let owned = store.owned(&job(7), Owner::user(7))?;
+    owned.map_or(Ok(()), Owned::remove)
+}
+
 #[test]
 fn a_job_is_removed_as_a_whole_after_a_crash_at_any_call() {
     for at in 0.. {
         let disk = begun();
         let store = open(&disk);
         disk.trouble(Trouble::Crash { at });
-        if store.remove_job(&job(7)).is_ok() {
+        if removed(&store).is_ok() {
             assert_eq!(disk.calls(), at);
             return;
         }
@@ -325,7 +331,7 @@ fn a_job_is_removed_as_a_whole_after_a_crash_at_any_call() {
         {
             assert_eq!(verify(&store_job, current).unwrap(), []);
         }
-        store.remove_job(&job(7)).unwrap();
+        removed(&store).unwrap();
         assert_eq!(store.jobs().unwrap(), []);
     }
 }

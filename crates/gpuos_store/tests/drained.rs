@@ -10,6 +10,7 @@ use gpuos_store::error::{Error, Kind, Result};
 use gpuos_store::fake::{FakeDisk, Open, Trouble};
 use gpuos_store::job::{JobStore, New};
 use gpuos_store::key::SiteKey;
+use gpuos_store::owned::{OwnedDrained, Owner};
 use gpuos_store::restore::{Target, restore};
 use gpuos_store::store::Store;
 use gpuos_store::transfer::{Trust, copy_part};
@@ -496,11 +497,13 @@ fn the_newest_stay_with_what_they_refer_to() {
     assert_eq!(far.jobs().unwrap(), [job(7)]);
     for at in [3, 9, 20] {
         far_disk.trouble(Trouble::Crash { at });
-        assert!(far.remove_job(&job(7)).is_err());
+        assert!(removed(&far).is_err());
         far_disk.reboot(at);
     }
-    far.remove_job(&job(7)).unwrap();
-    far.remove_job(&job(7)).unwrap();
+    let other = far.owned(&job(7), Owner::user(UID + 1));
+    assert!(other.is_err(), "another user's");
+    removed(&far).unwrap();
+    removed(&far).unwrap();
     assert!(far.jobs().unwrap().is_empty());
 }
 
@@ -526,4 +529,9 @@ fn a_folder_that_others_can_enter_or_that_fails_is_told() {
     let disk = gpuos_store::disk::LinuxDisk;
     let refused = DrainedStore::open(&store, disk, place.folder("restored"));
     assert_eq!(refused.err().unwrap().kind, Kind::Refused);
+}
+
+fn removed(far: &DrainedStore<FakeDisk>) -> Result<()> {
+    let owned = far.owned(&job(7), Owner::user(UID))?;
+    owned.map_or(Ok(()), OwnedDrained::remove)
 }

@@ -11,6 +11,7 @@ use gpuos_store::disk::LinuxDisk;
 use gpuos_store::ingest::Limits;
 use gpuos_store::inventory::{Others, Part};
 use gpuos_store::job::JobStore;
+use gpuos_store::owned::Owner;
 use gpuos_store::restore::{Target, restore};
 use gpuos_store::verify::verify;
 use proptest::prelude::*;
@@ -193,7 +194,9 @@ fn equal_extents_are_written_once_and_segments_stay_while_they_are_needed() {
     job.remove(id(2, 1)).unwrap();
     let left: Vec<_> = job.list().unwrap().iter().map(|held| held.id).collect();
     assert_eq!(left, [id(3, 1)]);
-    store.remove_job(&gpuos_core::job::JobId::from(7)).unwrap();
+    let seven = gpuos_core::job::JobId::from(7);
+    let owned = store.owned(&seven, Owner::user(me())).unwrap();
+    owned.unwrap().remove().unwrap();
     assert_eq!(store.jobs().unwrap(), []);
     assert_eq!(fs::read_dir(place.path("store")).unwrap().count(), 0);
 }

@@ -11,6 +11,7 @@ mod drained;
 mod drained_damage;
 mod hostile;
 mod keys;
+mod owned;
 mod parts;
 mod rebuild;
 mod refused;

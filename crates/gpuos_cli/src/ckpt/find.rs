@@ -30,6 +30,7 @@ pub struct Found<'a> {
     pub movers: Vec<(Mover<'a>, Told)>,
     /// The job's nodes in a lab whose gpuos_mover did not answer, a sentence for each.
     pub missing: Vec<String>,
+    named: Named,
 }
 
 impl Found<'_> {
@@ -40,6 +41,21 @@ impl Found<'_> {
             Some((mover, told.node.as_str(), job))
         });
         all.min_by_key(|(_, _, job)| rank(job))
+    }
+
+    /// That the job waits, and comes back to what is kept of it, as a sentence in place of that of the phase; `None`: it does not.
+    pub fn comes_back(&self, machine: &dyn Machine, label: &str) -> Option<String> {
+        match whereabouts(machine, &self.named, label) {
+            Ok(job) => job.filter(Whereabouts::waits).map(|job| {
+                format!(
+                    "the job is {} and goes on from what is kept when it begins again",
+                    job.state
+                )
+            }),
+            Err(e) => Some(format!(
+                "the job does not run here; whether it comes back to what is kept is not known: {e:#}"
+            )),
+        }
     }
 
     /// What each told.
@@ -148,6 +164,7 @@ pub fn find<'a>(
             id,
             movers,
             missing,
+            named,
         });
     }
     let away = failed.iter().all(|(_, e)| e.is::<NoMover>());
@@ -177,6 +194,7 @@ fn missing(
 }
 
 /// By which workload manager a job is looked for.
+#[derive(Clone)]
 enum Named {
     /// Slurm, by what this name means there.
     Slurm(Name),
@@ -202,6 +220,14 @@ struct Whereabouts {
     state: String,
     nodes: Vec<String>,
     id: Option<JobId>,
+    /// It has ended.
+    is_over: bool,
+}
+
+impl Whereabouts {
+    fn waits(&self) -> bool {
+        self.nodes.is_empty() && !self.is_over
+    }
 }
 
 /// Where a job is, by its workload manager; `None`: that knows it no more.
@@ -209,6 +235,7 @@ fn whereabouts(machine: &dyn Machine, named: &Named, label: &str) -> Result<Opti
     Ok(match named {
         Named::Slurm(name) => by_slurm(machine, name, label)?.map(|job| Whereabouts {
             id: matches!(name, Name::Job(_)).then(|| JobId::from(job.id)),
+            is_over: job.has_ended(),
             label: job.label,
             state: job.state,
             nodes: job.nodes,
@@ -221,6 +248,7 @@ fn whereabouts(machine: &dyn Machine, named: &Named, label: &str) -> Result<Opti
                 state: format!("in state {}", job.state_word),
                 nodes: job.nodes,
                 id: Some(job.id),
+                is_over: false,
             })
         }
         Named::Pbs => by_pbs(machine, label)?.map(|job| {
@@ -228,6 +256,7 @@ fn whereabouts(machine: &dyn Machine, named: &Named, label: &str) -> Result<Opti
             Whereabouts {
                 nodes: hosts(given),
                 label: job.id.clone(),
+                is_over: matches!(&job.state[..], "F" | "X" | "M"),
                 state: format!("in state {}", job.state),
                 id: job.id.parse().ok(),
             }
@@ -277,6 +306,7 @@ fn elsewhere<'a>(
             id,
             movers: vec![(mover, told)],
             missing: Vec::new(),
+            named: named.clone(),
         }),
     }
 }

@@ -73,7 +73,7 @@ pub fn prune(machine: &dyn Machine, args: &CkptPruneArgs) -> Result<Reply> {
     let (mut text, mut nodes, mut first) = (String::new(), Vec::<Value>::new(), None);
     let mut failed = Vec::new();
     for (mover, told) in &found.movers {
-        match mover.prune(&found.id) {
+        match mover.prune(&found.id, args.anew) {
             Ok(message) => {
                 text += &format!("{}\n", line(&message));
                 nodes.push(json!({ "node": told.node, "message": message }));

@@ -189,12 +189,14 @@ impl<'a> Mover<'a> {
         self.done(CheckpointRequest::Requeue { job: job.clone() }, "restart")
     }
 
-    /// Has it remove what it keeps of a job; its answer, a sentence.
+    /// Has it remove what it keeps of a job, with `anew` also if the job may come back to it; its answer, a sentence.
     ///
     /// # Errors
     /// As [`Mover::now`].
-    pub fn prune(&self, job: &JobId) -> Result<String> {
-        self.done(CheckpointRequest::Prune { job: job.clone() }, "prune")
+    pub fn prune(&self, job: &JobId, anew: bool) -> Result<String> {
+        let job = job.clone();
+        let verb = if anew { "prune --anew" } else { "prune" };
+        self.done(CheckpointRequest::Prune { job, anew }, verb)
     }
 
     fn told(&self, what: CheckpointRequest, verb: &str, limit: Duration) -> Result<Told> {

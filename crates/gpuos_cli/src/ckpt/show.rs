@@ -20,7 +20,12 @@ pub fn run(machine: &dyn Machine, args: &CkptJobArgs) -> Result<Reply> {
         let users = words::users(machine, [job.uid]);
         let user = users.get(&job.uid);
         let user = user.cloned().unwrap_or_else(|| job.uid.to_string());
-        text = head(node, job, &user);
+        // A job that waits has not left anything: it goes on from it.
+        let back = match job.phase {
+            CheckpointPhase::Left => found.comes_back(machine, &args.job),
+            _ => None,
+        };
+        text = head(node, job, &user, back.as_deref());
         text += &on_other_nodes(&found, node, job);
         text += &joined(&found, job);
         text += &making(&found, job);
@@ -39,7 +44,7 @@ pub fn run(machine: &dyn Machine, args: &CkptJobArgs) -> Result<Reply> {
 }
 
 /// What is the same on all nodes.
-fn head(node: &str, job: &CheckpointJob, user: &str) -> String {
+fn head(node: &str, job: &CheckpointJob, user: &str, back: Option<&str>) -> String {
     let nodes = match job.nodes.is_empty() {
         true => node.to_string(),
         false => compress(job.nodes.iter().map(String::as_str)),
@@ -51,7 +56,10 @@ fn head(node: &str, job: &CheckpointJob, user: &str) -> String {
     };
     let mut text = format!("Job {} of {user} on {nodes}{run}\n", job.job);
     text += &started(job);
-    text += &format!("  {}\n", phase(job));
+    text += &match back {
+        Some(back) => format!("  kept: {}\n", line(back)),
+        None => format!("  {}\n", phase(job)),
+    };
     if job.phase != CheckpointPhase::Left {
         text += &match job.restored {
             Some(number) => format!("  went on from checkpoint {number}\n"),

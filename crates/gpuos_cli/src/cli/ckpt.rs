@@ -170,6 +170,9 @@ pub struct CkptPruneArgs {
     /// Job, task of an array or component of a heterogeneous job: 17, 4_1 or 19+1.
     #[arg(value_name = "JOBID", value_parser = job_id)]
     pub job: String,
+    /// Also what a job goes on from that waits or runs on other nodes: it begins from its start then.
+    #[arg(long)]
+    pub anew: bool,
     /// How gpuos_mover is reached.
     #[command(flatten)]
     pub reach: MoverReach,

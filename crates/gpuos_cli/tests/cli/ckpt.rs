@@ -160,7 +160,11 @@ came to nothing:
 #[test]
 fn each_phase_is_told_in_words() {
     for (phase, words) in [
-        (CheckpointPhase::Left, "left: the job does not run here"),
+        // Nothing is left over of a job that waits.
+        (
+            CheckpointPhase::Left,
+            "kept: the job is PENDING and goes on from what is kept",
+        ),
         (CheckpointPhase::Gathering, "gathering: the movers"),
         (CheckpointPhase::Rebuilding, "rebuilding: parts that"),
         (

@@ -113,7 +113,7 @@ impl RequestHandler for Mover {
             CheckpointRequest::Requeue { job } => {
                 message(format!("pbs_mom is told that job {job} has to run again"))
             }
-            CheckpointRequest::Prune { job } => message(format!(
+            CheckpointRequest::Prune { job, .. } => message(format!(
                 "{}: 2 checkpoints of job {job} are removed",
                 self.node
             )),

@@ -80,10 +80,14 @@ pub enum CheckpointRequest {
         /// The job.
         job: JobId,
     },
-    /// Remove the checkpoints of a job that does not run any more from this node.
+    /// Remove the checkpoints of a job that does not run any more from this node. What the job may come back to is not removed without `anew`, and
+    /// nothing is where the workload manager does not tell.
     Prune {
         /// The job.
         job: JobId,
+        /// Also if it waits to begin again, or runs on other nodes: it begins from its start then.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        anew: bool,
     },
 }
 
@@ -98,7 +102,7 @@ impl CheckpointRequest {
             | CheckpointRequest::Choose { job, .. }
             | CheckpointRequest::Verify { job }
             | CheckpointRequest::Requeue { job }
-            | CheckpointRequest::Prune { job } => Some(job),
+            | CheckpointRequest::Prune { job, .. } => Some(job),
         }
     }
 }

@@ -39,7 +39,7 @@ pub fn needs(request: &Request) -> Right {
             | CheckpointRequest::Choose { job, .. }
             | CheckpointRequest::Verify { job }
             | CheckpointRequest::Requeue { job }
-            | CheckpointRequest::Prune { job } => Right::Owner(job.clone()),
+            | CheckpointRequest::Prune { job, .. } => Right::Owner(job.clone()),
         },
         // Reports come from slurmstepd, which is root's.
         Request::StepStart { .. } | Request::StepEnd { .. } => Right::Root,

@@ -278,6 +278,23 @@ impl Job {
         self.state == "PENDING"
     }
 
+    /// Whether the job is over. A state that is none of Slurm's words for that may come back: REQUEUE_HOLD, SPECIAL_EXIT and the like do, and
+    /// what no release has had until now may.
+    pub fn has_ended(&self) -> bool {
+        matches!(
+            self.state.as_str(),
+            "BOOT_FAIL"
+                | "CANCELLED"
+                | "COMPLETED"
+                | "DEADLINE"
+                | "FAILED"
+                | "NODE_FAIL"
+                | "OUT_OF_MEMORY"
+                | "PREEMPTED"
+                | "TIMEOUT"
+        )
+    }
+
     /// Whether the job has its nodes.
     pub fn is_running(&self) -> bool {
         matches!(

@@ -229,7 +229,8 @@ fn state(record: &super::Job) -> JobState {
         "RUNNING" => JobState::Running,
         "COMPLETING" => JobState::Ending,
         _ if record.is_running() => JobState::Stopped,
-        _ => JobState::Over,
+        _ if record.has_ended() => JobState::Over,
+        _ => JobState::Waiting,
     }
 }
 
@@ -276,7 +277,16 @@ mod tests {
             ("STAGE_OUT", JobState::Stopped),
             ("COMPLETING", JobState::Ending),
             ("CANCELLED", JobState::Over),
-            ("", JobState::Over),
+            ("NODE_FAIL", JobState::Over),
+            ("OUT_OF_MEMORY", JobState::Over),
+            // They come back, or may: what is kept of them stays.
+            ("REQUEUE_HOLD", JobState::Waiting),
+            ("REQUEUE_FED", JobState::Waiting),
+            ("SPECIAL_EXIT", JobState::Waiting),
+            ("RESV_DEL_HOLD", JobState::Waiting),
+            ("REVOKED", JobState::Waiting),
+            ("A_STATE_OF_TOMORROW", JobState::Waiting),
+            ("", JobState::Waiting),
         ] {
             let record = super::super::Job {
                 state: word.into(),

@@ -331,7 +331,7 @@ fn fetch(
     ended: &Arc<AtomicBool>,
 ) -> gpuos_store::error::Result<()> {
     let store = level3.open()?;
-    let Some(drained) = store.existing(job)? else {
+    let Some(drained) = store.existing(job)?.filter(|it| it.uid() == uid) else {
         let tried = format!("copy in checkpoint {id} of job {job}");
         let next = "see whether the nodes have the same file system mounted";
         return Err(Error::refused(tried, "nothing of the job is there", next));

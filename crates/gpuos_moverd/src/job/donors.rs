@@ -23,7 +23,7 @@ use gpuos_store::room::size;
 use gpuos_store::store::Store;
 use gpuos_workload::{Holder, WorkloadManager};
 
-use super::{Phase, Worker, fetching};
+use super::{Phase, Worker, fetching, other};
 use crate::carried::{Body, FromDonors, JobRoster};
 use crate::donor::client::{Wanted, take};
 use crate::donor::patient::ask;
@@ -321,17 +321,10 @@ fn refuse(around: &Around, wanted: &Wanted, uid: u32, own: &BTreeSet<String>) ->
     let of = &wanted.of;
     let record = match around.manager.job(of) {
         Ok(record) => record?,
-        Err(outcome) => {
-            return Some(format!(
-                "the workload manager does not tell whose job {of} is: {}; submit the job again",
-                outcome.words()
-            ));
-        }
+        Err(outcome) => return Some(other::untold(of, &outcome)),
     };
     if record.uid != uid {
-        return Some(format!(
-            "job {of} is another user's: name a job of your own with --gpuos-restart"
-        ));
+        return Some(other::anothers(of));
     }
     // Its parts on these nodes are in use.
     let shared = record

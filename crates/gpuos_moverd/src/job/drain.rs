@@ -313,10 +313,10 @@ impl Drain {
         self.stage = Stage::Idle;
         if let Some(level3) = self.level3.clone() {
             self.is_pruning = true;
-            let job = self.job.clone();
+            let (job, uid) = (self.job.clone(), self.uid);
             let work = move |level3: &Level3| {
                 let store = level3.open()?;
-                let drained = store.existing(&job)?;
+                let drained = store.existing(&job)?.filter(|it| it.uid() == uid);
                 drained.map_or(Ok(()), |drained| drained.prune(level3.keep))
             };
             self.spawn(&level3, work, |result| Done::Pruned(said(result)));

@@ -10,6 +10,11 @@ pub(super) fn begin(worker: &mut Worker, roster: JobRoster) {
     if !matches!(worker.phase, Phase::Gathering(_)) {
         return;
     }
+    if let Some(of) = &roster.of
+        && let Err(why) = other::begin(worker, of)
+    {
+        return worker.fail(why);
+    }
     other::turn_to(worker, roster.of.clone());
     let own = roster.roster.index_of_seat[usize::from(worker.own_seat())];
     let indices = match &roster.hosts {

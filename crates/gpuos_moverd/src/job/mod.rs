@@ -195,7 +195,7 @@ pub struct Worker {
     other: Option<Other>,
     /// What that came to.
     base: Option<Base>,
-    /// In a drill, a job of which nothing was here before: what was fetched of it goes with the drill.
+    /// In a drill, a job of the same user of which nothing was here before: what was copied in of it goes with the drill.
     drilled: Option<JobId>,
     /// What was looked at of what other numbers of nodes have made.
     elastic: elastic::Elastic,
@@ -281,6 +281,7 @@ impl Worker {
     /// Serves the job until it is told to end.
     pub fn run(mut self, from: &Receiver<Event>) {
         let mut due = Instant::now();
+        self.shared.adopt(&self.start.job, self.start.uid);
         self.publish();
         while !self.start.over.load(Ordering::Relaxed) {
             let wait = due.saturating_duration_since(Instant::now());

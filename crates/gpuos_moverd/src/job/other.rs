@@ -17,11 +17,14 @@ use gpuos_config::options::Restart;
 use gpuos_core::job::JobId;
 use gpuos_mover::output::Ready;
 use gpuos_store::error::Kind;
+use gpuos_store::owned::Owner;
 use gpuos_store::passed::passed_over;
+use gpuos_workload::action::Outcome;
 
 use super::back::Back;
 use super::elastic::Elastic;
-use super::{Worker, donors};
+use super::{Shared, Worker, donors};
+use crate::audit::removed;
 use crate::carried::{Base, JobRoster, Other};
 use crate::jobs::locked;
 
@@ -85,15 +88,6 @@ pub(super) fn turn_to(worker: &mut Worker, other: Option<Other>) {
     }
     worker.donors = donors(&worker.shared, &worker.start, &worker.to, other.as_ref());
     worker.elastic = Elastic::default();
-    if let Some(other) = other.as_ref().filter(|other| other.lose.is_some()) {
-        // What is here already is somebody's, who keeps it.
-        let is_new = worker.shared.store.existing(&other.job).is_err();
-        worker.drilled = is_new.then(|| other.job.clone());
-        if is_new {
-            let by = worker.start.job.clone();
-            locked(&worker.shared.drills.0).insert(other.job.clone(), by);
-        }
-    }
     // A drill of what the nodes keep for each other is none of what was drained.
     let alone = other.as_ref().is_some_and(|other| other.losses() > 0);
     worker.other = other;
@@ -102,22 +96,89 @@ pub(super) fn turn_to(worker: &mut Worker, other: Option<Other>) {
     worker.back = Back::new(level3, of, worker.to.clone());
 }
 
-/// The end of a drill: what was fetched for it goes, so that the next one fetches it again. What its job itself has here by now stays.
-pub(super) fn clear(worker: &mut Worker) {
-    let Some(job) = worker.drilled.take() else {
-        return;
-    };
-    let record = worker.shared.manager.job(&job);
-    let is_away = record.is_ok_and(|record| {
-        record.is_none_or(|record| !record.nodes.contains(&worker.shared.node))
-    });
-    if is_away && let Err(error) = worker.shared.store.remove_job(&job) {
-        worker.note(&error.to_string());
+/// The roster says that checkpoints of another job are made whole here. Until now its number was what a user has written: nothing was noted of it.
+///
+/// # Errors
+/// It is another user's, or nobody says whose it is: a sentence.
+pub(super) fn begin(worker: &mut Worker, other: &Other) -> Result<(), String> {
+    let (job, uid) = (&other.job, worker.start.uid);
+    match worker.shared.manager.job(job) {
+        Ok(Some(record)) if record.uid != uid => return Err(anothers(job)),
+        // What the workload manager has forgotten is over; whose it is the keys say by which its parts hold.
+        Ok(_) => {}
+        Err(outcome) => return Err(untold(job, &outcome)),
     }
-    locked(&worker.shared.drills.0).remove(&job);
+    if other.lose.is_none() {
+        return Ok(());
+    }
+    // Neither a drill that ends nor the job itself, which begins, comes between.
+    let mut drills = locked(&worker.shared.drills.0);
+    let by = &worker.start.job;
+    let is_drills = worker.shared.store.begin_drill(job, uid, by);
+    if is_drills.map_err(|error| error.to_string())? {
+        drills.insert(job.clone(), by.clone());
+        worker.drilled = Some(job.clone());
+    }
+    Ok(())
 }
 
-/// Drills of which this node has fetched something: whose checkpoint, and the drill's job.
+/// Why a job does not begin from another user's checkpoint.
+pub(super) fn anothers(job: &JobId) -> String {
+    format!("job {job} is another user's: name a job of your own with --gpuos-restart")
+}
+
+/// Why it does not begin from that of a job of which nobody tells.
+pub(super) fn untold(job: &JobId, outcome: &Outcome) -> String {
+    format!(
+        "the workload manager does not tell whose job {job} is: {}; submit the job again",
+        outcome.words()
+    )
+}
+
+/// The end of a drill: what it has copied in goes, so that the next one copies it in again. What was here before, and what its job itself has here by
+/// now, stays.
+pub(super) fn clear(worker: &mut Worker) {
+    if let Some(job) = worker.drilled.take() {
+        worker
+            .shared
+            .end_drill(&job, &worker.start.job, Owner::user(worker.start.uid));
+    }
+}
+
+impl Shared {
+    /// The end of the drill `by`, at the word of its user: see [`clear`].
+    pub(crate) fn end_drill(&self, job: &JobId, by: &JobId, owner: Owner) {
+        let mut drills = locked(&self.drills.0);
+        let removed = self.store.owned(job, owner).and_then(|owned| {
+            let Some(owned) = owned else {
+                return Ok(());
+            };
+            let drill = owned.parts().map(|parts| self.store.drill(parts));
+            if drill.transpose()?.flatten().as_ref() != Some(by) {
+                tracing::info!(%job, "what is kept of job {job} stays after drill {by}, which has not made it");
+                return Ok(());
+            }
+            let uid = owned.uid();
+            owned.remove()?;
+            removed(job, uid, &format!("drill {by}, which had copied it in, is over"));
+            Ok(())
+        });
+        if let Err(error) = removed {
+            tracing::warn!(%job, "{error}");
+        }
+        drills.remove(job);
+    }
+
+    /// A job begins to run here: what a drill has copied in of it is its own from now on.
+    pub(super) fn adopt(&self, job: &JobId, uid: u32) {
+        let _drills = locked(&self.drills.0);
+        if let Err(error) = self.store.adopt(job, uid) {
+            tracing::warn!(%job, "{error}");
+        }
+    }
+}
+
+/// Drills that have copied something in here: whose checkpoint, and the drill's job, both of one user.
 #[derive(Default)]
 pub struct Drills(Mutex<BTreeMap<JobId, JobId>>);
 

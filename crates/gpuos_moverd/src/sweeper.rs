@@ -1,0 +1,93 @@
+//! What jobs have left in the store of this node that are over: it is removed some hours after their end.
+//!
+//! A job of which the workload manager says that it waits, in whatever way, may come back, and so may one of which it does not tell. One that has
+//! ended can be requeued by its user, so that the hours count from its end, and not from its last checkpoint.
+
+use std::collections::BTreeMap;
+
+use gpuos_core::job::JobId;
+use gpuos_store::disk::LinuxDisk;
+use gpuos_store::error::Result as Stored;
+use gpuos_store::job::JobStore;
+use gpuos_store::marks::{note_over, over_since};
+use gpuos_store::owned::Owner;
+
+use crate::audit::removed;
+use crate::job::Shared;
+
+/// When jobs were found to be over.
+#[derive(Default)]
+pub struct Sweeper {
+    /// In seconds since 1970, where the disk does not take the note.
+    over: BTreeMap<JobId, u64>,
+}
+
+impl Sweeper {
+    /// Looks at all that is kept. `is_over`: whether a job is, by the word of the workload manager; `now`: in seconds since 1970.
+    pub fn sweep(&mut self, shared: &Shared, is_over: impl Fn(&JobId) -> bool, now: u64) {
+        let Ok(jobs) = shared.store.jobs() else {
+            return;
+        };
+        self.over.retain(|job, _| jobs.contains(job));
+        for job in jobs {
+            // What cannot be read is left to an administrator.
+            let Ok(store) = shared.store.existing(&job) else {
+                continue;
+            };
+            let swept = self.look(shared, (&job, &store), &is_over, now);
+            if let Err(error) = swept {
+                tracing::warn!(%job, "{error}");
+            }
+        }
+    }
+
+    fn look(
+        &mut self,
+        shared: &Shared,
+        (job, store): (&JobId, &JobStore<'_, LinuxDisk>),
+        is_over: impl Fn(&JobId) -> bool,
+        now: u64,
+    ) -> Stored<()> {
+        let owner = Owner::user(store.uid());
+        // The mover was away at the end of the drill.
+        if let Some(drill) = shared.store.drill(store).unwrap_or_default()
+            && is_over(&drill)
+        {
+            shared.end_drill(job, &drill, owner);
+            return Ok(());
+        }
+        if !is_over(job) {
+            self.over.remove(job);
+            return match over_since(store) {
+                Ok(None) => Ok(()),
+                _ => note_over(store, None),
+            };
+        }
+        let noted = over_since(store).unwrap_or_default();
+        let since = noted.or_else(|| self.over.get(job).copied());
+        // A clock that was set back would keep it for ever.
+        let since = since.filter(|since| *since <= now).unwrap_or(now);
+        self.over.insert(job.clone(), since);
+        if noted != Some(since) {
+            let written = note_over(store, Some(since));
+            written.unwrap_or_else(|error| tracing::warn!(%job, "{error}"));
+        }
+        let newest = store.kept()?.iter().map(|kept| kept.time).max();
+        let since = since.max(newest.unwrap_or(0));
+        let limit = u64::from(shared.config.ended_hours) * 3600;
+        if now.saturating_sub(since) < limit {
+            return Ok(());
+        }
+        if let Some(owned) = shared.store.owned(job, owner)? {
+            let uid = owned.uid();
+            owned.remove()?;
+            let hours = shared.config.ended_hours;
+            removed(
+                job,
+                uid,
+                &format!("it has been over for {hours} h (ended-hours)"),
+            );
+        }
+        Ok(())
+    }
+}
