@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use super::Job;
 use super::rows::{Kind, Row};
 use super::strict::{head, starts};
 use super::text::Record;
-use super::Job;
 
 /// Jobs whose records are asked for one by one at most, when a list leaves it open which of its lines are whose.
 pub(super) const SINGLY: usize = 64;
