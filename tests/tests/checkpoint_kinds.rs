@@ -1,12 +1,17 @@
 //! Checkpoints of jobs that are several: each task of an array has its own, and of a heterogeneous job the first component.
 
+use std::collections::BTreeMap;
+
 use gpuos_lab::Suite;
 use gpuos_tests::suites::left_to_soak;
 use gpuos_tests::{Cluster, Setup, per_suite, plugins};
 
 use crate::checkpoint::{committed, counter, had_saved, output, until};
 
-per_suite!(each_task_of_an_array_and_the_first_component_have_checkpoints);
+per_suite!(
+    each_task_of_an_array_and_the_first_component_have_checkpoints,
+    a_task_is_restarted_and_not_the_array_of_its_number
+);
 
 const NODES: [&str; 3] = ["n1", "n2", "n3"];
 
@@ -93,6 +98,85 @@ fn heterogeneous(cluster: &Cluster) {
     requeue(cluster, &job.to_string(), job);
     goes_on(cluster, job);
     cluster.cancel(&[job]);
+}
+
+/// To `scontrol requeue` the number of the array, which one of its tasks has too, means all tasks.
+fn a_task_is_restarted_and_not_the_array_of_its_number(suite: &Suite) {
+    let mut setup = Setup::new("ckpt-task", suite);
+    setup.spec.nodes = 1.into();
+    setup.spec.job_submit = true;
+    setup.spec.movers = Some(plugins::daemons().to_path_buf());
+    let Some(cluster) = setup.steered() else {
+        return;
+    };
+    let script = format!("exec >>$SLURM_JOB_ID.out; {} 100000 0.02", counter());
+    let options = [
+        "--requeue",
+        "--open-mode=append",
+        "--array=1-3",
+        "-N1",
+        "--gpuos-checkpoint=1s",
+    ];
+    let array = cluster.sbatch(&options, &script);
+    let tasks = || {
+        let rows = ["-h", "-a", "-t", "all", "-j", &array.to_string()];
+        let format = ["-O", "JobID:.20,ArrayTaskID:.20,RestartCnt:.20,State:.20"];
+        let text = cluster.run("squeue", &[&rows[..], &format].concat());
+        let rows = text.lines().map(|line| {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            let number = |at: usize| words[at].parse::<u32>().unwrap_or(u32::MAX);
+            (
+                number(0),
+                (words[1].to_string(), number(2), words[3].to_string()),
+            )
+        });
+        rows.collect::<BTreeMap<_, _>>()
+    };
+    until(&cluster, "the tasks run", || {
+        let tasks = tasks();
+        let run = tasks.values().filter(|(_, _, state)| state == "RUNNING");
+        (run.count() == 3).then_some(())
+    });
+    for job in tasks().into_keys() {
+        until(&cluster, "a checkpoint", || committed(&cluster, "n1", job));
+    }
+    let (task, _, _) = tasks()[&array].clone();
+    let name = format!("{array}_{task}");
+    let gpuos = plugins::programs().join("gpuos");
+    let gpuos = gpuos.to_str().expect("UTF-8");
+    let dir = cluster.lab.gpuosd_runtime_dir("n1");
+    let dir = format!("--runtime-dir={}", dir.display());
+    // By the task's name, and then by its own number, as `gpuos ckpt list` has it.
+    for (times, label) in [(1, &name), (2, &array.to_string())] {
+        let told = cluster.run(gpuos, &["ckpt", "restart", label, &dir]);
+        assert!(
+            told.starts_with(&format!(
+                "job {name} is requeued and goes on from checkpoint "
+            )),
+            "{told}"
+        );
+        until(&cluster, "it is requeued", || {
+            let tasks = tasks();
+            let (_, restarts, state) = &tasks[&array];
+            (*restarts == times && state == "PENDING").then_some(())
+        });
+        for (job, (task, restarts, state)) in tasks() {
+            let touched = job == array || restarts == 0 && state == "RUNNING";
+            assert!(touched, "{label}: {job} {task} {restarts} {state}");
+        }
+        cluster.update(&[&format!("JobId={name}"), "StartTime=now+3"]);
+        until(&cluster, "it runs again", || {
+            (tasks()[&array].2 == "RUNNING").then_some(())
+        });
+        until(&cluster, "it has joined again", || {
+            (output(&cluster, array)
+                .matches("restored checkpoint")
+                .count()
+                == times as usize)
+                .then_some(())
+        });
+    }
+    cluster.cancel(&[array]);
 }
 
 /// The newest checkpoint of a job that any node knows of.

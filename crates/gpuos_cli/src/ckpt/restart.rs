@@ -2,7 +2,8 @@
 
 use anyhow::{Context, Result};
 use gpuos_core::wire::CheckpointJob;
-use gpuos_host::{Machine, slurm};
+use gpuos_host::Machine;
+use gpuos_host::slurm::Target;
 use gpuos_model::screen::line;
 use serde_json::json;
 
@@ -31,9 +32,10 @@ pub fn run(machine: &dyn Machine, args: &CkptRestartArgs) -> Result<Reply> {
             return Ok(reply(fields, format!("{}\n", line(&message)), true));
         }
     }
+    let mut name = found.id.to_string();
     let requeued = match found.id.number() {
         // By the user's own right: whether the job may be requeued, and by whom, is slurmctld's word.
-        Some(number) => slurm::scontrol(machine, &["requeue", &number.to_string()]).map(drop),
+        Some(number) => requeue(machine, number).map(|target| name = target.to_string()),
         // In PBS that is for operators, and gpuos has it done for a user as for itself.
         None => mover.requeue(&found.id).map(|message| {
             // The same command on another host hands it on.
@@ -48,7 +50,16 @@ pub fn run(machine: &dyn Machine, args: &CkptRestartArgs) -> Result<Reply> {
         None => format!("job {} is not requeued", found.id),
     })?;
     fields["requeued"] = true.into();
-    Ok(reply(fields, told(job, from, words::clock()) + "\n", true))
+    let text = told(job, &name, from, words::clock());
+    Ok(reply(fields, text + "\n", true))
+}
+
+/// Requeues a job of Slurm's by its own number, which may be that of an array of which it is a task.
+fn requeue(machine: &dyn Machine, number: u32) -> Result<Target> {
+    let target = Target::find(machine, number)?;
+    let target = target.context("slurmctld does not know it, or not any more")?;
+    target.requeue(machine, false)?;
+    Ok(target)
 }
 
 fn reply(json: serde_json::Value, text: String, yes: bool) -> Reply {
@@ -61,7 +72,7 @@ fn reply(json: serde_json::Value, text: String, yes: bool) -> Reply {
 }
 
 /// What becomes of the job, and what of its work is done again.
-fn told(job: &CheckpointJob, from: u32, now: u64) -> String {
+fn told(job: &CheckpointJob, name: &str, from: u32, now: u64) -> String {
     let taken = job.checkpoints.iter().find(|kept| kept.number == from);
     let lost = taken.map(|kept| {
         format!(
@@ -74,8 +85,7 @@ fn told(job: &CheckpointJob, from: u32, now: u64) -> String {
         None => "its script is ended within some 15 s, once pbs_server knows that it runs again",
     };
     format!(
-        "job {} is requeued and goes on from checkpoint {from}{}; {when}",
-        job.job,
+        "job {name} is requeued and goes on from checkpoint {from}{}; {when}",
         lost.unwrap_or_default()
     )
 }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gpuos_host::slurm::Job;
+use gpuos_host::slurm::{Job, Target, in_command};
 use gpuos_model::hostlist::compress;
 use gpuos_model::mig::States;
 use gpuos_placement::explain::slices_sentence;
@@ -102,7 +102,14 @@ pub fn propose(slices: &mut Slices<'_>, wanted: &Wanted<'_>) -> (bool, String, V
     }
     let names = wanted.ask.names(&slices.pool, wanted.board);
     let on = compress(room.place.iter().map(|one| name(one.0)));
-    let labels: Vec<&str> = room.jobs.iter().map(|job| job.label.as_str()).collect();
+    // Components of one heterogeneous job are requeued together.
+    let mut commands: Vec<String> = Vec::new();
+    for job in &room.jobs {
+        let name = Target::of(job).map_or_else(|| in_command(job), |target| target.whole());
+        if !commands.contains(&name) {
+            commands.push(name);
+        }
+    }
     let proved = room.proved && short.is_empty();
     let how = match (room.proved, proved) {
         (true, true) => "proved cheapest: no other set of jobs costs less".into(),
@@ -120,7 +127,7 @@ pub fn propose(slices: &mut Slices<'_>, wanted: &Wanted<'_>) -> (bool, String, V
         table.render(),
         place.render(),
         wanted.restart,
-        labels.join(" "),
+        commands.join(" "),
         may,
     );
     let jobs: Vec<Value> = room

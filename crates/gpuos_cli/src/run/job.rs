@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use gpuos_core::job::JobId;
 use gpuos_core::peers::ManagerAnswer;
 use gpuos_host::Machine;
-use gpuos_host::slurm::{NodeRecord, Record, Slurm, scontrol};
+use gpuos_host::slurm::{NodeRecord, Record, Slurm, Target, scontrol};
 use gpuos_model::hostlist::{compress, expand};
 use gpuos_workload::{Addresses, WorkloadManager};
 
@@ -46,10 +46,8 @@ struct Tasks {
 /// The job.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Job {
-    /// Its own number.
-    pub id: u32,
-    /// Its name for scontrol: of a task of an array the number alone would mean all of them.
-    pub label: String,
+    /// The job as Slurm's commands take it.
+    pub target: Target,
     /// Nodes that it had at its start.
     pub size: usize,
     /// Those that are spares among them.
@@ -66,15 +64,12 @@ impl Job {
     /// There is no job around.
     pub fn here(machine: &dyn Machine) -> Result<Job> {
         let number = |name: &str| machine.env(name).and_then(|text| text.parse::<u32>().ok());
-        let id = number("SLURM_JOB_ID").context(
+        let target = Target::here(machine).context(
             "there is no job here (SLURM_JOB_ID is not set): use gpuos run in a batch script, or in the shell of salloc",
         )?;
-        let label = match (number("SLURM_ARRAY_JOB_ID"), number("SLURM_ARRAY_TASK_ID")) {
-            (Some(array), Some(task)) => format!("{array}_{task}"),
-            _ => id.to_string(),
-        };
         let count = |name| number(name).map(|number| number as usize);
-        let args = ["show", "job", &id.to_string()];
+        let id = target.id();
+        let args = ["show", "job", &target.to_string()];
         let records = scontrol(machine, &args).map(|text| Record::parse_all(&text, "JobId"));
         let records = records.unwrap_or_default();
         let tasks = Tasks {
@@ -87,8 +82,7 @@ impl Job {
         };
         let size = number("SLURM_JOB_NUM_NODES").or(number("SLURM_NNODES"));
         Ok(Job {
-            id,
-            label,
+            target,
             size: size.unwrap_or(1) as usize,
             spares: number("GPUOS_JOB_SPARES").unwrap_or(0) as usize,
             tasks,
@@ -117,7 +111,7 @@ impl Job {
 
     /// How checkpoints name it.
     pub fn name(&self) -> JobId {
-        JobId::from(self.id)
+        JobId::from(self.target.id())
     }
 
     /// The nodes that it has now; `None`: it does not run any more.
@@ -125,12 +119,12 @@ impl Job {
     /// # Errors
     /// slurmctld does not answer.
     pub fn nodes(&self, machine: &dyn Machine) -> Result<Option<Vec<String>>> {
-        let id = self.id.to_string();
+        let (id, name) = (self.target.id().to_string(), self.target.to_string());
         let args = [
             "--noheader",
             "--states=all",
             "--jobs",
-            &id,
+            &name,
             "--format=%A|%T|%N",
         ];
         let output = machine.run_within(LIMIT, "squeue", &args)?;
@@ -139,7 +133,7 @@ impl Job {
             if said.contains("Invalid job id") {
                 return Ok(None);
             }
-            bail!("squeue does not tell of job {id}: {said}");
+            bail!("squeue does not tell of job {name}: {said}");
         }
         Ok(nodes(&output.stdout, &id))
     }
@@ -162,19 +156,16 @@ impl Job {
         Ok(Some(all))
     }
 
-    /// The step that this srun has started; `None`: none yet, or not any more.
-    pub fn step_of(&self, machine: &dyn Machine, srun: u32) -> Option<String> {
-        let text = scontrol(
-            machine,
-            &["--oneliner", "show", "step", &self.id.to_string()],
-        )
-        .ok()?;
-        step_of(&text, srun)
+    /// Number of the step that this srun has started; `None`: none yet, or not any more.
+    pub fn step_of(&self, machine: &dyn Machine, srun: u32) -> Option<u32> {
+        let args = ["--oneliner", "show", "step", &self.target.steps()];
+        step_of(&scontrol(machine, &args).ok()?, srun)
     }
 
     /// Whether slurmctld has a step still. As long as it does not answer it has.
-    pub fn has_step(&self, machine: &dyn Machine, step: &str) -> bool {
-        match scontrol(machine, &["--oneliner", "show", "step", step]) {
+    pub fn has_step(&self, machine: &dyn Machine, step: u32) -> bool {
+        let name = self.target.show_step(step);
+        match scontrol(machine, &["--oneliner", "show", "step", &name]) {
             Ok(text) => text.trim_start().starts_with("StepId="),
             Err(why) => !format!("{why:#}").contains("not found"),
         }
@@ -204,15 +195,16 @@ fn node(name: String, records: &[NodeRecord]) -> Node {
     }
 }
 
-/// The name of the step in a text of scontrol's that this srun has started: `17.0`.
-fn step_of(text: &str, srun: u32) -> Option<String> {
+/// The number of the step in a text of scontrol's that this srun has started: 0 of `17_4.0`.
+fn step_of(text: &str, srun: u32) -> Option<u32> {
     let pid = format!(":{srun}");
     let own = text.lines().find(|line| {
         let mut words = line.split_whitespace();
         words.any(|word| word.starts_with("SrunHost:Pid=") && word.ends_with(&pid))
     })?;
     let id = own.trim_start().strip_prefix("StepId=")?;
-    Some(id.split_whitespace().next()?.to_string())
+    let (_, step) = id.split_whitespace().next()?.rsplit_once('.')?;
+    step.parse().ok()
 }
 
 /// Notes the nodes whose slurmds do not answer. Where slurm.conf cannot be read here nothing is noted.
@@ -259,14 +251,15 @@ fn answers(manager: &Slurm, addresses: &dyn Addresses, name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use gpuos_host::Recorded;
+
     use super::*;
 
     #[test]
     fn the_program_has_its_share_of_the_tasks() {
         let tasks = |of_node, of_script, of_all, nodes| {
             let job = Job {
-                id: 1,
-                label: "1".into(),
+                target: Target::here(&Recorded::default().env("SLURM_JOB_ID", "1")).expect("a job"),
                 size: 5,
                 spares: 1,
                 restarts: 0,
@@ -303,8 +296,8 @@ mod tests {
         let text = "StepId=17.batch UserId=0 Name=a\n\
                     StepId=17.0 UserId=0 Name=x SrunHost:Pid=n1:412 \n\
                     StepId=17.1 UserId=0 Name=x SrunHost:Pid=n1:41 \n";
-        assert_eq!(step_of(text, 41).unwrap(), "17.1");
-        assert_eq!(step_of(text, 412).unwrap(), "17.0");
+        assert_eq!(step_of(text, 41), Some(1));
+        assert_eq!(step_of(text, 412), Some(0));
         assert_eq!(step_of(text, 2), None);
     }
 

@@ -51,7 +51,7 @@ pub fn run(machine: &dyn Machine, args: &RunArgs) -> Result<u8> {
     if count > job.size {
         bail!(
             "--nodes={count}: job {} has {} nodes; write fewer, or leave the option out",
-            job.label,
+            job.target,
             job.size
         );
     }
@@ -91,7 +91,7 @@ impl Program<'_> {
         let mut nodes = match self.nodes(&[])? {
             Nodes::These(nodes, _) => nodes,
             Nodes::TooFew(why) => return self.too_few(&why),
-            Nodes::Over => bail!("job {} does not run any more", self.job.label),
+            Nodes::Over => bail!("job {} does not run any more", self.job.target),
         };
         loop {
             self.tries.start();
@@ -164,7 +164,12 @@ impl Program<'_> {
             };
             // A spare node may have what one of the first has not.
             if before.is_empty() && self.job.restarts > 0 && all.len() > self.count {
-                parts::look(self.machine, self.job.id, &mut all, &self.args.runtime_dir);
+                parts::look(
+                    self.machine,
+                    self.job.target.id(),
+                    &mut all,
+                    &self.args.runtime_dir,
+                );
             }
             if let Some(chosen) = choose(&all, before, self.count) {
                 return Ok(Nodes::These(chosen, lost(before, &all)));
@@ -199,17 +204,14 @@ impl Program<'_> {
             say(&format!("{why}; it is not started again"));
             return Ok(TOO_FEW);
         }
-        let args = ["requeue", "incomplete", &self.job.label];
-        let output = self.machine.run("scontrol", &args)?;
-        if !output.ok {
-            let said = output.stderr.trim().lines().next().unwrap_or_default();
+        if let Err(refused) = self.job.target.requeue(self.machine, true) {
             say(&format!(
                 "{why}; the job is not requeued: {} (sbatch --requeue has Slurm allow it)",
-                line(said)
+                line(&format!("{refused:#}"))
             ));
             return Ok(TOO_FEW);
         }
-        say(&format!("{why}; job {} is requeued", self.job.label));
+        say(&format!("{why}; job {} is requeued", self.job.target));
         // What stands behind this command in the script is not to be done.
         let deadline = Instant::now() + REQUEUED;
         while !self.signals.ends.load(Ordering::Relaxed) && Instant::now() < deadline {

@@ -109,9 +109,9 @@ impl<'a> Step<'a> {
         let step = self.job.step_of(self.machine, self.srun.id());
         let mut gone = true;
         if let Some(step) = step {
-            let _ = self.machine.run("scancel", &["--signal=KILL", &step]);
+            let _ = self.job.target.kill_step(self.machine, step);
             loop {
-                gone = !self.job.has_step(self.machine, &step);
+                gone = !self.job.has_step(self.machine, step);
                 if gone || Instant::now() > deadline {
                     break;
                 }

@@ -116,7 +116,10 @@ fn answer(
         let sentence = format!(
             "Job {} is {}, and what it has or asks for cannot be read: {}. A text of its user, such as its name, looks \
              like a part of its record; `scontrol update JobId={} JobName=…` gives it a name of one line.",
-            job.label, job.state, job.unreadable, job.label
+            job.label,
+            job.state,
+            job.unreadable,
+            slurm::in_command(job)
         );
         return Answer {
             sentence,

@@ -2,10 +2,13 @@
 
 use gpuos_host::slurm::Job;
 use gpuos_host::slurm::act::held_comment;
+use gpuos_host::slurm::in_command;
 
 /// A sentence on why the job waits, when GPUs are not the cause. `None`: resources or
 /// priority, which are worth a plan.
 pub fn plain(job: &Job, name: &str) -> Option<String> {
+    // All that waits together is held together.
+    let all = in_command(job);
     // Slurm says no more than that it is held.
     if let Some(why) = held_comment(&job.admin_comment)
         && (job.reason.starts_with("JobHeld") || job.reason.contains("held_state"))
@@ -13,7 +16,7 @@ pub fn plain(job: &Job, name: &str) -> Option<String> {
         return Some(format!(
             "{}; `scontrol release {}` by an administrator lets it go at once",
             why.trim_start_matches("gpuos: "),
-            name
+            all
         ));
     }
     let text = match job.reason.as_str() {
@@ -23,7 +26,7 @@ pub fn plain(job: &Job, name: &str) -> Option<String> {
             "it depends on jobs that did not end as it demands ({}); it will never start: cancel it or change --dependency",
             job.dependency
         ),
-        "JobHeldUser" => format!("its user holds it; `scontrol release {name}` lets it go"),
+        "JobHeldUser" => format!("its user holds it; `scontrol release {all}` lets it go"),
         "JobHeldAdmin" => "an administrator holds it; ask them to release it".into(),
         "BeginTime" => format!("it may start at {} at the earliest (--begin)", job.eligible),
         "Licenses" => format!("not all of its licences are free ({})", job.licenses),

@@ -34,6 +34,57 @@ fn a_job_is_requeued_to_its_newest_checkpoint_or_to_one_that_is_named() {
 }
 
 #[test]
+fn a_part_of_an_array_or_of_a_heterogeneous_job_is_requeued_as_slurm_takes_it() {
+    for (kind, scontrols, said) in [
+        // To `scontrol requeue` the number means all tasks of the array.
+        (
+            "ArrayJobId=17 ArrayTaskId=3 ArrayTaskThrottle=1",
+            "17_3",
+            "17_3",
+        ),
+        (
+            "ArrayJobId=4 ArrayTaskId=0 ArrayTaskThrottle=1",
+            "4_0",
+            "4_0",
+        ),
+        // Slurm requeues all components by the number of the first, and refuses others.
+        ("HetJobId=16 HetJobOffset=1", "16", "16+1"),
+    ] {
+        let site = Site::new("24.11.5");
+        site.edit("jobs.txt", "JobId=17 ", &format!("JobId=17 {kind} "));
+        let run = mover(&site, telling(&with(&[4, 5], None, &[])));
+        requeues(&site);
+        let answer = site.run(&["ckpt", "restart", "17", &run]);
+        assert_eq!(answer.code, 0, "{kind}: {}", answer.err);
+        let begins = format!("job {said} is requeued and goes on from checkpoint 5; ");
+        assert!(answer.out.starts_with(&begins), "{}", answer.out);
+        let done = std::fs::read_to_string(site.path("requeued")).unwrap();
+        assert_eq!(done, format!("requeue {scontrols}\n"), "{kind}");
+    }
+    // What is not known for certain is not requeued.
+    for (from, to, why) in [
+        (
+            "JobId=17 ",
+            "JobId=17 ArrayJobId=17 ArrayTaskId=3-5%1 ArrayTaskThrottle=1 ",
+            "name one of them",
+        ),
+        ("JobId=17 ", "JobId=77 ", "slurmctld does not know it"),
+    ] {
+        let site = Site::new("24.11.5");
+        site.edit("jobs.txt", from, to);
+        let run = mover(&site, telling(&with(&[4, 5], None, &[])));
+        requeues(&site);
+        let answer = site.run(&["ckpt", "restart", "17", &run]);
+        assert_eq!(answer.code, 1, "{to}: {}", answer.out);
+        assert!(answer.err.contains(why), "{to}: {}", answer.err);
+        assert!(
+            !std::path::Path::new(&site.path("requeued")).exists(),
+            "{to}"
+        );
+    }
+}
+
+#[test]
 fn what_a_rank_has_refused_is_not_the_newest() {
     let site = Site::new("24.11.5");
     let mut jobs = with(&[4, 5], None, &[]);

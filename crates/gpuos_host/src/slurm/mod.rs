@@ -2,6 +2,7 @@
 //!
 //! - [`Slurm`]: the workload manager of a node, for gpuosd; [`act`]: what slurmctld is told for it,
 //! - [`Job`], [`NodeRecord`], [`Running`]: what squeue and scontrol print, read so that no user's text is structure (docs/decisions/0021),
+//! - [`Target`]: one job as commands take it, which is never the number of an array,
 //! - [`site`]: Slurm and gpuos.toml joined into the planner's model,
 //! - [`numbering`]: Slurm's number of a GPU; `control_groups`: which control groups are Slurm's own,
 //! - [`files`]: slurm.conf and its like, read without Slurm; [`releases`]: those with a layout.
@@ -24,6 +25,7 @@ mod rows;
 mod sample;
 pub mod site;
 mod strict;
+mod target;
 mod text;
 
 pub use config::Running;
@@ -34,6 +36,7 @@ pub use manager::Slurm;
 pub use node::NodeRecord;
 pub use preempt::{Preemption, seconds};
 pub(crate) use rows::rows_of;
+pub use target::{Target, in_command};
 pub use text::Record;
 
 use anyhow::{Result, anyhow, bail};

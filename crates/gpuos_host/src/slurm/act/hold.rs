@@ -9,6 +9,7 @@ use gpuos_model::screen::is_control;
 use gpuos_workload::action::Outcome;
 
 use super::Slurm;
+use crate::slurm::Target;
 
 /// What the comment begins with, before the name of the node.
 const HELD: &str = "gpuos: held by node ";
@@ -46,18 +47,13 @@ fn comment(before: &str, node: &str, why: &str) -> String {
 }
 
 pub(super) fn hold(slurm: &Slurm<'_>, job: u32, why: &str) -> Result<Outcome, Outcome> {
-    let row = slurm.job_here(job)?;
-    let name = format!("JobId={}", row.label);
-    let set = |text: &str| {
-        slurm.run(
-            "scontrol",
-            &["update", &name, &format!("AdminComment={text}")],
-        )
-    };
+    let (row, target) = slurm.job_here(job)?;
+    let name = target.to_string();
+    let set = |text: &str| slurm.update_job(&name, &[&format!("AdminComment={text}")]);
     // First, so that whoever finds it held finds out why.
     set(&comment(&row.admin_comment, slurm.node, why))?;
-    let whole = row.label.split('+').next().unwrap_or_default();
-    if let Err(outcome) = slurm.run("scontrol", &["requeuehold", "incomplete", whole]) {
+    let whole = target.whole();
+    if let Err(outcome) = slurm.run("scontrol", &["requeuehold", "incomplete", &whole]) {
         if matches!(outcome, Outcome::Refused(_)) {
             let _ = set(&row.admin_comment);
         }
@@ -90,19 +86,16 @@ pub(super) fn release_hold(slurm: &Slurm<'_>, job: u32) -> Result<Outcome, Outco
             "job {job} does not say any more that this node holds it"
         )));
     };
-    if !row.is_single() {
+    let Some(target) = Target::of_row(&row) else {
         return Ok(Outcome::Nothing(format!(
             "job {job} waits with the rest of its array"
         )));
-    }
+    };
     if row.held {
-        slurm.run("scontrol", &["release", &row.label])?;
+        slurm.run("scontrol", &["release", &target.whole()])?;
     }
-    let name = format!("JobId={}", row.label);
-    slurm.run(
-        "scontrol",
-        &["update", &name, &format!("AdminComment={before}")],
-    )?;
+    let comment = format!("AdminComment={before}");
+    slurm.update_job(&target.to_string(), &[&comment])?;
     Ok(Outcome::Done(format!(
         "job {job} is not held any more: NVIDIA's driver answers again"
     )))

@@ -13,7 +13,7 @@ use gpuos_workload::Holder;
 use gpuos_workload::action::{Action, Outcome};
 
 use super::rows::{Row, error_line};
-use super::{Job, NodeRecord, read, rows};
+use super::{Job, NodeRecord, Target, read, rows};
 use crate::{Machine, Output};
 
 mod hold;
@@ -165,6 +165,12 @@ impl Slurm<'_> {
         self.run("scontrol", &args)
     }
 
+    fn update_job(&self, name: &str, fields: &[&str]) -> Result<(), Outcome> {
+        let name = format!("JobId={name}");
+        let args = [&["update", &name], fields].concat();
+        self.run("scontrol", &args).map(drop)
+    }
+
     fn publish(&self, part: &ExtraPart) -> Result<Outcome, Outcome> {
         let extra = self.record()?.extra;
         let wanted = part.write_into(&extra);
@@ -222,20 +228,19 @@ impl Slurm<'_> {
     }
 
     /// What squeue says of the job, where it has this node. One that has left is not to be ended where it runs now.
-    fn job_here(&self, job: u32) -> Result<Row, Outcome> {
+    fn job_here(&self, job: u32) -> Result<(Row, Target), Outcome> {
         let states = ["RUNNING", "SUSPENDED", "CONFIGURING"];
         let gone = || Outcome::Nothing(format!("job {job} does not run here any more"));
         let (row, _) = self.row(job)?.ok_or_else(gone)?;
-        let here = states.contains(&&row.state[..]) && row.has(self.node) && row.is_single();
-        here.then_some(row).ok_or_else(gone)
+        let target = Target::of_row(&row).ok_or_else(gone)?;
+        let here = states.contains(&&row.state[..]) && row.has(self.node);
+        here.then_some((row, target)).ok_or_else(gone)
     }
 
     fn requeue(&self, job: u32) -> Result<Outcome, Outcome> {
-        let row = self.job_here(job)?;
-        // Slurm requeues a heterogeneous job by its leader only.
-        let whole = row.label.split('+').next().unwrap_or_default();
+        let (row, target) = self.job_here(job)?;
         // Without "incomplete" a job that its user cancels just now would come back: Slurm requeues what has ended, too.
-        self.run("scontrol", &["requeue", "incomplete", whole])?;
+        self.run("scontrol", &["requeue", "incomplete", &target.whole()])?;
         match self.row(job) {
             Ok(Some((now, _))) if now.restarts == row.restarts => {
                 Ok(Outcome::Nothing(format!("job {job} ended by itself")))
@@ -259,22 +264,20 @@ impl Slurm<'_> {
             }
             other => return Ok(Outcome::Nothing(format!("job {job} is {other}"))),
         }
-        if !row.is_single() {
+        let Some(target) = Target::of_row(&row) else {
             return Ok(Outcome::Nothing(format!(
                 "job {job} waits with the rest of its array"
             )));
-        }
+        };
         if avoid_node && row.requires(self.node) {
             let what =
                 format!("job {job} asks for this node, whose GPUs slurmctld does not know of");
             return Ok(Outcome::NotYet(what));
         }
-        let name = format!("JobId={}", row.label);
         // Not at once: a start within the second in which slurmd revoked the credential of the last one is refused there
         // as revoked, and the job is ended. And not a time to come: slurmctld schedules when it is told, and not before its
         // next round otherwise, which may be half a minute later.
         self.machine.pause(REVOKED);
-        let mut args = vec!["update", &name, "StartTime=now"];
         let excluded = match avoid_node {
             false => None,
             true => match self.record_of(&row, &all)? {
@@ -294,18 +297,25 @@ impl Slurm<'_> {
                 }
             },
         };
-        args.extend(excluded.as_deref());
-        self.run("scontrol", &args)?;
+        let start = "StartTime=now";
+        match excluded {
+            // The nodes that other components avoid are theirs.
+            Some(excluded) if target.is_component() => {
+                self.update_job(&target.to_string(), &[&excluded])?;
+                self.update_job(&target.whole(), &[start])?;
+            }
+            Some(excluded) => self.update_job(&target.to_string(), &[start, &excluded])?,
+            None => self.update_job(&target.whole(), &[start])?,
+        }
         Ok(Outcome::Done(format!("job {job} may start")))
     }
 
     fn kill(&self, job: u32, step: Option<u32>) -> Result<Outcome, Outcome> {
-        // Of an array, the number alone means all tasks.
-        let label = self.job_here(job)?.label;
+        let (_, target) = self.job_here(job)?;
         // The batch script and the like are the job.
         let what = match step.filter(|step| !StepId::is_special_number(*step)) {
-            Some(step) => format!("{label}.{step}"),
-            None => label,
+            Some(step) => target.cancel_step(step),
+            None => target.to_string(),
         };
         self.run("scancel", &[&what])?;
         Ok(Outcome::Done(format!("{what} is ended")))
@@ -366,7 +376,7 @@ fn is_drained(record: &NodeRecord) -> bool {
 
 /// Whether slurmctld said no, rather than nothing. Its words for that (slurm_errno.h) are the same from
 /// 22.05 to 26.05. All else is taken for a slurmctld that is away: to ask again harms nobody.
-fn is_refusal(said: &str) -> bool {
+pub(super) fn is_refusal(said: &str) -> bool {
     const WORDS: [&str; 12] = [
         "Invalid job id",
         "Job/step already completing or completed",

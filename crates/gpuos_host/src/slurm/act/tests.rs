@@ -343,6 +343,47 @@ fn a_component_is_requeued_with_its_heterogeneous_job() {
 }
 
 #[test]
+fn of_a_component_a_step_is_killed_by_its_own_number_and_all_components_may_start() {
+    let component = |state: &str| {
+        record(
+            "JobId=8 HetJobId=7 HetJobOffset=1 JobName=train",
+            &[
+                ("JobState", state),
+                ("NodeList", if state == "PENDING" { "" } else { "n1" }),
+                ("ExcNodeList", "n8"),
+            ],
+        )
+    };
+    let show = "squeue -a -t all -j 8";
+    // `scancel 7+1.2` would kill step 2 of the first component.
+    for (step, command) in [(None, "scancel 7+1"), (Some(2), "scancel 8.2")] {
+        let play = Play::new(&[(show, Ok(&component("RUNNING"))), (command, Ok(""))]);
+        let kill = Action::Kill {
+            job: 8.into(),
+            step,
+        };
+        assert!(matches!(play.act(&kill), Outcome::Done(_)), "{command}");
+    }
+    // None starts before all may.
+    let waits = component("PENDING");
+    let start = ("scontrol update JobId=7 StartTime=now", Ok(""));
+    let release = |avoid_node| Action::Release {
+        job: 8.into(),
+        avoid_node,
+    };
+    let play = Play::new(&[(show, Ok(&waits)), (PAUSE, Ok("")), start]);
+    assert!(matches!(play.act(&release(false)), Outcome::Done(_)));
+    let play = Play::new(&[
+        (show, Ok(&waits)),
+        (PAUSE, Ok("")),
+        ("scontrol -d show job 8", Ok(&waits)),
+        ("scontrol update JobId=7+1 ExcNodeList=n8,n1", Ok("")),
+        start,
+    ]);
+    assert!(matches!(play.act(&release(true)), Outcome::Done(_)));
+}
+
+#[test]
 fn the_batch_script_is_the_job_and_a_job_that_left_is_not_ended_elsewhere() {
     let here = job("RUNNING", &[("NodeList", "n1")]);
     for (step, command) in [
