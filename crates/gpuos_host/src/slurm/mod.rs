@@ -3,7 +3,7 @@
 //! - [`Slurm`]: the workload manager of a node, for gpuosd; [`act`]: what slurmctld is told for it,
 //! - [`Job`], [`NodeRecord`], [`Running`]: what squeue and scontrol print, read so that no user's text is structure (docs/decisions/0021),
 //! - [`site`]: Slurm and gpuos.toml joined into the planner's model,
-//! - [`numbering`]: Slurm's number of a GPU; `control_groups`: which control groups are Slurm's own,
+//! - [`numbering`]: Slurm's number of a GPU; `control_groups`: which control groups are Slurm's own, and [`group_names`]: of which job those are that have no number,
 //! - [`files`]: slurm.conf and its like, read without Slurm; [`releases`]: those with a layout.
 
 pub mod act;
@@ -11,6 +11,7 @@ mod address;
 mod config;
 pub(crate) mod control_groups;
 pub mod files;
+pub mod group_names;
 mod job;
 mod local;
 mod manager;
