@@ -70,6 +70,7 @@ function flush_record(i, first) {
         return
     }
     print lines[1]
+    if ("SLUID" in v) line("SLUID~")
     line("UserId~root(0) GroupId~root(0) MCS_label~N/A")
     line("Priority~1 Nice~0 Account~(null) QOS~(null)")
     line("JobState~RUNNING Reason~None Dependency~(null)")

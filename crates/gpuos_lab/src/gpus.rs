@@ -9,6 +9,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 
+use crate::cgroup;
 use crate::daemons::Daemons;
 use crate::error::{Context, LabError};
 use crate::mig;
@@ -225,6 +226,9 @@ impl Daemons<'_> {
             // Slurm's groups of a lab lie below its own.
             let groups = format!("/{PREFIX}{}", self.record.id);
             command.arg("--slurm-groups").arg(groups);
+        } else if let Some(groups) = cgroup::make_v2(&self.record.id) {
+            // Groups that gpuosd makes are the lab's, and gone with it.
+            command.arg("--cgroup").arg(groups);
         }
         let socket = runtime.join("gpuosd.sock");
         let mut child = self.spawn(&name, command)?;

@@ -11,7 +11,7 @@ use std::thread;
 use std::time::Duration;
 
 use gpuos_core::job::JobId;
-use gpuos_host::steps::device_groups::{DeviceGroups, StepGroup};
+use gpuos_host::steps::device_groups::{DeviceGroups, StepGroup, StepGroups};
 use gpuos_host::steps::job_processes::{Killed, Proc, Processes, Who};
 use gpuos_host::steps::own_groups::{GroupsPath, Own, OwnGroups, Started};
 use gpuos_model::gpu_index::{GresGpu, NvmlIndex};
@@ -51,6 +51,16 @@ impl DeviceFiles {
         self.changed.notify_all();
     }
 
+    /// Those of some GPUs that jobs have whole, once they are known.
+    ///
+    /// # Errors
+    /// They are not known in time: a clause.
+    pub fn of_gpus(&self, gpus: &BTreeSet<GresGpu>) -> Result<BTreeSet<u32>, String> {
+        let gpus: Vec<GresGpu> = gpus.iter().copied().collect();
+        let found = self.of((&gpus, &BTreeSet::new()), PATIENCE)?;
+        Ok(found.whole.into_values().collect())
+    }
+
     /// Those of some GPUs, and of some of the pool.
     ///
     /// # Errors
@@ -75,7 +85,7 @@ impl DeviceFiles {
         let (known, _) = waited.unwrap_or_else(PoisonError::into_inner);
         let Some(known) = known.as_ref() else {
             return Err(
-                "gpuosd does not know yet which device files the GPUs have: NVIDIA's library and pbs_mom have to tell it first"
+                "gpuosd does not know yet which device files the GPUs have: NVIDIA's library and the workload manager have to tell it first"
                     .into(),
             );
         };
@@ -266,7 +276,7 @@ impl Processes for PbsProcesses {
 pub struct Unasked(pub Arc<Confiner>);
 
 impl DeviceGroups for Unasked {
-    fn steps(&self) -> Result<Vec<StepGroup>, String> {
+    fn steps(&self) -> Result<StepGroups, String> {
         Err(self.0.clause())
     }
 

@@ -22,7 +22,7 @@
 //!
 //! Between them: [`numbering`] (which GPUs Slurm counts, and how), [`jobs`] (which of them hold which GPUs), [`known`] (whose jobs they are, for [`socket_handler`]), [`status`] (the state as
 //! clients see it), [`queue`] (what slurmctld is asked and told, one at a time), [`clear`] (empties folders of users with their rights) and [`driver_checkpoint`] (calls the driver
-//! for processes of users, with their rights), both by `as_user`.
+//! for processes of users, with their rights), both by `as_user`, and [`in_group`] (starts programs with a user's rights in control groups of theirs).
 //! [`options`] and [`run`] start it all. Sockets, the log, and whether a folder is nobody else's are `gpuos_daemon`'s.
 
 #![forbid(unsafe_code)]
@@ -37,6 +37,7 @@ pub mod driver_checkpoint;
 pub mod event_loop;
 pub mod gpus;
 pub mod host;
+pub mod in_group;
 pub mod isolation;
 pub mod jobs;
 pub mod known;

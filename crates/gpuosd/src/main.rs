@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use gpuos_daemon::start;
 use gpuos_host::steps::device_groups::ask;
 use gpuosd::options::Options;
-use gpuosd::{clear, driver_checkpoint};
+use gpuosd::{clear, driver_checkpoint, in_group};
 
 fn main() -> ExitCode {
     let words: Vec<OsString> = std::env::args_os().skip(1).collect();
@@ -25,6 +25,11 @@ fn main() -> ExitCode {
         && flag == driver_checkpoint::FLAG
     {
         return driver_checkpoint::run(words);
+    }
+    if let Some((flag, words)) = words.split_first()
+        && flag == in_group::FLAG
+    {
+        return in_group::run(words);
     }
     let options: Options = match start::flags() {
         Ok(options) => options,

@@ -2,8 +2,12 @@
 //! neither the loop nor another job.
 //!
 //! A daemon runs as its job's user, with none of gpuosd's rights and nothing of its environment, and in the
-//! foreground (`-f`): so its number is known by the kernel's word, and not by a file that the user may write.
+//! foreground (`-f`): so its number is known by the kernel's word, and not by a file that the user may write. That user can have it run what he
+//! likes (ptrace(2)): so it has a control group of its own, which opens the job's GPUs alone and is killed whole at the end ([`groups`]).
 
+pub mod groups;
+
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder, File, Permissions};
 use std::io::{self, Write};
@@ -23,7 +27,9 @@ use gpuos_host::steps::job_processes::{Proc, Processes};
 use rustix::fs::{AtFlags, statat};
 
 use crate::clear;
+use crate::in_group::{self, User};
 use crate::sink::Sink;
+use groups::Groups;
 
 /// How long the daemon may take to end by itself, and again after SIGTERM and after SIGKILL.
 const QUIT: Duration = Duration::from_secs(2);
@@ -62,6 +68,8 @@ pub struct Runner {
     pub patience: Duration,
     /// Processes.
     pub proc: Proc,
+    /// Where daemons run.
+    pub groups: Groups,
     /// To the loop.
     pub to: Sink<MpsEvent>,
 }
@@ -81,6 +89,32 @@ impl Runner {
         let runner = self.clone();
         let run = move || runner.run(task);
         if let Err(e) = thread::Builder::new().name("mps".into()).spawn(run) {
+            tracing::error!("no thread for MPS: {e}");
+        }
+    }
+
+    /// Ends what runs in groups of daemons that nobody serves: a gpuosd that started them was killed, and its state is lost. `known` is whom the
+    /// state names.
+    pub fn end_unknown(self: &Arc<Runner>, known: &BTreeSet<String>) {
+        let groups = self.groups.names();
+        let unknown: Vec<String> = groups.difference(known).cloned().collect();
+        if unknown.is_empty() {
+            return;
+        }
+        let runner = self.clone();
+        let end = move || {
+            for name in unknown {
+                match runner.groups.end(&name, QUIT) {
+                    Ok(()) => tracing::warn!(
+                        "an MPS daemon ({name}) of a gpuosd whose state is lost was ended"
+                    ),
+                    Err(why) => tracing::error!(
+                        "an MPS daemon ({name}) of a gpuosd whose state is lost is not ended: {why}"
+                    ),
+                }
+            }
+        };
+        if let Err(e) = thread::Builder::new().name("mps".into()).spawn(end) {
             tracing::error!("no thread for MPS: {e}");
         }
     }
@@ -118,8 +152,8 @@ impl Runner {
         }
     }
 
-    /// The program with the user's rights; the environment is the whole of it.
-    fn program(&self, whom: &MpsClient, serving: &Serving) -> Why<Command> {
+    /// The program with the user's rights, in a group that it enters by these files; the environment is the whole of it.
+    fn program(&self, whom: &MpsClient, serving: &Serving, files: &[PathBuf]) -> Why<Command> {
         let mut words = self.command.split_whitespace();
         let name = words.next().ok_or("--mps-command is empty")?;
         let path = std::env::var_os("PATH").unwrap_or_default();
@@ -131,7 +165,11 @@ impl Runner {
         };
         let found = found.ok_or(format!("the program {name} is not on this node"))?;
         let [pipe, log] = self.folders(whom);
-        let mut command = Command::new(found);
+        let user = User {
+            uid: serving.uid,
+            gid: serving.gid,
+        };
+        let mut command = in_group::command(Path::new(OWN), files, user, &found);
         command
             .args(words)
             .env_clear()
@@ -139,9 +177,6 @@ impl Runner {
             .env(MPS_VARIABLES[0], pipe)
             .env(MPS_VARIABLES[1], log)
             .current_dir("/")
-            // As root this clears root's further groups, too.
-            .uid(serving.uid)
-            .gid(serving.gid)
             .process_group(0)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -155,12 +190,13 @@ impl Runner {
         serving: &Serving,
         uuids: &[String],
     ) -> Why<(Process, Child)> {
-        let mut command = self.program(whom, serving)?;
+        let [pipe, log] = self.folders(whom);
+        self.has_few(serving.uid)?;
+        let files = self.groups.make(whom, serving)?;
+        let mut command = self.program(whom, serving, &files)?;
         command
             .arg("-f")
             .env("CUDA_VISIBLE_DEVICES", uuids.join(","));
-        let [pipe, log] = self.folders(whom);
-        self.has_few(serving.uid)?;
         let mut made = make(&self.folder, &[&pipe, &log], serving);
         if matches!(&made, Err((_, e)) if e.kind() == io::ErrorKind::AlreadyExists) {
             // Left over by a gpuosd whose state is lost, or because it could not be removed: nobody else would ever
@@ -182,6 +218,8 @@ impl Runner {
             }
         });
         if started.is_err() {
+            // What is left of it is ended at the next start at the latest.
+            let _ = self.groups.end(&whom.to_string(), QUIT);
             let _ = self.remove(whom);
         }
         started.map_err(|why| format!("{}: {why}", self.command))
@@ -192,7 +230,10 @@ impl Runner {
         let pid = child.id();
         while Instant::now() < deadline {
             if let Some(status) = child.try_wait().map_err(|e| e.to_string())? {
-                return Err(format!("it ended at once ({status})"));
+                return Err(match in_group::why(status) {
+                    Some(why) => why.into(),
+                    None => format!("it ended at once ({status})"),
+                });
             }
             if statat(pipe, "control", AtFlags::SYMLINK_NOFOLLOW).is_ok() {
                 let who = self.proc.who(pid).map_err(|e| e.to_string())?;
@@ -247,20 +288,33 @@ impl Runner {
                 thread::sleep(PAUSE);
             }
             if gone() {
-                return self.remove(whom).map_err(NotEnded::Left);
+                return self.end_group(whom);
             }
         }
-        Err(NotEnded::Lives("its processes do not end".into()))
+        // Whoever is in its group is killed all the same.
+        self.end_group(whom)?;
+        match gone() {
+            true => Ok(()),
+            false => Err(NotEnded::Lives("its processes do not end".into())),
+        }
+    }
+
+    /// Ends whatever else its user has started in the group of a daemon that is gone, and removes its folder.
+    fn end_group(&self, whom: &MpsClient) -> Result<(), NotEnded> {
+        let ended = self.groups.end(&whom.to_string(), QUIT);
+        ended.map_err(NotEnded::Lives)?;
+        self.remove(whom).map_err(NotEnded::Left)
     }
 
     /// Says `quit` to a daemon. Whether it heard is seen by its processes.
     fn quit(&self, whom: &MpsClient, serving: &Serving) {
-        let Ok(mut command) = self.program(whom, serving) else {
-            return;
-        };
         if fs::symlink_metadata(self.folder.join(whom.to_string())).is_err() {
             return;
         }
+        let files = self.groups.of_end(whom);
+        let Ok(mut command) = files.and_then(|files| self.program(whom, serving, &files)) else {
+            return;
+        };
         let Ok(mut child) = command.stdin(Stdio::piped()).spawn() else {
             return;
         };

@@ -1,5 +1,6 @@
 //! The whole daemon: threads, signals, and the loop.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
@@ -17,6 +18,7 @@ use gpuos_host::hardware::discover::Sysfs;
 use gpuos_host::hardware::nvml::{Driver, GpuLibrary};
 use gpuos_host::pbs::Mom;
 use gpuos_host::slurm::Slurm;
+use gpuos_host::slurm::group_names::GroupNames;
 use gpuos_host::socket::{self, BindError, RequestHandler};
 use gpuos_host::steps::device_groups::{Cgroups, DeviceGroups};
 use gpuos_host::steps::job_processes::{Proc, Processes};
@@ -39,6 +41,7 @@ use crate::memory;
 use crate::memory::door::MemoryDoor;
 use crate::mig::GpuThreads;
 use crate::mps::Runner;
+use crate::mps::groups::Groups;
 use crate::numbering::Numbering;
 use crate::options::Options;
 use crate::peers;
@@ -105,12 +108,15 @@ pub fn run(options: &Options) -> Result<()> {
     let (to, from) = sync_channel(WAITING);
     let known = Known::default();
     let machine: Arc<dyn Machine + Send + Sync> = Arc::new(ThisMachine);
+    // The workload manager is told which job has which group, and who looks at groups asks here.
+    let names = Arc::new(GroupNames::default());
     // The one place that knows which workload manager this is.
     let manager: Arc<dyn WorkloadManager> = match options.workload {
-        Workload::Slurm => Arc::new(Slurm::new(machine.clone(), &node)),
+        Workload::Slurm => Arc::new(Slurm::new(machine.clone(), &node).with_group_names(&names)),
         Workload::Pbs => Arc::new(Mom::new(&node)),
     };
     let files = Arc::new(DeviceFiles::default());
+    let device_files = Arc::clone(&files);
     let confiner = confiner(options, &node, &files);
     let handler: Arc<dyn RequestHandler> = Arc::new(SocketHandler {
         node: node.clone(),
@@ -155,7 +161,7 @@ pub fn run(options: &Options) -> Result<()> {
     let numbers = manager.clone();
     let read = move || numbers.numbering();
     let numbering = Arc::new(Numbering::new(Box::new(read)));
-    let (watched, groups) = watched(options, &node, confiner.as_ref(), &manager);
+    let (watched, groups) = watched(options, (&node, &names), confiner.as_ref(), &manager);
     let sources = isolation::Sources {
         library: library.clone(),
         numbering: numbering.clone(),
@@ -163,7 +169,7 @@ pub fn run(options: &Options) -> Result<()> {
         groups,
         files,
     };
-    let askers = askers(options, confiner.as_ref());
+    let askers = askers(options, &names, confiner.as_ref());
     if let Some(confiner) = confiner {
         confiner.start_sweeping()?;
     }
@@ -190,13 +196,7 @@ pub fn run(options: &Options) -> Result<()> {
         isolation: isolation::start(sources, interval, Sink::of(&to))?,
         file_systems: host::start(&options.sysfs, &options.kernel_log, interval, Sink::of(&to))?,
         limits: crate::limits::start(library.clone(), Sink::of(&to))?,
-        mps: Arc::new(Runner {
-            command: options.mps_command.clone(),
-            folder: options.runtime_dir.join("mps"),
-            patience: Duration::from_millis(options.answer_within),
-            proc: Proc::at("/proc"),
-            to: Sink::of(&to),
-        }),
+        mps: mps(options, &node, &device_files, saved.as_ref(), &to),
         mig: Arc::new(GpuThreads {
             library: library.clone(),
             slices: Slices {
@@ -209,7 +209,7 @@ pub fn run(options: &Options) -> Result<()> {
             to: Sink::of(&to),
             threads: Mutex::default(),
         }),
-        memory: look_after_programs(options, (&node, &first), members, &to)?,
+        memory: look_after_programs(options, (&node, &names, &first), members, &to)?,
         to: to.clone(),
         disk,
         known,
@@ -239,16 +239,44 @@ pub fn run(options: &Options) -> Result<()> {
 }
 
 /// Processes of this machine.
-fn processes(options: &Options) -> Proc {
-    Proc::at(&options.proc).with_groups_below(&options.slurm_groups)
+fn processes(options: &Options, names: &Arc<GroupNames>) -> Proc {
+    Proc::at(&options.proc)
+        .with_groups_below(&options.slurm_groups)
+        .with_group_names(names)
 }
 
 /// Processes that ask for memory, with the jobs whose they are.
-fn askers(options: &Options, confiner: Option<&Arc<Confiner>>) -> Proc {
+fn askers(options: &Options, names: &Arc<GroupNames>, confiner: Option<&Arc<Confiner>>) -> Proc {
     match confiner {
-        None => processes(options),
+        None => processes(options, names),
         Some(confiner) => Proc::at(&options.proc).with_own_groups(confiner.path()),
     }
+}
+
+/// What starts and ends MPS daemons. Those of a gpuosd whose state is lost are ended.
+fn mps(
+    options: &Options,
+    node: &str,
+    files: &Arc<DeviceFiles>,
+    saved: Option<&store::Saved>,
+    to: &SyncSender<Message>,
+) -> Arc<Runner> {
+    let caps = (&*options.caps, &*options.mig_minors);
+    let groups = OwnGroups::at(&options.cgroup, node, &options.proc, caps);
+    let runner = Arc::new(Runner {
+        command: options.mps_command.clone(),
+        folder: options.runtime_dir.join("mps"),
+        patience: Duration::from_millis(options.answer_within),
+        proc: Proc::at("/proc"),
+        groups: Groups::of(groups, files.clone(), &options.proc),
+        to: Sink::of(to),
+    });
+    let known = saved.map_or_else(BTreeSet::new, |saved| {
+        let served = saved.mps.servers().keys();
+        served.map(ToString::to_string).collect()
+    });
+    runner.end_unknown(&known);
+    runner
 }
 
 /// What keeps programs of jobs to their GPUs, where the workload manager does not.
@@ -267,14 +295,14 @@ fn confiner(options: &Options, node: &str, files: &Arc<DeviceFiles>) -> Option<A
 /// Where it is looked who is on the GPUs, and what steps may open.
 fn watched(
     options: &Options,
-    node: &str,
+    (node, names): (&str, &Arc<GroupNames>),
     confiner: Option<&Arc<Confiner>>,
     manager: &Arc<dyn WorkloadManager>,
 ) -> (Box<dyn Processes>, Box<dyn DeviceGroups>) {
     match confiner {
         None => (
-            Box::new(processes(options)),
-            Box::new(Cgroups::at(&options.cgroup, &options.runtime_dir, node)),
+            Box::new(processes(options, names)),
+            Box::new(groups(options, node, names)),
         ),
         Some(confiner) => {
             let processes = PbsProcesses {
@@ -286,10 +314,15 @@ fn watched(
     }
 }
 
+/// Slurm's control groups.
+fn groups(options: &Options, node: &str, names: &Arc<GroupNames>) -> Cgroups {
+    Cgroups::at(&options.cgroup, &options.runtime_dir, node).with_group_names(names)
+}
+
 /// Looks after programs with memory in tiers, and after host memory.
 fn look_after_programs(
     options: &Options,
-    (node, config): (&str, &Config),
+    (node, names, config): (&str, &Arc<GroupNames>, &Config),
     members: memory::programs::Members,
     to: &SyncSender<Message>,
 ) -> Result<memory::Ports> {
@@ -297,12 +330,12 @@ fn look_after_programs(
     let places = memory::pressure::Places {
         proc: options.proc.clone(),
         sysfs: options.sysfs.clone(),
-        groups: Cgroups::at(&options.cgroup, &options.runtime_dir, node),
+        groups: groups(options, node, names),
     };
     Ok(memory::Ports {
         pressure: memory::pressure::start(places, Sink::of(to))?,
         caller: memory::caller::start(caller(options), Sink::of(to))?,
-        watch: memory::watch::start(Box::new(processes(options)), Sink::of(to))?,
+        watch: memory::watch::start(Box::new(processes(options, names)), Sink::of(to))?,
         members,
         host: memory::host_memory(&meminfo),
         config: lease::Config {

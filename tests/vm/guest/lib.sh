@@ -71,8 +71,15 @@ ends() { scancel "$@" && for job in "$@"; do until_ 60 gone "$job" || return 1; 
 gone() {
     case $(state_of "$1") in '' | CANCELLED | COMPLETED | FAILED | TIMEOUT | OUT_OF_MEMORY | NODE_FAIL) ;; *) state_of "$1" && return 1 ;; esac
 }
-# The control group of a job; nothing where it has none.
-group_of() { find /sys/fs/cgroup/system.slice -maxdepth 2 -type d -name "job_$1"; }
+# Slurm's own id of a job, from 26.05; nothing before.
+sluid_of() { scontrol -d show job "$1" 2>/dev/null | sed -n '2s/^ *SLUID=\(s[0-9A-Z]*\)$/\1/p'; }
+# The control group of a job, whichever of both names it; nothing where it has none.
+group_of() {
+    sluid=$(sluid_of "$1")
+    find /sys/fs/cgroup/system.slice -maxdepth 2 -type d \( -name "job_$1" -o -name "${sluid:-job_$1}" \)
+}
+# The control groups of all jobs.
+groups_of_jobs() { find /sys/fs/cgroup/system.slice -maxdepth 2 -type d \( -name 'job_*' -o -regex '.*/s[0-9A-Z]*' \); }
 # Nodes and GPUs of a job: `c1:0-1 c2:0-7`.
 gpus_of() {
     scontrol -d show job "$1" | sed -n 's/.*Nodes=\([^ ]*\) .*GRES=gpu:[^(]*(IDX:\([0-9,-]*\)).*/\1:\2/p' | tr '\n' ' ' | sed 's/ $//'

@@ -20,8 +20,6 @@ if [ ! -e "$STATE/installed" ]; then
     cp -a /media/root/. /
     cp -a /media/guest/etc /
     sed -i "s/@MULTIARCH@/$multiarch/" /etc/slurm/slurm.conf
-    # Slurm names control groups by ids of its own from this release on, if it is not told otherwise.
-    case $(slurmctld -V) in *' 26.'*) echo CgroupJobIdPaths=yes >>/etc/slurm/cgroup.conf ;; esac
     install /media/guest/nvidia-cuda-mps-control /usr/bin/
     install /media/guest/gpus.sh /usr/local/sbin/simulated-gpus
     install -d -o slurm -g slurm /var/lib/slurm/slurmctld /var/log/slurm /run/slurmctld

@@ -11,6 +11,8 @@
 
 use gpuos_core::job::JobId;
 
+use super::group_names::{GroupNames, is_sluid, untold};
+
 /// A step of a job, as Slurm names its control group.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct JobStep {
@@ -39,18 +41,18 @@ const STRANGE: [&str; 2] = ["user.slice", "machine.slice"];
 const DEEP: usize = 4;
 
 impl JobStep {
-    /// From the text of `/proc/PID/cgroup` on a machine whose first process is in the root. `None` for a process of no job.
-    /// Total: no text makes it fail.
+    /// From the text of `/proc/PID/cgroup` on a machine whose first process is in the root. `None` for a process of no job, or of one that is
+    /// not to be told by this text alone. Total: no text makes it fail.
     pub fn parse(text: &str) -> Option<JobStep> {
-        match Belongs::parse(text, &Roots::default()) {
+        match Belongs::parse(text, &Roots::default(), &GroupNames::default()) {
             Belongs::Step(step) => Some(step),
             Belongs::Nobody | Belongs::Unclear(_) => None,
         }
     }
 
     /// From the path of a control group, from the root of its hierarchy.
-    pub(crate) fn of_path(path: &str) -> Option<JobStep> {
-        match of_path(path) {
+    pub(crate) fn of_path(path: &str, names: &GroupNames) -> Option<JobStep> {
+        match of_path(path, names) {
             Belongs::Step(step) => Some(step),
             Belongs::Nobody | Belongs::Unclear(_) => None,
         }
@@ -88,8 +90,8 @@ impl Roots {
 }
 
 impl Belongs {
-    /// From the text of `/proc/PID/cgroup`. Total: no text makes it fail.
-    pub fn parse(text: &str, roots: &Roots) -> Belongs {
+    /// From the text of `/proc/PID/cgroup`. `names` has the jobs of groups that Slurm has given no number. Total: no text makes it fail.
+    pub fn parse(text: &str, roots: &Roots, names: &GroupNames) -> Belongs {
         let mut seen: Vec<&str> = Vec::new();
         let mut found = Belongs::Nobody;
         for line in text.lines() {
@@ -100,15 +102,15 @@ impl Belongs {
                 // Kernels before 5.13 let a newline into a name of version 1: then no line here is the kernel's for sure.
                 return Belongs::Nobody;
             };
-            let names = controllers.split(',').filter(|name| !name.is_empty());
-            let ours: Vec<&str> = std::iter::once(number).chain(names).collect();
+            let controllers = controllers.split(',').filter(|name| !name.is_empty());
+            let ours: Vec<&str> = std::iter::once(number).chain(controllers).collect();
             let numbered = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
             // Each hierarchy has one line, and each controller one hierarchy.
             if !numbered || ours.iter().any(|one| seen.contains(one)) {
                 return Belongs::Nobody;
             }
             seen.extend(ours);
-            found = match (found, below(path, roots)) {
+            found = match (found, below(path, roots, names)) {
                 (found, Belongs::Nobody) => found,
                 (Belongs::Nobody, new) => new,
                 (Belongs::Step(old), Belongs::Step(new)) if old.job != new.job => {
@@ -128,11 +130,12 @@ impl Belongs {
 }
 
 /// From a path of `/proc/PID/cgroup`.
-fn below(path: &str, roots: &Roots) -> Belongs {
+fn below(path: &str, roots: &Roots, names: &GroupNames) -> Belongs {
     let path = path.strip_suffix(DELETED).unwrap_or(path);
     let rests = roots.0.iter().filter_map(|root| path.strip_prefix(root));
     let rests = rests.filter(|rest| rest.starts_with('/'));
-    let found = std::iter::once(path).chain(rests).map(of_path);
+    let all = std::iter::once(path).chain(rests);
+    let found = all.map(|path| of_path(path, names));
     let found = found.fold(Belongs::Nobody, |found, new| match found {
         Belongs::Nobody => new,
         found => found,
@@ -158,7 +161,7 @@ fn below(path: &str, roots: &Roots) -> Belongs {
 }
 
 /// From a path that begins at the root of its hierarchy.
-fn of_path(path: &str) -> Belongs {
+fn of_path(path: &str, names: &GroupNames) -> Belongs {
     let parts: Vec<&str> = path.strip_prefix('/').unwrap_or(path).split('/').collect();
     match &parts[..] {
         [first, user, rest @ ..] if is_version_1(first) && number("uid_", user).is_some() => {
@@ -169,7 +172,7 @@ fn of_path(path: &str) -> Belongs {
             let own = !parts.first().is_some_and(|first| STRANGE.contains(first));
             match (slices, parts.get(slices)) {
                 (1..=DEEP, Some(scope)) if own && is_scope(scope) => {
-                    version_2(&parts[slices + 1..])
+                    version_2(&parts[slices + 1..], names)
                 }
                 _ => Belongs::Nobody,
             }
@@ -200,39 +203,37 @@ fn is_scope(part: &str) -> bool {
     node.is_some_and(|node| node.is_empty() || (node.len() > 1 && node.ends_with('_')))
 }
 
-fn version_2(rest: &[&str]) -> Belongs {
-    match rest.first() {
-        Some(name) if is_sluid(name) => Belongs::Unclear(format!(
-            "Slurm has named its group {name}; with CgroupJobIdPaths=yes in cgroup.conf it has the job's number"
-        )),
+fn version_2(rest: &[&str], names: &GroupNames) -> Belongs {
+    match rest {
+        [name, rest @ ..] if is_sluid(name) => match names.job(name) {
+            Some(job) => Belongs::Step(JobStep {
+                job,
+                step: step(rest),
+            }),
+            None => Belongs::Unclear(untold(name)),
+        },
         _ => job(rest),
     }
-}
-
-/// Slurm's own id of a job, from 26.05: `s` and 13 digits of base 32.
-pub(crate) fn is_sluid(part: &str) -> bool {
-    let digits = part.strip_prefix('s');
-    digits.is_some_and(|digits| {
-        digits.len() == 13
-            && digits
-                .bytes()
-                .all(|byte| byte.is_ascii_digit() || byte.is_ascii_uppercase())
-    })
 }
 
 fn job(rest: &[&str]) -> Belongs {
     let Some(job) = rest.first().and_then(|part| number("job_", part)) else {
         return Belongs::Nobody;
     };
-    let step = rest.get(1).and_then(|part| part.strip_prefix("step_"));
+    Belongs::Step(JobStep {
+        job: job.into(),
+        step: step(&rest[1..]),
+    })
+}
+
+/// The step behind a job's group; empty: none.
+fn step(rest: &[&str]) -> String {
+    let step = rest.first().and_then(|part| part.strip_prefix("step_"));
     let plain = |step: &&str| {
         step.bytes()
             .all(|byte| byte.is_ascii_alphanumeric() || byte == b'+')
     };
-    Belongs::Step(JobStep {
-        job: job.into(),
-        step: step.filter(plain).unwrap_or_default().to_owned(),
-    })
+    step.filter(plain).unwrap_or_default().to_owned()
 }
 
 /// The number after `start`, written as Slurm writes it: no sign, no zero before it.
@@ -333,7 +334,7 @@ mod tests {
             "/../user@1000.service/slurmstepd.scope/job_9".into(),
         ] {
             for text in [format!("0::{path}\n"), format!("7:devices:{path}\n0::/\n")] {
-                let found = Belongs::parse(&text, &Roots::default());
+                let found = Belongs::parse(&text, &Roots::default(), &GroupNames::default());
                 assert_eq!(found, Belongs::Nobody, "{text}");
             }
         }
@@ -358,14 +359,14 @@ mod tests {
             "3:devices:/a\n4:devices:/slurm/uid_1/job_7/step_0\n0::/\n".into(),
         ] {
             assert_eq!(
-                Belongs::parse(&text, &Roots::default()),
+                Belongs::parse(&text, &Roots::default(), &GroupNames::default()),
                 Belongs::Nobody,
                 "{text}"
             );
         }
         let two = "3:devices:/slurm/uid_1/job_7/step_0\n4:freezer:/slurm/uid_1/job_8/step_0\n";
         assert!(matches!(
-            Belongs::parse(two, &Roots::default()),
+            Belongs::parse(two, &Roots::default(), &GroupNames::default()),
             Belongs::Unclear(_)
         ));
     }
@@ -374,7 +375,7 @@ mod tests {
     fn in_containers_and_namespaces_paths_begin_elsewhere() {
         let of = |first: &str, path: &str| {
             let roots = Roots::of_first_process(&format!("0::{first}\n"));
-            Belongs::parse(&format!("0::{path}\n"), &roots)
+            Belongs::parse(&format!("0::{path}\n"), &roots, &GroupNames::default())
         };
         let seven = Belongs::Step(step(7, "0").unwrap());
         let slurm = "system.slice/slurmstepd.scope/job_7/step_0/user/task_0";
@@ -399,22 +400,60 @@ mod tests {
         );
         let named = Roots::default().with("/kubepods.slice/pod1");
         let text = format!("0::/kubepods.slice/pod1/{slurm}\n");
-        assert_eq!(Belongs::parse(&text, &named), seven);
+        assert_eq!(Belongs::parse(&text, &named, &GroupNames::default()), seven);
         // gpuosd in a namespace that begins at its own unit.
         let hidden = of("/../../init.scope", "/../slurmstepd.scope/job_7/step_0");
         assert!(matches!(hidden, Belongs::Unclear(_)), "{hidden:?}");
     }
 
+    /// slurmctld says whose it is, and nobody else: what it has not told is nobody's and no stranger's.
     #[test]
-    fn a_group_that_is_named_by_slurms_own_id_is_nobodys_and_no_strangers() {
+    fn a_group_that_is_named_by_slurms_own_id_is_that_of_the_job_that_has_it() {
         let text = "0::/system.slice/slurmstepd.scope/sEKNKTV3WPV500/step_0/user/task_0\n";
-        let found = Belongs::parse(text, &Roots::default());
-        let Belongs::Unclear(why) = found else {
-            panic!("{found:?}")
+        let names = GroupNames::default();
+        let of = |text: &str| Belongs::parse(text, &Roots::default(), &names);
+        let Belongs::Unclear(why) = of(text) else {
+            panic!("{:?}", of(text))
         };
-        assert!(why.contains("CgroupJobIdPaths=yes"), "{why}");
-        let other = text.replace("sEKN", "sekn");
-        assert_eq!(Belongs::parse(&other, &Roots::default()), Belongs::Nobody);
+        assert!(
+            why.contains("CgroupJobIdPaths=yes") && why.contains("sEKNKTV3WPV500"),
+            "{why}"
+        );
+        names.learn("sEKNKTV3WPV500", &7.into());
+        assert_eq!(of(text), Belongs::Step(step(7, "0").unwrap()));
+        for (path, found) in [
+            (
+                "n2_slurmstepd.scope/sEKNKTV3WPV500/step_batch/slurm",
+                "batch",
+            ),
+            (
+                "slurmstepd.scope/sEKNKTV3WPV500/step_extern/user (deleted)",
+                "extern",
+            ),
+            ("slurmstepd.scope/sEKNKTV3WPV500", ""),
+            ("slurmstepd.scope/sEKNKTV3WPV500/x/job_9/step_1", ""),
+        ] {
+            let text = format!("0::/system.slice/{path}\n");
+            assert_eq!(of(&text), Belongs::Step(step(7, found).unwrap()), "{path}");
+        }
+        // Another's id, of which nothing is told, and one that no job has.
+        for name in ["sEKNKTV3WPV600", "s0000000000000"] {
+            let found = of(&text.replace("sEKNKTV3WPV500", name));
+            assert!(matches!(found, Belongs::Unclear(_)), "{found:?}");
+        }
+        assert_eq!(of(&text.replace("sEKN", "sekn")), Belongs::Nobody);
+        // Whoever makes such a group elsewhere has made nobody's: an id can be read by everybody.
+        for path in [
+            "/user.slice/user-1.slice/user@1.service/slurmstepd.scope/sEKNKTV3WPV500/step_0",
+            "/user.slice/slurmstepd.scope/sEKNKTV3WPV500/step_0",
+            "/slurm/uid_1000/sEKNKTV3WPV500/step_0",
+            "/system.slice/x.service/slurmstepd.scope/sEKNKTV3WPV500",
+            "/system.slice/slurmstepd.scope/system/sEKNKTV3WPV500",
+        ] {
+            assert_eq!(of(&format!("0::{path}\n")), Belongs::Nobody, "{path}");
+        }
+        let two = "0::/system.slice/slurmstepd.scope/sEKNKTV3WPV500/step_0\n7:devices:/slurm/uid_1/job_8/step_0\n";
+        assert!(matches!(of(two), Belongs::Unclear(_)));
     }
 
     proptest::proptest! {
@@ -423,7 +462,7 @@ mod tests {
             path in "(/slurm|/slurmstepd.scope|/system.slice|/n_slurmstepd.scope|/uid_1|/job_[0-9]{0,4}|/step_[a-z0-9]{0,3}|/[.]{2}){0,9}"
         ) {
             let text = format!("0::/user.slice/user-1000.slice/user@1000.service{path}\n");
-            proptest::prop_assert_eq!(Belongs::parse(&text, &Roots::default()), Belongs::Nobody);
+            proptest::prop_assert_eq!(Belongs::parse(&text, &Roots::default(), &GroupNames::default()), Belongs::Nobody);
         }
 
         #[test]
@@ -432,8 +471,8 @@ mod tests {
             path in "(/slurm|/system.slice|/slurmstepd.scope|/job_[0-9]{0,12}|/step_[a-z0-9]{0,5}|:|\n){0,8}"
         ) {
             let roots = Roots::of_first_process(&text);
-            Belongs::parse(&text, &roots);
-            Belongs::parse(&format!("1:devices:{path}"), &Roots::of_first_process(&path));
+            Belongs::parse(&text, &roots, &GroupNames::default());
+            Belongs::parse(&format!("1:devices:{path}"), &Roots::of_first_process(&path), &GroupNames::default());
         }
     }
 }

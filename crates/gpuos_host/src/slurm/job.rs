@@ -130,6 +130,8 @@ pub struct Job {
     pub system_comment: String,
     /// What operators and gpuosd wrote about it.
     pub admin_comment: String,
+    /// Slurm's own id of it, which may name its control groups; empty before 26.05.
+    pub sluid: String,
     /// The command that submitted it; only later releases show it.
     pub submit_line: String,
     /// Why what it has on its nodes and what it asked for cannot be read; empty when it can. Such a job has its numbers,
@@ -200,6 +202,7 @@ impl Job {
             id,
             label: label(record, id),
             array_tasks: record.text("ArrayTaskId"),
+            sluid: record.text("SLUID"),
             name: record.text("JobName"),
             user: record.text("UserId").split('(').next().unwrap_or("").into(),
             uid: {

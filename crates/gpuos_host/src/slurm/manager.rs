@@ -17,6 +17,7 @@ use gpuos_workload::node::NodeRecord;
 use gpuos_workload::numbering::GpuNumbering;
 use gpuos_workload::{Addresses, Holder, Silent, Topology, WorkloadManager};
 
+use super::group_names::GroupNames;
 use super::local::conf_folder;
 use super::site::local_topology;
 use super::{act, address, numbering, running};
@@ -27,6 +28,8 @@ use crate::munge::socket_of;
 pub struct Slurm {
     machine: Arc<dyn Machine + Send + Sync>,
     node: String,
+    /// Told of each job that is read.
+    names: Arc<GroupNames>,
 }
 
 impl Slurm {
@@ -35,7 +38,24 @@ impl Slurm {
         Slurm {
             machine,
             node: node.into(),
+            names: Arc::default(),
         }
+    }
+
+    /// With names of jobs' control groups, which are noted as slurmctld tells them.
+    #[must_use]
+    pub fn with_group_names(mut self, names: &Arc<GroupNames>) -> Slurm {
+        self.names = Arc::clone(names);
+        self
+    }
+
+    /// What gpuosd needs of a job's record.
+    fn known(&self, record: super::Job, now: u64) -> Job {
+        // One that waits has no groups, and an array that waits has its tasks' numbers.
+        if !record.nodes.is_empty() {
+            self.names.learn(&record.sluid, &record.id.into());
+        }
+        job(record, now)
     }
 }
 
@@ -51,7 +71,8 @@ impl WorkloadManager for Slurm {
     fn jobs(&self) -> Result<Vec<Job>, Outcome> {
         let jobs = act::jobs_on(&*self.machine, &self.node)?;
         let now = now();
-        Ok(jobs.into_iter().map(|record| job(record, now)).collect())
+        let jobs = jobs.into_iter().map(|record| self.known(record, now));
+        Ok(jobs.collect())
     }
 
     fn job(&self, id: &JobId) -> Result<Option<Job>, Outcome> {
@@ -59,7 +80,8 @@ impl WorkloadManager for Slurm {
         let Some(number) = id.number() else {
             return Ok(None);
         };
-        Ok(act::job(&*self.machine, number)?.map(|record| job(record, now())))
+        let record = act::job(&*self.machine, number)?;
+        Ok(record.map(|record| self.known(record, now())))
     }
 
     fn holders(&self, id: &JobId) -> Result<Vec<Holder>, Outcome> {

@@ -4,7 +4,7 @@
 //! - [`Job`], [`NodeRecord`], [`Running`]: what squeue and scontrol print, read so that no user's text is structure (docs/decisions/0021),
 //! - [`Target`]: one job as commands take it, which is never the number of an array,
 //! - [`site`]: Slurm and gpuos.toml joined into the planner's model,
-//! - [`numbering`]: Slurm's number of a GPU; `control_groups`: which control groups are Slurm's own,
+//! - [`numbering`]: Slurm's number of a GPU; `control_groups`: which control groups are Slurm's own, and [`group_names`]: of which job those are that have no number,
 //! - [`files`]: slurm.conf and its like, read without Slurm; [`releases`]: those with a layout.
 
 pub mod act;
@@ -12,6 +12,7 @@ mod address;
 mod config;
 pub(crate) mod control_groups;
 pub mod files;
+pub mod group_names;
 mod job;
 mod local;
 mod manager;

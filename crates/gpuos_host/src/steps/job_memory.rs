@@ -32,7 +32,9 @@ impl Cgroups {
         let root = self.root();
         let name = format!("job_{}", job.number()?);
         if let Some(scope) = v2::scope(root, self.node()) {
-            return Some(scope.join(name)).filter(|folder| folder.is_dir());
+            let named = std::iter::once(name).chain(self.names().of(job));
+            let mut folders = named.map(|name| scope.join(name));
+            return folders.find(|folder| folder.is_dir());
         }
         let slurm = [format!("slurm_{}", self.node()), "slurm".into()];
         let folders = slurm
@@ -142,6 +144,15 @@ mod tests {
             killed: 1,
         };
         assert_eq!(JobMemory::read(&new), Some(wanted));
+        // Slurm has named another one by its own id, which slurmctld tells.
+        let by_id = new.with_file_name("s521M7XBGAHZ00");
+        put(&by_id, &[("memory.current", "7\n")]);
+        let names = std::sync::Arc::new(crate::slurm::group_names::GroupNames::default());
+        let groups = groups.with_group_names(&names);
+        assert_eq!(groups.memory_of(&8.into(), 1000), None);
+        names.learn("s521M7XBGAHZ00", &8.into());
+        assert_eq!(groups.memory_of(&8.into(), 1000), Some(by_id));
+        assert_eq!(groups.memory_of(&7.into(), 1000), Some(new.clone()));
         put(
             &new,
             &[

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use gpuos_core::step::StepId;
 use gpuos_model::screen::line;
@@ -11,6 +11,7 @@ use rustix::process::Signal;
 
 use super::own_groups::GroupsPath;
 use super::started::started;
+use crate::slurm::group_names::GroupNames;
 
 pub use crate::slurm::control_groups::{Belongs, JobStep, Roots};
 
@@ -67,6 +68,8 @@ pub struct Proc {
     groups: String,
     /// Whose groups count.
     whose: Whose,
+    /// The jobs of groups that Slurm has given no number.
+    names: Arc<GroupNames>,
 }
 
 /// Whose control groups tell the job of a process.
@@ -85,6 +88,7 @@ impl Proc {
             root: root.into(),
             groups: String::new(),
             whose: Whose::Slurm,
+            names: Arc::default(),
         }
     }
 
@@ -99,7 +103,7 @@ impl Proc {
     /// The step of a process by the text of its `/proc/PID/cgroup`, or why that is not to be told.
     fn step(&self, groups: &str) -> (Option<JobStep>, Option<String>) {
         match &self.whose {
-            Whose::Slurm => match Belongs::parse(groups, &self.roots()) {
+            Whose::Slurm => match Belongs::parse(groups, &self.roots(), &self.names) {
                 Belongs::Nobody => (None, None),
                 Belongs::Step(step) => (Some(step), None),
                 Belongs::Unclear(why) => (None, Some(why)),
@@ -114,6 +118,13 @@ impl Proc {
                 (step, None)
             }
         }
+    }
+
+    /// With the jobs of groups that Slurm has named by an id of its own, as slurmctld tells them.
+    #[must_use]
+    pub fn with_group_names(mut self, names: &Arc<GroupNames>) -> Proc {
+        self.names = Arc::clone(names);
+        self
     }
 
     /// With Slurm's control groups below this path of their hierarchies, beside where Slurm itself would look.

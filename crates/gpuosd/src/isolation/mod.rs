@@ -244,9 +244,9 @@ impl Watch {
         let steps = self.sources.groups.steps()?;
         let now = Instant::now();
         let mut found = Vec::new();
-        let mut blind = None;
+        let mut blind = steps.unclear;
         let mut asked = BTreeMap::new();
-        for group in steps {
+        for group in steps.list {
             let key = (group.step.job.clone(), group.step.step.clone());
             let before = self.asked.remove(&key);
             let rest = |one: &Asked| {

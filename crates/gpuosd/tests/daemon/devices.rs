@@ -9,7 +9,7 @@ use std::process::{Child, Command};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use gpuos_host::steps::device_groups::{Cgroups, DeviceGroups};
+use gpuos_host::steps::device_groups::{Cgroups, DeviceGroups, StepGroups};
 
 use crate::bpf::{self, Below};
 use crate::site::Site;
@@ -123,13 +123,17 @@ fn holds(below: Below) {
     bpf::deny(&step, &[0, 1, 2], below).unwrap();
     bpf::deny(&first, &[0, 1, 2, 3], below).unwrap();
     bpf::deny(&second, &[0, 1, 2, 4], below).unwrap();
-    assert_eq!(groups.steps(), Ok(Vec::new()), "nobody runs in them");
+    assert_eq!(
+        groups.steps(),
+        Ok(StepGroups::default()),
+        "nobody runs in them"
+    );
     let pid = tree.run(&first);
     tree.run(&third);
     let minors: Vec<u32> = (0..8).collect();
     let tried = |folder: &Path| {
         let steps = groups.steps().unwrap();
-        let group = steps.into_iter().find(|step| step.folder == folder);
+        let group = steps.list.into_iter().find(|step| step.folder == folder);
         groups.allowed(&group.unwrap(), &minors)
     };
     // On a machine with much else to do it may take longer than gpuosd waits, which asks again then.
@@ -167,7 +171,7 @@ fn holds(below: Below) {
     // A step that ended.
     let steps = groups.steps().unwrap();
     drop(tree);
-    let ended = groups.allowed(&steps[0], &minors).unwrap_err();
+    let ended = groups.allowed(&steps.list[0], &minors).unwrap_err();
     assert_eq!(ended.kind(), ErrorKind::NotFound, "{ended}");
 }
 
@@ -188,7 +192,7 @@ fn steps_that_are_killed_meanwhile_end_as_without_us() {
         let step = tree.group(&name);
         let task = tree.group(&format!("{name}/user/task_0"));
         tree.run(&task);
-        let group = groups.steps().unwrap().remove(0);
+        let group = groups.steps().unwrap().list.remove(0);
         let answer = std::thread::scope(|scope| {
             let asked = scope.spawn(|| groups.allowed(&group, &minors));
             sleep(Duration::from_micros(300 * round));

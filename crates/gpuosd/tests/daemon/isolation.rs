@@ -42,6 +42,55 @@ pub fn audited(site: &Site, text: &str) -> usize {
     log.lines().filter(|line| line.contains(text)).count()
 }
 
+/// Control groups named by Slurm's own ids, as 26.05 has them with version 2: whose they are slurmctld says.
+#[test]
+fn jobs_are_known_by_slurms_own_ids_of_them() {
+    let site = Site::new();
+    fs::write(site.path("gpuos.toml"), "[isolation]\ngrace = \"1s\"\n").unwrap();
+    site.job_with_id(7, "0-1", "   SLUID=s521M7XBGAHZ00\n");
+    site.job_with_id(8, "2", "   SLUID=s521M7XBGAJ600\n");
+    let of = |id: &str| format!("/system.slice/slurmstepd.scope/{id}/step_0/user/task_0");
+    // At home; on the GPU of another job; of an id that slurmctld does not know; with an id that is a job's, in a tree of a user's own.
+    record(&site, 41, 1000, "python3", &of("s521M7XBGAHZ00"));
+    record(&site, 42, 1000, "train", &of("s521M7XBGAJ600"));
+    record(&site, 43, 1000, "train", &of("s521M7XBGAJ900"));
+    let forged = of("s521M7XBGAHZ00");
+    record(
+        &site,
+        44,
+        1001,
+        "miner",
+        &format!("/user.slice/user-1001.slice{forged}"),
+    );
+    for (pid, gpu) in [(41, 0), (42, 1), (43, 3), (44, 1)] {
+        site.compute(pid, Some(gpu));
+    }
+    let proc = site.path("proc");
+    let daemon = site.start_with(&["--proc", proc.to_str().unwrap()]);
+    daemon.ready();
+    let two = || (findings(&daemon).len() == 2).then(|| findings(&daemon));
+    let found = site.until("two strangers", two);
+    let said: Vec<&str> = found.iter().map(|one| &one.message[..]).collect();
+    assert_eq!(
+        said,
+        [
+            "process 42 (train, uid 1000) of job 8 is on GPU 1, which job 7 holds",
+            "process 44 (miner, uid 1001) of no job is on GPU 1, which job 7 holds"
+        ]
+    );
+    let status = daemon.status();
+    let devices = &status.isolation.devices;
+    assert!(
+        devices.contains("process 43") && devices.contains("s521M7XBGAJ900"),
+        "{devices}"
+    );
+    let on_0 = &status.gpus[0].processes[0];
+    assert_eq!(
+        (on_0.pid, on_0.job.clone(), on_0.foreign),
+        (41, Some(7.into()), false)
+    );
+}
+
 #[test]
 fn strangers_are_named_and_those_at_home_are_not() {
     let site = Site::new();

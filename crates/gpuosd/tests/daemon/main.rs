@@ -26,6 +26,7 @@ mod mig_killed;
 mod mig_memory;
 mod mig_switch;
 mod mps;
+mod mps_contained;
 mod nvme;
 mod partition;
 mod pbs;

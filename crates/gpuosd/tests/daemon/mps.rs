@@ -14,6 +14,7 @@ use gpuos_core::wire::{MPS_VARIABLES, Reason, Reply, Request};
 
 use crate::claims::most_lines;
 use crate::isolation::audited;
+use crate::mps_contained::GroupSite;
 use crate::program::program;
 use crate::site::{Daemon, Site};
 
@@ -41,8 +42,8 @@ wait
 "#;
 
 /// A node on which another user's programs find their way, and the stand-in under this name.
-fn site(kind: &str) -> (Site, String) {
-    let site = Site::new();
+fn site(kind: &str) -> (GroupSite, String) {
+    let site = GroupSite::new(1);
     let folder = site.path("");
     fs::set_permissions(&folder, Permissions::from_mode(0o755)).unwrap();
     let path = site.path(kind);
@@ -60,7 +61,7 @@ fn user(site: &Site) -> (u32, u32) {
 }
 
 /// Starts a step; its notes and variables.
-fn start(
+pub fn start(
     site: &Site,
     daemon: &Daemon,
     job: u32,
@@ -110,7 +111,7 @@ fn start_as(
     }
 }
 
-fn end(daemon: &Daemon, job: u32, step: u32) {
+pub fn end(daemon: &Daemon, job: u32, step: u32) {
     let id = StepId {
         job: job.into(),
         step,
@@ -129,7 +130,7 @@ fn pids(site: &Site, whom: impl Display) -> [u32; 2] {
     [number(&pipe.join("pid")), number(&pipe.join("server"))]
 }
 
-fn lives(pid: u32) -> bool {
+pub fn lives(pid: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let state = stat.rsplit_once(") ").map(|(_, rest)| rest.as_bytes()[0]);
     state.is_some_and(|state| state != b'Z')
@@ -142,7 +143,7 @@ fn until_gone(site: &Site, whom: impl Display, pids: [u32; 2]) {
     });
 }
 
-fn until_audited(site: &Site, text: &str) {
+pub fn until_audited(site: &Site, text: &str) {
     site.until(text, || {
         let lines = gpuosd::audit::tail(&site.path("state"), 200).unwrap_or_default();
         lines.iter().any(|line| line.contains(text)).then_some(())
@@ -152,7 +153,7 @@ fn until_audited(site: &Site, text: &str) {
 #[test]
 fn one_daemon_for_a_job_as_its_user_and_nothing_is_left() {
     let (site, control) = site("control");
-    let daemon = site.start_with(&["--mps-command", &control]);
+    let daemon = site.start_with(&site.flags(&["--mps-command", &control]));
     daemon.ready();
     site.job(7, "0-1");
     let (notes, told) = start(&site, &daemon, 7, BATCH, &[0, 1], 50);
@@ -231,7 +232,7 @@ fn one_daemon_for_a_job_as_its_user_and_nothing_is_left() {
 #[test]
 fn jobs_that_share_a_gpu_have_one_daemon_until_the_last_of_them_ends() {
     let (site, control) = site("control");
-    let flags = ["--mps-command", &control];
+    let flags = site.flags(&["--mps-command", &control]);
     let daemon = site.start_with(&flags);
     daemon.ready();
     site.until("the GPU's memory is known", || {
@@ -298,7 +299,7 @@ fn kill_9_forgets_no_daemon() {
     let (site, control) = site("control");
     site.job(7, "0");
     site.job(8, "1");
-    let flags = ["--mps-command", &control];
+    let flags = site.flags(&["--mps-command", &control]);
     let daemon = site.start_with(&flags);
     daemon.ready();
     start(&site, &daemon, 7, BATCH, &[0], 50);
@@ -338,7 +339,7 @@ fn kill_9_forgets_no_daemon() {
 #[test]
 fn what_does_not_end_is_killed() {
     let (site, control) = site("deaf");
-    let daemon = site.start_with(&["--mps-command", &control]);
+    let daemon = site.start_with(&site.flags(&["--mps-command", &control]));
     daemon.ready();
     site.job(7, "0");
     start(&site, &daemon, 7, BATCH, &[0], 100);
@@ -353,7 +354,7 @@ fn the_capabilities_of_the_unit_are_enough_for_it() {
         return;
     };
     let (site, control) = site("deaf");
-    let daemon = site.start_under(gpuosd, &["--mps-command", &control]);
+    let daemon = site.start_under(gpuosd, &site.flags(&["--mps-command", &control]));
     daemon.ready();
     site.job(7, "0");
     let (notes, told) = start(&site, &daemon, 7, BATCH, &[0], 50);
@@ -373,7 +374,7 @@ fn what_users_leave_in_its_folder_neither_ends_gpuosd_nor_stays() {
     );
     let mut shell = std::process::Command::new("sh");
     shell.args(["-c", &limited, "gpuosd"]);
-    let mut daemon = site.start_under(shell, &["--mps-command", &control]);
+    let mut daemon = site.start_under(shell, &site.flags(&["--mps-command", &control]));
     daemon.ready();
     site.job(7, "0");
     start(&site, &daemon, 7, BATCH, &[0], 50);
@@ -389,7 +390,7 @@ fn what_users_leave_in_its_folder_neither_ends_gpuosd_nor_stays() {
 #[test]
 fn a_folder_that_cannot_be_removed_is_told_and_tried_again() {
     let (site, control) = site("control");
-    let mut daemon = site.start_with(&["--mps-command", &control]);
+    let mut daemon = site.start_with(&site.flags(&["--mps-command", &control]));
     daemon.ready();
     site.job(7, "0");
     start(&site, &daemon, 7, BATCH, &[0], 50);
@@ -418,7 +419,7 @@ fn a_program_that_is_missing_or_hangs_is_told_and_leaves_nothing() {
         if missing {
             control += "-not-here";
         }
-        let flags = ["--mps-command", &control, "--answer-within", "15000"];
+        let flags = site.flags(&["--mps-command", &control, "--answer-within", "15000"]);
         let daemon = site.start_with(&flags);
         daemon.ready();
         site.job(7, "0");
@@ -439,7 +440,7 @@ fn a_program_that_is_missing_or_hangs_is_told_and_leaves_nothing() {
 fn lines_about_mps_of_one_user_do_not_fill_the_audit_log() {
     let (site, control) = site("control");
     let missing = control + "-not-here";
-    let daemon = site.start_with(&["--mps-command", &missing]);
+    let daemon = site.start_with(&site.flags(&["--mps-command", &missing]));
     daemon.ready();
     let begun = Instant::now();
     for job in 100..200 {

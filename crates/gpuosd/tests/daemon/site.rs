@@ -158,8 +158,13 @@ impl Site {
 
     /// A batch job runs on these GPUs.
     pub fn job(&self, id: u32, gpus: &str) {
+        self.job_with_id(id, gpus, "");
+    }
+
+    /// The same, with Slurm's own id of the job: a line of its record.
+    pub fn job_with_id(&self, id: u32, gpus: &str, sluid: &str) {
         let text = format!(
-            "JobId={id} JobName=train\n   UserId=ann(1000) GroupId=ann(1000)\n   JobState=RUNNING Reason=None\n   \
+            "JobId={id} JobName=train\n{sluid}   UserId=ann(1000) GroupId=ann(1000)\n   JobState=RUNNING Reason=None\n   \
              Requeue=1 Restarts=0 BatchFlag=1 Reboot=0 ExitCode=0:0\n   NodeList=n1\n   NumNodes=1 NumCPUs=1\n     \
              Nodes=n1 CPU_IDs=0 Mem=0 GRES=gpu:h100:1(IDX:{gpus})\n"
         );

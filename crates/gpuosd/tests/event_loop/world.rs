@@ -292,6 +292,7 @@ impl World {
                 command: String::new(),
                 folder: self.folder.path().join("mps"),
                 patience: Duration::default(),
+                groups: gpuosd::mps::groups::Groups::NoneHere,
                 proc: Proc::at("/proc"),
                 to: Sink::of(&sync_channel::<Message>(1).0),
             }),

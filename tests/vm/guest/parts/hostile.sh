@@ -24,7 +24,7 @@ disguised() {
 }
 named_like_slurms() {
     job=$(submit --gres=gpu:1) && runs "$job" || return 1
-    disguised "system.slice/slurmstepd.scope/job_$job/step_batch/user/task_0" && ends "$job"
+    disguised "system.slice/slurmstepd.scope/$(basename "$(group_of "$job")")/step_batch/user/task_0" && ends "$job"
 }
 holds "a group that is named like a job's is not taken for it" named_like_slurms
 scope_of_hers() { disguised 'app.slice/slurmstepd.scope/job_1/step_0/user/task_0'; }

@@ -22,7 +22,7 @@ left() {
     for job in $(squeue -h -o %A); do scancel "$job"; done
     until_ 60 empty
 }
-empty() { same "$(squeue -h | wc -l)" 0 jobs && same "$(find /sys/fs/cgroup/system.slice -maxdepth 2 -name 'job_*' | wc -l)" 0 'control groups of jobs'; }
+empty() { same "$(squeue -h | wc -l)" 0 jobs && same "$(groups_of_jobs | wc -l)" 0 'control groups of jobs'; }
 holds 'no control group of a job is left' left
 
 in_service() { same "$(sinfo -h -n n1 -o %T)" idle n1 && lacks "$(scontrol show node n1)" Reason= && same "$(instances)" 0 instances; }

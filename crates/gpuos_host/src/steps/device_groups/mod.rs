@@ -13,10 +13,12 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use rustix::fs::{CWD, FileType, Mode};
 
 use crate::ThisMachine;
+use crate::slurm::group_names::GroupNames;
 use crate::slurm::{conf_folder, text};
 use crate::steps::job_processes::JobStep;
 
@@ -34,13 +36,22 @@ pub struct StepGroup {
     pub folder: PathBuf,
 }
 
+/// The groups of steps that there are.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct StepGroups {
+    /// Those in which processes run.
+    pub list: Vec<StepGroup>,
+    /// Why of some it is not known whose they are: a clause.
+    pub unclear: Option<String>,
+}
+
 /// Control groups of steps.
 pub trait DeviceGroups: Send {
     /// The groups in which processes run.
     ///
     /// # Errors
     /// Why what steps may open cannot be known here: a clause.
-    fn steps(&self) -> Result<Vec<StepGroup>, String>;
+    fn steps(&self) -> Result<StepGroups, String>;
     /// Which of these minor numbers a group lets its processes use.
     ///
     /// # Errors
@@ -57,6 +68,7 @@ pub struct Cgroups {
     node: String,
     program: PathBuf,
     conf: Option<PathBuf>,
+    names: Arc<GroupNames>,
 }
 
 impl Cgroups {
@@ -81,7 +93,20 @@ impl Cgroups {
             // Also the one that is running where an update has put another in its place.
             program: "/proc/self/exe".into(),
             conf: None,
+            names: Arc::default(),
         }
+    }
+
+    /// With the jobs of groups that Slurm has named by an id of its own, as slurmctld tells them.
+    #[must_use]
+    pub fn with_group_names(mut self, names: &Arc<GroupNames>) -> Cgroups {
+        self.names = Arc::clone(names);
+        self
+    }
+
+    /// The jobs of groups that have no number.
+    pub(in crate::steps) fn names(&self) -> &GroupNames {
+        &self.names
     }
 
     /// With another program that enters groups of version 2, started with [`ask::FLAG`], instead of the one that runs,
@@ -151,7 +176,7 @@ fn runs(group: &Path) -> bool {
 }
 
 impl DeviceGroups for Cgroups {
-    fn steps(&self) -> Result<Vec<StepGroup>, String> {
+    fn steps(&self) -> Result<StepGroups, String> {
         let Some(devices) = self.version_1() else {
             if !v2::mounted(&self.root) {
                 return Err(format!(
@@ -160,7 +185,7 @@ impl DeviceGroups for Cgroups {
                 ));
             }
             self.confined()?;
-            return v2::steps(&self.root, &self.node);
+            return v2::steps(&self.root, &self.node, &self.names);
         };
         let names = [format!("slurm_{}", self.node), "slurm".into()];
         let slurm = names.iter().map(|name| devices.join(name));
@@ -184,10 +209,13 @@ impl DeviceGroups for Cgroups {
         }
         let group = |folder: PathBuf| {
             let path = folder.strip_prefix(&devices).ok()?;
-            let step = JobStep::of_path(path.to_str()?)?;
+            let step = JobStep::of_path(path.to_str()?, &self.names)?;
             runs(&folder).then_some(StepGroup { step, folder })
         };
-        Ok(steps.into_iter().filter_map(group).take(MOST).collect())
+        Ok(StepGroups {
+            list: steps.into_iter().filter_map(group).take(MOST).collect(),
+            unclear: None,
+        })
     }
 
     fn allowed(&self, group: &StepGroup, minors: &[u32]) -> io::Result<BTreeSet<u32>> {
@@ -240,12 +268,15 @@ pub struct RecordedGroups {
 }
 
 impl DeviceGroups for RecordedGroups {
-    fn steps(&self) -> Result<Vec<StepGroup>, String> {
+    fn steps(&self) -> Result<StepGroups, String> {
         let group = |(at, (step, _)): (usize, &(JobStep, _))| StepGroup {
             step: step.clone(),
             folder: at.to_string().into(),
         };
-        Ok(self.list.iter().enumerate().map(group).collect())
+        Ok(StepGroups {
+            list: self.list.iter().enumerate().map(group).collect(),
+            unclear: None,
+        })
     }
 
     fn allowed(&self, group: &StepGroup, minors: &[u32]) -> io::Result<BTreeSet<u32>> {
@@ -283,10 +314,14 @@ mod tests {
             .unwrap();
         let look = || {
             fs::write(step.join("devices.deny"), "c 195:3 rwm").map_err(|e| e.to_string())?;
-            assert_eq!(groups.steps(), Ok(Vec::new()), "nobody runs in it");
+            assert_eq!(
+                groups.steps(),
+                Ok(StepGroups::default()),
+                "nobody runs in it"
+            );
             fs::write(step.join("cgroup.procs"), sleep.id().to_string())
                 .map_err(|e| e.to_string())?;
-            let steps = groups.steps()?;
+            let steps = groups.steps()?.list;
             let allowed = groups
                 .allowed(&steps[0], &[2, 3, 4])
                 .map_err(|e| e.to_string())?;
@@ -333,7 +368,7 @@ mod tests {
         let step = folder.path().join("devices/slurm/uid_1/job_3/step_0");
         fs::create_dir_all(&step).unwrap();
         fs::write(step.join("cgroup.procs"), "41\n").unwrap();
-        assert_eq!(groups.steps().unwrap().len(), 1);
+        assert_eq!(groups.steps().unwrap().list.len(), 1);
         fs::write(step.join("freezer.state"), "THAWED\n").unwrap();
         assert!(groups.steps().unwrap_err().contains("freezer"));
         let twin = RecordedGroups {
@@ -345,7 +380,7 @@ mod tests {
                 [1].into(),
             )],
         };
-        let group = &twin.steps().unwrap()[0];
+        let group = &twin.steps().unwrap().list[0];
         assert_eq!(twin.allowed(group, &[0, 1]).unwrap(), [1].into());
     }
 

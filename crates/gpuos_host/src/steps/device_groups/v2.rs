@@ -9,8 +9,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::ask::{self, Answer};
-use super::{MOST, StepGroup, folders};
-use crate::slurm::control_groups::{is_slice, is_sluid, may_be_slurms};
+use super::{MOST, StepGroup, StepGroups, folders};
+use crate::slurm::control_groups::{is_slice, may_be_slurms};
+use crate::slurm::group_names::{GroupNames, is_sluid, untold};
 use crate::steps::job_processes::JobStep;
 
 /// The process takes milliseconds; one that was caught by a freezer in between is ended after this.
@@ -50,33 +51,49 @@ pub(in crate::steps) fn scope(root: &Path, node: &str) -> Option<PathBuf> {
     named.into_iter().find(|path| path.is_dir())
 }
 
-/// Steps with processes of users.
+/// Steps with processes of users. `names` has the jobs of groups that Slurm has given no number.
 ///
 /// # Errors
 /// Why nothing is known: a clause.
-pub(super) fn steps(root: &Path, node: &str) -> Result<Vec<StepGroup>, String> {
+pub(super) fn steps(root: &Path, node: &str, names: &GroupNames) -> Result<StepGroups, String> {
     let scope = scope(root, node).ok_or_else(|| {
         format!(
             "slurmstepd.scope is not below {}: no job has run yet, or Slurm's control groups are elsewhere (--cgroup)",
             root.display()
         )
     })?;
-    let jobs = folders(&scope, "job_");
-    if jobs.is_empty() {
-        let by_id = |path: &PathBuf| {
-            let name = path.file_name().and_then(|name| name.to_str());
-            name.is_some_and(is_sluid)
-        };
-        if folders(&scope, "s").iter().any(by_id) {
-            return Err("Slurm names the groups of its jobs by ids of its own: CgroupJobIdPaths=yes in cgroup.conf".into());
-        }
-    }
-    let steps = jobs.iter().flat_map(|job| folders(job, "step_"));
+    let (known, untold_of) = jobs(&scope, names);
+    let steps = known.iter().flat_map(|job| folders(job, "step_"));
     let group = |folder: PathBuf| {
-        let step = JobStep::of_path(folder.strip_prefix(root).ok()?.to_str()?)?;
+        let step = JobStep::of_path(folder.strip_prefix(root).ok()?.to_str()?, names)?;
         (!leaves(&folder).is_empty()).then_some(StepGroup { step, folder })
     };
-    Ok(steps.filter_map(group).take(MOST).collect())
+    Ok(StepGroups {
+        list: steps.filter_map(group).take(MOST).collect(),
+        unclear: untold_of.map(|name| untold(&name)),
+    })
+}
+
+/// The groups of jobs, by number and by Slurm's own id, and the name of one of which it is not known whose it is, if there is such a one with
+/// processes of users.
+fn jobs(scope: &Path, names: &GroupNames) -> (Vec<PathBuf>, Option<String>) {
+    let mut known = folders(scope, "job_");
+    let mut unclear = None;
+    for folder in folders(scope, "s") {
+        let name = folder.file_name().and_then(|name| name.to_str());
+        let Some(name) = name.filter(|name| is_sluid(name)).map(str::to_owned) else {
+            continue;
+        };
+        if names.job(&name).is_some() {
+            known.push(folder);
+        } else if folders(&folder, "step_")
+            .iter()
+            .any(|step| !leaves(step).is_empty())
+        {
+            unclear = Some(name);
+        }
+    }
+    (known, unclear)
 }
 
 /// The groups of a step in which users' processes are. Only those can be entered.
@@ -190,7 +207,9 @@ mod tests {
             with("job_7/step_0/user/task_1/container", "42\n");
             with("job_7/step_extern/slurm", "43\n");
             with("job_7/step_extern/user/task_special", "");
-            let steps = steps(root.path(), "n1").unwrap();
+            let steps = steps(root.path(), "n1", &GroupNames::default())
+                .unwrap()
+                .list;
             assert_eq!(steps.len(), 1, "{scope}");
             assert_eq!(
                 (steps[0].step.job.number(), &steps[0].step.step[..]),
@@ -207,7 +226,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         fs::create_dir_all(root.path().join("system.slice/n2_slurmstepd.scope")).unwrap();
         assert!(
-            steps(root.path(), "n1")
+            steps(root.path(), "n1", &GroupNames::default())
                 .unwrap_err()
                 .contains("no job has run")
         );
@@ -223,17 +242,49 @@ mod tests {
             fs::write(task.join("cgroup.procs"), "41\n").unwrap();
         }
         assert!(
-            steps(root.path(), "n1")
+            steps(root.path(), "n1", &GroupNames::default())
                 .unwrap_err()
                 .contains("no job has run")
         );
-        let by_id = "system.slice/slurmstepd.scope/sEKNKTV3WPV500/step_0/user/task_0";
-        fs::create_dir_all(root.path().join(by_id)).unwrap();
-        assert!(
-            steps(root.path(), "n1")
-                .unwrap_err()
-                .contains("CgroupJobIdPaths")
-        );
+    }
+
+    #[test]
+    fn steps_of_jobs_that_slurm_has_named_by_its_own_id_are_found_once_slurmctld_says_whose_they_are()
+     {
+        let root = tempfile::tempdir().unwrap();
+        let scope = root.path().join("system.slice/slurmstepd.scope");
+        for task in [
+            "sEKNKTV3WPV500/step_0",
+            "sEKNKTV3WPV600/step_batch",
+            "job_9/step_1",
+        ] {
+            let task = scope.join(task).join("user/task_0");
+            fs::create_dir_all(&task).unwrap();
+            fs::write(task.join("cgroup.procs"), "41\n").unwrap();
+        }
+        // One that has ended, and no group of a job.
+        fs::create_dir_all(scope.join("sEKNKTV3WPV700/step_0/user")).unwrap();
+        fs::create_dir_all(scope.join("system")).unwrap();
+        let names = GroupNames::default();
+        let told = |names: &GroupNames| {
+            let found = steps(root.path(), "n1", names).unwrap();
+            let mut list: Vec<String> = found
+                .list
+                .iter()
+                .map(|one| format!("{}.{}", one.step.job, one.step.step))
+                .collect();
+            list.sort();
+            (list.join(" "), found.unclear)
+        };
+        let (list, unclear) = told(&names);
+        assert_eq!(list, "9.1");
+        assert!(unclear.unwrap().contains("CgroupJobIdPaths"));
+        names.learn("sEKNKTV3WPV500", &7.into());
+        let (list, unclear) = told(&names);
+        assert_eq!(list, "7.0 9.1");
+        assert!(unclear.unwrap().contains("sEKNKTV3WPV600"));
+        names.learn("sEKNKTV3WPV600", &8.into());
+        assert_eq!(told(&names), ("7.0 8.batch 9.1".into(), None));
     }
 
     #[test]

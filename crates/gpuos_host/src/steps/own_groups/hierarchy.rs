@@ -8,6 +8,8 @@ use gpuos_core::job::JobId;
 
 /// How the folder of a job's group begins.
 pub(super) const JOB: &str = "job_";
+/// How the folder of a group of [`super::service`] begins.
+pub(super) const SERVICE: &str = "mps_";
 /// What the kernel appends to the path of a group that was removed.
 const DELETED: &str = " (deleted)";
 /// The folder in which pbs_cgroups has its groups, each with the name of a job: below a unit of its own, as in

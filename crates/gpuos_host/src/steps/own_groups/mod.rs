@@ -4,9 +4,12 @@
 //!
 //! The kernel keeps groups and rules, and needs nobody for it: a daemon that ends leaves its jobs confined, and the next one finds their
 //! groups by name. The name is the only thing that is remembered. Groups are root's: no user can make one here, or leave his.
+//!
+//! [`mod@service`] has groups for daemons that gpuosd runs as users, in the same place.
 
 mod hierarchy;
 pub mod program;
+pub mod service;
 mod version_1;
 
 use std::collections::BTreeSet;
@@ -58,6 +61,8 @@ pub struct OwnGroups {
     proc: PathBuf,
     /// Where the device files of MIG instances are, and the driver's list of them.
     caps: (PathBuf, PathBuf),
+    /// Where controllers of version 1 are mounted.
+    cgroup: PathBuf,
     /// A group is not removed while a process is brought into it.
     changes: Mutex<()>,
 }
@@ -85,6 +90,7 @@ impl OwnGroups {
             base,
             proc: proc.to_path_buf(),
             caps: (caps.0.to_path_buf(), caps.1.to_path_buf()),
+            cgroup: cgroup.to_path_buf(),
             changes: Mutex::default(),
         })
     }
@@ -115,30 +121,9 @@ impl OwnGroups {
         }
         let before = group(&groups, self.base.version)
             .ok_or("/proc does not say in which groups the process is")?;
-        let kept = self.kept(own)?;
         let folder = self.root.join(format!("{JOB}{job}"));
         let failed = |what: &str, error: io::Error| format!("{what} {}: {error}", folder.display());
-        let made = DirBuilder::new()
-            .recursive(true)
-            .mode(0o755)
-            .create(&folder);
-        made.map_err(|e| failed("cannot make the control group", e))?;
-        match self.base.version {
-            Version::One => {
-                let numbers = self.numbers(own)?;
-                version_1::set(&folder, &version_1::rules(&kept, &numbers))
-                    .map_err(|e| failed("cannot have device files refused by", e))?;
-            }
-            Version::Two => {
-                let group =
-                    File::open(&folder).map_err(|e| failed("cannot open the control group", e))?;
-                let program = load(&program(&kept)).map_err(|e| {
-                    format!("the kernel takes no program that refuses device files: {e}")
-                })?;
-                attach(&program, &group)
-                    .map_err(|e| failed("cannot attach such a program to", e))?;
-            }
-        }
+        self.make(&folder, own)?;
         let enter = |folder: &Path| {
             let file = folder.join("cgroup.procs");
             fs::write(file, process.0.to_string())
@@ -151,6 +136,29 @@ impl OwnGroups {
             return Err(why);
         }
         Ok(())
+    }
+
+    /// Makes a group, or finds it, whose processes may open these of NVIDIA's device files and no others from now on.
+    fn make(&self, folder: &Path, own: &Own) -> Result<(), String> {
+        let kept = self.kept(own)?;
+        let failed = |what: &str, error: io::Error| format!("{what} {}: {error}", folder.display());
+        let made = DirBuilder::new().recursive(true).mode(0o755).create(folder);
+        made.map_err(|e| failed("cannot make the control group", e))?;
+        match self.base.version {
+            Version::One => {
+                let numbers = self.numbers(own)?;
+                version_1::set(folder, &version_1::rules(&kept, &numbers))
+                    .map_err(|e| failed("cannot have device files refused by", e))
+            }
+            Version::Two => {
+                let group =
+                    File::open(folder).map_err(|e| failed("cannot open the control group", e))?;
+                let program = load(&program(&kept)).map_err(|e| {
+                    format!("the kernel takes no program that refuses device files: {e}")
+                })?;
+                attach(&program, &group).map_err(|e| failed("cannot attach such a program to", e))
+            }
+        }
     }
 
     /// The groups in which a process is, as the kernel lists them.

@@ -400,3 +400,73 @@ fn who_is_in_a_group_of_pbs_cgroups_stays_there_and_is_not_kept() {
     assert_eq!(now.trim(), process.0.to_string());
     assert!(!groups.folder().exists(), "nothing was made");
 }
+
+/// A daemon that runs as a user: it opens what it serves, and all that it has started ends at once, whatever it does against that.
+#[test]
+fn a_daemon_of_a_user_opens_what_it_serves_and_is_ended_whole() {
+    for version in [Version::One, Version::Two] {
+        let Some(mut part) = Part::make("service", version) else {
+            continue;
+        };
+        let folder = tempfile::tempdir().unwrap();
+        if !devices(folder.path()) {
+            eprintln!("skipped: this machine lets no device files be made");
+            return;
+        }
+        let groups = part.groups();
+        let files = groups.make_service("gpu1-1000", &gpus([1])).unwrap();
+        assert_eq!(groups.service_files("gpu1-1000").unwrap(), files);
+        assert!(groups.service_files("8").unwrap().is_empty());
+        let shell = part.shell();
+        for file in &files {
+            assert_eq!(
+                part.says(shell, &format!("echo 0 >{}; echo $?", file.display())),
+                "0"
+            );
+        }
+        let at = folder.path().display();
+        let opens = format!(
+            "for n in 0 1 2 255; do LC_ALL=C setsid sh -c \": <{at}/$n\" 2>&1 | grep -q permitted && printf 'no ' || printf 'yes '; done; echo"
+        );
+        assert_eq!(part.says(shell, &opens), "no yes no yes");
+        let hops = format!(
+            "(trap '' TERM HUP INT; setsid sh -c 'while :; do sleep 600; done' & ) >/dev/null; hop() {{ echo >>{at}/hops; sleep 0.02; (hop &) ; }}; (hop &) ; echo"
+        );
+        part.says(shell, &hops);
+        let mut names: BTreeSet<String> = ["gpu1-1000".to_owned()].into();
+        assert_eq!(groups.services(), names);
+        assert_eq!(groups.sweep(), 0, "they are no jobs");
+        groups
+            .end_service("gpu1-1000", Duration::from_secs(20))
+            .unwrap();
+        names.clear();
+        assert_eq!(groups.services(), names, "version {version:?}");
+        let long = || fs::metadata(folder.path().join("hops")).map_or(0, |of| of.len());
+        let last = long();
+        std::thread::sleep(Duration::from_millis(300));
+        assert_eq!(long(), last, "version {version:?}: it goes on");
+        // What is not there is ended.
+        assert_eq!(groups.end_service("gpu1-1000", Duration::ZERO), Ok(()));
+        for name in ["", "../x", ".x"] {
+            assert!(groups.make_service(name, &gpus([])).is_err());
+            assert!(groups.end_service(name, Duration::ZERO).is_err());
+        }
+    }
+}
+
+#[test]
+fn whether_there_are_control_groups_at_all_the_kernel_says() {
+    let proc = tempfile::tempdir().unwrap();
+    let mounts = proc.path().join("self/mountinfo");
+    assert!(service::any_mounted(proc.path()).is_err());
+    fs::create_dir(proc.path().join("self")).unwrap();
+    for (text, any) in [
+        ("20 1 0:5 / / rw - ext4 /dev/a rw\n", false),
+        ("20 1 0:5 / /sys/fs/cgroup rw - tmpfs cgroup rw\n", false),
+        ("31 30 0:28 / /x rw shared:3 - cgroup2 cgroup2 rw\n", true),
+        ("33 30 0:29 / /x rw - cgroup cgroup rw,pids\n", true),
+    ] {
+        fs::write(&mounts, text).unwrap();
+        assert_eq!(service::any_mounted(proc.path()).unwrap(), any, "{text}");
+    }
+}
