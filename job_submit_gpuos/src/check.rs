@@ -331,7 +331,11 @@ fn gpus(shape: &Shape) -> Option<(Option<String>, GpuShape)> {
     let gpus = match form {
         0 => GpuShape::Total(count),
         1 => GpuShape::PerNode(count),
-        2 => GpuShape::PerSocket(count),
+        // Slurm judges how many sockets there can be.
+        2 => GpuShape::PerSocket {
+            per_socket: count,
+            sockets: 1,
+        },
         _ => GpuShape::PerTask {
             per_task: count,
             tasks: shape.tasks.max(shape.min_nodes).max(1),

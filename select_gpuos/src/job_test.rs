@@ -7,8 +7,10 @@ use crate::abi::frame::Frame;
 use crate::decide::mix::Spare;
 use crate::decide::{Answer, Decide, HandedOn};
 use crate::engine::{self, Engine};
+use crate::gres::enough;
 use crate::gres::registration::{self, Excluded};
 use crate::gres::withhold::Withheld;
+use crate::messages;
 use crate::tell::reasons;
 
 /// Steers one call, or hands it on as it came.
@@ -42,11 +44,38 @@ impl Engine {
 
     /// Withholds what is out of service, and has the call decided around it.
     fn answer(&mut self, frame: &Frame<'_>) -> c_int {
-        let Some(withheld) = self.withhold(frame) else {
-            return self.decide(frame);
+        let withheld = self.withhold(frame);
+        let masked = frame.is_start() && frame.call.masks_gpus();
+        if masked {
+            frame.candidates.save(&mut self.placing.offered);
+        }
+        let mut code = match &withheld {
+            Some(withheld) => self.decide_without(frame, withheld),
+            None => self.decide(frame),
         };
-        let code = self.decide_without(frame, &withheld);
-        self.resolve_withheld(frame, code, &withheld)
+        if masked && code == 0 {
+            code = self.refuse_shortage(frame);
+        }
+        match &withheld {
+            Some(withheld) => self.resolve_withheld(frame, code, withheld),
+            None => code,
+        }
+    }
+
+    /// A yes among GPUs of which some count as given: none where it gives the job less than it asks for. There is no other way to
+    /// ask, as these GPUs are not for it.
+    #[cold]
+    fn refuse_shortage(&mut self, frame: &Frame<'_>) -> c_int {
+        let Some(short) = enough::shortage(frame, &self.site, &self.trust, 0) else {
+            return 0;
+        };
+        self.placing
+            .log_shortage(frame, &short, |job, given, asked, place| {
+                messages::too_few_left(job, given, asked, place)
+            });
+        enough::take_back(frame);
+        frame.candidates.restore(&self.placing.offered);
+        NOT_NOW
     }
 
     /// Keeps candidates out, decides among the others, and settles what was kept out.
@@ -215,6 +244,8 @@ impl Engine {
             cluster: &mut self.cluster,
             placing: &mut self.placing,
             answer: Answer::default(),
+            fell_short: false,
+            plain: 0,
         }
     }
 

@@ -126,6 +126,16 @@ gpuos_model::messages! {
         "job {job}: cons_tres took slices {taken} and not {offered} of node {node}; its instances cannot be made there. \
          Report this line with the exact Slurm package",
         "Report it.";
+    /// cons_tres took a place that gpuos offered and would have given the job too few GPUs there, as links and sockets in gres.conf
+    /// can have it. The start was taken back, and the job is placed as by stock Slurm.
+    pub fn too_few_offered(job, given, asked, place) =
+        "job {job}: cons_tres selected {given} GPUs of the {asked} asked for {place}; taken back, and the job is placed by \
+         cons_tres alone",
+        "Nothing is to be done. Where it comes for many jobs, look at `Links=` and `Cores=` of that node in gres.conf.";
+    /// The same beside GPUs that are out of service or MIG-switchable, so that there is no other place: the job waits.
+    pub fn too_few_left(job, given, asked, place) =
+        "job {job}: beside GPUs that are not for it cons_tres selected {given} of the {asked} asked for {place}; it waits",
+        "Repair the GPUs that `gpuos health` names, or look at `Links=` and `Cores=` of that node in gres.conf.";
     /// gpuos.toml is broken, and has what says how these GPUs are divided.
     pub fn divided_is_unknown(node) =
         "{node}: without a sound gpuos.toml nobody knows which of its GPUs are divided and which are MIG-switchable. It gets no \

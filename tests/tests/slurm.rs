@@ -85,6 +85,7 @@ mod steering;
 mod switchable;
 mod tables;
 mod upgrade;
+mod weaker;
 mod words;
 
 // Its modules name each other as if they were a program of their own.

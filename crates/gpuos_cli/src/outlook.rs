@@ -140,7 +140,10 @@ fn never(planner: &mut Planner, site: &Site, wanted: &JobRequest, sound: &[NodeS
         GpuShape::PerNode(gpus) => (gpus, None),
         GpuShape::Total(gpus) => (1, Some(gpus)),
         GpuShape::PerTask { per_task, tasks } => (per_task, Some(per_task.saturating_mul(tasks))),
-        GpuShape::PerSocket(_) => (1, None),
+        GpuShape::PerSocket {
+            per_socket,
+            sockets,
+        } => (per_socket.saturating_mul(sockets), None),
     };
     let room = |state: &NodeState| {
         let most = state.free_cpus.checked_div(request.cpus_per_gpu);

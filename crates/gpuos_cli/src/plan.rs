@@ -286,7 +286,11 @@ fn request(args: &PlanArgs, site: &Site, partition: &str) -> Result<JobRequest> 
             typed(g),
         )
     } else if let Some(g) = &args.gpus_per_socket {
-        (GpuShape::PerSocket(g.count), typed(g))
+        let shape = GpuShape::PerSocket {
+            per_socket: g.count,
+            sockets: 1,
+        };
+        (shape, typed(g))
     } else if let Some(g) = &args.gpus {
         (GpuShape::Total(g.count), typed(g))
     } else {

@@ -375,11 +375,17 @@ fn fewer(request: &Request) -> Vec<Vec<(Request, String, u32)>> {
             };
             lists.push((1..n).rev().take(STEPS).map(gpus).collect());
         }
-        GpuShape::PerSocket(n) => {
-            lists.push(nodes(n));
+        GpuShape::PerSocket {
+            per_socket: n,
+            sockets,
+        } => {
+            lists.push(nodes(n.saturating_mul(sockets)));
             let gpus = |m: u32| {
                 (
-                    with(GpuShape::PerSocket(m)),
+                    with(GpuShape::PerSocket {
+                        per_socket: m,
+                        sockets,
+                    }),
                     format!("--gpus-per-socket={m}"),
                     (n - m) * request.min_nodes,
                 )

@@ -135,7 +135,13 @@ fn requests_come_out_in_the_form_in_which_they_were_made() {
         let shape = |name: &str| request(name).unwrap().request.gpus;
         assert_eq!(shape("big"), GpuShape::PerNode(8), "{release}");
         assert_eq!(shape("held"), GpuShape::Total(1));
-        assert_eq!(shape("sock"), GpuShape::PerSocket(4));
+        assert_eq!(
+            shape("sock"),
+            GpuShape::PerSocket {
+                per_socket: 4,
+                sockets: 2
+            }
+        );
         assert_eq!(
             shape("task2"),
             GpuShape::PerTask {

@@ -136,9 +136,12 @@ fn node_lines(record: &Record, address: Ipv4Addr) -> Result<String, LabError> {
     let mut port = record.port;
     for (name, node_type) in typed_nodes(record) {
         port += 1;
+        let hardware = match spec.hardware.get(&name) {
+            Some(own) => own.clone(),
+            None => hardware(spec, &node_type::find(spec, node_type)?)?,
+        };
         text += &format!(
-            "NodeName={name} NodeHostname=localhost NodeAddr={address} Port={port} {} State=UNKNOWN {}\n",
-            hardware(spec, &node_type::find(spec, node_type)?)?,
+            "NodeName={name} NodeHostname=localhost NodeAddr={address} Port={port} {hardware} State=UNKNOWN {}\n",
             spec.node_extra
         );
     }
@@ -202,6 +205,9 @@ fn hardware(spec: &LabSpec, node_type: &NodeType) -> Result<String, LabError> {
 /// gres.conf.
 pub(crate) fn gres_conf(record: &Record) -> Result<String, LabError> {
     let spec = &record.spec;
+    if let Some(own) = &spec.gres_conf {
+        return Ok(own.replace("DEVICES", &record.device_dir().display().to_string()));
+    }
     let mut text = "AutoDetect=off\n".to_string();
     let mut groups: Vec<(String, &str)> = typed_nodes(record);
     if let Some(count) = spec.cloud_nodes.filter(|count| *count > 0) {

@@ -1,5 +1,6 @@
 //! What a lab shall be: nodes, node type, Slurm release, plugins, configuration.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -193,6 +194,12 @@ pub struct LabSpec {
     pub node_extra: String,
     /// False leaves `Cores=` out of gres.conf.
     pub gres_cores: bool,
+    /// Nodes whose line in slurm.conf says this of sockets, cores, memory and GRES, in place of their node type's words.
+    #[serde(default)]
+    pub hardware: BTreeMap<String, String>,
+    /// Text of gres.conf, in place of the lab's own; `DEVICES` stands for the folder of the device files. `None` = the lab's own.
+    #[serde(default)]
+    pub gres_conf: Option<String>,
     /// Device cgroups.
     pub cgroup: Cgroup,
     /// That many further nodes `c1`, `c2`, … of [`LabSpec::node_type`] in `State=CLOUD`, which
@@ -254,6 +261,8 @@ impl Default for LabSpec {
             slurm_conf_extra: Vec::new(),
             node_extra: String::new(),
             gres_cores: true,
+            hardware: BTreeMap::new(),
+            gres_conf: None,
             cgroup: Cgroup::Auto,
             cloud_nodes: None,
             simulated_gpus: None,

@@ -8,6 +8,7 @@
 //! - [`fits`]: CPUs, memory and sockets of a node against a job,
 //! - [`frag`]: what idle GPUs are worth, and which nodes are scarce,
 //! - [`held`]: nodes on which checkpoints of a job lie,
+//! - [`least`]: the fewest GPUs that a job is to be given, against what it was given,
 //! - [`rules`]: who may run beside whom, and what is reserved,
 //! - [`defrag`]: whom to preempt or move for a waiting gang,
 //! - [`mig`]: slices of GPUs: what serves a request, and where it goes,
@@ -29,6 +30,7 @@ pub mod fits;
 pub mod frag;
 pub mod gang;
 pub mod held;
+pub mod least;
 pub mod mig;
 pub mod plan;
 pub mod queue;

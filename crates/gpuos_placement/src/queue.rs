@@ -300,7 +300,11 @@ fn share(request: &Request, widest: u32) -> Option<(u32, u32)> {
         (of_node > 0 && nodes <= most).then(|| (nodes, units.div_ceil(nodes) * unit))
     };
     match request.gpus {
-        GpuShape::PerNode(each) | GpuShape::PerSocket(each) => Some((least, each)),
+        GpuShape::PerNode(each) => Some((least, each)),
+        GpuShape::PerSocket {
+            per_socket,
+            sockets,
+        } => Some((least, per_socket.saturating_mul(sockets))),
         GpuShape::Total(all) => spread(all, widest, 1),
         GpuShape::PerTask { per_task, tasks } => {
             spread(tasks, widest.checked_div(per_task)?, per_task)

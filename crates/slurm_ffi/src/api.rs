@@ -115,6 +115,10 @@ api! {
         bit_free = c"slurm_bit_free": fn(*mut *mut c_void);
         /// `int list_for_each(List, ListForF, void *)`
         list_for_each = c"slurm_list_for_each": fn(*mut c_void, ForEach, *mut c_void) -> c_int;
+        /// `void list_destroy(List)`
+        list_destroy = c"slurm_list_destroy": fn(*mut c_void);
+        /// `void free_job_resources(job_resources_t **)`
+        free_job_resources = c"free_job_resources": fn(*mut *mut c_void);
         /// `void *slurm_xcalloc(count, size, clear, try, file, line, func)`
         xcalloc = c"slurm_xcalloc": fn(usize, usize, bool, bool, *const c_char, c_int, *const c_char) -> *mut c_void;
         /// `void slurm_xfree(void **)`

@@ -385,6 +385,16 @@ impl<'a> JobGres<'a> {
         unsafe { field(array as *mut c_void, node * 8) }
     }
 
+    /// Takes back what cons_tres selected for a start that is not to be: [`JobGres::withdraw`], and the counts.
+    pub fn take_back(self, api: &Api) {
+        self.withdraw(api);
+        let array: usize = self.get(self.layout.gres_cnt_node_select);
+        for node in 0..if array == 0 { 0 } else { self.nodes() } {
+            // SAFETY: gres_cnt_node_select has total_node_cnt elements; the job write lock makes this the only writer.
+            unsafe { place::<u64>(array as *mut c_void, node * 8).write(0) };
+        }
+    }
+
     /// Says which devices a node gives where cons_tres only counted them (no topology entry). Does nothing
     /// where it chose by itself, or where the count differs. Returns whether the selection now is `devices`.
     pub fn supply(self, api: &Api, node: usize, devices: u64, node_devices: usize) -> bool {

@@ -316,6 +316,18 @@ impl<'a> Job<'a> {
         }
     }
 
+    /// Frees what cons_tres has set aside for a start that is not to be, as it does itself before it looks at a job anew.
+    ///
+    /// The job waits: of one that runs this would be what it holds.
+    pub fn free_resources(self, api: &Api) {
+        // SAFETY: the field holds null or a job_resources_t that is this record's own; Slurm's function frees it and
+        // writes null. The caller holds the job write lock.
+        unsafe {
+            let place = crate::field::place::<*mut c_void>(self.raw(), self.layout.job.job_resrcs);
+            (api.free_job_resources)(place);
+        }
+    }
+
     /// What the job holds on each node, `(node index, CPUs, memory in MiB)`, handed to `each`.
     pub fn for_each_held(self, mut each: impl FnMut(usize, u32, u64)) {
         let resources = self.get::<usize>(self.layout.job.job_resrcs) as *mut c_void;

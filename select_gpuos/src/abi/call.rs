@@ -5,6 +5,7 @@ use std::ffi::{CStr, c_int, c_void};
 use std::mem::transmute;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use slurm_ffi::api::Api;
 use slurm_ffi::bits::Bitmap;
 use slurm_ffi::release::Release;
 
@@ -130,6 +131,8 @@ pub struct Call {
     excluded: *mut c_void,
     will_run: *mut c_void,
     answered: Cell<Option<c_int>>,
+    /// Whether Slurm came with a list of jobs to preempt already.
+    had_preempted: bool,
     /// GPUs that are out of service: nobody is given them in this call.
     pub out_of_service: Masks,
     /// Shared GPUs that are in use and whose mark Slurm had lost.
@@ -171,6 +174,8 @@ impl Call {
             excluded,
             will_run,
             answered: Cell::new(None),
+            // SAFETY: the argument of this call: null, or the place of a list.
+            had_preempted: !preempted.is_null() && unsafe { !(*preempted).is_null() },
             out_of_service: Masks::default(),
             shared: Masks::default(),
             other_mode: Masks::default(),
@@ -261,6 +266,11 @@ impl Call {
         }
     }
 
+    /// Whether GPUs that are free count as given in this call.
+    pub fn masks_gpus(&self) -> bool {
+        !self.out_of_service.is_empty() || !self.other_mode.is_empty()
+    }
+
     /// Runs `work` in which nobody is preempted.
     pub fn without_preemption<T>(&self, work: impl FnOnce() -> T) -> T {
         let before = self.may_preempt.replace(false);
@@ -339,6 +349,22 @@ impl Call {
     /// The last answer does not count: the candidates are as they came again.
     pub fn unanswered(&self) {
         self.answered.set(None);
+    }
+
+    /// The last answer does not count, nor whom cons_tres would preempt for it.
+    pub fn take_back(&self, api: &Api) {
+        self.unanswered();
+        if self.preempted.is_null() || self.had_preempted {
+            return;
+        }
+        // SAFETY: the argument of this call, the place of a list that cons_tres has made in it, or of null. The list owns
+        // none of its jobs.
+        unsafe {
+            let list = self.preempted.replace(std::ptr::null_mut());
+            if !list.is_null() {
+                (api.list_destroy)(list);
+            }
+        }
     }
 
     /// For the way out after a panic: asks cons_tres unless it has already said yes, in which case

@@ -23,6 +23,7 @@ use crate::gres::switching::{Switchable, Switching};
 use crate::gres::withhold::Withholding;
 use crate::read::cluster;
 use crate::read::ledger::Ledger;
+use crate::read::links::NegativeLinks;
 use crate::read::prefetch::Prefetch;
 use crate::read::request::Wanted;
 use crate::read::service::Service;
@@ -41,6 +42,8 @@ pub struct ClusterState {
     pub planner: Option<Planner>,
     /// The gangs on the network, where gpuos.toml describes one.
     pub traffic: Option<Traffic>,
+    /// Links for which cons_tres leaves a GPU out, read with the model.
+    pub negative_links: NegativeLinks,
     /// Whether some node has cores with several threads.
     pub has_threads: bool,
     /// What jobs hold.
@@ -73,6 +76,7 @@ impl ClusterState {
             prefetch: Prefetch::default(),
             planner: None,
             traffic: None,
+            negative_links: NegativeLinks::default(),
             has_threads: false,
             ledger: Ledger::default(),
             mix: Mix::default(),
@@ -128,6 +132,7 @@ impl ClusterState {
                 self.standing.conditions = config.conditions(&cluster);
                 self.neighbours.new_book(config, &cluster);
                 self.planner = Some(Planner::new(cluster));
+                self.negative_links = NegativeLinks::read(source, site.release);
                 self.mix.resend_learned();
                 let mut nodes = (0..source.nodes()).filter_map(|index| source.node(index));
                 self.has_threads = nodes.any(|node| node.threads() > 1);

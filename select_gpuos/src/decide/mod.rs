@@ -17,10 +17,13 @@ pub mod slices;
 use std::ffi::c_int;
 
 use gpuos_config::options::JobOptions;
+use gpuos_model::messages::Message;
+use gpuos_placement::least::Shortage;
 use gpuos_placement::plan::{Choice, GpuShape, Placement};
 use gpuos_placement::record::{self, Tally};
 use slurm_ffi::check::Misfit;
 use slurm_ffi::gres::JobGres;
+use slurm_ffi::log;
 
 use crate::abi::call::{Mode, NOT_NOW};
 use crate::abi::frame::Frame;
@@ -32,6 +35,7 @@ use crate::decide::note::{Decision, Pending};
 use crate::decide::refusals::{Candidates, Refusals};
 use crate::decide::short::Short;
 use crate::decide::slices::SlicePlacing;
+use crate::gres::enough;
 use crate::gres::steer::Steering;
 use crate::read::demand::{Demand, Fitting};
 use crate::read::request::{self, Wanted};
@@ -75,6 +79,10 @@ pub struct Placing {
     pub hides_cores: bool,
     /// Why the call that is being decided would be refused.
     pub refused: Refused,
+    /// The job of which the log has last that it was given too little.
+    pub short_logged: Option<u32>,
+    /// The candidates of a call in which some GPUs count as given.
+    pub offered: Vec<u64>,
     /// What the job at hand needs of its nodes beside GPUs.
     pub demand: Demand,
     /// The choice that the last successful attempt followed.
@@ -87,6 +95,26 @@ pub struct Placing {
     pub short: Short,
     /// What is to be noted when the job that was decided last starts.
     pub pending: Option<Pending>,
+}
+
+/// Makes a message of a shortage: the job, GPUs given and asked for, and where.
+pub type SayShortage = fn(u32, u64, u64, &str) -> Message;
+
+impl Placing {
+    /// Has the log say that a job was given too little, once where it is tried again and again.
+    #[cold]
+    pub fn log_shortage(&mut self, frame: &Frame<'_>, short: &Shortage, say: SayShortage) {
+        let job = frame.job.id();
+        if self.short_logged.replace(job) == Some(job) {
+            return;
+        }
+        let node = short.node.and_then(|node| frame.source.node(node));
+        let place = match node {
+            Some(node) => format!("on node {}", node.name()),
+            None => "in all".to_owned(),
+        };
+        log::info(&say(job, short.given, short.asked, &place));
+    }
 }
 
 /// A call that cons_tres decides, by what gpuos had to do with it.
@@ -128,6 +156,10 @@ pub struct Decide<'e, 'a> {
     pub placing: &'e mut Placing,
     /// What has come of it so far.
     pub answer: Answer,
+    /// Whether cons_tres gave less than was asked for, so that it is to decide alone.
+    pub fell_short: bool,
+    /// GPUs that cons_tres gives the job by itself, where the request does not say how many they are; 0 = not asked.
+    pub plain: u64,
 }
 
 impl<'a> Decide<'_, 'a> {
@@ -233,7 +265,11 @@ impl<'a> Decide<'_, 'a> {
                 NoPlan::Stock => None,
             };
         }
+        if self.depends_on_nodes(&wanted) {
+            self.plain = self.ask_plainly();
+        }
         let offered = match self.offer(&mut wanted) {
+            None if self.fell_short => None,
             None => self.offer_more_nodes(gpus, &mut wanted),
             answer => answer,
         };
@@ -491,8 +527,52 @@ impl<'a> Decide<'_, 'a> {
         let all = room == wanted.nodes && frame.candidates.count() == room as usize;
         let whole =
             |place: &Place| !place.has_gpus() || (!place.flat && place.devices == gpus as usize);
-        let whole = all && self.cluster.snapshot.places.iter().all(whole);
-        whole.then(|| NoPlan::Answer(self.placing.steering.all(frame, &self.cluster.snapshot)))
+        if !all || !self.cluster.snapshot.places.iter().all(whole) {
+            return None;
+        }
+        let code = (self.placing.steering).all(frame, &self.cluster.snapshot);
+        Some(match code == 0 && self.takes_back() {
+            true => NoPlan::Stock,
+            false => NoPlan::Answer(code),
+        })
+    }
+
+    /// Whether it depends on the nodes how many GPUs a job that starts has: on their sockets, on how large whole ones are, on how many
+    /// of them are left within a range, or on how many its tasks need.
+    fn depends_on_nodes(&self, wanted: &Wanted) -> bool {
+        if !self.frame.is_start() || wanted.required() {
+            return false;
+        }
+        let (request, snapshot) = (&wanted.request, &self.cluster.snapshot);
+        match request.gpus {
+            GpuShape::PerSocket { .. } => true,
+            _ if request.whole_nodes && snapshot.has_sizes() => true,
+            GpuShape::PerNode(_) if wanted.nodes > request.min_nodes => true,
+            GpuShape::PerNode(gpus) => {
+                let (job, least) = (self.frame.job, request.min_nodes.max(1));
+                request.max_nodes > least
+                    && job.tasks() > least
+                    && snapshot.has_fewer_cpus(gpus, job.min_cpus().div_ceil(least))
+            }
+            _ => false,
+        }
+    }
+
+    /// GPUs that cons_tres gives the job where it is asked as Slurm asked; all of it is taken back.
+    #[cold]
+    fn ask_plainly(&mut self) -> u64 {
+        let frame = self.frame;
+        let code = frame.call.without_preemption(|| frame.call.forward());
+        let given = match code {
+            0 => enough::given(frame, self.site, self.trust),
+            _ => None,
+        };
+        if given.is_some() {
+            enough::take_back(frame);
+        }
+        frame.call.unanswered();
+        self.placing.steering.restore_candidates(frame);
+        given.unwrap_or(0)
     }
 
     /// How many cores of each socket are enough for a job, where cons_tres wastes its time on more of them

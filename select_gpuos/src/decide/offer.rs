@@ -10,7 +10,9 @@ use slurm_ffi::gres::JobGres;
 use crate::abi::call::NOT_NOW;
 use crate::decide::refusals::{Candidates, Facts};
 use crate::decide::{Decide, Placing};
+use crate::gres::enough;
 use crate::gres::steer::Purpose;
+use crate::messages;
 use crate::read::request::Wanted;
 use crate::tell::reasons;
 
@@ -33,7 +35,7 @@ impl Decide<'_, '_> {
             }
             wait = None;
         }
-        if self.offer_choices(wanted, &mut wait) {
+        if !self.fell_short && self.offer_choices(wanted, &mut wait) {
             return Some(0);
         }
         if wanted.required() {
@@ -109,6 +111,7 @@ impl Decide<'_, '_> {
                 }
                 match self.offer_best(wanted, (min, max)) {
                     Offer::Taken => return true,
+                    Offer::Short => break 'advice,
                     // There were choices, and cons_tres wants none of them: not for a lack of CPUs.
                     Offer::Refused if weight + 1 == weights => {
                         *wait = None;
@@ -127,6 +130,7 @@ impl Decide<'_, '_> {
     fn offer_best(&mut self, wanted: &mut Wanted, range: (u32, u32)) -> Offer {
         let frame = self.frame;
         let attempts = u32::from(self.site.settings.config.slurm.attempts);
+        let required = wanted.required();
         let request = &mut wanted.request;
         (request.min_nodes, request.max_nodes) = match request.gpus {
             GpuShape::Total(_) | GpuShape::PerTask { .. } => range,
@@ -154,11 +158,18 @@ impl Decide<'_, '_> {
             let answer = planner.plan(&self.cluster.snapshot.states, request, skip);
             self.cluster.records.asked(request, (skip, by), &answer);
             match answer {
+                Ok(choice) if self.cluster.negative_links.may_shorten(choice) => {
+                    (tried, passed) = (tried + 1, passed + 1);
+                }
                 Ok(choice) => {
                     let snapshot = &self.cluster.snapshot;
-                    let code =
+                    let mut code =
                         (self.placing.steering).attempt(frame, snapshot, choice, Purpose::Answer);
                     self.placing.chosen.set(choice);
+                    if code == 0 && self.takes_back() {
+                        code = NOT_NOW;
+                        self.fell_short = !required;
+                    }
                     self.cluster.records.count(|tally| {
                         tally.offers += 1;
                         tally.refused += u64::from(code != 0);
@@ -167,6 +178,9 @@ impl Decide<'_, '_> {
                         self.placing.attempt = tried;
                         self.confirmed(suspect);
                         return Offer::Taken;
+                    }
+                    if self.fell_short {
+                        return Offer::Short;
                     }
                     tried += 1;
                     passed += 1;
@@ -223,6 +237,9 @@ impl Decide<'_, '_> {
                         .records
                         .asked(&wanted.request, (n, By::Future), &Ok(domain));
                     self.placing.chosen.set(domain);
+                    if self.takes_back() {
+                        continue;
+                    }
                     return code;
                 }
                 if best.is_none_or(|(start, _)| job.start_time() < start) {
@@ -247,6 +264,21 @@ impl Decide<'_, '_> {
             reasons::publish(frame, sentence);
         }
         code
+    }
+
+    /// Takes back an answer that gives the job less than it asks for; whether it was one.
+    pub fn takes_back(&mut self) -> bool {
+        let frame = self.frame;
+        let Some(short) = enough::shortage(frame, self.site, self.trust, self.plain) else {
+            return false;
+        };
+        self.placing
+            .log_shortage(frame, &short, |job, given, asked, place| {
+                messages::too_few_offered(job, given, asked, place)
+            });
+        enough::take_back(frame);
+        self.placing.steering.restore_candidates(frame);
+        true
     }
 
     /// cons_tres has refused the choice: whether the next question should be asked anew, without nodes that it may have
@@ -284,6 +316,8 @@ enum Offer {
     Taken,
     /// cons_tres took none of them.
     Refused,
+    /// It took one and gave less than was asked for: it is to decide alone.
+    Short,
     /// There was none to offer.
     NothingFits(Wait),
 }

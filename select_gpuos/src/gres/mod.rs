@@ -1,5 +1,6 @@
 //! The GRES of nodes during a call: what counts as given in it, and how cons_tres is asked for a choice.
 
+pub mod enough;
 pub mod registration;
 pub mod shards;
 pub mod slices;

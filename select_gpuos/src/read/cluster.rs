@@ -52,8 +52,9 @@ fn facts_of(node: Node<'_>, gpus: Option<NodeGres<'_>>) -> NodeFacts {
         .to_owned();
     let len = gpus.link_len();
     if len == facts.gpus && len > 0 {
-        let cell = |a, b| if a == b { Some(-1) } else { gpus.links(a, b) };
-        let matrix: Option<Vec<i32>> = (0..len * len).map(|i| cell(i / len, i % len)).collect();
+        let matrix: Option<Vec<i32>> = (0..len * len)
+            .map(|i| gpus.links(i / len, i % len))
+            .collect();
         // A matrix without a single link says that nothing was detected, not that nothing is linked.
         facts.links = matrix.filter(|m| m.iter().any(|links| *links > 0));
     }

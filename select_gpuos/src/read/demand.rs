@@ -42,6 +42,8 @@ pub struct Demand {
     binds: bool,
     /// Whether GPUs near free cores go before others: see [`Demand::is_trimmed`].
     near: bool,
+    /// GPUs on each of so many sockets, where the job asks for them so.
+    on_sockets: Option<(u32, u32)>,
     others: [Other; OTHERS],
     other_count: usize,
     /// Jobs that ask for the same have the same number here.
@@ -58,7 +60,11 @@ impl Demand {
         let mut cores = job.cores(parameters);
         cores.alone = job.takes_whole_nodes() || sharing == Sharing::Nothing;
         let on_each = match request.gpus {
-            GpuShape::PerNode(gpus) | GpuShape::PerSocket(gpus) => gpus,
+            GpuShape::PerNode(gpus) => gpus,
+            GpuShape::PerSocket {
+                per_socket,
+                sockets,
+            } => per_socket.saturating_mul(sockets),
             GpuShape::PerTask { per_task, .. } => per_task,
             GpuShape::Total(all) if request.max_nodes == 1 => all,
             GpuShape::Total(_) => 1,
@@ -80,6 +86,13 @@ impl Demand {
             gpus: on_each,
             whole_cores: parameters & (CR_CPU | CR_SOCKET) == 0,
             binds: job.binds_gpus(),
+            on_sockets: match request.gpus {
+                GpuShape::PerSocket {
+                    per_socket,
+                    sockets,
+                } => Some((per_socket, sockets)),
+                _ => None,
+            },
             ..Demand::default()
         };
         let fixed = matches!(request.gpus, GpuShape::PerNode(_)) && !wanted.required();
@@ -103,7 +116,10 @@ impl Demand {
             GpuShape::PerTask { per_task, tasks } => {
                 (3, u64::from(per_task) << 32 | u64::from(tasks))
             }
-            GpuShape::PerSocket(gpus) => (4, u64::from(gpus)),
+            GpuShape::PerSocket {
+                per_socket,
+                sockets,
+            } => (4, u64::from(per_socket) << 32 | u64::from(sockets)),
         };
         let (memory, mib) = match demand.memory {
             Memory::Free => (0, 0),
@@ -161,6 +177,7 @@ impl Demand {
             || self.cores.is_special()
             || self.sharing != Sharing::Cores
             || self.binds
+            || self.on_sockets.is_some()
             || self.other_count > 0)
     }
 
@@ -247,6 +264,43 @@ fn bound(
         true => fits,
         false => GpuSet(some.0 | unlisted.0),
     }
+}
+
+/// How many sockets of a node have so many of these GPUs near them; those that are near no socket of their own are near all.
+fn sockets_with(gpus: NodeGres<'_>, node: Node<'_>, free: GpuSet, each: u32) -> u32 {
+    let (count, cores) = (
+        usize::from(node.sockets()).min(SOCKETS),
+        usize::from(node.cores_per_socket()),
+    );
+    let mut near = [GpuSet::EMPTY; SOCKETS];
+    let mut listed = GpuSet::EMPTY;
+    for entry in 0..gpus.topologies() {
+        let (Some(bits), Some(map)) = (gpus.topology_bits(entry), gpus.topology_cores(entry))
+        else {
+            continue;
+        };
+        let bits = GpuSet(bits.chunk(0)).and(free);
+        let own = |at: &usize| map.count_in(at * cores..(at + 1) * cores) > 0;
+        if (0..count).all(|at| own(&at)) {
+            continue;
+        }
+        listed.0 |= bits.0;
+        for at in (0..count).filter(own) {
+            near[at].0 |= bits.0;
+        }
+    }
+    let mut anywhere = free.minus(listed).len() as u32;
+    let mut found = 0;
+    near[..count].sort_unstable_by_key(|gpus| std::cmp::Reverse(gpus.len()));
+    for gpus in &near[..count] {
+        let lacks = each.saturating_sub(gpus.len() as u32);
+        if lacks > anywhere {
+            break;
+        }
+        anywhere -= lacks;
+        found += 1;
+    }
+    found
 }
 
 /// Whether what jobs of the same partition hold on a node counts.
@@ -341,6 +395,12 @@ impl<'a> Fitting<'_, 'a> {
                 if demand.binds || near.len() >= demand.gpus as usize {
                     state.free = near;
                 }
+            }
+            if let Some((each, count)) = demand.on_sockets
+                && sockets_with(gres, node, state.free, each) < count
+            {
+                (state.free_cpus, state.free_memory_mib) = (0, 0);
+                continue;
             }
             // The planner knows no memory of a GPU: it is shown as many as there is memory for.
             if let (true, Memory::Gpu(each)) = (open, demand.memory)

@@ -5,6 +5,7 @@ pub mod cluster;
 pub mod demand;
 pub mod ends;
 pub mod ledger;
+pub mod links;
 pub mod prefetch;
 pub mod request;
 pub mod service;

@@ -81,7 +81,12 @@ pub fn build(
         }
         GpuShape::PerTask { per_task, tasks }
     } else if per_socket > 0 {
-        GpuShape::PerSocket(per_socket)
+        // Slurm takes no request for each socket without their number.
+        let sockets = u32::from(job.cores(0).sockets).max(1);
+        GpuShape::PerSocket {
+            per_socket,
+            sockets,
+        }
     } else if per_job > 0 {
         GpuShape::Total(per_job)
     } else {

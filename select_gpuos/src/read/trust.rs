@@ -219,6 +219,15 @@ impl LayoutTrust {
         verdict
     }
 
+    /// Whether what cons_tres has just selected for a job may be read: it is trusted, or fits where none was looked at yet.
+    pub fn reads_selection(&self, site: &Site, job: Job<'_>) -> bool {
+        match self.level {
+            Trust::Selection => true,
+            Trust::Records => check_selection(site, job).is_ok(),
+            Trust::None | Trust::Refused => false,
+        }
+    }
+
     /// Whose selections may be read. `slices`: the GRES of slices, where those may.
     pub fn selections(&self, slices: Option<u32>) -> Selections {
         let gpus = self.level == Trust::Selection;

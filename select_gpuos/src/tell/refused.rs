@@ -44,7 +44,7 @@ impl Refused {
             GpuShape::PerNode(gpus) => Asked::Each(gpus),
             GpuShape::Total(gpus) => Asked::All(gpus),
             GpuShape::PerTask { per_task, tasks } => Asked::All(per_task.saturating_mul(tasks)),
-            GpuShape::PerSocket(_) => Asked::Other,
+            GpuShape::PerSocket { .. } => Asked::Other,
         };
         self.asked = Some((asked, request.min_nodes, request.max_nodes));
     }

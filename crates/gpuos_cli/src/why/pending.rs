@@ -229,7 +229,14 @@ fn asked(job: &Job, wanted: &JobRequest) -> String {
                 count(tasks as usize, "task")
             )
         }
-        GpuShape::PerSocket(n) => format!("{} on each socket", some(n)),
+        GpuShape::PerSocket {
+            per_socket,
+            sockets: 0 | 1,
+        } => format!("{} on each socket", some(per_socket)),
+        GpuShape::PerSocket {
+            per_socket,
+            sockets,
+        } => format!("{} on each of {sockets} sockets", some(per_socket)),
     };
     let nodes = match (wanted.request.min_nodes, wanted.request.max_nodes) {
         (min, max) if min == max => count(min as usize, "node"),

@@ -80,6 +80,8 @@ pub struct Job {
     pub tasks: u32,
     /// Tasks per node; 0 = not given.
     pub tasks_per_node: u32,
+    /// `--sockets-per-node`, 0 = not said.
+    pub sockets_per_node: u32,
     /// CPUs of one task.
     pub cpus_per_task: u32,
     /// CPUs needed on each node at least.
@@ -241,6 +243,7 @@ impl Job {
                 .get("NtasksPerN:B:S:C")
                 .and_then(leading_number)
                 .map_or(0, |n| if n >= 0xfffe { 0 } else { n as u32 }),
+            sockets_per_node: number("Socks/Node"),
             cpus_per_task: number("CPUs/Task"),
             min_cpus_node: number("MinCPUsNode"),
             memory_node_mib: memory("MinMemoryNode"),

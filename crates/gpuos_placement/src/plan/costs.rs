@@ -41,7 +41,11 @@ impl Request {
     pub fn gpus_in_all(&self) -> u64 {
         let nodes = u64::from(self.min_nodes.max(1));
         match self.gpus {
-            GpuShape::PerNode(each) | GpuShape::PerSocket(each) => u64::from(each) * nodes,
+            GpuShape::PerNode(each) => u64::from(each) * nodes,
+            GpuShape::PerSocket {
+                per_socket,
+                sockets,
+            } => u64::from(per_socket) * u64::from(sockets) * nodes,
             GpuShape::Total(gpus) => gpus.into(),
             GpuShape::PerTask { per_task, tasks } => u64::from(per_task) * u64::from(tasks),
         }

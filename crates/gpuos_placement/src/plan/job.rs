@@ -57,7 +57,11 @@ impl<'a> Job<'a> {
     pub fn new(request: &'a Request, nodes: usize) -> Result<Job<'a>, Wait> {
         let never = |why: Never| Err(Wait::Never { why });
         let (unit, units) = match request.gpus {
-            GpuShape::PerNode(k) | GpuShape::PerSocket(k) => (k, None),
+            GpuShape::PerNode(k) => (k, None),
+            GpuShape::PerSocket {
+                per_socket,
+                sockets,
+            } => (per_socket.saturating_mul(sockets), None),
             GpuShape::Total(n) => (1, Some(n)),
             GpuShape::PerTask { per_task, tasks } => (per_task, Some(tasks)),
         };
@@ -94,7 +98,7 @@ impl<'a> Job<'a> {
             min,
             max: most.max(min),
             whole: request.whole_nodes,
-            leave: request.whole_nodes || matches!(request.gpus, GpuShape::PerSocket(_)),
+            leave: request.whole_nodes || matches!(request.gpus, GpuShape::PerSocket { .. }),
             rule: match request.placement {
                 Placement::Default | Placement::BestFit | Placement::Frag => Rule::BestFit,
                 Placement::Backfill => Rule::Backfill,

@@ -66,7 +66,11 @@ impl Planner {
             (gpus.div_ceil(nodes), nodes)
         };
         let (gpus, nodes) = match request.gpus {
-            GpuShape::PerNode(gpus) | GpuShape::PerSocket(gpus) => (gpus, nodes),
+            GpuShape::PerNode(gpus) => (gpus, nodes),
+            GpuShape::PerSocket {
+                per_socket,
+                sockets,
+            } => (per_socket.saturating_mul(sockets), nodes),
             GpuShape::Total(gpus) => spread(gpus),
             GpuShape::PerTask { per_task, tasks } => spread(per_task.saturating_mul(tasks)),
         };

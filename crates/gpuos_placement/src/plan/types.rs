@@ -90,9 +90,14 @@ pub enum GpuShape {
         /// Tasks of the job.
         tasks: u32,
     },
-    /// `--gpus-per-socket=N`: N on each socket the job gets; nodes are chosen, GPUs are left
-    /// to Slurm. The planner treats it as at least N free GPUs on each node.
-    PerSocket(u32),
+    /// `--gpus-per-socket=N` with `--sockets-per-node=M`: N on each of M sockets of each node; nodes are chosen, GPUs are left
+    /// to Slurm. The planner treats it as at least N × M free GPUs on each node.
+    PerSocket {
+        /// GPUs of one socket.
+        per_socket: u32,
+        /// Sockets of each node; 1 where nobody said it.
+        sockets: u32,
+    },
 }
 
 /// A job's request as the planner sees it.

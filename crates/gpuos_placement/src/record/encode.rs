@@ -209,7 +209,10 @@ impl Out<'_> {
             GpuShape::PerTask { per_task, tasks } => {
                 self.numbers(&[2, per_task.into(), tasks.into()]);
             }
-            GpuShape::PerSocket(gpus) => self.numbers(&[3, gpus.into()]),
+            GpuShape::PerSocket {
+                per_socket,
+                sockets,
+            } => self.numbers(&[3, per_socket.into(), sockets.into()]),
         }
         self.numbers(&[
             (*cpus_per_node).into(),
@@ -328,7 +331,10 @@ mod tests {
                 per_task: 2,
                 tasks: 1 << 20,
             },
-            GpuShape::PerSocket(4),
+            GpuShape::PerSocket {
+                per_socket: 4,
+                sockets: 300,
+            },
         ];
         let node = |node| NodeChoice {
             node,

@@ -38,7 +38,7 @@ pub const SEGMENTS: usize = 8;
 pub const MODELS: usize = 4;
 
 /// Version of the form of the bytes. It changes with the events and with every type inside them.
-pub const FORMAT: u32 = 6;
+pub const FORMAT: u32 = 7;
 
 /// Where slurmctld keeps its ring: a file in memory, one for each folder of a slurm.conf.
 /// A path on a disk would let slurmctld wait for the disk.

@@ -45,7 +45,11 @@ impl JobRequest {
                 t,
             )
         } else if let Some((n, t)) = gpu(&job.tres_per_socket) {
-            (GpuShape::PerSocket(n), t)
+            let shape = GpuShape::PerSocket {
+                per_socket: n,
+                sockets: job.sockets_per_node.max(1),
+            };
+            (shape, t)
         } else {
             let (n, t) = gpu(&job.tres_per_job)?;
             (GpuShape::Total(n), t)
