@@ -3,6 +3,8 @@
 
 #[path = "gridengine/lab.rs"]
 mod lab;
+#[path = "gridengine/site.rs"]
+mod site;
 #[path = "gridengine/store.rs"]
 mod store;
 

@@ -12,9 +12,10 @@ use gpuos_host::{Machine, ThisMachine};
 use gpuos_model::mig::Geometry;
 use gpuos_pbs::hook::beyond::Beyond;
 use gpuos_pbs::hook::event::{Host, Shares};
+use gpuos_pbs::hook::hosts::{Counts, removal, take};
 use gpuos_pbs::hook::install::{
     HOOK, Objects, beside, divide, install, largest, memory, parse_list, programs, read_hosts,
-    remove, shares,
+    shares,
 };
 use gpuos_pbs::hook::{MOST_BYTES, answer};
 use serde::{Deserialize, Serialize};
@@ -64,6 +65,9 @@ struct Config {
     /// GPUs of hosts.
     #[serde(default)]
     hosts: BTreeMap<String, Host>,
+    /// What these hosts counted before moms made vnodes of their GPUs.
+    #[serde(default)]
+    before: BTreeMap<String, Counts>,
 }
 
 /// Answers one event of the hook, from standard input to standard output.
@@ -93,13 +97,19 @@ pub fn run(json: bool, args: &PbsArgs) -> Result<Reply> {
 fn put_in(json: bool, args: &PbsInstallArgs) -> Result<Reply> {
     let qmgr = Qmgr::find(&args.reach)?;
     let hooks = qmgr.list("hook")?;
+    let (known, noted) = match hooks.contains_key(HOOK) {
+        true => qmgr.hosts(),
+        false => Default::default(),
+    };
     let mut hosts = match &args.hosts {
         Some(file) => hosts(file)?,
-        None if hooks.contains_key(HOOK) => qmgr.hosts(),
-        None => BTreeMap::new(),
+        None => known.clone(),
     };
     let gpuos_toml = gpuos_host::pbs::config(&ThisMachine, None)?;
     let boards = divide(&mut hosts, &gpuos_toml.mig).map_err(anyhow::Error::msg)?;
+    let taken = take(&mut hosts, &known, &qmgr.list("node")?).map_err(anyhow::Error::msg)?;
+    let mut before = noted;
+    before.extend(taken.before);
     let shares = shares(&hosts, &gpuos_toml).map_err(anyhow::Error::msg)?;
     let command = match &args.command {
         Some(command) => command.clone(),
@@ -118,6 +128,7 @@ fn put_in(json: bool, args: &PbsInstallArgs) -> Result<Reply> {
         memory: memory(&hosts, &gpuos_toml),
         preload: path_text(&args.preload)?,
         hosts,
+        before,
     };
     let resources = qmgr.list("resource")?;
     let files = Files::new(&config, args.reach.dry_run)?;
@@ -129,7 +140,11 @@ fn put_in(json: bool, args: &PbsInstallArgs) -> Result<Reply> {
             "qmgr refused '{line}': {why}; mend what it names, and run gpuos pbs install again: what is done already stays and is not done twice"
         );
     }
-    let mut text = String::new();
+    let left_out = taken
+        .left_out
+        .iter()
+        .map(|sentence| format!("{sentence}\n"));
+    let mut text: String = left_out.collect();
     if !args.reach.dry_run {
         text += "\nThe hook is in use. For PBS to keep jobs on GPUs and in domains apart, the line `resources:` of sched_config has to name\n\
                  ngpus, gpuos_nvlink and gpuos_leaf";
@@ -154,9 +169,15 @@ fn take_out(json: bool, reach: &PbsReach) -> Result<Reply> {
     let qmgr = Qmgr::find(reach)?;
     let (resources, hooks) = (qmgr.list("resource")?, qmgr.list("hook")?);
     let nodes = qmgr.list("node")?;
-    let lines = remove(&resources, &hooks, &nodes);
+    let before = match hooks.contains_key(HOOK) {
+        true => qmgr.hosts().1,
+        false => BTreeMap::new(),
+    };
+    let removal = removal(&resources, &hooks, &nodes, &before);
+    let lines = removal.lines;
     let failed = qmgr.run(&lines, json, reach.dry_run)?;
-    let mut text = String::new();
+    let kept = removal.kept.iter().map(|sentence| format!("{sentence}\n"));
+    let mut text: String = kept.collect();
     for (line, why) in &failed {
         text += &format!("not done: {line}: {why}\n");
     }
@@ -165,7 +186,12 @@ fn take_out(json: bool, reach: &PbsReach) -> Result<Reply> {
     } else if !failed.is_empty() {
         text += "What a job or a vnode has cannot be taken out. Run gpuos pbs remove again when these jobs have ended.\n";
     }
-    Ok(reply(&lines, &failed, reach.dry_run, text))
+    if lines.iter().any(|line| line.starts_with("delete node ")) && !reach.dry_run {
+        text += "Send each pbs_mom whose vnodes of GPUs are gone a HUP, or start it again: until then it may report them once more.\n";
+    }
+    let mut reply = reply(&lines, &failed, reach.dry_run, text);
+    reply.yes &= removal.kept.is_empty();
+    Ok(reply)
 }
 
 fn reply(lines: &[String], failed: &[(String, String)], dry_run: bool, text: String) -> Reply {
@@ -265,12 +291,14 @@ impl Qmgr {
         }
     }
 
-    /// The hosts that the hook knows; none where its configuration is not of ours.
-    fn hosts(&self) -> BTreeMap<String, Host> {
+    /// The hosts that the hook knows, and what they counted before; none where its configuration is not of ours.
+    fn hosts(&self) -> (BTreeMap<String, Host>, BTreeMap<String, Counts>) {
         let line = format!("export hook {HOOK} application/x-config default");
         let text = self.ask(&line).ok().and_then(Result::ok);
         let known: Option<Config> = text.and_then(|text| serde_json::from_str(&text).ok());
-        known.map(|known| known.hosts).unwrap_or_default()
+        known
+            .map(|known| (known.hosts, known.before))
+            .unwrap_or_default()
     }
 
     /// Runs the lines, each after it was shown; those that failed come back with what qmgr said.

@@ -98,6 +98,9 @@ pub struct WlmJobArgs {
     /// Folder that Grid Engine has for the job on this host: `$SGE_JOB_SPOOL_DIR`.
     #[arg(long, value_name = "DIR")]
     pub spool: PathBuf,
+    /// The site's own starter of jobs, which gpuos's stands in for: the job's environment has it as GPUOS_SITE_STARTER.
+    #[arg(long, value_name = "FILE")]
+    pub starter: Option<PathBuf>,
     /// Directory with the socket of the gpuos_mover that keeps the checkpoints of jobs with `-ckpt gpuos`: it is told of the job, and the
     /// job's environment where they go. Without it programs save into a folder of their user.
     #[arg(long, value_name = "DIR")]
@@ -121,6 +124,9 @@ pub struct WlmWrapArgs {
     /// Make no folder for checkpoints of a job of Grid Engine: gpuos_mover keeps them.
     #[arg(long)]
     pub stored: bool,
+    /// Have this program start a job of Grid Engine: the site's own starter of jobs.
+    #[arg(long, value_name = "FILE")]
+    pub starter: Option<PathBuf>,
     /// The program, and its arguments.
     #[arg(value_name = "COMMAND", required = true, last = true)]
     pub command: Vec<OsString>,

@@ -6,7 +6,7 @@
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -31,8 +31,14 @@ const WRONG: u8 = 100;
 /// The host is wrong: its queue takes no jobs until somebody looks at it.
 const HOST: u8 = 1;
 
+/// Whoever else may write.
+const OTHERS_WRITE: u32 = 0o022;
+
 /// The file in a job's folder that says which run of it this is.
 const RUN: &str = "gpuos_run";
+
+/// The variable by which gpuos's starter of jobs knows the site's.
+const STARTER: &str = "GPUOS_SITE_STARTER";
 
 /// How long GPUs of jobs that have just ended are waited for: Grid Engine ends what they left behind.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -66,12 +72,19 @@ pub fn prolog(machine: &dyn Machine, args: &WlmJobArgs) -> Result<u8> {
         let why = "the job's user is the account of sge_execd, whose files no job is to write: submit it as another user";
         return Ok(say(why, WRONG));
     }
-    let (name, spool) = (name(args)?, Spool::open(args, Some(job.uid))?);
+    let (name, spool) = (name(args)?, Spool::open(machine, args, Some(job.uid))?);
     let saving = match saving(args, &text, (&name, &spool)) {
         Ok(saving) => saving,
         Err(why) => return Ok(say(&why, WRONG)),
     };
     let code = gpus(machine, args, (&job, &name, &spool))?;
+    if let Some(starter) = args.starter.as_ref().filter(|_| code == 0) {
+        let starter = starter.display().to_string();
+        if starter.contains(char::is_whitespace) {
+            bail!("--starter: a path has no blanks");
+        }
+        spool.append(&[(STARTER, starter)])?;
+    }
     if let Some(task) = saving.filter(|_| code == 0) {
         checkpoints(machine, args, (&task, &name, &spool))?;
     }
@@ -184,10 +197,11 @@ fn say(why: &str, code: u8) -> u8 {
 ///
 /// # Errors
 /// They stay the job's.
-pub fn epilog(args: &WlmJobArgs) -> Result<u8> {
+pub fn epilog(machine: &dyn Machine, args: &WlmJobArgs) -> Result<u8> {
     let name = name(args)?;
     if let Some(mover) = &args.mover {
-        let run = Spool::open(args, None).ok().and_then(|spool| spool.run());
+        let spool = Spool::open(machine, args, None).ok();
+        let run = spool.and_then(|spool| spool.run());
         store::ends(mover, &name, run);
     }
     if args.host.state.exists() {
@@ -205,34 +219,72 @@ fn name(args: &WlmJobArgs) -> Result<String> {
     })
 }
 
+/// Where a cell of Grid Engine says how its daemons run.
+fn bootstrap(machine: &dyn Machine) -> PathBuf {
+    let of = |name: &str, otherwise: &str| {
+        let value = machine.env(name).filter(|value| !value.is_empty());
+        value.unwrap_or_else(|| otherwise.into())
+    };
+    let root = PathBuf::from(of("SGE_ROOT", "/var/lib/gridengine"));
+    root.join(of("SGE_CELL", "default"))
+        .join("common/bootstrap")
+}
+
+/// The account of Grid Engine's daemons; `None`: it is root, or not known.
+fn admin(machine: &dyn Machine) -> Option<u32> {
+    let text = fs::read_to_string(bootstrap(machine)).ok()?;
+    let mut lines = text.lines().map(str::split_whitespace);
+    let name =
+        lines.find_map(|mut words| (words.next()? == "admin_user").then(|| words.next())?)?;
+    let said = machine.run("id", &["-u", "--", name]).ok()?;
+    said.ok.then(|| said.stdout.trim().parse().ok()).flatten()
+}
+
 /// The folder that Grid Engine has for a job on this host.
 struct Spool<'a> {
     folder: &'a Path,
-    user: Option<u32>,
+    /// The accounts that sge_execd may write as: root and the one of Grid Engine.
+    accounts: Vec<u32>,
 }
 
 impl<'a> Spool<'a> {
-    /// Looks whether it is the job's, and nothing of its user's.
-    fn open(args: &'a WlmJobArgs, user: Option<u32>) -> Result<Spool<'a>> {
+    /// Looks whether it is the job's and sge_execd's: a folder that any other user has made looks like it, too.
+    fn open(machine: &dyn Machine, args: &'a WlmJobArgs, user: Option<u32>) -> Result<Spool<'a>> {
         let folder = &args.spool;
-        let spool = Spool { folder, user };
-        let is = fs::symlink_metadata(folder)
-            .with_context(|| format!("cannot look at {}", folder.display()))?;
-        let named = folder.file_name() == Some(name(args)?.as_ref());
+        let (name, shown) = (name(args)?, folder.display());
+        let own = fs::metadata("/proc/self").map_or(0, |own| own.uid());
+        let admin = admin(machine);
+        let accounts = [Some(own), admin].into_iter().flatten();
+        // Not the job's user, who may be Grid Engine's account.
+        let accounts = accounts.filter(|account| Some(*account) != user).collect();
+        let spool = Spool { folder, accounts };
+        let is = fs::symlink_metadata(folder).with_context(|| format!("cannot look at {shown}"))?;
+        let named = folder.file_name() == Some(name.as_ref());
         let parent = folder.parent().and_then(Path::file_name);
         let placed = folder.is_absolute() && parent == Some("active_jobs".as_ref());
-        if !is.is_dir() || !named || !placed || !spool.is_of_daemon(&is) {
+        if !is.is_dir() || !named || !placed || is.mode() & OTHERS_WRITE != 0 {
             bail!(
-                "{} is not the folder that sge_execd has for the job: give $SGE_JOB_SPOOL_DIR as it is",
-                folder.display()
+                "{shown} is not the folder that sge_execd has for the job: give $SGE_JOB_SPOOL_DIR as it is"
             );
+        }
+        // What lies in a folder of somebody's is his to rename, too.
+        let above = folder.parent().map(fs::metadata).transpose();
+        let above = above.with_context(|| format!("cannot look at what {shown} lies in"))?;
+        for is in [Some(is), above].into_iter().flatten() {
+            if !spool.is_of_daemon(&is) {
+                bail!(
+                    "{shown} is not sge_execd's: it, or active_jobs, is user {}'s, and neither root's nor of Grid Engine's account \
+                     (admin_user in {}, by SGE_ROOT and SGE_CELL in /etc/default/gridengine or /etc/default/gpuos-gridengine)",
+                    is.uid(),
+                    bootstrap(machine).display()
+                );
+            }
         }
         Ok(spool)
     }
 
     fn is_of_daemon(&self, is: &fs::Metadata) -> bool {
-        // Group and others must not write, nor the job's user be the owner, who is the daemon's account.
-        self.user != Some(is.uid()) && is.mode() & 0o022 == 0
+        self.accounts.contains(&is.uid()) && is.mode() & OTHERS_WRITE == 0
     }
 
     /// Opens a file of the daemon's; neither a link nor a file that has another name too.

@@ -23,7 +23,7 @@ pub fn run(machine: &dyn Machine, args: &WlmArgs) -> Result<u8> {
         WlmCommand::SubmitFilter(args) => filter::run(args),
         WlmCommand::Sense(args) => sense::run(machine, args),
         WlmCommand::Prolog(args) => job::prolog(machine, args),
-        WlmCommand::Epilog(args) => job::epilog(args),
+        WlmCommand::Epilog(args) => job::epilog(machine, args),
         WlmCommand::Wrap(args) => wrap::run(machine, args),
         WlmCommand::Ckpt(args) => saves::ckpt(args),
         WlmCommand::Restore(args) => saves::restore(args),

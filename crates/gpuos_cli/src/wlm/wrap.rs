@@ -27,9 +27,18 @@ pub fn run(machine: &dyn Machine, args: &WlmWrapArgs) -> Result<u8> {
             "--saves is for jobs of Torque: leave it out, Grid Engine and LSF say where a job saves"
         );
     }
-    let mut command = match args.manager {
-        Manager::Gridengine => gridengine(&args.command)?,
-        Manager::Lsf | Manager::Torque => plain(&args.command)?,
+    if args.manager != Manager::Gridengine && args.starter.is_some() {
+        bail!("--starter is for jobs of Grid Engine: leave it out");
+    }
+    let mut command = match (args.manager, &args.starter) {
+        (Manager::Gridengine, Some(starter)) => {
+            // It is told by the same variables how Grid Engine would start the job.
+            let mut command = Command::new(starter);
+            command.args(&args.command);
+            command
+        }
+        (Manager::Gridengine, None) => gridengine(&args.command)?,
+        (Manager::Lsf | Manager::Torque, _) => plain(&args.command)?,
     };
     if args.manager != Manager::Gridengine
         && let Some(why) = tell_gpus(machine, args, &mut command)?

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::Write;
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
@@ -230,6 +230,63 @@ impl Job {
     pub fn environment(&self) -> String {
         fs::read_to_string(self.work.path().join("active_jobs/7.1/environment")).unwrap()
     }
+}
+
+/// A folder that looks like the job's, of a user who has nothing to do with either the job or Grid Engine.
+#[test]
+fn a_folder_of_a_second_users_is_not_the_jobs() {
+    if fs::metadata("/proc/self").unwrap().uid() != 0 {
+        return;
+    }
+    let folder = |job: &Job, name: &str| job.work.path().join(name);
+    let names = [
+        "active_jobs/7.1/environment",
+        "active_jobs/7.1/pid",
+        "active_jobs/7.1/config",
+        "active_jobs/7.1",
+        "active_jobs",
+    ];
+    // All of it, one file, or only what the folder lies in.
+    for (owned, code_of) in [
+        (&names[..], 1),
+        (&names[..1], 1),
+        (&names[3..4], 1),
+        (&names[4..], 1),
+        (&[], 0),
+    ] {
+        let job = Job::new(1);
+        for name in owned {
+            chown(folder(&job, name), Some(4_000_007), None).unwrap();
+        }
+        let done = job.call("prolog", "active_jobs/7.1");
+        assert_eq!(code(&done), code_of, "{owned:?} {done:?}");
+        assert_eq!(job.environment() == "A=1\n", code_of == 1, "{owned:?}");
+    }
+    // The account of Grid Engine is no second user: `nobody` is one that all machines have.
+    let job = Job::new(1);
+    let said = Command::new("id").args(["-u", "nobody"]).output().unwrap();
+    let uid: u32 = String::from_utf8_lossy(&said.stdout)
+        .trim()
+        .parse()
+        .unwrap();
+    for name in names {
+        chown(folder(&job, name), Some(uid), None).unwrap();
+    }
+    let cell = folder(&job, "cell/default/common");
+    fs::create_dir_all(&cell).unwrap();
+    fs::write(
+        cell.join("bootstrap"),
+        "binary_path /x\nadmin_user              nobody\n",
+    )
+    .unwrap();
+    let root = folder(&job, "cell").display().to_string();
+    let spool = folder(&job, "active_jobs/7.1").display().to_string();
+    let state = folder(&job, "state").display().to_string();
+    let words = [
+        "prolog", "--job", "7", "--spool", &spool, "--type", "pairs-8", "--state", &state,
+    ];
+    let done = wlm(&words, &job.record, &[("SGE_ROOT", &root)]);
+    assert_eq!(code(&done), 0, "{done:?}");
 }
 
 #[test]

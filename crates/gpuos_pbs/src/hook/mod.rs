@@ -20,6 +20,7 @@ pub mod beyond;
 mod confine;
 mod end;
 pub mod event;
+pub mod hosts;
 pub mod install;
 mod launch;
 mod memory;
