@@ -48,6 +48,8 @@ impl Disks {
         let config = CheckpointConfig {
             enabled: true,
             least_s: 1,
+            // It is the disk that is to be full.
+            user_percent: 100,
             ..CheckpointConfig::default()
         };
         mover(

@@ -15,6 +15,7 @@ use zstd::bulk::{Compressor, Decompressor};
 use crate::buffer::Buffer;
 use crate::cipher::Cipher;
 use crate::key::JobKeys;
+use crate::sparse::is_sparse;
 
 /// What is done to the extents that are written from now on. What is there already stays as it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -25,7 +26,8 @@ pub struct Coding {
     pub encrypt: bool,
 }
 
-/// When extents are compressed. One that would not become shorter by an eighth is kept as it is.
+/// When extents are compressed. One that would not become shorter by an eighth is kept as it is. One of which half is zero is compressed in any
+/// case.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Compress {
     /// Never.
@@ -172,8 +174,9 @@ impl<'a> Lane<'a> {
                 form: None,
             };
         }
-        let packed = if pack {
-            self.pack(&mut buffer, raw)
+        let sparse = is_sparse(&buffer.as_slice()[..raw]);
+        let packed = if pack || sparse {
+            self.pack(&mut buffer, raw, sparse)
         } else {
             None
         };
@@ -197,8 +200,9 @@ impl<'a> Lane<'a> {
         }
     }
 
-    /// Compresses the first `raw` bytes. `None`: they stay as they are, as they would not be shorter by an eighth.
-    fn pack(&mut self, buffer: &mut Buffer, raw: usize) -> Option<usize> {
+    /// Compresses the first `raw` bytes. `None`: they stay as they are, as they would not be shorter by an eighth. Of those that are `sparse` that is
+    /// known to be worth it.
+    fn pack(&mut self, buffer: &mut Buffer, raw: usize, sparse: bool) -> Option<usize> {
         let most = useful(raw);
         if most == 0 {
             return None;
@@ -216,7 +220,7 @@ impl<'a> Lane<'a> {
                 .compress_to_buffer(bytes, &mut room.bytes()[..most])
                 .ok()
         };
-        if raw > 4 * PROBE {
+        if raw > 4 * PROBE && !sparse {
             shorten(&bytes[..PROBE], PROBE - PROBE / 8)?;
         }
         let length = shorten(bytes, most)?;

@@ -5,7 +5,7 @@
 //! - [`disk`]: all calls of the file system, and the Linux one behind them; [`within`]: how it opens what a user may have mounted over;
 //!   [`stream`]: writes that go on beside their caller, from a [`buffer`]; [`fake`]: one in memory that crashes and fails,
 //! - [`ingest`]: a program's folder, read as something that a hostile user owns, into a segment,
-//! - [`coding`]: the form in which extents are kept: compressed, encrypted,
+//! - [`coding`]: the form in which extents are kept: compressed, encrypted, and `sparse` ones short in any case,
 //! - [`store`]: the folders of all jobs; [`job`]: the checkpoints of one and their commit; [`choice`]: from which its next run begins; [`passed`]: those of other jobs that it could not load; [`inventory`]: what is there, and removal of one; [`owned`]: removal of all, by whom it may be; [`marks`]: notes about all of it,
 //! - [`pace`]: how fast it may ask its disk for bytes; [`room`]: how much a checkpoint may add to what a user has, and to the disk,
 //! - [`verify`]: everything that is kept, read and held against its digests,
@@ -47,6 +47,7 @@ mod segment;
 pub mod shard;
 mod small;
 pub mod source;
+mod sparse;
 pub mod store;
 pub mod stream;
 pub mod transfer;

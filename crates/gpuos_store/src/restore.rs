@@ -3,7 +3,7 @@
 //! The tree grows beneath a folder of another name that nobody but the running user can enter, and gets its name when all of it
 //! is verified, written and on the disk. Every extent is held against its digest before a byte of it is written.
 
-use gpuos_checkpoint::manifest::{FileEntry, Kind, MAX_DEPTH, Manifest};
+use gpuos_checkpoint::manifest::{ALIGNMENT, FileEntry, Kind, MAX_DEPTH, Manifest};
 
 use crate::buffer::Buffer;
 use crate::disk::{Disk, Dress, Form, part};
@@ -11,6 +11,7 @@ use crate::error::{Error, Result, Tried, shown};
 use crate::job::JobStore;
 use crate::small::write_full;
 use crate::source::{Extents, LocalSource, Source};
+use crate::sparse::{is_sparse, runs};
 use crate::stream::Stream;
 
 /// Where files go, and whose they become.
@@ -277,6 +278,24 @@ impl<'a, T: Disk> Tree<'a, T> {
             if it.kind != Kind::Zero {
                 let length = self.extents.plain(&mut *self.source, it, &what)?;
                 let buffer = &mut self.extents.buffer;
+                let bytes = &buffer.as_slice()[..length];
+                if is_sparse(bytes) {
+                    // What is zero stays a hole, as it may have been before.
+                    for run in runs(bytes) {
+                        let (bytes, offset) = (&bytes[run.clone()], offset + run.start as u64);
+                        match &mut stream {
+                            None => write_full(disk, &open, bytes, offset).tried(what)?,
+                            Some(stream) => {
+                                let mut part =
+                                    Buffer::new(bytes.len().next_multiple_of(ALIGNMENT as usize));
+                                part.bytes()[..bytes.len()].copy_from_slice(bytes);
+                                stream.write(part, bytes.len(), offset).tried(what)?;
+                            }
+                        }
+                    }
+                    offset += it.raw;
+                    continue;
+                }
                 match &mut stream {
                     None => {
                         let bytes = &buffer.as_slice()[..length];

@@ -61,7 +61,7 @@ impl Room {
                     size(used)
                 ),
                 "remove what jobs that are over have kept (gpuos ckpt list, gpuos ckpt prune JOB), checkpoint less, or ask those who run \
-                 the cluster for more ([checkpoint] user-gib)",
+                 the cluster for more ([checkpoint] user-gib, user-percent)",
             ),
             Bound::Disk { free, reserve } => (
                 format!(

@@ -7,7 +7,8 @@ use std::ptr;
 use std::sync::{Mutex, PoisonError};
 
 use crate::session::{CHECKPOINT, Problem, Session};
-use crate::settings::{Asked, PREFIX, Settings, read};
+use crate::settings::{Asked, Settings, read};
+use crate::told::acts;
 
 const SUCCESS: c_int = 0;
 const FAILURE: c_int = 1;
@@ -79,9 +80,7 @@ pub extern "C" fn SCR_Init() -> c_int {
             return Err(Some("SCR_Init was called before".into()));
         }
         let settings = library.settings.get_or_insert_default();
-        let variable = std::env::var(PREFIX).ok();
-        let prefix = settings.get(None, PREFIX).map(str::to_string).or(variable);
-        library.session = Some(Session::begin(prefix.as_deref())?);
+        library.session = Some(Session::begin(settings)?);
         Ok(())
     })
 }
@@ -123,14 +122,13 @@ pub unsafe extern "C" fn SCR_Config(config: *const c_char) -> *const c_char {
                 )));
             }
             Asked::Set(parent, values) => {
-                let acts = parent.is_none() && values.iter().all(|(key, _)| key == PREFIX);
+                let acts = parent.is_none() && values.iter().all(|(key, _)| acts(key));
                 settings.set(parent, values);
                 if !acts {
                     library.tell(
                         "setting",
                         &format!(
-                            "{text:?} has no effect, as any setting but {PREFIX}: how often checkpoints are made and where they are kept is what sbatch \
-                             --gpuos-checkpoint says"
+                            "{text:?} has no effect: how often checkpoints are made and where they are kept is what sbatch --gpuos-checkpoint says"
                         ),
                     );
                 }

@@ -1,6 +1,8 @@
 //! From `SCR_Init` to `SCR_Finalize`. Calls are collective: what depends on one rank's files is agreed on before any rank acts on it.
 
-use std::collections::BTreeMap;
+mod shares;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::fs;
 use std::os::unix::ffi::OsStringExt;
@@ -11,6 +13,10 @@ use gpuos_program::{Checkpoints, Outcome, Reason, Request, Start};
 
 use crate::mpi::World;
 use crate::place;
+use crate::settings::Settings;
+use crate::shared;
+use crate::told::Told;
+use shares::chosen;
 
 /// `SCR_FLAG_CHECKPOINT`.
 pub(crate) const CHECKPOINT: i32 = 1;
@@ -42,6 +48,14 @@ pub(crate) struct Session {
     /// What `SCR_Need_checkpoint` has said last, on all ranks.
     wanted: Option<Request>,
     ends: bool,
+    /// It was told to end when the job will be ended.
+    halts: bool,
+    /// It runs without checkpoints, as its user wants.
+    disabled: bool,
+    /// Ranks may write files together.
+    shares: bool,
+    /// A checkpoint was refused as none was wanted: its files are written to where their names say.
+    unwanted: bool,
     /// It asks for each checkpoint that it begins, ...
     asks: bool,
     /// ... but not before this.
@@ -59,7 +73,14 @@ enum Phase {
     Saving(Saving),
     /// Output alone, or a checkpoint that nobody wants: files are where their names say.
     Plain,
-    Loading(PathBuf),
+    Loading(Loading),
+}
+
+struct Loading {
+    /// This rank's files.
+    folder: PathBuf,
+    /// Those that ranks have written together.
+    together: Option<PathBuf>,
 }
 
 struct Saving {
@@ -67,13 +88,37 @@ struct Saving {
     folder: PathBuf,
     /// Files that are output too, and where to.
     output: Option<BTreeMap<PathBuf, PathBuf>>,
+    /// The folder of all ranks, where these may write files together.
+    together: Option<PathBuf>,
+    /// Names that this rank has asked for, below the prefix.
+    used: BTreeSet<PathBuf>,
 }
 
 impl Session {
     /// Joins, with all ranks; waits until all have.
-    pub(crate) fn begin(prefix: Option<&str>) -> Result<Session, Problem> {
+    pub(crate) fn begin(settings: &Settings) -> Result<Session, Problem> {
         let world = World::find().map_err(Some)?;
-        let mut client = Checkpoints::of(world.rank());
+        let directory = std::env::current_dir()
+            .map_err(|error| format!("SCR_Init: the working directory: {error}"));
+        let variable = |name: &str| std::env::var(name).ok();
+        let read = directory.and_then(|directory| {
+            let told = Told::read(variable, settings, &directory)?;
+            Ok((directory, told))
+        });
+        let (directory, told) = together(&world, read)?;
+        let first = world.rank().rank() == 0;
+        if let Some(idle) = told.idle.as_ref().filter(|_| first) {
+            eprintln!("libscr: {idle}");
+        }
+        let mut client = match told.enabled {
+            true => Checkpoints::of(world.rank()),
+            false => Checkpoints::at(None, world.rank()),
+        };
+        if first && !told.enabled {
+            eprintln!(
+                "libscr: SCR_ENABLE=0: the program runs without checkpoints, and goes on from none"
+            );
+        }
         let here = i32::from(client.available());
         let [some, none] = agree(&world, [here, 1 - here])?;
         if some == 1 && none == 1 {
@@ -85,13 +130,10 @@ impl Session {
                 );
             }
         }
-        let directory = std::env::current_dir()
-            .map_err(|error| format!("SCR_Init: the working directory: {error}"));
-        let restart = joined(&mut client);
-        let both = directory.and_then(|directory| Ok((directory, restart?)));
-        let (directory, restart) = together(&world, both)?;
+        let restart = together(&world, joined(&mut client))?;
+        let restart = chosen(&world, restart, &told)?;
         Ok(Session {
-            prefix: place::absolute(&directory, Path::new(prefix.unwrap_or(""))),
+            prefix: place::absolute(&directory, Path::new(&told.prefix)),
             world,
             client,
             restart,
@@ -99,6 +141,10 @@ impl Session {
             phase: Phase::Idle,
             wanted: None,
             ends: false,
+            halts: told.halts,
+            disabled: !told.enabled,
+            shares: told.shares,
+            unwanted: false,
             asks: std::env::var_os(ASKS).is_some_and(|value| value == "1"),
             quiet_until: None,
         })
@@ -159,7 +205,8 @@ impl Session {
                 "SCR_Start_output wants SCR_FLAG_CHECKPOINT or SCR_FLAG_OUTPUT, or both".into(),
             ));
         }
-        if flags & CHECKPOINT == 0 {
+        self.unwanted = false;
+        if flags & CHECKPOINT == 0 || self.disabled {
             self.phase = Phase::Plain;
             return Ok(());
         }
@@ -169,6 +216,7 @@ impl Session {
         }
         let Some(request) = self.wanted.take() else {
             if flags & OUTPUT == 0 {
+                self.unwanted = true;
                 return Err(Some(
                     "no checkpoint is wanted now, so its files are written to where their names say and not kept by gpuos: call SCR_Start_output when \
                      SCR_Need_checkpoint says so (how often is what sbatch --gpuos-checkpoint says)"
@@ -183,10 +231,16 @@ impl Session {
         let folder =
             together(&self.world, opened).inspect_err(|_| self.client.pass_over(request.number))?;
         let output = (flags & OUTPUT != 0).then(BTreeMap::new);
+        let together = match self.shares {
+            true => Some(self.folder_of_all(&format!("checkpoint-{}", request.number))?),
+            false => None,
+        };
         self.phase = Phase::Saving(Saving {
             request,
             folder,
             output,
+            together,
+            used: BTreeSet::new(),
         });
         Ok(())
     }
@@ -195,6 +249,11 @@ impl Session {
     pub(crate) fn route(&mut self, name: &[u8]) -> Result<Vec<u8>, Problem> {
         let given = PathBuf::from(OsString::from_vec(name.to_vec()));
         if matches!(self.phase, Phase::Idle) {
+            if let Some(parent) = given.parent().filter(|_| self.unwanted) {
+                fs::create_dir_all(parent).map_err(|error| {
+                    format!("SCR_Route_file: cannot make {}: {error}", parent.display())
+                })?;
+            }
             return Ok(name.to_vec());
         }
         let directory = std::env::current_dir()
@@ -205,18 +264,26 @@ impl Session {
             Phase::Idle => given,
             Phase::Plain => file,
             Phase::Saving(saving) => {
-                let routed = saving.folder.join(rest?);
+                let rest = rest?;
+                let routed = match &saving.together {
+                    Some(together) => together.join(&rest),
+                    None => saving.folder.join(&rest),
+                };
+                saving.used.insert(rest);
                 if let Some(output) = &mut saving.output {
                     output.insert(routed.clone(), file);
                 }
                 routed
             }
-            Phase::Loading(folder) => {
-                let whole = rest
-                    .map(|rest| folder.join(rest))
-                    .ok()
-                    .filter(|path| path.exists());
-                let found = whole.or_else(|| place::named(folder, given.file_name()?));
+            Phase::Loading(Loading { folder, together }) => {
+                let below = |folder: &Path| {
+                    let rest = rest.as_ref().ok()?;
+                    Some(folder.join(rest)).filter(|path| path.exists())
+                };
+                let whole = below(folder).or_else(|| below(together.as_deref()?));
+                let named = |folder: &Path| place::named(folder, given.file_name()?);
+                let found = whole.or_else(|| named(folder));
+                let found = found.or_else(|| named(together.as_deref()?));
                 let found = found.filter(|path| fs::File::open(path).is_ok());
                 return match found {
                     Some(path) => Ok(path.into_os_string().into_vec()),
@@ -260,12 +327,28 @@ impl Session {
     /// Without all ranks nobody says that he is ready: the request stays, and the program is asked again.
     fn save(&mut self, saving: Saving, written: Result<(), String>) -> Result<(), Problem> {
         let Saving {
-            request, output, ..
+            request,
+            folder,
+            mut output,
+            together: all,
+            used,
         } = saving;
-        together(
-            &self.world,
-            written.and_then(|()| publish(output.unwrap_or_default())),
-        )?;
+        if let Err(why) = together(&self.world, written) {
+            return Err(self.seem_to_share(&used, all.is_some())?.or(why));
+        }
+        if let Some(all) = all {
+            let own = self.taken(&all, &folder, &used)?;
+            // Of a file of several ranks one brings it to its name.
+            if let Some(output) = &mut output {
+                output.retain(|from, _| {
+                    let rest = from.strip_prefix(&all);
+                    rest.is_ok_and(|rest| own.contains(rest))
+                });
+            }
+            together(&self.world, publish(output.take().unwrap_or_default()))?;
+            self.removed(&all);
+        }
+        together(&self.world, publish(output.unwrap_or_default()))?;
         let ready = self
             .client
             .ready(request.number)
@@ -302,19 +385,41 @@ impl Session {
                 "SCR_Start_restart: there is no checkpoint to load, or it was loaded".into(),
             ));
         };
-        self.phase = Phase::Loading(restart.folder);
+        let [has] = agree(&self.world, [shared::has(&restart.folder).into()])?;
+        let mut all = None;
+        if has == 1 {
+            let folder = self.folder_of_all("restart")?;
+            let brought = shared::bring(&folder, &restart.folder).map_err(|error| {
+                format!(
+                    "SCR_Start_restart: files that ranks share, in {}: {error}",
+                    folder.display()
+                )
+            });
+            together(&self.world, brought)?;
+            all = Some(folder);
+        }
+        self.phase = Phase::Loading(Loading {
+            folder: restart.folder,
+            together: all,
+        });
         Ok(restart.name)
     }
 
     /// Loading has ended. What a rank could not load is refused by all, and the one before takes its place.
     pub(crate) fn loaded(&mut self, valid: bool) -> Result<(), Problem> {
-        let Phase::Loading(_) = &self.phase else {
-            return Err(Some(
-                "SCR_Complete_restart wants an SCR_Start_restart before it".into(),
-            ));
+        let loading = match std::mem::replace(&mut self.phase, Phase::Idle) {
+            Phase::Loading(loading) => loading,
+            other => {
+                self.phase = other;
+                return Err(Some(
+                    "SCR_Complete_restart wants an SCR_Start_restart before it".into(),
+                ));
+            }
         };
-        self.phase = Phase::Idle;
         let [refused] = agree(&self.world, [(!valid).into()])?;
+        if let Some(together) = loading.together {
+            self.removed(&together);
+        }
         if refused == 0 {
             return Ok(());
         }
@@ -346,7 +451,7 @@ impl Session {
     /// Whether the job will be ended, and its last checkpoint exists.
     pub(crate) fn ends(&self) -> Result<bool, Problem> {
         self.idle("SCR_Should_exit")?;
-        Ok(self.ends)
+        Ok(self.ends && self.halts)
     }
 
     fn idle(&self, call: &str) -> Result<(), Problem> {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-/// The one setting that acts here.
+/// The setting with the folder above all files.
 pub(crate) const PREFIX: &str = "SCR_PREFIX";
 
 /// Settings by parent, if there is one, and key.

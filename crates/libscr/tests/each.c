@@ -2,6 +2,7 @@
 #ifdef WITH_MPI
 #include <mpi.h>
 #endif
+#include <fcntl.h>
 #include <scr.h>
 #include <stdio.h>
 #include <string.h>
@@ -77,6 +78,10 @@ static int without(void)
     WANT(SCR_Start_checkpoint() != SCR_SUCCESS);
     WANT(SCR_Route_file("state", routed) == SCR_SUCCESS && strcmp(routed, "state") == 0);
     WANT(SCR_Complete_checkpoint(1) != SCR_SUCCESS);
+    /* Whoever writes one all the same finds its folder. */
+    WANT(SCR_Start_checkpoint() != SCR_SUCCESS);
+    WANT(SCR_Route_file("deep/down/state", routed) == SCR_SUCCESS && strcmp(routed, "deep/down/state") == 0 && put(routed, "all the same\n"));
+    WANT(SCR_Complete_checkpoint(1) != SCR_SUCCESS && holds("deep/down/state", "all the same\n"));
     WANT(SCR_Start_output("both", SCR_FLAG_CHECKPOINT | SCR_FLAG_OUTPUT) == SCR_SUCCESS && SCR_Complete_output(1) == SCR_SUCCESS);
     WANT(SCR_Finalize() == SCR_SUCCESS);
     return 0;
@@ -147,6 +152,87 @@ static int again(void)
     return 0;
 }
 
+/* A block of a file that all ranks write. */
+enum { BLOCK = 5000 };
+
+static int block(const char *path, int which, int writes)
+{
+    static char own[BLOCK], seen[BLOCK];
+    int file = open(path, writes ? O_WRONLY | O_CREAT : O_RDONLY, 0600);
+    memset(own, 'a' + which, sizeof own);
+    int done = file >= 0 && (writes ? pwrite(file, own, sizeof own, (off_t)which * BLOCK) : pread(file, seen, sizeof seen, (off_t)which * BLOCK)) == BLOCK;
+    return file >= 0 && close(file) == 0 && done && (writes || memcmp(own, seen, sizeof own) == 0);
+}
+
+/* All ranks write one file, and each one of its own. */
+static int shared(void)
+{
+    char mine[64];
+    snprintf(mine, sizeof mine, "own/%d", rank);
+    WANT(SCR_Init() == SCR_SUCCESS && needed() == 0);
+    WANT(SCR_Start_output("all", SCR_FLAG_CHECKPOINT | SCR_FLAG_OUTPUT) == SCR_SUCCESS);
+    WANT(SCR_Route_file("all/together", routed) == SCR_SUCCESS && block(routed, rank, 1));
+    WANT(SCR_Route_file(mine, routed) == SCR_SUCCESS && put(routed, "mine\n"));
+    WANT(SCR_Complete_output(1) == SCR_SUCCESS && holds(mine, "mine\n"));
+    WANT(SCR_Finalize() == SCR_SUCCESS);
+    return 0;
+}
+
+/* All ranks find all of it again. */
+static int shared_again(void)
+{
+    int flag;
+    char mine[64];
+    snprintf(mine, sizeof mine, "own/%d", rank);
+    WANT(SCR_Init() == SCR_SUCCESS);
+    WANT(SCR_Have_restart(&flag, name) == SCR_SUCCESS && flag == 1 && strcmp(name, "all") == 0);
+    WANT(SCR_Start_restart(NULL) == SCR_SUCCESS);
+    WANT(SCR_Route_file("all/together", routed) == SCR_SUCCESS);
+    for (int which = 0; which < size; which++)
+        WANT(block(routed, which, 0));
+    WANT(SCR_Route_file(mine, routed) == SCR_SUCCESS && holds(routed, "mine\n"));
+    WANT(SCR_Complete_restart(1) == SCR_SUCCESS);
+    WANT(SCR_Finalize() == SCR_SUCCESS);
+    return 0;
+}
+
+/* The first rank makes the file and the others open it, as they do who share it; here each has one of its own. */
+static int apart(void)
+{
+    WANT(SCR_Init() == SCR_SUCCESS && needed() == 0);
+    WANT(SCR_Start_output("all", SCR_FLAG_CHECKPOINT) == SCR_SUCCESS);
+    WANT(SCR_Route_file("all/together", routed) == SCR_SUCCESS);
+    int wrote = rank == 0 ? block(routed, rank, 1) : block(routed, rank, 0);
+    WANT(SCR_Complete_output(wrote) != SCR_SUCCESS);
+    WANT(SCR_Finalize() == SCR_SUCCESS);
+    return 0;
+}
+
+/* As if there were no checkpoint: its user wants that. */
+static int anew(void)
+{
+    int flag;
+    WANT(SCR_Init() == SCR_SUCCESS);
+    WANT(SCR_Have_restart(&flag, NULL) == SCR_SUCCESS && flag == 0);
+    WANT(SCR_Finalize() == SCR_SUCCESS);
+    return 0;
+}
+
+/* Without checkpoints, in a job that has them. */
+static int disabled(void)
+{
+    int flag;
+    WANT(SCR_Init() == SCR_SUCCESS);
+    WANT(SCR_Have_restart(&flag, NULL) == SCR_SUCCESS && flag == 0);
+    WANT(SCR_Need_checkpoint(&flag) == SCR_SUCCESS && flag == 0);
+    WANT(SCR_Start_checkpoint() == SCR_SUCCESS);
+    WANT(SCR_Route_file("off/state", routed) == SCR_SUCCESS && put(routed, "off\n"));
+    WANT(SCR_Complete_checkpoint(1) == SCR_SUCCESS && holds("off/state", "off\n"));
+    WANT(SCR_Should_exit(&flag) == SCR_SUCCESS && flag == 0);
+    WANT(SCR_Finalize() == SCR_SUCCESS);
+    return 0;
+}
+
 /* There are checkpoints, and they cannot be loaded; or the ranks cannot agree. */
 static int refused(void)
 {
@@ -166,6 +252,11 @@ int main(int argc, char **argv)
     int failed = strcmp(which, "without") == 0 ? without()
                  : strcmp(which, "with") == 0  ? with()
                  : strcmp(which, "again") == 0 ? again()
+                 : strcmp(which, "shared") == 0 ? shared()
+                 : strcmp(which, "shared-again") == 0 ? shared_again()
+                 : strcmp(which, "apart") == 0 ? apart()
+                 : strcmp(which, "anew") == 0 ? anew()
+                 : strcmp(which, "disabled") == 0 ? disabled()
                                                : refused();
 #ifdef WITH_MPI
     if (!failed)

@@ -258,6 +258,149 @@ fn four_ranks_by_mpi(compiler: &str, launcher: &str) {
     });
 }
 
+/// A program of four ranks by the stand-in, with these variables, to its end: what its ranks said.
+fn by_stand_in(
+    (folder, program): (&Path, &Path),
+    part: &str,
+    (mover, work): (&Mover, &Path),
+    variables: &[(&str, &str)],
+    meanwhile: impl FnOnce(),
+) -> String {
+    let meeting = tempfile::tempdir_in(folder).expect("a folder");
+    let start = |rank: u16| {
+        let mut command = process(program, part, Some(mover), work);
+        command
+            .env("FAKE_MPI", meeting.path().join("meeting"))
+            .env("FAKE_RANK", rank.to_string())
+            .env("FAKE_SIZE", "4")
+            .envs(variables.iter().copied());
+        command.spawn().expect("starts")
+    };
+    let programs: Vec<Child> = (0..4).map(start).collect();
+    meanwhile();
+    let mut said = String::new();
+    for program in programs {
+        let out = program.wait_with_output().expect("ends");
+        finished(&out);
+        said += &String::from_utf8_lossy(&out.stderr);
+    }
+    said
+}
+
+/// As MPI-IO and parallel HDF5 write: one file of all ranks, each its own part.
+#[test]
+fn files_that_ranks_share_are_kept_and_come_back() {
+    if !here("cc") {
+        return;
+    }
+    let (folder, program) = with_stand_in(&[]);
+    let (of, work) = (
+        (folder.path(), &*program),
+        tempfile::tempdir().expect("a folder"),
+    );
+    let mover = Mover::start();
+    let at = (&mover, work.path());
+    let shares = [("SCR_CACHE_BYPASS", "1")];
+    let saves = || {
+        mover.ended(mover.ask("interval")).expect("committed");
+    };
+    let said = by_stand_in(of, "shared", at, &shares, saves);
+    assert_eq!(said, "");
+    // It is output, too, and nothing of the way there is left.
+    let output = fs::read(work.path().join("all/together")).expect("output");
+    assert_eq!(output.len(), 4 * 5000);
+    let left = || {
+        let entries = fs::read_dir(work.path()).expect("read").flatten();
+        let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
+        names.filter(|name| name.starts_with(".gpuos")).count()
+    };
+    assert_eq!(left(), 0);
+    // Each rank's part of it is kept.
+    fs::remove_dir_all(work.path().join("all")).expect("removed");
+    mover.restart();
+    let said = by_stand_in(of, "shared-again", at, &[], || {});
+    assert_eq!((said.as_str(), left()), ("", 0));
+}
+
+#[test]
+fn ranks_that_seem_to_share_a_file_are_told_how() {
+    if !here("cc") {
+        return;
+    }
+    let (folder, program) = with_stand_in(&[]);
+    let work = tempfile::tempdir().expect("a folder");
+    let mover = Mover::start();
+    let at = (&mover, work.path());
+    let said = by_stand_in((folder.path(), &program), "apart", at, &[], || {
+        mover.ask("interval");
+    });
+    assert!(
+        said.contains("all ranks have named all/together") && said.contains("SCR_CACHE_BYPASS=1"),
+        "{said}"
+    );
+}
+
+#[test]
+fn settings_act_or_are_refused_or_named() {
+    if !here("cc") {
+        return;
+    }
+    let (folder, program) = with_stand_in(&[]);
+    let of = (folder.path(), &*program);
+    let work = tempfile::tempdir().expect("a folder");
+    let mover = Mover::start();
+    let at = (&mover, work.path());
+    let said = by_stand_in(of, "disabled", at, &[("SCR_ENABLE", "0")], || {});
+    assert!(
+        said.contains("SCR_ENABLE=0: the program runs without"),
+        "{said}"
+    );
+    let with = [("SCR_CACHE_BYPASS", "1"), ("SCR_FLUSH", "10")];
+    let said = by_stand_in(of, "shared", at, &with, || {
+        mover.ended(mover.ask("interval")).expect("committed");
+    });
+    // By one rank, once.
+    assert_eq!(
+        said.matches("SCR_FLUSH (the environment) have no effect")
+            .count(),
+        1,
+        "{said}"
+    );
+    let conf = work.path().join("conf");
+    fs::write(&conf, "# mine\nSCR_FETCH=0\n").expect("written");
+    let named = conf.display().to_string();
+    mover.restart();
+    let said = by_stand_in(of, "anew", at, &[("SCR_CONF_FILE", &named)], || {});
+    assert!(
+        said.contains("SCR_FETCH=0: the program begins anew"),
+        "{said}"
+    );
+    // It is there still.
+    mover.restart();
+    by_stand_in(of, "shared-again", at, &[("SCR_CURRENT", "all")], || {});
+    for (variable, value, wanted) in [
+        (
+            "SCR_CURRENT",
+            "step-3",
+            "the one to go on from is all. Take the setting away",
+        ),
+        (
+            "SCR_HALT_SECONDS",
+            "600",
+            "SCR_HALT_SECONDS=600 (the environment) cannot be done here",
+        ),
+        (
+            "SCR_CONF_FILE",
+            "/none/scr.conf",
+            "cannot read the settings of /none/scr.conf",
+        ),
+    ] {
+        mover.restart();
+        let said = by_stand_in(of, "refused", at, &[(variable, value)], || {});
+        assert!(said.contains(wanted), "{variable}: {said}");
+    }
+}
+
 #[test]
 fn what_ranks_cannot_agree_by_is_said() {
     if !here("cc") {

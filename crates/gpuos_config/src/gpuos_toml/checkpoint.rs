@@ -59,6 +59,8 @@ pub struct CheckpointConfig {
     pub max_gib: u32,
     /// What a user's checkpoints may take on a node together, in GiB; 0: no limit.
     pub user_gib: u32,
+    /// The same as a part of the file system of the store, in percent; 100: no limit. Both hold.
+    pub user_percent: u32,
     /// What a mover sends, in MiB/s; 0: as fast as it goes.
     pub rate_mib: u32,
     /// What a mover reads from and writes to the disk of its store, in MiB/s; 0: as fast as it goes.
@@ -94,6 +96,7 @@ impl Default for CheckpointConfig {
             ended_hours: 24,
             max_gib: 0,
             user_gib: 0,
+            user_percent: 50,
             rate_mib: 0,
             disk_rate_mib: 0,
             compress: Compression::No,
@@ -196,6 +199,12 @@ pub(super) fn read(check: Check, raw: &RawCheckpoint) -> Result<CheckpointConfig
         )?,
         max_gib: int("max-gib", &raw.max_gib, 0..=MOST_GIB, usual.max_gib)?,
         user_gib: int("user-gib", &raw.user_gib, 0..=MOST_GIB, usual.user_gib)?,
+        user_percent: int(
+            "user-percent",
+            &raw.user_percent,
+            1..=100,
+            usual.user_percent,
+        )?,
         rate_mib: int("rate-mib", &raw.rate_mib, 0..=MOST_GIB, usual.rate_mib)?,
         disk_rate_mib: int(
             "disk-rate-mib",
@@ -322,7 +331,7 @@ mod tests {
     #[test]
     fn every_key() {
         let text = "enabled = true\nport = 7000\nscheme = \"rs:6+2\"\nkeep = 3\nleast-seconds = 1\nready-seconds = 60\n\
-                    overhead-percent = 5\nnode-mtbf-hours = 100\nended-hours = 0\nmax-gib = 500\nuser-gib = 1000\nrate-mib = 250\ndisk-rate-mib = 700\n\
+                    overhead-percent = 5\nnode-mtbf-hours = 100\nended-hours = 0\nmax-gib = 500\nuser-gib = 1000\nuser-percent = 40\nrate-mib = 250\ndisk-rate-mib = 700\n\
                     compress = \"auto\"\nencrypt = true\nencrypt-keys = [\"/etc/gpuos/2.key\", \"/etc/gpuos/1.key\"]\n\
                     domains = [\"Leaf\", \"power\"]\nshared = \"/scratch/c\"\nshared-every = 3\nshared-rate-mib = 9";
         let expected = CheckpointConfig {
@@ -337,6 +346,7 @@ mod tests {
             ended_hours: 0,
             max_gib: 500,
             user_gib: 1000,
+            user_percent: 40,
             rate_mib: 250,
             disk_rate_mib: 700,
             compress: Compression::Auto,
@@ -355,7 +365,7 @@ mod tests {
         assert_eq!(strange.len(), 1, "{strange:?}");
         assert!(
             strange[0].contains(
-                "gpuos.toml:18:12: this cluster has no level leaf, so it keeps no nodes apart"
+                "gpuos.toml:19:12: this cluster has no level leaf, so it keeps no nodes apart"
             ),
             "{strange:?}"
         );
@@ -369,6 +379,8 @@ mod tests {
             ("scheme = \"raid\"", "\"single\", \"partner\""),
             ("scheme = \"xor:1\"", "\"xor:NODES\" (2 to 64)"),
             ("keep = 0", "from 1 to 100"),
+            ("user-percent = 0", "from 1 to 100"),
+            ("user-percent = 101", "from 1 to 100"),
             ("least-seconds = 0", "from 1 to 604800"),
             ("ready-seconds = 0", "from 1 to 86400"),
             ("overhead-percent = 51", "from 1 to 50"),

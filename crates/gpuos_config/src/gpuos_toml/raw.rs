@@ -88,6 +88,7 @@ pub(crate) struct RawCheckpoint {
     pub ended_hours: Option<Spanned<i64>>,
     pub max_gib: Option<Spanned<i64>>,
     pub user_gib: Option<Spanned<i64>>,
+    pub user_percent: Option<Spanned<i64>>,
     pub rate_mib: Option<Spanned<i64>>,
     pub disk_rate_mib: Option<Spanned<i64>>,
     pub compress: Option<Spanned<String>>,

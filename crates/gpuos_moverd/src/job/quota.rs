@@ -14,6 +14,8 @@ pub struct Quota {
     uid: u32,
     /// Bytes of all checkpoints of the user here; 0: no limit.
     most: u64,
+    /// The same as a part of the store's file system, in percent.
+    percent: u64,
     /// Data shards of the node's set, and all of its shards.
     share: (u8, u8),
 }
@@ -33,6 +35,7 @@ impl Quota {
             store,
             uid,
             most: u64::from(config.user_gib) << 30,
+            percent: config.user_percent.into(),
             share: share.filter(|(data, _)| *data > 0).unwrap_or((1, 1)),
         }
     }
@@ -42,6 +45,19 @@ impl Quota {
     /// # Errors
     /// The store cannot be read.
     pub fn room(&self) -> Result<Room> {
-        self.store.room(self.uid, self.most, self.share)
+        let all = [self.most, self.part()?];
+        let most = all.into_iter().filter(|most| *most > 0).min();
+        self.store
+            .room(self.uid, most.unwrap_or_default(), self.share)
+    }
+
+    /// The user's part of the file system, in bytes; 0: all of it.
+    fn part(&self) -> Result<u64> {
+        if self.percent >= 100 {
+            return Ok(0);
+        }
+        let total = self.store.space()?.total;
+        // A file system of no bytes says nothing.
+        Ok((total / 100).saturating_mul(self.percent))
     }
 }
