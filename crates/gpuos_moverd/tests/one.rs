@@ -110,6 +110,7 @@ pub fn mover(store: &Path, jobs: &Path, config: CheckpointConfig, forbidden: For
         shared,
         jobs: listed,
         registrar,
+        settings: Default::default(),
         verifying: Mutex::default(),
     };
     Mover { handler, manager }
