@@ -17,6 +17,23 @@ want() {
     have "$program" || packages="$packages $*"
 }
 
+# is_packaged FILE: whether a package of Debian's has the file, by its name or by one that its links lead to.
+is_packaged() {
+    file=$1
+    while :; do
+        dpkg -S "$file" >/dev/null 2>&1 && return 0
+        [ -L "$file" ] || break
+        next=$(readlink "$file")
+        case $next in
+        /*) file=$next ;;
+        *) file=$(dirname "$file")/$next ;;
+        esac
+    done
+    # Where /bin and /sbin are links to those below /usr, a package may have the file by the other name.
+    file=$(readlink -f "$1")
+    dpkg -S "$file" >/dev/null 2>&1 || dpkg -S "${file#/usr}" >/dev/null 2>&1
+}
+
 # Is cargo, with its rustc, as new as Cargo.toml says?
 rust_is_new_enough() {
     have cargo && have rustc || return 1
@@ -67,9 +84,9 @@ for part in "$@"; do
         want valgrind valgrind
         ;;
     accounting)
-        # A slurmdbd of Debian's goes with Debian's slurmctld alone.
+        # A slurmdbd of Debian's goes with Debian's slurmctld alone, which is an alternative: a link to the file that a package has.
         slurmctld=$(command -v slurmctld || echo /usr/sbin/slurmctld)
-        if [ ! -e "$slurmctld" ] || dpkg -S "$slurmctld" >/dev/null 2>&1; then
+        if [ ! -e "$slurmctld" ] || is_packaged "$slurmctld"; then
             want slurmdbd slurmdbd slurm-wlm-mysql-plugin
             want mariadbd mariadb-server-core mariadb-client-core
             want my_print_defaults mariadb-client-core

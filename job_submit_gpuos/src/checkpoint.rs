@@ -70,10 +70,38 @@ pub fn nodes(
     let Some((asked, nodes)) = options.checkpoint.zip(least_nodes(shape)) else {
         return Ok(());
     };
-    match config.scheme_for(asked.scheme, nodes) {
-        Ok(_) => Ok(()),
-        Err(why) => Err(Refusal::impossible(refused::scheme_misfits(asked, why))),
-    }
+    let why = match config.scheme_for(asked.scheme, nodes) {
+        Ok(_) => return Ok(()),
+        Err(why) => why,
+    };
+    // Nodes are not told apart here: too few of them is all that can be wrong with a scheme that the job names.
+    let Some(scheme) = asked
+        .scheme
+        .filter(|scheme| scheme.nodes() > nodes as usize)
+    else {
+        return Err(Refusal::impossible(refused::scheme_misfits(asked, why)));
+    };
+    let least = scheme.nodes() as u32;
+    // A job may be given as many as `most`, and has its scheme then.
+    let (may, range) = match shape.max_nodes {
+        most if most > nodes => (
+            format!("the job may be given only {nodes} (--nodes={nodes}-{most})"),
+            match most > least {
+                true => format!("--nodes={least}-{most}"),
+                false => format!("--nodes={least}"),
+            },
+        ),
+        _ => (
+            format!("the job asks for {nodes}"),
+            format!("--nodes={least}"),
+        ),
+    };
+    // The usual one, as far as so few nodes have it.
+    let other = config.scheme_for(None, nodes);
+    let other = other.map_or_else(|_| "single".to_owned(), |other| other.to_string());
+    Err(Refusal::impossible(refused::scheme_needs_nodes(
+        asked, scheme, least, may, range, other,
+    )))
 }
 
 /// The fewest nodes that a job can get, where that is known: without `--nodes`, tasks and GPUs may have Slurm take more than one.
@@ -91,6 +119,18 @@ pub fn note(options: &JobOptions, sources: &Sources, requeues: Option<bool>) -> 
     let asked = options.checkpoint?;
     let named = || sources.named("--gpuos-checkpoint", &asked.to_string());
     (requeues == Some(false)).then(|| notes::not_requeued(named()))
+}
+
+/// The same of its folder in memory, where the job has so many MiB for each CPU and so many CPUs on each node for sure.
+pub fn memory_note(
+    options: &JobOptions,
+    sources: &Sources,
+    (mib, cpus): (u64, u64),
+) -> Option<Message> {
+    let asked = options.checkpoint?;
+    let needed = u64::from(asked.memory_mib?).div_ceil(mib.max(1));
+    let named = || sources.named("--gpuos-checkpoint", &asked.to_string());
+    (needed > cpus).then(|| notes::memory_of_few_cpus(named(), mib, needed))
 }
 
 /// The same of the time that the job has when it is preempted, in the first of its partitions or QOS in which that may not be enough.
@@ -266,9 +306,43 @@ mod tests {
         let why = check(&site, &options("10m,l2=xor:4"), &on(2)).unwrap_err();
         assert_eq!(
             why.sentence,
-            "--gpuos-checkpoint=10m,l2=xor:4: l2=xor:4 needs at least 4 nodes, and the job has 2; ask for more nodes, or give \
-             l2=partner; write --nodes=N with enough of them, or another scheme"
+            "--gpuos-checkpoint=10m,l2=xor:4: l2=xor:4 needs at least 4 nodes, and the job asks for 2; write --nodes=4, or \
+             l2=partner"
         );
+        for (least, most, may, write) in [
+            (1, 0, "the job asks for 1", "--nodes=3, or l2=single"),
+            (1, 1, "the job asks for 1", "--nodes=3, or l2=single"),
+            (2, 2, "the job asks for 2", "--nodes=3, or l2=partner"),
+            (
+                2,
+                3,
+                "the job may be given only 2 (--nodes=2-3)",
+                "--nodes=3, or l2=partner",
+            ),
+            (
+                2,
+                4,
+                "the job may be given only 2 (--nodes=2-4)",
+                "--nodes=3-4, or l2=partner",
+            ),
+        ] {
+            let shape = Shape {
+                min_nodes: least,
+                max_nodes: most,
+                ..Shape::default()
+            };
+            let why = check(
+                &self::site("enabled = true"),
+                &options("10m,l2=xor:3"),
+                &shape,
+            );
+            assert_eq!(
+                why.unwrap_err().sentence,
+                format!(
+                    "--gpuos-checkpoint=10m,l2=xor:3: l2=xor:3 needs at least 3 nodes, and {may}; write {write}"
+                )
+            );
+        }
     }
 
     #[test]
@@ -286,6 +360,24 @@ mod tests {
         assert_eq!(said("10m", Some(true)), None);
         assert_eq!(said("10m", None), None);
         assert_eq!(said("off", Some(false)), None);
+    }
+
+    #[test]
+    fn a_folder_in_memory_that_the_cpus_may_not_bring_is_told() {
+        let said = |value, mib, cpus| {
+            let note = memory_note(&options(value), &Sources::default(), (mib, cpus));
+            note.map(String::from)
+        };
+        assert_eq!(
+            said("10m,l0=16G", 4096, 1).unwrap(),
+            "gpuos: --gpuos-checkpoint=10m,l0=16G: l0= is part of the job's memory, and with --mem-per-cpu of 4096 MiB a node has as \
+             much for it alone only if the job has 4 CPUs there: the program may be ended for its memory"
+        );
+        assert_eq!(said("10m,l0=16G", 4096, 4), None);
+        assert!(said("10m,l0=16G", 4095, 4).is_some());
+        assert_eq!(said("10m,l0=16G", 16_384, 1), None);
+        assert_eq!(said("10m", 1, 1), None);
+        assert_eq!(said("off", 1, 1), None);
     }
 
     #[test]

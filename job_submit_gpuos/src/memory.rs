@@ -193,6 +193,26 @@ impl Inventory {
         kinds.filter(|(kind, _)| is_one(kind)).collect()
     }
 
+    /// A type of GPU with enough memory for a size, if there is one that a job can name.
+    fn with_more(&self, mib: u64, tiers: MemoryTiers) -> Option<&str> {
+        let enough = |kind: &&Kind| {
+            let most = kind.gpu_mib.map(|gpu| match tiers {
+                MemoryTiers::Hbm => gpu,
+                MemoryTiers::HbmAndDram => self.config.most_mib(gpu),
+            });
+            !kind.gres_type.is_empty() && most.is_some_and(|most| most >= mib)
+        };
+        let mut kinds = self.kinds.iter().map(|(kind, _)| kind);
+        // All nodes with GPUs of that name have to do.
+        let kind = kinds.find(|kind| {
+            let same = self.kinds.iter().map(|(other, _)| other);
+            let mut same =
+                same.filter(|other| other.gres_type.eq_ignore_ascii_case(&kind.gres_type));
+            same.all(|other| enough(&other))
+        });
+        kind.filter(enough).map(|kind| kind.gres_type.as_str())
+    }
+
     /// The nodes whose GPUs can be shared.
     pub(crate) fn with_shards(&self) -> Vec<&(Kind, String)> {
         let kinds = self.kinds.iter();
@@ -338,8 +358,12 @@ pub fn choose(
         MemoryTiers::HbmAndDram => inventory.config.most_mib(least),
     };
     if u64::from(asked.mib) > most {
+        let larger = inventory.with_more(asked.mib.into(), asked.tiers);
+        let larger = larger.map_or(String::new(), |kind| {
+            format!(", or name a GPU with more: --gpus={kind}:N")
+        });
         return Err(Refusal::impossible(refused::memory_is_too_much(
-            asked, least, most,
+            asked, least, most, larger,
         )));
     }
     let named = || sources.named("--gpuos-mem", &asked.to_string());

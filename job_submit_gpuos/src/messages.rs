@@ -136,8 +136,15 @@ pub mod refused {
             "l0= is part of the memory that the job has on each node, and --mem is {mib} MiB",
             write "--mem=SIZE for the program and l0= together, or a smaller l0=";
         /// The scheme is for more nodes than the job asks for at least.
+        pub fn scheme_needs_nodes(scheme, least, may, range, other) on "--gpuos-checkpoint" =
+            "l2={scheme} needs at least {least} nodes, and {may}", write "{range}, or l2={other}";
+        /// The scheme cannot be had for another reason.
         pub fn scheme_misfits(why) on "--gpuos-checkpoint" =
-            "{why}", write "--nodes=N with enough of them, or another scheme";
+            "{why}", write "another scheme";
+        /// The program's nodes and the spares together are more than there are.
+        pub fn spares_beyond_cluster(all, nodes, have) on "--gpuos-spares" =
+            "with the {nodes} nodes of the program the job needs {all}, and this cluster has {have}",
+            write "fewer of both: {have} together";
         /// Spares without checkpoints.
         pub fn spares_without_checkpoints() on "--gpuos-spares" =
             "a program that loses a node goes on from a checkpoint, and the job makes none",
@@ -184,8 +191,8 @@ pub mod refused {
         pub fn memory_of_no_gpu() on "--gpuos-mem" =
             "no node of this cluster has such GPUs", write "--gpus=TYPE:N with a type that gpuos topo shows";
         /// More than `most-percent` of a GPU that the job could get, or with tiers=hbm more than it has.
-        pub fn memory_is_too_much(gpu, most) on "--gpuos-mem" =
-            "a GPU that the job could get has {gpu} MiB", write "at most {most}M here, or name a GPU with more by --gpus=TYPE:N";
+        pub fn memory_is_too_much(gpu, most, larger) on "--gpuos-mem" =
+            "a GPU that the job could get has {gpu} MiB", write "at most {most}M here{larger}";
         /// Two jobs could be given the same host memory.
         pub fn memory_is_not_counted() on "--gpuos-mem" =
             "Slurm does not count memory on this cluster, so that the host's could be promised twice",
@@ -353,6 +360,11 @@ pub mod notes {
         pub fn not_requeued(option) =
             "gpuos: {option}: Slurm does not start the job again by itself after a node has failed; --requeue has it do so",
             "Submit with `--requeue`, or submit the job again yourself.";
+        /// The folder in memory is larger than what the CPUs bring that the job has on each node for sure.
+        pub fn memory_of_few_cpus(option, mib, cpus) =
+            "gpuos: {option}: l0= is part of the job's memory, and with --mem-per-cpu of {mib} MiB a node has as much for it alone only if \
+             the job has {cpus} CPUs there: the program may be ended for its memory",
+            "Write `--mem=SIZE` for the program and `l0=` together, or a smaller `l0=`.";
         /// Checkpoints of a job in a partition or a QOS whose jobs other ones preempt, without a GraceTime.
         pub fn no_grace(option, of) =
             "gpuos: {option}: jobs of {of} may be preempted without notice (GraceTime=0), and what such a job did \

@@ -28,6 +28,9 @@ struct Strings {
     per_task: usize,
 }
 
+/// `NO_VAL64`, and above it `INFINITE64`: nothing is said.
+const NO_VAL64: u64 = u64::MAX - 1;
+
 /// Offsets of the counts, which stand in the description of a job and in a record's details.
 #[derive(Clone, Copy, Debug)]
 struct Counts {
@@ -51,6 +54,8 @@ pub struct Offsets {
     user: Option<usize>,
     /// What memory of each node or CPU a description asks for; absent where the table does not say.
     memory: Option<usize>,
+    /// CPUs of each task, in 16 bits; absent where the table does not say.
+    cpus_of_task: Option<usize>,
     record: Strings,
     record_details: usize,
     record_counts: Counts,
@@ -96,6 +101,7 @@ impl Offsets {
             component: fields.offset("job_descriptor", "het_job_offset").ok(),
             user: fields.offset("job_descriptor", "user_id").ok(),
             memory: fields.offset("job_descriptor", "pn_min_memory").ok(),
+            cpus_of_task: fields.offset("job_descriptor", "cpus_per_task").ok(),
             record: Strings::of(fields, "job_record")?,
             record_details: fields.offset("job_record", "details")?,
             record_counts: Counts::of(fields, "job_details")?,
@@ -166,6 +172,19 @@ impl Offsets {
         let asked: u64 = read((description as usize).checked_add(self.memory?)?)?;
         // The highest bit says that it is for each CPU, and is set in NO_VAL64, too.
         (1..1 << 63).contains(&asked).then_some(asked)
+    }
+
+    /// MiB of memory that a `job_desc_msg_t` asks for with each CPU, `--mem-per-cpu`, and the CPUs that the job has on each node for sure.
+    /// `None`: it asks for none so, or that is not known.
+    pub fn memory_of_cpus(&self, description: *mut c_void) -> Option<(u64, u64)> {
+        let at = description as usize;
+        let asked: u64 = read(at.checked_add(self.memory?)?)?;
+        let mib = asked & !(1 << 63);
+        let is_per_cpu = asked != mib && asked < NO_VAL64;
+        let tasks = small_count(at.checked_add(self.asked_counts.tasks_per_node)?)?;
+        let cpus = small_count(at.checked_add(self.cpus_of_task?)?)?;
+        let cpus = u64::from(tasks.max(1)) * u64::from(cpus.max(1));
+        is_per_cpu.then_some((mib, cpus))
     }
 
     /// What a `job_record_t` asks for.
@@ -410,6 +429,25 @@ mod tests {
             assert_eq!(fake.offsets.memory_mib(pointer), means, "{word}");
         }
         assert_eq!(fake.offsets.memory_mib(std::ptr::null_mut()), None);
+        let (tasks, cpus) = (
+            fake.offsets.asked_counts.tasks_per_node,
+            fake.offsets.cpus_of_task.unwrap(),
+        );
+        for (word, [on_node, of_task], means) in [
+            (4096u64, [2u16, 4], None),
+            (1 << 63 | 4096, [2, 4], Some((4096, 8))),
+            (1 << 63 | 4096, [0, 0xfffe], Some((4096, 1))),
+            (1 << 63 | 4096, [0xfffe, 3], Some((4096, 3))),
+            (u64::MAX - 1, [2, 4], None),
+            (u64::MAX, [2, 4], None),
+        ] {
+            fake.put(at, &word.to_ne_bytes());
+            fake.put(tasks, &on_node.to_ne_bytes());
+            fake.put(cpus, &of_task.to_ne_bytes());
+            let pointer = fake.pointer();
+            assert_eq!(fake.offsets.memory_of_cpus(pointer), means, "{word:x}");
+        }
+        assert_eq!(fake.offsets.memory_of_cpus(std::ptr::null_mut()), None);
     }
 
     #[test]

@@ -114,6 +114,23 @@ fn scaled(number: u32, nodes: u32, spares: u32) -> u32 {
 }
 
 impl Raised {
+    /// Checks whether a cluster with so many nodes can have as many.
+    ///
+    /// # Errors
+    /// A sentence: the job could never start.
+    pub fn fits(&self, have: usize) -> Result<(), Refusal> {
+        let all = self.shape.min_nodes;
+        match all as usize > have {
+            true => Err(Refusal::impossible(refused::spares_beyond_cluster(
+                self.spares,
+                all,
+                self.nodes,
+                have,
+            ))),
+            false => Ok(()),
+        }
+    }
+
     /// What is to be changed in the description for it. `None`: memory does not look like a description.
     ///
     /// # Errors
@@ -186,6 +203,20 @@ mod tests {
     use slurm_ffi::release::Release;
 
     use super::*;
+
+    #[test]
+    fn spares_beyond_the_cluster_are_refused() {
+        let raised = |nodes, spares| {
+            let shape = on(nodes, 0, 0);
+            let raised = raise(&options(spares), &Sources::default(), &shape);
+            raised.unwrap().unwrap()
+        };
+        assert_eq!(raised(3, "1").fits(4), Ok(()));
+        assert_eq!(
+            raised(2, "9").fits(4).unwrap_err().sentence,
+            "--gpuos-spares=9: with the 2 nodes of the program the job needs 11, and this cluster has 4; write fewer of both: 4 together"
+        );
+    }
 
     fn options(spares: &str) -> JobOptions {
         let mut options = JobOptions::default();

@@ -87,6 +87,8 @@ struct Read {
     checkpoint: Option<CheckpointConfig>,
     /// Absent: the files have a mistake, or the layout table lacks something.
     memory: Option<Inventory>,
+    /// How many nodes there are; absent: there may be more than the files name, or they have a mistake.
+    nodes: Option<usize>,
 }
 
 /// What changes the description of a job.
@@ -203,6 +205,9 @@ fn take(
     let Some(raised) = spares::raise(&options, sources, &shape)? else {
         return with_memory(known, (env, sources), (description, shape), hands);
     };
+    if let Some(have) = with_read(known, |read| read.nodes) {
+        raised.fits(have)?;
+    }
     let offsets = known.spares.as_ref();
     let offsets = offsets.ok_or_else(|| Refusal::from(raised.unknown()))?;
     let Some(changes) = raised.changes(description, offsets)? else {
@@ -336,7 +341,9 @@ fn checkpoint_notes(
         checkpoint::grace(config, &graces, of, shape)
     });
     let note = checkpoint::note(options, sources, requeues);
-    note.into_iter().chain(grace).collect()
+    let of_cpus = known.offsets.memory_of_cpus(description);
+    let memory = of_cpus.and_then(|of| checkpoint::memory_note(options, sources, of));
+    note.into_iter().chain(memory).chain(grace).collect()
 }
 
 /// Notes as lines; `None` where there is none.
@@ -541,12 +548,14 @@ fn read_site(known: &Known, at: i64) -> Read {
     let mut forbidden = Forbidden::default();
     let mut checkpoint = None;
     let mut memory = None;
+    let mut number = None;
     let site = conf::site(Some(&known.fields)).and_then(|site| {
         forbidden = site.config.forbidden.clone();
         checkpoint = Some(site.config.checkpoint.clone());
         let offsets = known.memory.as_ref();
         memory = offsets.map(|offsets| Inventory::of(&site, offsets.counted()));
         let nodes = site.nodes.all();
+        number = Some(nodes.len()).filter(|_| !site.nodes.dynamic());
         let cluster = site.cluster(&nodes)?;
         // Nodes with more GPUs than a plan can hold are Slurm's alone.
         let bounded = !site.nodes.dynamic() && nodes.iter().all(|node| node.gpus <= MAX_GPUS);
@@ -577,6 +586,7 @@ fn read_site(known: &Known, at: i64) -> Read {
         forbidden,
         checkpoint,
         memory,
+        nodes: number,
     }
 }
 

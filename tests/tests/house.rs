@@ -11,6 +11,8 @@ use serde_json::Value;
 
 #[path = "house/modules.rs"]
 mod modules;
+#[path = "house/needs.rs"]
+mod needs;
 #[path = "house/order.rs"]
 mod order;
 #[path = "house/seam.rs"]

@@ -17,6 +17,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use gpuos_model::gpuset::GpuSet;
+use gpuos_model::words::whole_number;
 
 pub use ckpt::{
     CkptArgs, CkptCommand, CkptDrillArgs, CkptJobArgs, CkptListArgs, CkptNowArgs, CkptPruneArgs,
@@ -242,7 +243,7 @@ pub struct TopArgs {
     #[arg(long)]
     pub pbs: bool,
     /// Seconds between two looks; slurmctld, or pbs_server, is asked each time.
-    #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = whole_number::<u64>(1..=3600))]
     pub interval: u64,
     /// The site's Prometheus, for heat, power and load of other nodes, instead of [metrics] prometheus in gpuos.toml.
     #[arg(long, value_name = "URL", value_parser = prometheus_url)]

@@ -3,8 +3,13 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use anyhow::bail;
 use gpuos_core::wire::Status;
+use gpuos_host::pbs::Pbs;
 use gpuos_host::socket::{Client, ClientError, NAME};
+use gpuos_host::{Machine, slurm};
+use gpuos_model::hostlist::compress;
+use gpuos_model::screen::line;
 
 /// The directory of gpuosd's socket, where neither `--runtime-dir` nor the environment says another.
 pub const RUNTIME_DIR: &str = "/run/gpuos";
@@ -80,6 +85,29 @@ pub fn pick(dir: &Path, node: Option<&str>) -> PathBuf {
     }
 }
 
+/// Whether the workload manager has a node of this name, looked at where that node was not reached: nothing can be started on one that
+/// there is not. Where nobody answers for the nodes, it is taken for one.
+///
+/// # Errors
+/// A sentence with the nodes that there are.
+pub fn check_known(machine: &dyn Machine, node: &str) -> anyhow::Result<()> {
+    let known: Vec<String> = match slurm::nodes(machine) {
+        Ok(nodes) => nodes.into_iter().map(|node| node.name).collect(),
+        Err(_) => match Pbs::find(machine).and_then(|pbs| pbs.site(machine, None)) {
+            Ok(site) => {
+                let nodes = site.cluster.nodes.into_iter();
+                nodes.map(|node| node.name).collect()
+            }
+            Err(_) => return Ok(()),
+        },
+    };
+    if known.is_empty() || known.iter().any(|known| known == node) {
+        return Ok(());
+    }
+    let known = compress(known.iter().map(String::as_str));
+    bail!("there is no node {}: write one of {known}", line(node))
+}
+
 /// gpuosd of this machine, if it is that node's.
 pub fn own(dir: &Path, node: &str, patience: Duration) -> Option<Client> {
     let client = Client::connect(&dir.join(NAME), patience).ok()?;
@@ -91,6 +119,7 @@ pub fn own(dir: &Path, node: &str, patience: Duration) -> Option<Client> {
 /// # Errors
 /// It is to be here and is not reached, or those of `here` and `far`.
 pub fn ask<T>(
+    machine: &dyn Machine,
     dir: &Path,
     node: Option<&str>,
     patience: Duration,
@@ -103,7 +132,13 @@ pub fn ask<T>(
             None => far(node),
         },
         // In a lab all nodes are here.
-        node => here(Client::connect(&pick(dir, node).join(NAME), patience)?),
+        node => match Client::connect(&pick(dir, node).join(NAME), patience) {
+            Ok(client) => here(client),
+            Err(error) => {
+                node.map_or(Ok(()), |node| check_known(machine, node))?;
+                Err(error.into())
+            }
+        },
     }
 }
 

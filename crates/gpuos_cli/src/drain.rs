@@ -32,7 +32,10 @@ pub fn run(machine: &dyn Machine, verb: Verb, args: &AdminArgs) -> Result<Reply>
             client.daemon.1,
             args.target.node
         ),
-        Err(e) if only_here => Err(anyhow!(e)),
+        Err(e) if only_here => {
+            daemons::check_known(machine, &args.target.node)?;
+            Err(anyhow!(e))
+        }
         _ => far(machine, verb, args),
     }
 }

@@ -95,7 +95,10 @@ pub fn run(machine: &dyn Machine, args: &DrainArgs) -> Result<Reply> {
             client.daemon.1,
             target.node
         ),
-        Err(e) if only_here => Err(anyhow!(e)),
+        Err(e) if only_here => {
+            daemons::check_known(machine, &target.node)?;
+            Err(anyhow!(e))
+        }
         _ => far(machine, args),
     }
 }

@@ -60,10 +60,12 @@ pub fn ask_within(
 ) -> Result<(Value, bool)> {
     let (program, mut all) = words(via, node)?;
     all.push(line);
-    let output = machine
-        .run_within(limit, program, &all)
-        .with_context(|| format!("cannot reach {node}"))?;
+    let output = machine.run_within(limit, program, &all).or_else(|error| {
+        crate::daemons::check_known(machine, node)?;
+        Err(error).with_context(|| format!("cannot reach {node}"))
+    })?;
     let Some(told) = object(&output.stdout) else {
+        crate::daemons::check_known(machine, node)?;
         let said = [output.stderr.trim(), output.stdout.trim()];
         let said = said.into_iter().find(|said| !said.is_empty());
         bail!(

@@ -293,9 +293,25 @@ pub struct Recorded {
     pub env: BTreeMap<String, String>,
     /// What the kernel says of programs for devices.
     pub device_programs: DevicePrograms,
+    /// What paths are that are no files, or files with other rights than all have.
+    pub stats: BTreeMap<PathBuf, Stat>,
+    /// Free and all bytes of file systems, by a path on them.
+    pub spaces: BTreeMap<PathBuf, (u64, u64)>,
 }
 
 impl Recorded {
+    /// Adds a folder of root's.
+    pub fn folder(mut self, path: impl Into<PathBuf>, mode: u32) -> Recorded {
+        let kind = stat::Kind::Folder;
+        let stat = Stat {
+            kind,
+            mode,
+            ..Stat::default()
+        };
+        self.stats.insert(path.into(), stat);
+        self
+    }
+
     /// Adds the answer of a command that succeeds.
     pub fn command(mut self, line: &str, stdout: &str) -> Recorded {
         let output = Output {
@@ -376,8 +392,16 @@ impl Machine for Recorded {
             .then(|| Path::new("/usr/bin").join(program))
     }
 
+    fn disk_space(&self, path: &Path) -> io::Result<(u64, u64)> {
+        let known = self.spaces.get(path).copied();
+        known.ok_or_else(|| io::ErrorKind::Unsupported.into())
+    }
+
     /// Recorded files are root's, and all may read them.
     fn stat(&self, path: &Path) -> io::Result<Stat> {
+        if let Some(stat) = self.stats.get(path) {
+            return Ok(*stat);
+        }
         let length = self.read(path)?.len() as u64;
         let mode = 0o644;
         Ok(Stat {

@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex};
 use gpuos_core::job::JobId;
 use gpuos_core::wire::{
     CHECKPOINT_VARIABLE, CheckpointFigures, CheckpointForm, CheckpointJob, CheckpointKept,
-    CheckpointRefused, CheckpointRequest, Code, Happening, MAX_REPLY, MomReport, Peer, Reply,
-    Request, encode, is_root,
+    CheckpointRefused, CheckpointRequest, Code, Happening, MAX_REPLY, MomReport, MoverSettings,
+    Peer, Reply, Request, encode, is_root,
 };
 use gpuos_host::socket::{Need, RequestHandler};
 use gpuos_mover::program::Reason;
@@ -47,6 +47,8 @@ pub struct Handler {
     pub registrar: SyncSender<Ask>,
     /// Users for whom something is being verified.
     pub verifying: Mutex<BTreeSet<u32>>,
+    /// What the mover runs with, and what was wrong with its store when it was opened.
+    pub settings: MoverSettings,
 }
 
 /// The one verification that runs for a user.
@@ -254,11 +256,23 @@ impl Handler {
             space: space.map(|space| (space.free, space.total)),
             kept: usage.map(committed),
             recoveries: Some(self.shared.journal.counted()),
+            settings: Some(self.settings()),
             jobs: jobs.collect(),
         };
         Reply::CheckpointFigures {
             figures: Box::new(figures),
         }
+    }
+
+    /// What the mover runs with, and what does not work now.
+    fn settings(&self) -> MoverSettings {
+        let mut settings = self.settings.clone();
+        let level3 = self.shared.level3.as_ref();
+        let off = level3.and_then(|level3| level3.why_off());
+        settings
+            .troubles
+            .extend(off.map(|why| format!("checkpoints are not drained: {why}")));
+        settings
     }
 
     fn now(&self, job: &JobId) -> Reply {

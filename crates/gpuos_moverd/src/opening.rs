@@ -22,16 +22,22 @@ const BURST: u64 = 8 << 20;
 /// What one core compresses, in MiB/s, on a machine that is not idle (docs/decisions/0028). What has a lower rate is slower than that.
 const CODEC_MIB: u32 = 300;
 
+/// Faults of a store that are told at most.
+const MOST_FAULTS: usize = 8;
+
+/// A store that is open.
+pub struct Opened {
+    /// It lives as long as the process.
+    pub store: &'static Store<LinuxDisk>,
+    /// What of it cannot be used: sentences, not all where they are many.
+    pub faults: Vec<String>,
+}
+
 /// Makes the folders of store and jobs where they are missing, and opens the store, which lives as long as the process.
 ///
 /// # Errors
 /// Another process has the store, which is left as it is; a folder cannot be made; a key is not fit.
-pub fn store(
-    store: &Path,
-    jobs: &Path,
-    key: &Path,
-    config: &CheckpointConfig,
-) -> Result<&'static Store<LinuxDisk>> {
+pub fn store(store: &Path, jobs: &Path, key: &Path, config: &CheckpointConfig) -> Result<Opened> {
     let folder = store;
     for (folder, mode) in [(store, 0o700), (jobs, 0o755)] {
         let mut builder = std::fs::DirBuilder::new();
@@ -62,6 +68,8 @@ pub fn store(
     for fault in &found.faults {
         tracing::error!("{fault}");
     }
+    let mut faults: Vec<String> = found.faults.iter().map(ToString::to_string).collect();
+    faults.truncate(MOST_FAULTS);
     match is_direct(folder) {
         true => tracing::info!("checkpoints are written past the page cache (O_DIRECT)"),
         false => tracing::info!(
@@ -71,14 +79,20 @@ pub fn store(
     }
     let disk_rate = u64::from(config.disk_rate_mib) << 20;
     if disk_rate == 0 {
-        return Ok(Box::leak(Box::new(store)));
+        return Ok(Opened {
+            store: Box::leak(Box::new(store)),
+            faults,
+        });
     }
     let pace = Pace::new(Bucket::new(disk_rate, BURST));
     let wait = move |bytes: u64| {
         let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
         thread::sleep(pace.take(bytes));
     };
-    Ok(Box::leak(Box::new(store.at_pace(Box::new(wait)))))
+    Ok(Opened {
+        store: Box::leak(Box::new(store.at_pace(Box::new(wait)))),
+        faults,
+    })
 }
 
 /// In which form extents are kept.

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use gpuos_config::gpuos_toml::ParkingConfig;
-use gpuos_core::wire::memory_socket;
+use gpuos_core::wire::{MoverSettings, memory_socket};
 use gpuos_daemon::door::Door;
 use gpuos_host::gridengine::Execd;
 use gpuos_host::munge::Munge;
@@ -122,7 +122,14 @@ pub fn run(options: &Options) -> Result<()> {
     ));
     let (requeue, saved) = sync_channel(WAITING);
     let checkpoint = &config.checkpoint;
-    let store = opening::store(&options.store, &options.jobs, &options.key, checkpoint)?;
+    let opened = opening::store(&options.store, &options.jobs, &options.key, checkpoint)?;
+    let store = opened.store;
+    let settings = MoverSettings {
+        store: options.store.to_string_lossy().into_owned(),
+        key: options.key.to_string_lossy().into_owned(),
+        digest: checkpoint.digest(),
+        troubles: opened.faults,
+    };
     let level3 = Level3::new(checkpoint, &node, store);
     let shared = Arc::new(Shared {
         node: node.clone(),
@@ -147,6 +154,7 @@ pub fn run(options: &Options) -> Result<()> {
         jobs: jobs.clone(),
         registrar: registrar.clone(),
         verifying: Mutex::default(),
+        settings,
     });
     // Before anybody can find it here, and it can be missed.
     alive(&options.jobs);

@@ -126,6 +126,7 @@ pub fn mover_of(
         shared,
         jobs: listed,
         registrar,
+        settings: Default::default(),
         verifying: Mutex::default(),
     };
     Mover { handler, manager }

@@ -91,9 +91,14 @@ impl Error {
                 Kind::Missing,
                 "rebuild it from the other nodes of its set, or use an earlier checkpoint",
             ),
-            Some(Errno::LOOP | Errno::NOTDIR) => (
+            Some(Errno::LOOP) => (
                 Kind::Refused,
                 "a symbolic link is never followed: remove it",
+            ),
+            // A link is told so, too, where a folder was to be opened.
+            Some(Errno::NOTDIR) => (
+                Kind::Refused,
+                "a folder belongs there, and neither a file nor a symbolic link: move what is there away",
             ),
             _ => (
                 Kind::Disk,

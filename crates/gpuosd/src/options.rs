@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::Parser;
 use gpuos_daemon::start::{self, Workload};
+use gpuos_model::words::whole_number;
 
 /// Watches the GPUs of this node, takes bad ones out of service in Slurm, and brings jobs back.
 #[derive(Clone, Parser, Debug)]
@@ -39,7 +40,7 @@ pub struct Options {
     #[arg(long, value_name = "PATH", default_value = "libnvidia-ml.so.1")]
     pub nvml: String,
     /// Seconds between two polls of the GPUs. Events such as Xids come at once.
-    #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=60))]
+    #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = whole_number::<u64>(1..=60))]
     pub interval: u64,
     /// Command that resets a GPU, run only while no job has it: words, with {index}, {pci} and {uuid}.
     #[arg(long, value_name = "COMMAND", default_value = "nvidia-smi -r -i {pci}")]
@@ -55,10 +56,10 @@ pub struct Options {
     )]
     pub mps_command: String,
     /// Seconds that a job has a GPU at least which it shares with others in turns, if it has work for so long.
-    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = whole_number::<u64>(1..=3600))]
     pub memory_turn: u64,
     /// GB a second that are taken for moving memory between GPU and host until it was measured: turns last many times as long as moves.
-    #[arg(long, value_name = "GB", default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    #[arg(long, value_name = "GB", default_value_t = 20, value_parser = whole_number::<u64>(1..=10_000))]
     pub memory_rate: u64,
     /// The driver's library, for programs whose memory only the driver can take out of a GPU; gpuosd itself does not open it.
     #[arg(long, value_name = "PATH", default_value = "libcuda.so.1")]

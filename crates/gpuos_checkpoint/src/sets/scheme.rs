@@ -155,8 +155,9 @@ enum Why {
     TooLarge,
 }
 
-impl fmt::Display for SchemeError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl SchemeError {
+    /// What was given, and what is wrong with it.
+    pub fn reason(&self) -> String {
         let why = match self.why {
             Why::Unknown => "it is none of the known schemes",
             Why::NoNumber => "a number is missing or has other characters than digits",
@@ -166,12 +167,21 @@ impl fmt::Display for SchemeError {
             Why::Parity => "a stripe has 1 to 16 parity shards",
             Why::TooLarge => "a set has at most 64 nodes",
         };
-        write!(
-            f,
-            "l2={} is not understood: {why}; give l2=single, l2=partner, l2=xor:NODES (2 to {MOST_NODES}) or l2=rs:DATA+PARITY \
-             (DATA from 1, PARITY 1 to {MOST_PARITY}, together at most {MOST_NODES})",
-            self.given
+        format!("l2={} is not understood: {why}", self.given)
+    }
+
+    /// What is accepted.
+    pub fn accepted() -> String {
+        format!(
+            "l2=single, l2=partner, l2=xor:NODES (2 to {MOST_NODES}) or l2=rs:DATA+PARITY (DATA from 1, PARITY 1 to {MOST_PARITY}, \
+             together at most {MOST_NODES})"
         )
+    }
+}
+
+impl fmt::Display for SchemeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}; give {}", self.reason(), SchemeError::accepted())
     }
 }
 

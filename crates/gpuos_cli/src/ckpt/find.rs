@@ -99,9 +99,14 @@ pub fn meant<'a>(
         reach,
         daemons::pick(&reach.runtime_dir, Some(node)),
     );
-    let lab = daemons::is_of_nodes(&reach.runtime_dir);
-    let mover = match lab || own.node().is_ok_and(|own| own == *node) {
+    let told = own.node();
+    let mover = match told.as_ref().is_ok_and(|told| told == node) {
         true => own,
+        // All nodes of a lab are here.
+        false if daemons::is_of_nodes(&reach.runtime_dir) => {
+            daemons::check_known(machine, node)?;
+            own
+        }
         false => Mover::far(machine, reach, node)?,
     };
     Ok(vec![(Some(node.clone()), mover)])

@@ -100,8 +100,16 @@ pub fn survives(job: &CheckpointJob) -> String {
     }
 }
 
-/// The same as a sentence.
+/// The same as a sentence. Of a job that does not run, and of one whose nodes have not found each other, no scheme is known.
 pub fn survives_sentence(job: &CheckpointJob) -> String {
+    if job.scheme.is_empty() && job.losses == 0 {
+        return match job.phase {
+            CheckpointPhase::Left => {
+                "which nodes may be lost shows when it starts again: a node tells of a job that has ended what itself has kept".into()
+            }
+            _ => "which nodes can be lost is known once the job's nodes have found each other".into(),
+        };
+    }
     let scheme = match job.scheme.is_empty() {
         true => String::new(),
         false => format!(" ({})", job.scheme),
@@ -262,6 +270,21 @@ mod tests {
             };
             assert_eq!(survives(&job), short);
             assert!(survives_sentence(&job).contains(part), "{scheme}");
+        }
+        // Nothing is said of what nobody knows.
+        for (phase, part) in [
+            (CheckpointPhase::Left, "shows when it starts again"),
+            (
+                CheckpointPhase::Gathering,
+                "once the job's nodes have found each other",
+            ),
+        ] {
+            let job = CheckpointJob {
+                phase,
+                ..CheckpointJob::default()
+            };
+            let said = survives_sentence(&job);
+            assert!(said.contains(part) && !said.contains("no node"), "{said}");
         }
     }
 }

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use gpuos_core::job::JobId;
+use gpuos_model::words::whole_number;
 
 use super::values::{job_id, node_name};
 
@@ -95,7 +96,7 @@ pub struct CkptRestartArgs {
     #[arg(value_name = "JOBID", value_parser = job_id)]
     pub job: String,
     /// The checkpoint from which it goes on; without one the newest.
-    #[arg(value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(value_name = "N", value_parser = whole_number::<u32>(1..))]
     pub number: Option<u32>,
     /// Only have the job's nodes note which checkpoint its next run begins from; it is not requeued.
     #[arg(long, requires = "number")]
@@ -112,25 +113,25 @@ pub struct CkptDrillArgs {
     #[arg(value_name = "JOBID", value_parser = job_id, required_unless_present_any = ["all", "sample"])]
     pub job: Option<String>,
     /// The checkpoint; without one the newest.
-    #[arg(value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(value_name = "N", value_parser = whole_number::<u32>(1..))]
     pub number: Option<u32>,
     /// Parts of each set that count as gone: they are not read, and have to be made again from the others.
-    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u8).range(..=64))]
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = whole_number::<u8>(..=64))]
     pub lose: u8,
     /// All running jobs with checkpoints, one after another: one's own, for root everybody's.
     #[arg(long, conflicts_with_all = ["job", "sample"])]
     pub all: bool,
     /// So many of them, drawn at random.
-    #[arg(long, value_name = "N", conflicts_with = "job", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", conflicts_with = "job", value_parser = whole_number::<u32>(1..))]
     pub sample: Option<u32>,
     /// Minutes after which a drill that gets no nodes is given up; without it one job's drill waits, and each of several 10 minutes.
-    #[arg(long, value_name = "MINUTES", value_parser = clap::value_parser!(u32).range(1..=1440))]
+    #[arg(long, value_name = "MINUTES", value_parser = whole_number::<u32>(1..=1440))]
     pub queue_minutes: Option<u32>,
     /// Partition in which the drill runs; without one Slurm's default.
     #[arg(long, value_name = "NAME")]
     pub partition: Option<String>,
     /// Minutes that the drill may take.
-    #[arg(long, value_name = "MINUTES", default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=1440))]
+    #[arg(long, value_name = "MINUTES", default_value_t = 30, value_parser = whole_number::<u32>(1..=1440))]
     pub minutes: u32,
     /// Also on nodes that the job has: without this they are left out.
     #[arg(long)]

@@ -3,6 +3,7 @@
 use clap::{Args, Subcommand};
 use gpuos_core::job::JobId;
 use gpuos_memory::policy::NAMES;
+use gpuos_model::words::{mib_of, whole_number};
 
 use super::Reach;
 use super::values::node_name;
@@ -64,7 +65,7 @@ pub struct MemSimArgs {
     #[arg(long, value_name = "POLICY", value_parser = clap::builder::PossibleValuesParser::new(NAMES))]
     pub policy: Vec<String>,
     /// Seed of the patterns.
-    #[arg(long, value_name = "NUMBER", default_value_t = 1)]
+    #[arg(long, value_name = "NUMBER", default_value_t = 1, value_parser = whole_number::<u64>(0..))]
     pub seed: u64,
     /// Print the trace of the pattern instead, as a text that the command reads.
     #[arg(long, requires = "trace", conflicts_with_all = ["hbm", "policy"])]
@@ -81,12 +82,14 @@ pub enum Room {
 }
 
 fn room(text: &str) -> Result<Room, String> {
+    let form = "write a share or a size: 75%, 40G, 512M";
     let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
     let number: Option<u32> = digits.parse().ok().filter(|number| *number > 0);
     match (number, &text[digits.len()..]) {
         (Some(percent @ 1..=100), "%") => Ok(Room::Percent(percent)),
-        (Some(mib), "M") => Ok(Room::Mib(mib.into())),
-        (Some(gib), "G") => Ok(Room::Mib(u64::from(gib) << 10)),
-        _ => Err("write a share or a size: 75%, 40G, 512M".into()),
+        (Some(_), unit) if unit != "%" => mib_of(&text.to_ascii_lowercase())
+            .map(|mib| Room::Mib(mib.into()))
+            .ok_or_else(|| form.into()),
+        _ => Err(form.into()),
     }
 }

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use gpuos_config::options::parse_mig;
+use gpuos_model::words::whole_number;
 use gpuos_placement::mig::MigRequest;
 
 use super::values::{Hosts, hosts, memory, node_name, reason};
@@ -62,13 +63,13 @@ pub struct MigPlanArgs {
     #[arg(value_name = "NODE", value_parser = hosts)]
     pub only: Vec<Hosts>,
     /// Nodes.
-    #[arg(short = 'N', long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    #[arg(short = 'N', long, value_name = "N", default_value_t = 1, value_parser = whole_number::<u32>(1..=100_000))]
     pub nodes: u32,
     /// Tasks of each node, for requests for each task.
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=65_535))]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = whole_number::<u32>(1..=65_535))]
     pub ntasks_per_node: u32,
     /// CPUs of each task.
-    #[arg(short = 'c', long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=65_535))]
+    #[arg(short = 'c', long, value_name = "N", default_value_t = 1, value_parser = whole_number::<u32>(1..=65_535))]
     pub cpus_per_task: u32,
     /// Memory on each node, in MiB or with K, M, G or T.
     #[arg(long, value_name = "SIZE", value_parser = memory)]
@@ -86,7 +87,7 @@ pub struct MigPlanArgs {
     #[arg(long)]
     pub defrag: bool,
     /// With --defrag: seconds that a requeued job needs to start again.
-    #[arg(long, requires = "defrag", value_name = "N", default_value_t = 120, value_parser = clap::value_parser!(u64).range(0..=1_000_000))]
+    #[arg(long, requires = "defrag", value_name = "N", default_value_t = 120, value_parser = whole_number::<u64>(0..=1_000_000))]
     pub restart_seconds: u64,
     /// Ask gpuosd of the nodes that would be given, of other nodes by --via, whether an instance made by hand is in the
     /// way.

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use gpuos_core::job::JobId;
+use gpuos_model::words::whole_number;
 
 use super::mig::Reach;
 use super::values::node_name;
@@ -21,7 +22,7 @@ pub struct HealthArgs {
     #[arg(long, conflicts_with = "audit")]
     pub reload: bool,
     /// Print the newest lines of the node's audit log; root only, but for --job.
-    #[arg(long, value_name = "LINES", num_args = 0..=1, default_missing_value = "20", value_parser = clap::value_parser!(u32).range(1..=500))]
+    #[arg(long, value_name = "LINES", num_args = 0..=1, default_missing_value = "20", value_parser = whole_number::<u32>(1..=500))]
     pub audit: Option<u32>,
     /// Of the audit log only what is about this job, by its own number; for root and the user whose job it is.
     #[arg(long, value_name = "JOB", requires = "audit")]
@@ -67,6 +68,6 @@ pub struct DrainArgs {
     #[arg(long, conflicts_with = "force")]
     pub migrate: bool,
     /// With --migrate: minutes until jobs that have not saved are left where they are.
-    #[arg(long, value_name = "MINUTES", default_value_t = 15, requires = "migrate", value_parser = clap::value_parser!(u32).range(1..=1440))]
+    #[arg(long, value_name = "MINUTES", default_value_t = 15, requires = "migrate", value_parser = whole_number::<u32>(1..=1440))]
     pub limit: u32,
 }

@@ -1,7 +1,7 @@
 //! `gpuos pbs-planner`.
 
 use clap::Args;
-use clap::builder::RangedU64ValueParser;
+use gpuos_model::words::whole_number;
 
 /// `gpuos pbs-planner`.
 #[derive(Args)]
@@ -13,9 +13,9 @@ pub struct PbsPlannerArgs {
     #[arg(long)]
     pub dry_run: bool,
     /// Seconds from the end of a pass to the next one, 1 to 3600.
-    #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = RangedU64ValueParser::<u64>::new().range(1..=3600))]
+    #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = whole_number::<u64>(1..=3600))]
     pub interval: u64,
     /// For how many jobs that do not fit vnodes are kept from later ones, 0 to 16.
-    #[arg(long, value_name = "JOBS", default_value_t = 1, value_parser = RangedU64ValueParser::<u64>::new().range(0..=16))]
+    #[arg(long, value_name = "JOBS", default_value_t = 1, value_parser = whole_number::<u64>(0..=16))]
     pub keep: u64,
 }

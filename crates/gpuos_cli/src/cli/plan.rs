@@ -2,6 +2,7 @@
 
 use clap::Args;
 use gpuos_config::options::MemoryOption;
+use gpuos_model::words::whole_number;
 use gpuos_placement::cost::{Objectives, Profile};
 use gpuos_placement::mig::MigRequest;
 use gpuos_placement::plan::{Placement, TopologyRequest};
@@ -44,13 +45,13 @@ pub struct PlanArgs {
     #[arg(short = 'N', long, value_name = "N[-M]", value_parser = nodes)]
     pub nodes: Option<Nodes>,
     /// Tasks.
-    #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    #[arg(short = 'n', long, value_name = "N", value_parser = whole_number::<u32>(1..=1_000_000))]
     pub ntasks: Option<u32>,
     /// CPUs of each task.
-    #[arg(short = 'c', long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=65_535))]
+    #[arg(short = 'c', long, value_name = "N", default_value_t = 1, value_parser = whole_number::<u32>(1..=65_535))]
     pub cpus_per_task: u32,
     /// CPUs that each GPU brings along.
-    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=65_535))]
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = whole_number::<u32>(0..=65_535))]
     pub cpus_per_gpu: u32,
     /// Memory on each node, in MiB or with K, M, G or T.
     #[arg(long, value_name = "SIZE", value_parser = memory)]
@@ -122,9 +123,9 @@ pub struct PlanArgs {
     #[arg(long, requires = "defrag")]
     pub no_moves: bool,
     /// With --defrag: seconds that a preempted job needs to start again.
-    #[arg(long, requires = "defrag", value_name = "N", default_value_t = 120, value_parser = clap::value_parser!(u64).range(0..=1_000_000))]
+    #[arg(long, requires = "defrag", value_name = "N", default_value_t = 120, value_parser = whole_number::<u64>(0..=1_000_000))]
     pub restart_seconds: u64,
     /// With --defrag: GiB/s at which the memory of each moved GPU is copied.
-    #[arg(long, requires = "defrag", value_name = "GIB/S", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    #[arg(long, requires = "defrag", value_name = "GIB/S", default_value_t = 10, value_parser = whole_number::<u64>(1..=10_000))]
     pub move_rate: u64,
 }

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
+use gpuos_model::words::whole_number;
 
 /// `gpuos sim`.
 #[derive(Args)]
@@ -43,7 +44,7 @@ pub struct SimArgs {
     #[arg(long, value_name = "N[-M]", default_value = "42-51", value_parser = seeds)]
     pub seeds: Seeds,
     /// Load with --protocol lifetimes, gangs or replay, in % of the cluster's GPU time (mig: --loads).
-    #[arg(long, value_name = "PERCENT", default_value_t = 95, value_parser = clap::value_parser!(u16).range(1..=300))]
+    #[arg(long, value_name = "PERCENT", default_value_t = 95, value_parser = whole_number::<u16>(1..=300))]
     pub load: u16,
     /// File for all figures of all runs.
     #[arg(long, value_name = "FILE")]
@@ -67,13 +68,13 @@ pub struct MigArgs {
     #[arg(long, value_name = "NAME")]
     pub board: Option<String>,
     /// How many of them, in nodes of eight; 128 by default.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    #[arg(long, value_name = "N", value_parser = whole_number::<u32>(1..=100_000))]
     pub gpus: Option<u32>,
     /// Streams of jobs with --protocol mig: uniform, small, bimodal; all by default.
     #[arg(long, value_name = "S[,S...]", value_delimiter = ',', value_parser = mig_stream)]
     pub stream: Vec<gpuos_sim::mig::stream::Stream>,
     /// Loads with --protocol mig, in % of the slices; 70,80,90,100,110,120 by default.
-    #[arg(long, value_name = "PERCENT[,PERCENT...]", value_delimiter = ',', value_parser = clap::value_parser!(u64).range(1..=300))]
+    #[arg(long, value_name = "PERCENT[,PERCENT...]", value_delimiter = ',', value_parser = whole_number::<u64>(1..=300))]
     pub loads: Vec<u64>,
     /// Policies with --protocol mig: first-fit, nvidia-order, best-fit, gpuos; all by default. The
     /// others are compared with the first.
@@ -104,20 +105,20 @@ pub struct GangArgs {
     #[arg(long, value_name = "NAME", value_parser = gang_site)]
     pub site: Option<gpuos_sim::gangs::site::SiteKind>,
     /// Nodes of that cluster, for a smaller one.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    #[arg(long, value_name = "N", value_parser = whole_number::<u32>(1..=100_000))]
     pub site_nodes: Option<u32>,
     /// Days to simulate with --protocol gangs, 14 by default; the first tenth, one at least, does
     /// not count.
-    #[arg(long, value_name = "DAYS", value_parser = clap::value_parser!(u32).range(2..=1000))]
+    #[arg(long, value_name = "DAYS", value_parser = whole_number::<u32>(2..=1000))]
     pub days: Option<u32>,
     /// Jobs of 8 GPUs and more ask for so many times as many with --protocol gangs, up to 1,024.
-    #[arg(long, value_name = "FACTOR", value_parser = clap::value_parser!(u32).range(1..=128))]
+    #[arg(long, value_name = "FACTOR", value_parser = whole_number::<u32>(1..=128))]
     pub gang_scale: Option<u32>,
     /// Seconds that a gang of gpuos may wait for a close place with --protocol gangs; 0 by default.
-    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32))]
+    #[arg(long, value_name = "SECONDS", value_parser = whole_number::<u32>(0..))]
     pub patience: Option<u32>,
     /// Time limits of --protocol gangs so many times as long; 1 by default.
-    #[arg(long, value_name = "FACTOR", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(long, value_name = "FACTOR", value_parser = whole_number::<u32>(1..=1000))]
     pub limits: Option<u32>,
     /// gpuos places by the rule backfill with --protocol gangs, not by default.
     #[arg(long)]

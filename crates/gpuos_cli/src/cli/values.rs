@@ -107,10 +107,10 @@ pub(super) fn nodes(text: &str) -> Result<Nodes, String> {
 pub(super) fn memory(text: &str) -> Result<u64, String> {
     let number = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let scale: u64 = match &text[number.len()..].to_ascii_uppercase()[..] {
-        "" | "M" | "MB" => 1 << 10,
-        "K" | "KB" => 1,
-        "G" | "GB" => 1 << 20,
-        "T" | "TB" => 1 << 30,
+        "" | "M" | "MB" | "MI" | "MIB" => 1 << 10,
+        "K" | "KB" | "KI" | "KIB" => 1,
+        "G" | "GB" | "GI" | "GIB" => 1 << 20,
+        "T" | "TB" | "TI" | "TIB" => 1 << 30,
         _ => 0,
     };
     match number

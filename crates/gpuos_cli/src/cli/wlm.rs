@@ -7,6 +7,7 @@ use std::sync::Arc;
 use clap::{Args, Subcommand, ValueEnum};
 use gpuos_model::cluster::NodeType;
 use gpuos_model::node_types;
+use gpuos_model::words::whole_number;
 
 use super::HardwareArgs;
 
@@ -82,7 +83,7 @@ pub struct WlmSenseArgs {
     #[command(flatten)]
     pub host: WlmHostArgs,
     /// Seconds between two reports to LSF.
-    #[arg(long, value_name = "SECONDS", default_value_t = 15, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    #[arg(long, value_name = "SECONDS", default_value_t = 15, value_parser = whole_number::<u64>(1..=3600))]
     pub interval: u64,
 }
 
@@ -146,7 +147,7 @@ pub struct WlmSaveArgs {
     #[command(flatten)]
     pub saves: WlmSavesArgs,
     /// Seconds that the program has.
-    #[arg(long, value_name = "SECONDS", default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    #[arg(long, value_name = "SECONDS", default_value_t = 300, value_parser = whole_number::<u64>(1..=86_400))]
     pub limit: u64,
 }
 

@@ -96,6 +96,8 @@ table! {
     NODE_TYPES = "node types";
     /// Whether slurmd reports the GPUs that slurm.conf says.
     GPU_COUNTS = "gpu counts";
+    /// Whether the lines of slurm.conf that name nodes and partitions go together.
+    NODES = "nodes";
     /// Whether switches are known, and each node is below one.
     FABRIC = "fabric";
     /// Whether topology.yaml or topology.conf names nodes that there are.
@@ -116,6 +118,10 @@ table! {
     GPUOSD = "gpuosd";
     /// Whether gpuos_mover runs on this node, where gpuos.toml, or PBS's hook, has checkpoints made.
     GPUOS_MOVER = "gpuos_mover";
+    /// Whether `[checkpoint]` of gpuos.toml has what it needs: store, keys, shared folder, nodes enough, and a Slurm that starts jobs again.
+    CHECKPOINTS = "checkpoints";
+    /// Whether `[memory]` of gpuos.toml has what it needs: counted memory, known GPUs, shards, the library of programs, a disk.
+    MEMORY = "memory";
     /// Whether jobs with checkpoints have time for a last one when they are preempted.
     GRACE_TIME = "GraceTime";
     /// Whether systemd has the units of slurmd, slurmctld, munge and gpuosd that belong on this host, and starts them.

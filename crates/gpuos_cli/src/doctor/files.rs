@@ -9,6 +9,7 @@ use gpuos_host::{Kind, Machine, User};
 use super::Context;
 use super::about::{self, About};
 use super::findings::{Findings, Status, others};
+use super::folders::is_trusted;
 
 const NAME: About = about::SLURM_CONF;
 
@@ -36,6 +37,16 @@ const OTHERS: [&str; 6] = [
     "slurmdlogfile",
     "jobcompplugins",
     "authaltypes",
+];
+
+/// Files beside slurm.conf that decide what runs as root, or what jobs may have.
+const BESIDE: [&str; 6] = [
+    "gres.conf",
+    "cgroup.conf",
+    "plugstack.conf",
+    "topology.conf",
+    "topology.yaml",
+    "job_container.conf",
 ];
 
 pub fn check(look: &Context, conf: &Result<SlurmFile, String>, findings: &mut Findings) {
@@ -70,6 +81,10 @@ pub fn check(look: &Context, conf: &Result<SlurmFile, String>, findings: &mut Fi
         let user = look.user.unwrap_or(&all);
         rights(look.machine, NAME, path, Some(user), findings);
     }
+    for name in BESIDE {
+        let path = look.settings.directory().join(name);
+        rights(look.machine, about::FILES, &path, None, findings);
+    }
     twice(conf, findings);
     misspelt(conf, findings);
     if !findings.found(NAME) {
@@ -98,6 +113,20 @@ pub fn rights(
             )
             .at(&shown)
             .why("whoever writes it decides what runs as root and SlurmUser");
+    }
+    let trusted = |uid: u32| {
+        let slurm = reader.is_some_and(|user| user.uid == uid);
+        slurm || is_trusted(machine, uid)
+    };
+    if stat.kind == Kind::File && !trusted(stat.uid) {
+        findings
+            .fail(
+                name,
+                format!("{shown} is of user {}", stat.uid),
+                format!("chown root:root {shown}"),
+            )
+            .at(&shown)
+            .why("whoever owns it decides what runs as root and SlurmUser");
     }
     if let Some((user, kept)) =
         reader.and_then(|user| Some((user, user.unreadable_part(machine, path)?)))

@@ -11,7 +11,7 @@ use gpuos_model::hostlist::{compress, expand};
 use super::Context;
 use super::about::{self, About};
 use super::findings::{Findings, Status};
-use super::plugins;
+use super::{gres_lines, plugins};
 
 const NAME: About = about::GRES_CONF;
 
@@ -30,6 +30,8 @@ struct GresConfNode {
     types: BTreeSet<String>,
     places: Vec<String>,
     detect: bool,
+    /// A line of GPUs names no device file.
+    without_file: bool,
 }
 
 pub fn check(look: &Context, findings: &mut Findings) {
@@ -99,6 +101,7 @@ pub fn check(look: &Context, findings: &mut Findings) {
                     findings.fail(NAME, &fault.message, "mend the line: slurmd ends with it");
                 check.at(format!("{}:{}", fault.file, fault.line));
             }
+            gres_lines::check(look, &file, findings);
             compare(&nodes, &file, findings);
             detected(look, &file, findings);
         }
@@ -134,12 +137,12 @@ fn add(given: &mut GresConfNode, line: &ConfLine) {
     let count = line
         .get("count")
         .and_then(|count| count.parse::<u64>().ok());
-    let files = line.get("file").or(line.get("multiplefiles"));
-    let count = match files.map(files_of) {
+    let count = match gres_lines::files(line).map(files_of) {
         Some(files) => files,
         None => count.unwrap_or(1),
     };
     given.gpus += count;
+    given.without_file |= gres_lines::files(line).is_none();
     given.types.extend(line.get("type").map(str::to_string));
     given.places.push(line.place());
 }
@@ -178,9 +181,14 @@ fn compare(nodes: &BTreeMap<String, Wanted>, file: &SlurmFile, findings: &mut Fi
             given.types.extend(more.types.iter().cloned());
             given.places.extend(more.places.iter().cloned());
             given.detect |= more.detect;
+            given.without_file |= more.without_file;
         }
         // A node may have a gres.conf of its own; what slurmd finds itself nobody knows here.
         if given.gpus == 0 || given.detect {
+            continue;
+        }
+        // What slurmd leaves out was told with its line.
+        if given.without_file {
             continue;
         }
         let place = format!("{}, {}", wanted.place, given.places.join(", "));

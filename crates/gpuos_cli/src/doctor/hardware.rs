@@ -72,7 +72,7 @@ pub fn check(machine: &dyn Machine, site: &Site, args: &HardwareArgs, findings: 
     if let Ok(devices) = gpu_devices(&name, &read) {
         // Where GPUs are MIG-switchable the order is NVML's, and was looked at above.
         if switchable.is_empty() {
-            in_order(&name, &devices, findings);
+            in_order(&name, &devices, &found, findings);
         }
         gres_conf(&name, &devices, &found, findings);
     }
@@ -101,18 +101,31 @@ fn types(site: &Site, configured: &NodeType, found: &NodeType, findings: &mut Fi
     }
 }
 
-/// gres.conf: the order of the files.
-fn in_order(node: &str, devices: &[GpuDevice], findings: &mut Findings) {
-    let minors: Vec<Option<u32>> = devices.iter().map(GpuDevice::minor).collect();
-    if !minors.is_sorted() {
+/// gres.conf: the order of the files. It is to be NVML's, which need not be that of the minor numbers in the names.
+fn in_order(node: &str, devices: &[GpuDevice], found: &NodeHardware, findings: &mut Findings) {
+    // Where one is missing nobody knows which is which; that is told elsewhere.
+    if found.gpus.len() != devices.len() || devices.iter().any(|device| device.minor().is_none()) {
+        return;
+    }
+    let indexes: Vec<u8> = found.gpus.iter().map(|gpu| gpu.index).collect();
+    if !indexes.is_sorted() {
         let names: Vec<&str> = devices.iter().map(|device| device.file.as_str()).collect();
+        let mut sorted: Vec<(u8, &GpuDevice)> = indexes.iter().copied().zip(devices).collect();
+        sorted.sort_by_key(|(index, _)| *index);
+        let files: Vec<&str> = sorted
+            .iter()
+            .map(|(_, device)| device.file.as_str())
+            .collect();
         findings.warn(
             NAME,
             format!(
                 "gres.conf names the GPUs of {node} in the order {}: Slurm's and nvidia-smi's numbers differ",
                 names.join(", ")
             ),
-            format!("write them in order: File=/dev/nvidia[0-{}]", devices.len().max(1) - 1),
+            format!(
+                "name them in the order of nvidia-smi -L: File={}",
+                files.join(",")
+            ),
         );
     }
 }

@@ -6,24 +6,31 @@
 pub mod about;
 mod cgroup;
 mod changed;
+mod checkpoints;
 mod daemon;
 mod files;
 mod findings;
+mod folders;
 mod gpus;
 mod grace;
 mod gres;
+mod gres_lines;
 mod hardware;
 mod here;
 #[cfg(test)]
 mod host_faults;
 mod log;
+mod memory;
 mod mover;
+mod node_lines;
 mod nvme;
 mod pbs;
 mod plugins;
 mod plugstack;
 mod settings;
 mod shards;
+#[cfg(test)]
+mod site_faults;
 mod slices;
 mod slurm;
 mod steering;
@@ -131,6 +138,7 @@ pub fn run(
     plugins::check(&look, &mut findings);
     settings::check(&look, &name, &mut findings);
     plugstack::check(&look, &mut findings);
+    node_lines::check(&look, &mut findings);
     gres::check(&look, &mut findings);
     cgroup::check(&look, &mut findings);
     toml::check(&look, &mut findings);
@@ -148,6 +156,8 @@ pub fn run(
     let units = Units::read(&look);
     units::check(&look, &units, two, &mut findings);
     daemon::check(&look, &units, &mut findings);
+    checkpoints::check(&look, &mut findings);
+    memory::check(&look, &mut findings);
     mover::check(&look, &mut findings);
     grace::check(&look, &mut findings);
     Ok(findings.reply(true))

@@ -12,6 +12,8 @@ use super::plugins;
 
 const NAME: About = about::PLUGSTACK;
 const FILE: &str = "spank_gpuos.so";
+/// What may stand behind it.
+const ARGUMENTS: [&str; 4] = ["socket", "preload", "mover", "jobs"];
 
 /// How deep `include` is followed.
 const MAX_DEPTH: usize = 8;
@@ -21,6 +23,8 @@ struct Line {
     /// `required` or `optional`, or what stands in its place.
     word: String,
     path: String,
+    /// What stands behind it.
+    arguments: Vec<String>,
     place: String,
 }
 
@@ -78,6 +82,7 @@ fn search(machine: &dyn Machine, path: &Path, depth: usize, stack: &mut Stack) {
             stack.lines.push(Line {
                 word: word.into(),
                 path: target.into(),
+                arguments: words.map(str::to_string).collect(),
                 place,
             });
         }
@@ -98,6 +103,43 @@ pub fn spank_file(look: &Context) -> Option<PathBuf> {
         .iter()
         .find(is_ours)
         .map(|line| line.path.clone().into())
+}
+
+/// What stands behind spank_gpuos.so, `NAME=VALUE`.
+pub fn argument(look: &Context, name: &str) -> Option<String> {
+    let stack = read(look);
+    let arguments = stack.lines.iter().filter(is_ours);
+    let mut arguments = arguments.flat_map(|line| line.arguments.clone());
+    arguments.find_map(|argument| {
+        let (key, value) = argument.split_once('=')?;
+        (key == name).then(|| value.to_string())
+    })
+}
+
+/// Arguments of spank_gpuos.so that mean nothing to it, or that name what is no path.
+fn arguments(line: &Line, findings: &mut Findings) {
+    for argument in &line.arguments {
+        let (key, value) = argument.split_once('=').unwrap_or((argument, ""));
+        let wrong = match () {
+            () if !ARGUMENTS.contains(&key) => format!("{FILE} knows no argument {argument}"),
+            () if !value.starts_with('/') => {
+                format!("{argument}: {key}= is a path from the root")
+            }
+            () => continue,
+        };
+        let known: Vec<String> = ARGUMENTS
+            .iter()
+            .map(|name| format!("{name}=PATH"))
+            .collect();
+        findings
+            .warn(
+                NAME,
+                wrong,
+                format!("write one of {}, or take it out", known.join(", ")),
+            )
+            .at(&line.place)
+            .why("the plugin goes on with what is usual in its place");
+    }
 }
 
 /// Whether a line's path leads to a file.
@@ -184,6 +226,7 @@ pub fn check(look: &Context, findings: &mut Findings) {
                 .at(near.map_or_else(|| file.display().to_string(), |line| line.place.clone()));
         }
         [first, ..] => {
+            arguments(first, findings);
             if let [_, second, ..] = ours[..] {
                 findings
                     .warn(

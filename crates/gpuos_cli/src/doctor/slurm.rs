@@ -6,6 +6,7 @@ use anyhow::{Result, bail};
 use gpuos_host::Machine;
 use gpuos_host::slurm::Running;
 use gpuos_host::slurm::releases;
+use gpuos_model::hostlist::expand;
 
 use super::about;
 use super::findings::{Findings, Status};
@@ -14,6 +15,12 @@ use super::{Context, log, plugins};
 
 /// How long slurmctld may take: Slurm's commands try again for a minute where nobody listens.
 const PATIENCE: Duration = Duration::from_secs(75);
+
+/// How long other commands may take.
+const ANSWERS: Duration = Duration::from_secs(3);
+
+/// Names that are looked up at most.
+const NAMES: usize = 4;
 
 /// What slurmctld says of itself.
 ///
@@ -59,6 +66,10 @@ pub fn controller(look: &Context, error: Option<&anyhow::Error>, findings: &mut 
                 None => format!("slurmctld does not answer: {why}{missing}"),
             },
         };
+        if let Some(pid) = alive(look) {
+            waits(look, pid, &why, findings);
+            return;
+        }
         let failed = findings.0.iter().any(|check| check.status == Status::Fail);
         let fix = match (failed, &ended) {
             (true, _) => "mend what else is said here, then start it (`systemctl start slurmctld`)",
@@ -93,6 +104,81 @@ pub fn controller(look: &Context, error: Option<&anyhow::Error>, findings: &mut 
             ),
         );
     }
+}
+
+/// The process of slurmctld on this machine, if one runs: one that waits is not one that has ended.
+fn alive(look: &Context) -> Option<u32> {
+    if !look.here.controller {
+        return None;
+    }
+    let told = look
+        .machine
+        .run_within(ANSWERS, "ps", &["-eo", "pid=,args="])
+        .ok()?;
+    told.stdout.lines().find_map(|line| {
+        let mut words = line.split_whitespace();
+        let pid = words.next()?.parse().ok()?;
+        let program = words.next()?.rsplit('/').next()?;
+        (program == "slurmctld").then_some(pid)
+    })
+}
+
+/// Names of slurm.conf that nobody answers for, which a slurmctld that starts waits for one after the other.
+fn unresolved(look: &Context) -> Vec<String> {
+    let Some(conf) = look.conf else {
+        return Vec::new();
+    };
+    let hosts = conf.all("slurmctldhost").into_iter();
+    let hosts = hosts.filter_map(|host| match host.value.split_once('(') {
+        Some((_, address)) => Some(address.trim_end_matches(')').to_string()),
+        None => Some(host.value),
+    });
+    let nodes = conf.table("nodename").filter_map(|line| {
+        let address = line.get("nodeaddr").or(line.get("nodehostname"));
+        let names = expand(address.or(line.get("nodename"))?).ok()?;
+        names.into_iter().next()
+    });
+    let known = |name: &String| !name.eq_ignore_ascii_case("default");
+    let mut names: Vec<String> = hosts.chain(nodes).filter(known).take(NAMES).collect();
+    names.retain(|name| {
+        let told = look.machine.run_within(ANSWERS, "getent", &["hosts", name]);
+        // Without the program nobody knows.
+        look.machine.find("getent").is_some() && !told.is_ok_and(|told| told.ok)
+    });
+    names
+}
+
+/// A slurmctld that runs and does not answer.
+fn waits(look: &Context, pid: u32, why: &str, findings: &mut Findings) {
+    let names = unresolved(look);
+    let last = look
+        .log
+        .text
+        .lines()
+        .rev()
+        .find(|line| !line.trim().is_empty());
+    let last = last.map_or(String::new(), |last| {
+        format!("; its log ends with `{}`", last.trim())
+    });
+    let (what, fix) = match names.is_empty() {
+        true => (
+            String::new(),
+            format!("see what it waits for: its log, `cat /proc/{pid}/wchan`, whether slurmdbd and the disk of StateSaveLocation answer"),
+        ),
+        false => (
+            format!("; no name server answers for {}", names.join(", ")),
+            "have these names answered for (/etc/hosts, or a name server of /etc/resolv.conf that is up), or write NodeAddr= with addresses"
+                .to_string(),
+        ),
+    };
+    findings
+        .fail(
+            about::SLURM,
+            format!("slurmctld runs (process {pid}) and does not answer: {why}{what}{last}"),
+            fix,
+        )
+        .at(look.log.source.clone())
+        .why("it was not killed: started anew it would wait for the same again");
 }
 
 /// Whether the layout of this exact release is known.

@@ -25,6 +25,36 @@ pub fn path(look: &Context) -> PathBuf {
         .unwrap_or_else(|| look.settings.directory().join("gpuos.toml"))
 }
 
+/// gpuos.toml, or the defaults where there is none; `None`: it has a mistake, or cannot be read, which is found elsewhere.
+pub fn config(look: &Context) -> Option<Config> {
+    let path = path(look);
+    let bytes = match look.machine.read(&path) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
+        Err(_) => return None,
+    };
+    Config::parse(&String::from_utf8(bytes).ok()?, &path.display().to_string()).ok()
+}
+
+/// The nodes that slurm.conf and gres.conf name.
+pub fn node_lines(look: &Context) -> Option<NodeLines> {
+    let conf = look.conf?;
+    let folder = look.settings.directory();
+    let read = |name: &str| {
+        let path = if name == "slurm.conf" {
+            conf.path.clone()
+        } else {
+            folder.join(name)
+        };
+        Ok(look
+            .machine
+            .read(&path)
+            .ok()
+            .map(|bytes| String::from_utf8_lossy(&bytes).into_owned()))
+    };
+    NodeLines::read(&read).ok()
+}
+
 pub fn check(look: &Context, findings: &mut Findings) {
     let path = path(look);
     match what(look.machine, &path) {
@@ -210,21 +240,7 @@ fn text(look: &Context, path: &Path, findings: &mut Findings) {
 
 /// gpuos.toml against the nodes that slurm.conf names.
 fn by_files(look: &Context, config: &Config, findings: &mut Findings) {
-    let Some(conf) = look.conf else { return };
-    let folder = look.settings.directory();
-    let read = |name: &str| {
-        let path = if name == "slurm.conf" {
-            conf.path.clone()
-        } else {
-            folder.join(name)
-        };
-        Ok(look
-            .machine
-            .read(&path)
-            .ok()
-            .map(|bytes| String::from_utf8_lossy(&bytes).into_owned()))
-    };
-    let Ok(lines) = NodeLines::read(&read) else {
+    let (Some(conf), Some(lines)) = (look.conf, node_lines(look)) else {
         return;
     };
     let facts = lines.all();

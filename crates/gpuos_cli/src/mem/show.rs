@@ -51,7 +51,7 @@ pub fn run(machine: &dyn Machine, args: &MemShowArgs) -> Result<Reply> {
 
 fn ask(machine: &dyn Machine, reach: &Reach, node: Option<&str>) -> Result<(String, MemoryStatus)> {
     let far = |node: &str| far(machine, reach, node);
-    daemons::ask(&reach.runtime_dir, node, PATIENCE, here, far)
+    daemons::ask(machine, &reach.runtime_dir, node, PATIENCE, here, far)
 }
 
 fn here(mut client: Client) -> Result<(String, MemoryStatus)> {

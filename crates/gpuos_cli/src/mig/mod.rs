@@ -60,7 +60,7 @@ pub fn ask(
     node: Option<&str>,
 ) -> Result<(String, Box<MigStatus>)> {
     let far = |node: &str| far(machine, reach, node);
-    daemons::ask(&reach.runtime_dir, node, PATIENCE, here, far)
+    daemons::ask(machine, &reach.runtime_dir, node, PATIENCE, here, far)
 }
 
 /// The same of gpuosd of this machine, if it is that node's.

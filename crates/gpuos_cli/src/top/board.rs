@@ -425,13 +425,18 @@ pub fn is_out(state: &str) -> bool {
     )
 }
 
-/// What gpuosd measured.
+/// What gpuosd measured. A GPU that a job has is in use whoever tells of it: gpuosd hears of a job with its first step, and the workload
+/// manager knows it before.
 fn measured(node: &str, gpu: &GpuStatus, jobs: Vec<String>) -> GpuRow {
+    let state = match gpu.state.as_str() {
+        "available" if !jobs.is_empty() => "allocated",
+        state => state,
+    };
     GpuRow {
         node: node.into(),
         index: number(gpu.index),
         kind: gpu.name.clone(),
-        state: gpu.state.clone(),
+        state: state.into(),
         celsius: gpu.temperature_c,
         power_mw: gpu.power_mw,
         busy: gpu.utilisation,

@@ -9,8 +9,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use gpuos_core::job::JobId;
 use gpuos_core::wire::{
-    CheckpointForm, CheckpointJob, CheckpointKept, CheckpointMaking, CheckpointPhase,
-    CheckpointRecovery, CheckpointRequest, Code, Happening, Peer, Reply, Request,
+    CheckpointFigures, CheckpointForm, CheckpointJob, CheckpointKept, CheckpointMaking,
+    CheckpointPhase, CheckpointRecovery, CheckpointRequest, Code, Happening, MoverSettings, Peer,
+    Reply, Request,
 };
 use gpuos_host::socket::{Limits, MOVER, RequestHandler, Server, bind};
 
@@ -34,6 +35,8 @@ pub struct Part {
     pub recoveries: Vec<CheckpointRecovery>,
     /// It is gone once a checkpoint is asked for.
     pub ends: bool,
+    /// What it runs with.
+    pub settings: Option<MoverSettings>,
 }
 
 struct Mover {
@@ -117,7 +120,13 @@ impl RequestHandler for Mover {
                 "{}: 2 checkpoints of job {job} are removed",
                 self.node
             )),
-            CheckpointRequest::Step { .. } | CheckpointRequest::Figures => panic!("{what:?}"),
+            CheckpointRequest::Figures => Reply::CheckpointFigures {
+                figures: Box::new(CheckpointFigures {
+                    settings: part.settings.clone(),
+                    ..CheckpointFigures::default()
+                }),
+            },
+            CheckpointRequest::Step { .. } => panic!("{what:?}"),
         }
     }
 

@@ -11,6 +11,7 @@ mod doctor;
 mod doctor_bed;
 mod doctor_faults;
 mod doctor_planted;
+mod doctor_planted_lines;
 mod doctor_planted_more;
 mod mem;
 mod mig;

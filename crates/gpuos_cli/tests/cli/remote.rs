@@ -3,7 +3,7 @@
 
 use crate::site::{RELEASES, Site};
 
-/// n3 answers, n4 greets around its answer, n5 refuses, n6 has no gpuos; all else is unknown.
+/// n3 answers, n4 greets around its answer, n5 refuses, n1 has no gpuos; all else is unknown.
 const SSH: &str = r#"#!/bin/sh
 here=$(dirname "$0")/..
 while :; do case "$1" in -o) shift 2 ;; -*) shift ;; *) break ;; esac; done
@@ -12,7 +12,7 @@ case "$node" in
 n3) ;;
 n4) echo "Welcome to $node {production}" ;;
 n5) export REFUSE=1 ;;
-n6) exec env -i PATH=/usr/bin:/bin sh -c "$*" ;;
+n1) exec env -i PATH=/usr/bin:/bin sh -c "$*" ;;
 *)
     echo "Warning: Permanently added '$node' to the list of known hosts." >&2
     echo "Host key verification failed." >&2
@@ -129,11 +129,22 @@ fn what_went_wrong_on_the_way_is_said() {
         }
     };
     wrong(
-        &["drain", "n9:5"],
-        &["n9", "ssh", "Host key verification failed"],
+        &["drain", "n2:5"],
+        &["n2", "ssh", "Host key verification failed"],
     );
+    // Nothing can be started on a node that there is not.
+    let commands: [&[&str]; 5] = [
+        &["drain", "nope:5"],
+        &["ckpt", "list", "--node=nope"],
+        &["mem", "show", "--node=nope"],
+        &["mig", "nope"],
+        &["health", "nope", "--audit"],
+    ];
+    for args in commands {
+        wrong(args, &["there is no node nope: write one of n[1-4]"]);
+    }
     wrong(&["drain", "n5:5"], &["n5: gpuosd does not answer"]);
-    wrong(&["drain", "n6"], &["n6", "gpuos", "not found"]);
+    wrong(&["drain", "n1"], &["n1", "gpuos", "not found"]);
     wrong(
         &["drain", "n3", "--via", "nossh -x"],
         &["cannot reach n3", "nossh is not on PATH"],

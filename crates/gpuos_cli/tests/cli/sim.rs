@@ -186,7 +186,7 @@ fn sim_tells_what_is_wrong_with_its_input() {
     for (flag, words) in [
         ("--policy=fgd,best", "no policy has the name \"best\""),
         ("--seeds=9-3", "write N or N-M"),
-        ("--load=0", "0 is not in 1..=300"),
+        ("--load=0", "write a whole number from 1 to 300"),
         ("--protocol=torus", "possible values: openb, lifetimes"),
     ] {
         let answer = site.run(&["sim", &jobs, flag]);

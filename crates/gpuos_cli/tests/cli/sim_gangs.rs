@@ -90,8 +90,8 @@ fn wrong_use_of_gangs_is_told() {
         ("--policy=fgd", "best-fit and stock"),
         ("--site=torus", "rail8 or nvl72"),
         ("--nodes=x.csv", "--site-nodes"),
-        ("--days=1", "2..=1000"),
-        ("--gang-scale=0", "1..=128"),
+        ("--days=1", "write a whole number from 2 to 1000"),
+        ("--gang-scale=0", "write a whole number from 1 to 128"),
     ] {
         let mut all = vec!["sim", &trace, "--protocol=gangs"];
         all.push(more);

@@ -2,6 +2,7 @@
 use std::path::PathBuf;
 
 use gpuos_checkpoint::sets::{MOST_NODES, NoSets, NodeDomains, Scheme, arrange};
+use gpuos_model::fnv::fnv;
 use gpuos_model::reading::{Check, ConfigError, Place, quoted};
 use toml::Spanned;
 
@@ -111,6 +112,11 @@ impl Default for CheckpointConfig {
 }
 
 impl CheckpointConfig {
+    /// Stands for all of it among programs of one release: with another one something else was read.
+    pub fn digest(&self) -> u64 {
+        fnv(format!("{self:?}").bytes())
+    }
+
     /// The scheme of a job on so many nodes (0 counts as 1), which are not told apart here: the one that it named, else the site's.
     /// Where the site's needs more nodes than there are, `partner` takes its place, and `single` on one node alone.
     ///

@@ -91,7 +91,7 @@ pub(super) fn read(check: Check, tables: &[Spanned<RawMemoryShare>]) -> Result<R
         let mib = |key, value: &Option<Spanned<String>>| {
             let Some(value) = value else { return Ok(None) };
             let text = value.get_ref();
-            let form = "a size in binary units, as \"64G\", up to \"4095T\"";
+            let form = "a size in binary units, such as \"64G\" or \"64GiB\", up to \"4095T\"";
             let mib = size::parse(&text.to_ascii_lowercase());
             let mib = mib.ok_or_else(|| check.refuse(key, value, quoted(text), form))?;
             Ok(Some(u64::from(mib)))

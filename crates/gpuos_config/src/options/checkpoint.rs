@@ -1,7 +1,7 @@
 //! `--gpuos-checkpoint`: how often a job makes checkpoints, what its nodes keep for each other, and what is drained.
 use std::fmt;
 
-use gpuos_checkpoint::sets::Scheme;
+use gpuos_checkpoint::sets::{Scheme, SchemeError};
 use gpuos_model::words::{check_value, not_understood};
 
 use super::{OptionError, size};
@@ -132,7 +132,10 @@ pub fn parse_checkpoint(value: &str) -> Result<CheckpointOption, OptionError> {
             return Err(error("l2= stands there twice"));
         }
         let scheme = scheme.parse::<Scheme>();
-        option.scheme = Some(scheme.map_err(|why| error(&why.to_string()))?);
+        option.scheme = Some(scheme.map_err(|why| OptionError {
+            accepted: SchemeError::accepted(),
+            ..error(&why.reason())
+        })?);
     }
     Ok(option)
 }
@@ -189,14 +192,20 @@ fn parse_drain(word: &str) -> Result<Drain, String> {
     let digits = (1..=9).contains(&number.len()) && number.bytes().all(|b| b.is_ascii_digit());
     match number.parse() {
         Ok(every @ 1..=MOST_EVERY) if digits => Ok(Drain::Every(every)),
-        _ => Err(format!("l3= is every:1 to every:{MOST_EVERY}, or off")),
+        Ok(_) if digits => Err(format!("every: is for 1 to {MOST_EVERY}")),
+        _ => Err(not_understood(&format!("l3={word}"))),
     }
 }
 
 fn parse_size(word: &str) -> Result<u32, String> {
     match size::parse(word) {
         Some(mib @ 1..=MOST_MEMORY_MIB) => Ok(mib),
-        _ => Err("l0= is memory of each node from 1M to 16T, such as 16G".into()),
+        Some(_) => Err("l0= is for 1M to 16T of memory of each node".into()),
+        None if word.ends_with('%') => Err(format!(
+            "{}: a size is no share, as nodes of a cluster may differ",
+            not_understood(&format!("l0={word}"))
+        )),
+        None => Err(not_understood(&format!("l0={word}"))),
     }
 }
 
@@ -432,6 +441,15 @@ mod tests {
                 "auto,l0=1500M",
             ),
             (
+                "10m,l0=16GiB,l2=partner",
+                CheckpointOption {
+                    memory_mib: Some(16 << 10),
+                    scheme: Some(Scheme::Partner),
+                    ..of(600)
+                },
+                "10m,l0=16G,l2=partner",
+            ),
+            (
                 "10m,l0=16t",
                 CheckpointOption {
                     memory_mib: Some(MOST_MEMORY_MIB),
@@ -465,22 +483,25 @@ mod tests {
             ("10m,", "a value is missing"),
             ("10m,partner", "'partner' is not understood"),
             ("10m,l2=single,l2=single", "l2= stands there twice"),
-            ("10m,l3=/lustre", "l3= is every:1 to every:1000000, or off"),
-            ("10m,l3=every:0", "l3= is every:1 to every:1000000, or off"),
-            ("10m,l3=every:1000001", "l3= is every:1"),
-            ("10m,l3=every:+6", "l3= is every:1"),
+            ("10m,l3=/lustre", "'l3=/lustre' is not understood"),
+            ("10m,l3=every:0", "every: is for 1 to 1000000"),
+            ("10m,l3=every:1000001", "every: is for 1 to 1000000"),
+            ("10m,l3=every:+6", "'l3=every:+6' is not understood"),
             ("10m,l3=off,l3=off", "l3= stands there twice"),
             ("l3=off", "the time before l3= is missing"),
             ("l0=1G", "the time before l0= is missing"),
             ("10m,l0=1G,l0=1G", "l0= stands there twice"),
-            ("10m,l0=", "l0= is memory of each node from 1M to 16T"),
-            ("10m,l0=16", "l0= is memory of each node"),
-            ("10m,l0=0G", "l0= is memory of each node"),
-            ("10m,l0=17T", "l0= is memory of each node"),
-            ("10m,l0=999999999T", "l0= is memory of each node"),
-            ("10m,l0=-1G", "l0= is memory of each node"),
-            ("10m,l0=1.5G", "l0= is memory of each node"),
-            ("10m,l0=1GB", "l0= is memory of each node"),
+            ("10m,l0=", "'l0=' is not understood"),
+            ("10m,l0=16", "'l0=16' is not understood"),
+            ("10m,l0=0G", "l0= is for 1M to 16T of memory of each node"),
+            ("10m,l0=17T", "l0= is for 1M to 16T of memory of each node"),
+            ("10m,l0=999999999T", "'l0=999999999t' is not understood"),
+            ("10m,l0=-1G", "'l0=-1g' is not understood"),
+            ("10m,l0=1.5G", "'l0=1.5g' is not understood"),
+            (
+                "10m,l0=50%",
+                "a size is no share, as nodes of a cluster may differ",
+            ),
             ("10m,l2=partner,dir=/x", "dir= is not part of this release"),
             ("every:100", "every: is not part of this release"),
             (
@@ -499,7 +520,13 @@ mod tests {
             let why = parse_checkpoint(value).unwrap_err().to_string();
             let begin = format!("--gpuos-checkpoint={value}: ");
             assert!(why.starts_with(&begin) && why.contains(reason), "{why}");
-            assert!(why.contains("; write auto, a time from 1s to 7d"), "{why}");
+            let form = match reason.starts_with("l2=") && reason.contains("is not understood") {
+                true => "; write l2=single, l2=partner, l2=xor:NODES (2 to 64)",
+                false => "; write auto, a time from 1s to 7d",
+            };
+            assert!(why.contains(form), "{why}");
+            let once = why.matches("l2=partner").count() <= 1 + value.matches("l2=partner").count();
+            assert!(once, "the accepted form stands there twice: {why}");
         }
         assert!(parse_checkpoint(&"1".repeat(2000)).is_err());
     }

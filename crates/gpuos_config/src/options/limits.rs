@@ -143,7 +143,8 @@ fn parse_park(place: &str) -> Result<bool, String> {
     match place {
         "nvme" => Ok(true),
         "host" => Ok(false),
-        _ => Err(format!("{}; park= is nvme or host", not_understood(place))),
+        "" => Err(not_understood(place)),
+        _ => Err(format!("'{}' is neither nvme nor host", shorten(place))),
     }
 }
 

@@ -1,6 +1,7 @@
 //! `--gpuos-mem`: more memory than a GPU has, for each GPU of a job.
 use std::fmt;
 
+use gpuos_model::hostlist::shorten;
 use gpuos_model::words::{check_value, not_understood};
 use gpuos_placement::cost::Grant;
 
@@ -160,7 +161,8 @@ fn parse_tiers(list: &str) -> Result<MemoryTiers, String> {
         Some(tier) => {
             format!("the tier {tier} is not part of this release; there are hbm and dram")
         }
-        None => format!("{}; tiers are hbm+dram or hbm", not_understood(list)),
+        None if list.is_empty() => not_understood(list),
+        None => format!("'{}' is neither hbm+dram nor hbm", shorten(list)),
     })
 }
 
@@ -168,7 +170,10 @@ fn parse_policy(name: &str) -> Result<MemoryPolicy, String> {
     let mut all = MemoryPolicy::ALL.into_iter();
     all.find(|policy| policy.name() == name).ok_or_else(|| {
         let known = MemoryPolicy::ALL.map(MemoryPolicy::name).join(", ");
-        format!("{}; policies are {known}", not_understood(name))
+        match name {
+            "" => not_understood(name),
+            _ => format!("'{}' is none of {known}", shorten(name)),
+        }
     })
 }
 
@@ -224,6 +229,8 @@ mod tests {
             ("120G", plain, "120G"),
             ("120g,tiers=HBM+DRAM,policy=gpuos", plain, "120G"),
             ("122880M", plain, "120G"),
+            ("120GB", plain, "120G"),
+            ("120GiB,policy=gpuos", plain, "120G"),
             ("2M", MemoryOption { mib: 2, ..plain }, "2M"),
             (
                 "16T",
@@ -264,14 +271,14 @@ mod tests {
             ("999999999T", "'999999999t' is not understood"),
             ("-5G", "'-5g' is not understood"),
             ("1.5G", "'1.5g' is not understood"),
-            ("150%", "'150%' is not understood"),
+            (
+                "150%",
+                "'150%' is not understood: a size is no share, as GPUs of a cluster may differ",
+            ),
             ("policy=lru", "the size comes first"),
             ("80G,", "a value is missing"),
             ("80G,fast", "'fast' is not understood"),
-            (
-                "80G,tiers=",
-                "a value is missing; tiers are hbm+dram or hbm",
-            ),
+            ("80G,tiers=", "a value is missing"),
             ("80G,tiers=dram", "without the tier hbm a GPU is of no use"),
             (
                 "80G,tiers=hbm+nvme",
@@ -279,11 +286,11 @@ mod tests {
             ),
             (
                 "80G,tiers=hbm+tape",
-                "'hbm+tape' is not understood; tiers are hbm+dram or hbm",
+                "'hbm+tape' is neither hbm+dram nor hbm",
             ),
             (
                 "80G,policy=belady",
-                "'belady' is not understood; policies are gpuos, lru, clock, 2q, arc",
+                "'belady' is none of gpuos, lru, clock, 2q, arc",
             ),
             ("80G,policy=lru,policy=arc", "policy= stands there twice"),
         ] {

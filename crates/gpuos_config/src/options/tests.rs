@@ -306,6 +306,8 @@ fn shares_of_a_gpu() {
     assert_eq!(parse_share("TimeSlice:4"), slices(4, None, false));
     for (text, shards, mib, gib, written) in [
         ("timeslice,mem=60G", 1, 60 << 10, 0, "timeslice,mem=60G"),
+        ("timeslice,mem=60GB", 1, 60 << 10, 0, "timeslice,mem=60G"),
+        ("timeslice,mem=60GiB", 1, 60 << 10, 0, "timeslice,mem=60G"),
         ("Timeslice:2,MEM=512m", 2, 512, 0, "timeslice:2,mem=512M"),
         ("timeslice:1,mem=1024M", 1, 1 << 10, 0, "timeslice,mem=1G"),
         ("timeslice,mem=2M", 1, 2, 0, "timeslice,mem=2M"),
@@ -356,7 +358,10 @@ fn shares_of_a_gpu() {
         ("timeslice,mem=1M", "memory of a GPU is 2M to 16T"),
         ("timeslice,mem=17T", "memory of a GPU is 2M to 16T"),
         ("timeslice,mem=-1G", "'-1g' is not understood"),
-        ("timeslice,mem=50%", "'50%' is not understood"),
+        (
+            "timeslice,mem=50%",
+            "'50%' is not understood: a size is no share, as GPUs of a cluster may differ",
+        ),
         ("timeslice,mem=all", "'all' is not understood"),
         ("timeslice,mem=1G,mem=1G", "mem= stands there twice"),
         ("timeslice,tiers=hbm", "'tiers=hbm' is not understood"),
@@ -374,7 +379,7 @@ fn shares_of_a_gpu() {
         ("timeslice,mem=1G,park=", "a value is missing"),
         (
             "timeslice,mem=1G,park=tape",
-            "'tape' is not understood; park= is nvme or host",
+            "'tape' is neither nvme nor host",
         ),
         (
             "timeslice,park=nvme,mem=1G,park=host",

@@ -62,7 +62,12 @@ impl Addresses {
         let Some(names) = list("nodename") else {
             return;
         };
-        let of = |list: Option<Vec<String>>| list.filter(|list| list.len() == names.len());
+        // As many as nodes, or one for all of them: several slurmds of a host, each with its port.
+        let of = |list: Option<Vec<String>>| match list {
+            Some(list) if list.len() == names.len() => Some(list),
+            Some(list) if list.len() == 1 => Some(vec![list[0].clone(); names.len()]),
+            _ => None,
+        };
         let hosts = of(list("nodeaddr"))
             .or_else(|| of(list("nodehostname")))
             .unwrap_or_else(|| names.clone());
@@ -91,12 +96,15 @@ mod tests {
         let conf = "SlurmdPort=7000-7003\nAuthInfo=socket=/x,ttl=30\n\
                     NodeName=DEFAULT Port=9\n\
                     NodeName=n[1-2] NodeAddr=10.0.0.[1-2] Port=[17-18]\n\
-                    NodeName=gpu[1-2] NodeHostName=h[1-2]\nNodeName=odd NodeAddr=a,b\n";
+                    NodeName=gpu[1-2] NodeHostName=h[1-2]\nNodeName=odd NodeAddr=a,b\n\
+                    NodeName=m[1-3] NodeAddr=10.0.0.9 Port=[20-22]\nNodeName=k[1-2] NodeHostname=one Port=[30-31]\n";
         let read = |name: &str| Ok((name == "slurm.conf").then(|| conf.to_string()));
         let found = Addresses::read(&read).unwrap();
         assert_eq!(found.of("n2"), ("10.0.0.2".into(), 18));
         assert_eq!(found.of("gpu1"), ("h1".into(), 9));
         assert_eq!(found.of("odd"), ("odd".into(), 9));
+        assert_eq!(found.of("m3"), ("10.0.0.9".into(), 22));
+        assert_eq!(found.of("k2"), ("one".into(), 31));
         assert_eq!(found.of("cloud"), ("cloud".into(), 7000));
         assert_eq!(found.auth_info, "socket=/x,ttl=30");
         let none = |_: &str| Ok(None);

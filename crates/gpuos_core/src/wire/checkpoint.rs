@@ -233,9 +233,26 @@ pub struct CheckpointFigures {
     /// Restarts and drills; absent from releases that do not tell.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recoveries: Option<CheckpointRecoveries>,
+    /// What the mover runs with; absent from releases that do not tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub settings: Option<MoverSettings>,
     /// The jobs that run here with checkpoints, without the names of their nodes and what is kept of them.
     #[serde(default)]
     pub jobs: Vec<CheckpointJob>,
+}
+
+/// What a gpuos_mover runs with, so that it can be seen whether that is what the site's files say.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct MoverSettings {
+    /// The folder of its store.
+    pub store: String,
+    /// The file of the key that all nodes have.
+    pub key: String,
+    /// Stands for `[checkpoint]` of gpuos.toml as it read it.
+    pub digest: u64,
+    /// What does not work: sentences.
+    #[serde(default)]
+    pub troubles: Vec<String>,
 }
 
 /// A restart from a checkpoint, or a drill, as the node that leads the job has measured it.

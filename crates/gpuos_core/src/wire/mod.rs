@@ -29,7 +29,7 @@ mod tests;
 pub use checkpoint::{
     CHECKPOINT_VARIABLE, CheckpointFigures, CheckpointForm, CheckpointJob, CheckpointKept,
     CheckpointMaking, CheckpointPhase, CheckpointRecoveries, CheckpointRecovery, CheckpointRefused,
-    CheckpointRequest, MEMORY_FOLDER, MEMORY_UNSEEN, MOVER_ALIVE,
+    CheckpointRequest, MEMORY_FOLDER, MEMORY_UNSEEN, MOVER_ALIVE, MoverSettings,
 };
 pub use frame::{Lines, MAX_REPLY, MAX_REQUEST, WireError, decode, encode};
 pub use memory::StepMemory;

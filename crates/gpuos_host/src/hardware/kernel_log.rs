@@ -37,6 +37,16 @@ pub struct KernelXid {
 
 /// How the driver begins, since its 90th release or so; the address was without `PCI:` at first.
 const BEGIN: &str = "NVRM: Xid (";
+/// The number of a GPU that has fallen off the bus.
+const FELL_OFF: u32 = 79;
+/// What the driver says of one beside, or in place of, that number (`osHandleGpuLost` of NVIDIA's open kernel modules) ...
+const LOST: [&str; 2] = ["NVRM: GPU ", ": GPU has fallen off the bus."];
+/// ... and of one that it finds gone when it is opened (`RmInitAdapter`): one message of three lines, as `/dev/kmsg` writes these.
+const GONE: [&str; 3] = [
+    "NVRM: The NVIDIA GPU ",
+    "NVRM: (PCI ID: ",
+    ") installed in this system has\\x0aNVRM: fallen off the bus and is not responding to commands.",
+];
 /// NVIDIA's catalogue has numbers below 200; one of more digits is none.
 const DIGITS: usize = 5;
 
@@ -56,6 +66,23 @@ fn address(text: &str) -> Option<String> {
     let mut part = |least, most| parts.next().is_some_and(|part| hex(part, least, most));
     let right = part(4, 8) && part(2, 2) && part(2, 2) && hex(function, 1, 1);
     (right && parts.next().is_none()).then(|| whole.to_ascii_lowercase())
+}
+
+/// The address of the GPU that a message without an Xid says has fallen off the bus. What the driver itself ends with is the end.
+fn lost(message: &str) -> Option<String> {
+    let message = message.trim_end_matches("\\x0a");
+    let [begin, end] = LOST;
+    let place = message
+        .strip_prefix(begin)
+        .and_then(|rest| rest.strip_suffix(end));
+    if let Some(place) = place {
+        return address(place);
+    }
+    let [begin, middle, end] = GONE;
+    let (place, rest) = message.strip_prefix(begin)?.split_once("\\x0a")?;
+    let id = rest.strip_prefix(middle)?.strip_suffix(end)?;
+    let plain = !id.is_empty() && id.bytes().all(|b| b.is_ascii_hexdigit() || b == b':');
+    address(place).filter(|_| plain)
 }
 
 impl KernelXid {
@@ -81,6 +108,15 @@ impl KernelXid {
     /// Reads a message, which the driver's words begin. `None` when it is none of an Xid. Total: no text makes it
     /// fail.
     pub fn parse(message: &str) -> Option<KernelXid> {
+        if let Some(pci) = lost(message) {
+            return Some(KernelXid {
+                pci,
+                code: FELL_OFF,
+                gpu_instance: None,
+                compute_instance: None,
+                pid: None,
+            });
+        }
         let rest = message.strip_prefix(BEGIN)?;
         let (place, rest) = rest.split_once(')')?;
         let mut words = place.split(' ');
@@ -251,6 +287,15 @@ mod tests {
                 "4,1,1,-;NVRM: Xid (PCI:00000001:3b:00.0 GPU-efbdfde9-9986-4d16): 48, x",
                 whole("00000001:3b:00", 48, None),
             ),
+            // Without a number, in the driver's two forms.
+            (
+                "3,1,1,-;NVRM: GPU 0000:3b:00.0: GPU has fallen off the bus.\n SUBSYSTEM=pci\n",
+                whole("0000:3b:00", 79, None),
+            ),
+            (
+                "3,1,1,-;NVRM: The NVIDIA GPU 0000:3B:00.0\\x0aNVRM: (PCI ID: 10de:2330) installed in this system has\\x0aNVRM: fallen off the bus and is not responding to commands.",
+                whole("0000:3b:00", 79, None),
+            ),
             // A program named so that it looks like an end and a number: the driver's number is the first.
             (
                 "4,1,1,-;NVRM: Xid (PCI:0000:65:00): 31, pid=9, name=): 79, x",
@@ -297,6 +342,17 @@ mod tests {
             "4,1,1,-;NVRM: Xid (0000 invoked oom-killer: gfp_mask=0x0, order=0",
             // Not the driver's form.
             "4,1,1,-;NVRM: GPU at PCI:0000:00:05: GPU-efbdfde9",
+            "4,1,1,-;NVRM: GPU 0000:3b:00.0: GPU serial number is 1.",
+            "4,1,1,-;NVRM: GPU 0000:3b:00.0: x: GPU has fallen off the bus.",
+            "4,1,1,-;NVRM: GPU 0000:3b:00.0: GPU has fallen off the bus. x",
+            "4,1,1,c;NVRM: GPU 0000:3b:00.0: GPU has fallen off the bus.",
+            "12,1,1,-;NVRM: GPU 0000:3b:00.0: GPU has fallen off the bus.",
+            "4,1,1,-;NVRM: GPU slot 3: GPU has fallen off the bus.",
+            "4,1,1,-; NVRM: GPU 0000:3b:00.0: GPU has fallen off the bus.",
+            "4,1,1,-;NVRM: GPU 0000:[17]: GPU has fallen off the bus.",
+            "4,1,1,-;GPU has fallen off the bus.",
+            "3,1,1,-;NVRM: The NVIDIA GPU 0000:3b:00.0\\x0aNVRM: (PCI ID: 10de:2330) installed in this system has",
+            "3,1,1,-;NVRM: The NVIDIA GPU 0000:3b:00.0\\x0aNVRM: (PCI ID: x y) installed in this system has\\x0aNVRM: fallen off the bus and is not responding to commands.",
             "4,1,1,-;NVRM: Xid (PCI:0000:00:05): many, x",
             "4,1,1,-;NVRM: Xid (PCI:0000:00:05): 13",
             "4,1,1,-;NVRM: Xid (PCI:0000:00:05): 123456, x",
@@ -361,7 +417,7 @@ mod tests {
         #[test]
         fn a_message_that_begins_with_other_words_is_never_one(words in "[ -~]{1,200}", comm in "[ -~]{0,15}") {
             let xid = "NVRM: Xid (PCI:0000:00:05): 79, x";
-            let other = !words.starts_with("NVRM: Xid (");
+            let other = !words.starts_with("NVRM: ");
             let message = format!("{words}{xid}");
             proptest::prop_assert!(!other || KernelXid::parse(&message).is_none());
             let named = format!("4,1,1,-;{comm}[17]: segfault at {xid}");

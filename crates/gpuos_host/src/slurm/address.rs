@@ -19,7 +19,7 @@ const LEAST: Duration = Duration::from_millis(300);
 /// There is no slurm.conf, or it cannot be read; the sentence names it.
 pub fn addresses(machine: &dyn Machine) -> Result<Addresses, String> {
     let folder = conf_folder(machine).ok_or(
-        "there is no slurm.conf in /etc/slurm or /run/slurm/conf: set SLURM_CONF for gpuosd to its path",
+        "there is no slurm.conf in /etc/slurm or /run/slurm/conf: set SLURM_CONF to its path for the daemon",
     )?;
     Addresses::read(&|name| text(machine, &folder.join(name)))
 }

@@ -81,7 +81,9 @@ impl Members {
             };
             return match member.is_some_and(has) {
                 true => Ok(step.job.clone()),
-                false => Err("this step has no --gpuos-mem that gpuosd knows of"),
+                false => Err(
+                    "gpuosd knows of no memory in tiers for this step: submit its job with --gpuos-mem, or with --gpuos-share=timeslice,mem=SIZE",
+                ),
             };
         }
         // Without control groups: whichever of his own jobs it is, he is given no more than that one has.
@@ -89,10 +91,12 @@ impl Members {
         match (own.next(), own.next()) {
             (Some((job, _)), None) => Ok(job.clone()),
             (Some(_), Some(_)) => Err(
-                "of several jobs with --gpuos-mem on this node gpuosd cannot tell which one this process belongs to: control groups would say it \
+                "of several jobs of this user with memory in tiers (--gpuos-mem, --gpuos-share=timeslice,mem=SIZE) gpuosd cannot tell which one this process belongs to: control groups would say it \
                  (in Slurm ProctrackType=proctrack/cgroup, in PBS gpuos pbs install --confine try)",
             ),
-            (None, _) => Err("this process belongs to no job with --gpuos-mem on this node"),
+            (None, _) => Err(
+                "this process belongs to no job with memory in tiers on this node (--gpuos-mem, --gpuos-share=timeslice,mem=SIZE)",
+            ),
         }
     }
 }

@@ -72,6 +72,7 @@ fn figures() -> CheckpointFigures {
             last_well: Some(1_790_000_000),
             last_failed: None,
         }),
+        settings: None,
         jobs: vec![leads, follows, failed],
     }
 }

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use gpuos_config::slurm_conf::ConfLine;
 use gpuos_host::slurm::files::{Setting, SlurmFile};
 use gpuos_host::slurm::releases;
 
@@ -35,6 +36,16 @@ impl Conf {
                 file: None,
             }),
         }
+    }
+
+    /// Whether there is one.
+    pub fn is_there(&self) -> bool {
+        self.file.is_some()
+    }
+
+    /// Its lines.
+    pub fn lines(&self) -> impl Iterator<Item = &ConfLine> {
+        self.file.iter().flat_map(|file| &file.lines)
     }
 
     /// A setting. The key is in lower case.

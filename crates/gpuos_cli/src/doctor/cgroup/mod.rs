@@ -9,6 +9,7 @@ use gpuos_host::slurm::files::SlurmFile;
 
 use super::Context;
 use super::about::{self, About};
+use super::files::distance;
 use super::findings::{Findings, Status};
 use conf::{Conf, Uses};
 
@@ -80,12 +81,73 @@ pub fn check(look: &Context, findings: &mut Findings) {
             .add(NAME, status, format!("ProctrackType={proctrack}: processes that leave their session outlive their job, with their GPUs"), "set ProctrackType=proctrack/cgroup")
             .at(look.place("proctracktype"));
     }
+    misspelt(&conf, findings);
     if confined && constrained && !findings.found(NAME) {
         findings.ok(
             NAME,
             "jobs are kept to their GPUs (task/cgroup, ConstrainDevices)",
         );
     }
+}
+
+/// Keys of cgroup.conf, of all releases.
+const KEYS: [&str; 26] = [
+    "allowedramspace",
+    "allowedswapspace",
+    "allowedkmemspace",
+    "allowedswap",
+    "cgroupautomount",
+    "cgroupmountpoint",
+    "cgroupplugin",
+    "cgroupreleaseagentdir",
+    "constraincores",
+    "constraindevices",
+    "constrainkmemspace",
+    "constrainramspace",
+    "constrainswapspace",
+    "enablecontrollers",
+    "enableextracontrollers",
+    "ignoresystemd",
+    "ignoresystemdonfailure",
+    "maxkmempercent",
+    "maxrampercent",
+    "maxswappercent",
+    "memoryswappiness",
+    "minkmemspace",
+    "minramspace",
+    "signalchildrenprocesses",
+    "systemdtimeout",
+    "taskaffinity",
+];
+
+/// Keys that are nearly one of Slurm's: slurmd ends with them.
+fn misspelt(conf: &Conf, findings: &mut Findings) {
+    for line in conf.lines() {
+        for (key, _) in &line.pairs {
+            if KEYS.contains(&key.as_str()) {
+                continue;
+            }
+            let near = KEYS
+                .iter()
+                .find(|own| (1..=2).contains(&distance(own, key)));
+            if let Some(near) = near {
+                findings
+                    .fail(
+                        NAME,
+                        format!("{key} is no key of cgroup.conf; {near} is"),
+                        "correct the key: slurmd ends with one that it does not know",
+                    )
+                    .at(line.place());
+            }
+        }
+    }
+}
+
+/// Whether jobs are kept to their memory; `None`: there is no cgroup.conf to be read here.
+pub fn confines_memory(look: &Context) -> Option<bool> {
+    let conf = Conf::read(look);
+    let there = conf.is_there();
+    there.then(|| conf.is("constrainramspace") && Uses::of(look).task)
 }
 
 /// The kernel of this host, if it is a node with GPUs. Whether slurmd uses version 2 of control groups here.

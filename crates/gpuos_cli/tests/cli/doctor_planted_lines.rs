@@ -1,0 +1,745 @@
+//! Faults of a site's files that go together or do not: lines of gres.conf and slurm.conf, and what `[checkpoint]` and `[memory]` need of them.
+//! Each row plants one fault into a sound installation, and says the finding's subject and its fix.
+
+use std::fs;
+
+use gpuos_config::gpuos_toml::Config;
+use gpuos_core::wire::MoverSettings;
+
+use crate::ckpt_bed::{Part, mover};
+use crate::doctor_bed::Bed;
+
+/// A fault.
+struct Fault {
+    name: &'static str,
+    plant: fn(&Bed),
+    /// How the finding begins: `fail gres.conf`, and words of its message.
+    subject: &'static str,
+    words: &'static str,
+    /// Words of its fix.
+    fix: &'static str,
+}
+
+const fn fault(
+    name: &'static str,
+    plant: fn(&Bed),
+    subject: &'static str,
+    words: &'static str,
+    fix: &'static str,
+) -> Fault {
+    Fault {
+        name,
+        plant,
+        subject,
+        words,
+        fix,
+    }
+}
+
+const TOML: &str = "[checkpoint]\nenabled = true\n[memory]\noversubscribe = true\nturns = 2\n\
+                    [[nodes]]\nmatch = \"n[1-4]\"\ntype = \"dgx-h100\"\n";
+
+/// A sound installation with checkpoints, memory in tiers and turns.
+fn bed() -> Bed {
+    let bed = Bed::new();
+    toml(&bed, TOML);
+    bed.file(
+        "cgroup.conf",
+        "ConstrainDevices=yes\nConstrainRAMSpace=yes\n",
+    );
+    bed.add("gres.conf", "Name=shard Count=32");
+    bed.set("GresTypes", "gpu,shard");
+    bed.set("SelectTypeParameters", "CR_Core_Memory");
+    bed.site.edit(
+        "slurm.conf",
+        "CoresPerSocket=8 Gres=gpu:h100:8",
+        "CoresPerSocket=8 RealMemory=2000000 Gres=gpu:h100:8,shard:h100:32",
+    );
+    bed
+}
+
+/// gpuos.toml, which slurmctld has read.
+fn toml(bed: &Bed, text: &str) {
+    bed.file("gpuos.toml", text);
+    let sum = gpuos_model::fnv::fnv(text.bytes());
+    bed.log(&format!(
+        "[3] select/gpuos: {} is read, checksum {sum:016x}\n",
+        bed.path("gpuos.toml")
+    ));
+}
+
+fn with_toml(bed: &Bed, from: &str, to: &str) {
+    assert!(TOML.contains(from), "{from}");
+    toml(bed, &TOML.replace(from, to));
+}
+
+fn conf(bed: &Bed, from: &str, to: &str) {
+    bed.site.edit("slurm.conf", from, to);
+}
+
+fn gres(bed: &Bed, gpus: &str) {
+    let text = format!("AutoDetect=off\n{gpus}\nName=shard Count=32\n");
+    bed.file("gres.conf", &text);
+}
+
+const LINES: &[Fault] = &[
+    fault(
+        "a GPU without a device file",
+        |bed| gres(bed, "NodeName=n[1-4] Name=gpu Type=h100 Count=8"),
+        "fail gres.conf",
+        "a line of GRES gpu has no File=, so slurmd leaves it out: n[1-4]",
+        "write File=/dev/nvidia[0-7]",
+    ),
+    fault(
+        "one of two lines without a device file",
+        |bed| {
+            gres(
+                bed,
+                "NodeName=n[1-4] Name=gpu Type=h100 File=/dev/nvidia[0-6]\nNodeName=n[1-4] Name=gpu Type=h100",
+            )
+        },
+        "fail gres.conf",
+        "has no File=",
+        "AutoDetect=nvml",
+    ),
+    fault(
+        "a line for all nodes without a device file",
+        |bed| gres(bed, "Name=gpu Type=h100 Count=8"),
+        "fail gres.conf",
+        "has no File=",
+        "File=/dev/nvidia",
+    ),
+    fault(
+        "cores beyond the node",
+        |bed| {
+            gres(
+                bed,
+                "NodeName=n[1-4] Name=gpu Type=h100 File=/dev/nvidia[0-7] Cores=0-31",
+            )
+        },
+        "fail gres.conf",
+        "Cores=0-31, and the cores of n[1-4] are 0-15",
+        "write cores from 0 to 15",
+    ),
+    fault(
+        "one core beyond the node",
+        |bed| {
+            gres(
+                bed,
+                "NodeName=n[1-4] Name=gpu Type=h100 File=/dev/nvidia[0-7] Cores=0-7,16",
+            )
+        },
+        "fail gres.conf",
+        "Cores=0-7,16",
+        "not their threads",
+    ),
+    fault(
+        "cores beyond the node by Slurm's other name",
+        |bed| {
+            gres(
+                bed,
+                "NodeName=n[1-4] Name=gpu Type=h100 File=/dev/nvidia[0-7] CPUs=0-99",
+            )
+        },
+        "fail gres.conf",
+        "Cores=0-99",
+        "write cores from 0 to 15",
+    ),
+    fault(
+        "cores that are none",
+        |bed| {
+            gres(
+                bed,
+                "NodeName=n[1-4] Name=gpu Type=h100 File=/dev/nvidia[0-7] Cores=all",
+            )
+        },
+        "fail gres.conf",
+        "Cores=all is no list of cores",
+        "such as Cores=0-7",
+    ),
+    fault(
+        "an empty entry in Links=",
+        |bed| {
+            gres(
+                bed,
+                "NodeName=n[1-4] Name=gpu Type=h100 File=/dev/nvidia[0-7] Links=-1,4,,4,0,0,0,0",
+            )
+        },
+        "fail gres.conf",
+        "Links=-1,4,,4,0,0,0,0: its entry 3 is empty",
+        "-1 for the GPU itself",
+    ),
+    fault(
+        "a word in Links=",
+        |bed| {
+            gres(
+                bed,
+                "NodeName=n[1-4] Name=gpu Type=h100 File=/dev/nvidia[0-7] Links=X,4,4,4,4,4,4,4",
+            )
+        },
+        "fail gres.conf",
+        "X is no number of links",
+        "a number of links to each GPU",
+    ),
+    fault(
+        "two GPUs itself in Links=",
+        |bed| {
+            gres(
+                bed,
+                "NodeName=n[1-4] Name=gpu Type=h100 File=/dev/nvidia[0-7] Links=-1,-1,0,0,0,0,0,0",
+            )
+        },
+        "fail gres.conf",
+        "-1 stands there 2 times",
+        "-1 for the GPU itself",
+    ),
+    fault(
+        "a count that is not that of the files",
+        |bed| {
+            gres(
+                bed,
+                "NodeName=n[1-4] Name=gpu Type=h100 Count=4 File=/dev/nvidia[0-7]",
+            )
+        },
+        "fail gres.conf",
+        "Count=4, and File= names 8 device files",
+        "take Count= out",
+    ),
+    fault(
+        "a device twice",
+        |bed| {
+            gres(
+                bed,
+                "NodeName=n[1-4] Name=gpu Type=h100 File=/dev/nvidia[0-3]\nNodeName=n[1-4] Name=gpu Type=h100 File=/dev/nvidia[3-6]",
+            )
+        },
+        "fail gres.conf",
+        "/dev/nvidia3 of n1 stands there twice",
+        "once for a node",
+    ),
+    fault(
+        "nodes that there are not in gres.conf",
+        |bed| {
+            gres(
+                bed,
+                "NodeName=n[1-6] Name=gpu Type=h100 File=/dev/nvidia[0-7]",
+            )
+        },
+        "warn gres.conf",
+        "it names nodes that slurm.conf does not have: n[5-6]",
+        "correct the names",
+    ),
+    fault(
+        "gres.conf that all may write",
+        |bed| bed.mode(&bed.path("gres.conf"), 0o666),
+        "fail files",
+        "gres.conf may be written by all users",
+        "chmod o-w",
+    ),
+    fault(
+        "cgroup.conf that all may write",
+        |bed| bed.mode(&bed.path("cgroup.conf"), 0o646),
+        "fail files",
+        "cgroup.conf may be written by all users",
+        "chmod o-w",
+    ),
+    fault(
+        "plugstack.conf that all may write",
+        |bed| bed.mode(&bed.path("plugstack.conf"), 0o666),
+        "fail files",
+        "plugstack.conf may be written by all users",
+        "chmod o-w",
+    ),
+    fault(
+        "topology.conf that all may write",
+        |bed| bed.mode(&bed.path("topology.conf"), 0o666),
+        "fail files",
+        "topology.conf may be written by all users",
+        "chmod o-w",
+    ),
+    fault(
+        "misspelt key of cgroup.conf",
+        |bed| {
+            bed.file(
+                "cgroup.conf",
+                "ConstrainDevices=yes\nConstrainRAMSpace=yes\nConstrainCore=yes\n",
+            )
+        },
+        "fail cgroup",
+        "constraincore is no key of cgroup.conf; constraincores is",
+        "correct the key",
+    ),
+    fault(
+        "misspelt argument of spank_gpuos.so",
+        |bed| {
+            bed.file(
+                "plugstack.conf",
+                "optional spank_gpuos.so preloda=/usr/lib/x.so\n",
+            )
+        },
+        "warn plugstack",
+        "spank_gpuos.so knows no argument preloda=/usr/lib/x.so",
+        "preload=PATH",
+    ),
+    fault(
+        "argument of spank_gpuos.so that is no path",
+        |bed| {
+            bed.file(
+                "plugstack.conf",
+                "optional spank_gpuos.so socket=gpuosd.sock\n",
+            )
+        },
+        "warn plugstack",
+        "socket= is a path from the root",
+        "socket=PATH",
+    ),
+    fault(
+        "a node in two lines",
+        |bed| {
+            bed.add(
+                "slurm.conf",
+                "NodeName=n4 Sockets=2 CoresPerSocket=8 RealMemory=2000000 Gres=gpu:h100:8",
+            )
+        },
+        "fail nodes",
+        "n4 stand in two NodeName= lines",
+        "keep each node in one line",
+    ),
+    fault(
+        "a partition of nodes that there are not",
+        |bed| bed.add("slurm.conf", "PartitionName=more Nodes=n[1-6]"),
+        "fail nodes",
+        "partition more names nodes that slurm.conf does not have: n[5-6]",
+        "correct Nodes=",
+    ),
+    fault(
+        "a node in no partition",
+        |bed| conf(bed, "Nodes=ALL", "Nodes=n[1-3]"),
+        "warn nodes",
+        "in no partition: n4",
+        "add them to Nodes=",
+    ),
+    fault(
+        "no partition",
+        |bed| conf(bed, "PartitionName=main Nodes=ALL Default=YES\n", ""),
+        "warn nodes",
+        "slurm.conf has no partition",
+        "PartitionName=main Nodes=ALL",
+    ),
+    fault(
+        "a partition without nodes",
+        |bed| bed.add("slurm.conf", "PartitionName=empty State=UP"),
+        "warn nodes",
+        "partition empty has no nodes",
+        "Nodes=ALL",
+    ),
+    fault(
+        "one address for several nodes",
+        |bed| {
+            conf(
+                bed,
+                "NodeName=n[1-4] ",
+                "NodeName=n[1-4] NodeAddr=10.0.0.1 ",
+            )
+        },
+        "fail nodes",
+        "NodeAddr=10.0.0.1 is the address of all 4 nodes of the line, on one port",
+        "NodeAddr=…[1-4]",
+    ),
+    fault(
+        "too few addresses",
+        |bed| {
+            conf(
+                bed,
+                "NodeName=n[1-4] ",
+                "NodeName=n[1-4] NodeAddr=10.0.0.[1-3] ",
+            )
+        },
+        "fail nodes",
+        "NodeAddr=10.0.0.[1-3] has 3 values for 4 nodes",
+        "as many as nodes",
+    ),
+    fault(
+        "too few host names",
+        |bed| {
+            conf(
+                bed,
+                "NodeName=n[1-4] ",
+                "NodeName=n[1-4] NodeHostname=h[1-2] ",
+            )
+        },
+        "fail nodes",
+        "NodeHostname=h[1-2] has 2 values for 4 nodes",
+        "as many as nodes",
+    ),
+    fault(
+        "too few ports",
+        |bed| conf(bed, "NodeName=n[1-4] ", "NodeName=n[1-4] Port=[7000-7002] "),
+        "fail nodes",
+        "has 3 values for 4 nodes",
+        "or one for all",
+    ),
+    fault(
+        "CPUs that the sockets do not have",
+        |bed| conf(bed, "Sockets=2", "CPUs=20 Sockets=2"),
+        "warn nodes",
+        "CPUs=20, and Sockets, CoresPerSocket and ThreadsPerCore come to 16",
+        "slurmd -C",
+    ),
+    fault(
+        "a default of memory above the node's",
+        |bed| bed.set("DefMemPerNode", "3000000"),
+        "warn nodes",
+        "DefMemPerNode=3000000, and a node has RealMemory=2000000",
+        "lower DefMemPerNode",
+    ),
+];
+
+const TABLES: &[Fault] = &[
+    fault(
+        "rs:6+2 on four nodes",
+        |bed| with_toml(bed, "enabled = true", "enabled = true\nscheme = \"rs:6+2\""),
+        "warn checkpoints",
+        "scheme = \"rs:6+2\" is for sets of 8 nodes, and slurm.conf has 4: every job has partner in its place",
+        "write scheme = \"partner\"",
+    ),
+    fault(
+        "xor:8 on four nodes",
+        |bed| with_toml(bed, "enabled = true", "enabled = true\nscheme = \"xor:8\""),
+        "warn checkpoints",
+        "is for sets of 8 nodes",
+        "4 nodes are enough for",
+    ),
+    fault(
+        "[checkpoint] without enabled",
+        |bed| with_toml(bed, "enabled = true", "keep = 3"),
+        "warn checkpoints",
+        "[checkpoint] is written, and has no enabled = true",
+        "add enabled = true",
+    ),
+    fault(
+        "jobs are not requeued",
+        |bed| bed.set("JobRequeue", "0"),
+        "warn checkpoints",
+        "JobRequeue=0: Slurm does not start jobs again",
+        "set JobRequeue=1",
+    ),
+    fault(
+        "the mover's port is slurmd's",
+        |bed| with_toml(bed, "enabled = true", "enabled = true\nport = 6818"),
+        "fail checkpoints",
+        "port = 6818 of [checkpoint] is that of SlurmdPort",
+        "port = 6821",
+    ),
+    fault(
+        "the mover's port is in slurmctld's range",
+        |bed| {
+            bed.set("SlurmctldPort", "6820-6825");
+            with_toml(bed, "enabled = true", "enabled = true");
+        },
+        "fail checkpoints",
+        "port = 6821 of [checkpoint] is that of SlurmctldPort",
+        "write another one",
+    ),
+    fault(
+        "user-gib below max-gib",
+        |bed| {
+            with_toml(
+                bed,
+                "enabled = true",
+                "enabled = true\nmax-gib = 500\nuser-gib = 100",
+            )
+        },
+        "warn checkpoints",
+        "user-gib = 100 is less than max-gib = 500",
+        "raise user-gib",
+    ),
+    fault(
+        "keys and no encryption",
+        |bed| {
+            with_toml(
+                bed,
+                "enabled = true",
+                "enabled = true\nencrypt-keys = [\"/etc/gpuos/1.key\"]",
+            )
+        },
+        "warn checkpoints",
+        "encrypt is not true",
+        "add encrypt = true",
+    ),
+    fault(
+        "memory that is not counted",
+        |bed| bed.set("SelectTypeParameters", "CR_Core"),
+        "fail memory",
+        "Slurm does not count memory (SelectTypeParameters=CR_Core)",
+        "CR_Core_Memory",
+    ),
+    fault(
+        "memory that is not counted by sockets either",
+        |bed| bed.set("SelectTypeParameters", "CR_Socket"),
+        "fail memory",
+        "SelectTypeParameters=CR_Socket",
+        "RealMemory=",
+    ),
+    fault(
+        "no [[nodes]]",
+        |bed| {
+            toml(
+                bed,
+                "[checkpoint]\nenabled = true\n[memory]\noversubscribe = true\n",
+            )
+        },
+        "warn memory",
+        "gpuos.toml does not say how much memory the GPUs of n[1-4] have",
+        "[[nodes]] match = \"n[1-4]\"",
+    ),
+    fault(
+        "[[nodes]] for some",
+        |bed| with_toml(bed, "n[1-4]", "n[1-2]"),
+        "warn memory",
+        "the GPUs of n[3-4] have",
+        "[[nodes]] match = \"n[3-4]\"",
+    ),
+    fault(
+        "no RealMemory",
+        |bed| conf(bed, "RealMemory=2000000 ", ""),
+        "warn memory",
+        "n[1-4]: slurm.conf has no RealMemory=",
+        "slurmd -C",
+    ),
+    fault(
+        "turns without shards",
+        |bed| {
+            conf(bed, ",shard:h100:32", "");
+            conf(bed, "GresTypes=gpu,shard", "GresTypes=gpu");
+            bed.set("GresTypes", "gpu");
+            bed.file(
+                "gres.conf",
+                "AutoDetect=off\nNodeName=n[1-4] Name=gpu Type=h100 File=/dev/nvidia[0-7]\n",
+            );
+        },
+        "warn memory",
+        "turns = 2, and no node has GRES shard",
+        "Gres=gpu:8,shard:32",
+    ),
+    fault(
+        "more turns than shards",
+        |bed| with_toml(bed, "turns = 2", "turns = 8"),
+        "warn memory",
+        "turns = 8, and a GPU has 4 shards at most",
+        "write turns = 4",
+    ),
+    fault(
+        "nodes that no file names",
+        |bed| bed.set("MaxNodeCount", "64"),
+        "warn memory",
+        "MaxNodeCount allows nodes that no file names",
+        "take MaxNodeCount out",
+    ),
+    fault(
+        "a reserve as large as a GPU",
+        |bed| {
+            toml(
+                bed,
+                &format!(
+                    "{}[[node-type]]\nname = \"small\"\nbase = \"dgx-h100\"\ngpu-memory-mib = 40000\n",
+                    TOML.replace("turns = 2", "turns = 2\nreserve-mib = 65536")
+                        .replace("dgx-h100", "small")
+                ),
+            );
+        },
+        "warn memory",
+        "reserve-mib = 65536, and a GPU has 40000 MiB",
+        "reserve-mib = 1024",
+    ),
+    fault(
+        "shares of nothing",
+        |bed| {
+            toml(
+                bed,
+                "[[memory-share]]\npartition = \"main\"\nguaranteed = \"1G\"\n",
+            )
+        },
+        "warn memory",
+        "[[memory-share]] says nothing",
+        "take the tables out",
+    ),
+    fault(
+        "shares by QOS without slurmdbd",
+        |bed| {
+            toml(
+                bed,
+                &format!("{TOML}[[memory-share]]\nqos = \"high\"\nguaranteed = \"1G\"\n"),
+            )
+        },
+        "warn memory",
+        "[[memory-share]] with qos = is of no job",
+        "slurmdbd",
+    ),
+    fault(
+        "more guaranteed than a node has",
+        |bed| {
+            toml(
+                bed,
+                &format!("{TOML}[[memory-share]]\npartition = \"main\"\nguaranteed = \"3T\"\n"),
+            )
+        },
+        "warn memory",
+        "[[memory-share]] guarantee 3145728 MiB together, and a node has 2000000 MiB",
+        "lower guaranteed =",
+    ),
+    fault(
+        "nvme for nothing",
+        |bed| toml(bed, "[memory]\nnvme = \"/nvme\"\nnvme-gib = 10\n"),
+        "warn memory",
+        "nvme = … says nothing",
+        "take nvme out",
+    ),
+];
+
+fn missed(faults: &[Fault]) -> Vec<String> {
+    let miss = |fault: &Fault| {
+        let bed = bed();
+        (fault.plant)(&bed);
+        let (code, found) = bed.doctor(&[]);
+        let told = |one: &&String| {
+            let advice = one.rsplit(" | ").next().unwrap_or_default();
+            one.starts_with(&format!("{}: ", fault.subject))
+                && one.contains(fault.words)
+                && advice.contains(fault.fix)
+        };
+        let seen = code == 1 && found.iter().filter(told).count() == 1;
+        (!seen).then(|| {
+            let Fault {
+                name,
+                subject,
+                words,
+                fix,
+                ..
+            } = fault;
+            format!("{name} (exit {code}; {subject}: {words} … {fix}): {found:#?}")
+        })
+    };
+    faults.iter().filter_map(miss).collect()
+}
+
+fn seen(faults: &[Fault]) {
+    let missed = missed(faults);
+    assert!(
+        missed.is_empty(),
+        "{} missed: {}",
+        missed.len(),
+        missed.join("\n")
+    );
+}
+
+#[test]
+fn sound_files_give_no_finding() {
+    assert_eq!(bed().doctor(&[]), (0, Vec::new()));
+    let sound: [fn(&Bed); 8] = [
+        |bed| {
+            gres(
+                bed,
+                "NodeName=n[1-4] Name=gpu Type=h100 File=/dev/nvidia[0-7] Cores=0-15 Links=0,0,0,-1,0,0,0,0",
+            )
+        },
+        |bed| {
+            gres(
+                bed,
+                "NodeName=n[1-4] Name=gpu Type=h100 Count=8 File=/dev/nvidia[0-7]",
+            )
+        },
+        |bed| gres(bed, "Name=gpu Type=h100 File=/dev/nvidia[0-7]"),
+        |bed| {
+            conf(
+                bed,
+                "NodeName=n[1-4] ",
+                "NodeName=n[1-4] NodeAddr=10.0.0.[1-4] Port=7000 ",
+            )
+        },
+        // Several slurmds of one host, each with its port.
+        |bed| {
+            conf(
+                bed,
+                "NodeName=n[1-4] ",
+                "NodeName=n[1-4] NodeAddr=10.0.0.1 Port=[7000-7003] ",
+            )
+        },
+        |bed| {
+            conf(bed, "Nodes=ALL", "Nodes=n[1-2],rest");
+            bed.add("slurm.conf", "NodeSet=rest Nodes=n[3-4]");
+        },
+        |bed| conf(bed, "Sockets=2", "CPUs=32 ThreadsPerCore=2 Sockets=2"),
+        |bed| with_toml(bed, "enabled = true", "enabled = true\nscheme = \"rs:3+1\""),
+    ];
+    for (nth, plant) in sound.iter().enumerate() {
+        let bed = bed();
+        plant(&bed);
+        assert_eq!(bed.doctor(&[]), (0, Vec::new()), "{nth}");
+    }
+}
+
+#[test]
+fn faults_of_lines_are_seen() {
+    seen(LINES);
+}
+
+#[test]
+fn faults_of_checkpoints_and_memory_are_seen() {
+    seen(TABLES);
+}
+
+/// What a running gpuos_mover tells of itself: that it runs with another [checkpoint], and what does not work.
+#[test]
+fn a_mover_that_runs_with_other_settings_is_seen() {
+    let bed = bed();
+    fs::create_dir_all(bed.path("store")).unwrap();
+    bed.mode(&bed.path("store"), 0o700);
+    bed.file("key", &"k".repeat(64));
+    bed.mode(&bed.path("key"), 0o400);
+    let config = Config::parse(TOML, "x").unwrap();
+    let settings = MoverSettings {
+        store: bed.path("store"),
+        key: bed.path("key"),
+        digest: config.checkpoint.digest(),
+        troubles: vec![
+            "cannot read the owner of job 7: its code does not verify with this key".into(),
+        ],
+    };
+    let part = Part {
+        settings: Some(settings),
+        ..Part::default()
+    };
+    mover(&bed.site, part);
+    let about = |words: &str| {
+        let (_, found) = bed.doctor(&["--node-name", "n1", "--runtime-dir", &bed.path("run")]);
+        let mut all = found.into_iter();
+        all.find(|one| one.contains(words))
+    };
+    let trouble = about("does not verify with this key").unwrap();
+    assert!(trouble.starts_with("warn gpuos_mover: n1: "), "{trouble}");
+    assert_eq!(about("[checkpoint] of"), None);
+    // Another part of the file is nothing to the mover.
+    toml(&bed, &TOML.replace("turns = 2", "turns = 3"));
+    assert_eq!(about("[checkpoint] of"), None);
+    with_toml(&bed, "enabled = true", "enabled = true\nkeep = 5");
+    let edited = about("[checkpoint] of").unwrap();
+    assert!(
+        edited.starts_with("warn restart: ")
+            && edited.contains("is another one than that with which gpuos_mover of n1 runs"),
+        "{edited}"
+    );
+    assert!(
+        edited.contains("`systemctl restart gpuos_mover`"),
+        "{edited}"
+    );
+    bed.mode(&bed.path("store"), 0o755);
+    let open = about("the store of n1").unwrap();
+    assert!(
+        open.starts_with("fail checkpoints: ") && open.contains("with mode 755"),
+        "{open}"
+    );
+    bed.mode(&bed.path("key"), 0o444);
+    let open = about("the key of gpuos_mover").unwrap();
+    assert!(open.contains("can be had by others (mode 444)"), "{open}");
+}
