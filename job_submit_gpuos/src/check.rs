@@ -23,18 +23,30 @@ use crate::shape::Shape;
 /// The cluster as requests are checked against it, all of it free.
 pub struct Catalogue {
     planner: Planner,
+    /// For the topologies that partitions may have beside the cluster's own.
+    others: Vec<Planner>,
     levels: Vec<String>,
     rules: Rules,
     bounded: bool,
 }
 
 impl Catalogue {
-    /// From the cluster and its rules; `bounded` says whether there are no nodes but these.
-    pub fn new(cluster: Cluster, rules: Rules, bounded: bool) -> Catalogue {
-        let planner = Planner::new(cluster);
-        let levels = planner.level_names();
+    /// From the cluster in each of its topologies, its own first, and its rules; `bounded` says whether there are no nodes but these.
+    pub fn new(clusters: Vec<Cluster>, rules: Rules, bounded: bool) -> Catalogue {
+        let mut planners = clusters.into_iter().map(Planner::new);
+        let planner = planners
+            .next()
+            .unwrap_or_else(|| Planner::new(Cluster::default()));
+        let others: Vec<Planner> = planners.collect();
+        let mut levels = planner.level_names();
+        for level in others.iter().flat_map(Planner::level_names) {
+            if !levels.contains(&level) {
+                levels.push(level);
+            }
+        }
         Catalogue {
             planner,
+            others,
             levels,
             rules,
             bounded,
@@ -71,12 +83,21 @@ impl Catalogue {
         };
         let request = self.request(options, shape, gpus);
         let state = self.state(kind.as_deref());
-        match self.planner.plan(&state, &request, 0) {
+        let fits = self.planner.plan(&state, &request, 0).map(|_| ());
+        match fits {
+            // Which topology holds for the job its partition says, which may still be changed.
+            Err(_) if self.fits_elsewhere(&state, &request) => Ok(()),
             Err(wait) => {
                 Err(self.impossible(options, request, &state, &why(wait, kind.as_deref())))
             }
-            Ok(_) => Ok(()),
+            Ok(()) => Ok(()),
         }
+    }
+
+    /// Whether another topology than the cluster's own has a place for a request.
+    fn fits_elsewhere(&mut self, state: &[NodeState], request: &Request) -> bool {
+        let mut others = self.others.iter_mut();
+        others.any(|planner| planner.plan(state, request, 0).is_ok())
     }
 
     /// What the user of a job is to know though it is taken. `unnamed` says which of some words name no job that runs

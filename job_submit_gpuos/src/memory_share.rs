@@ -88,7 +88,7 @@ mod tests {
         [[nodes]]\nmatch = \"h1\"\ntype = \"dgx-h100\"\n";
 
     fn inventory() -> Inventory {
-        let site = Site::read(&|name| {
+        let site = Site::read(None, &|name| {
             Ok(match name {
                 "slurm.conf" => Some(
                     "NodeName=h1 Gres=gpu:h100:8 RealMemory=2000000\nPartitionName=gpu Nodes=ALL\n"

@@ -16,7 +16,7 @@ const GPUOS: &str = "[memory]\noversubscribe = true\nreserve-mib = 0\n\
     [[nodes]]\nmatch = \"a[1-2]\"\ntype = \"small\"\n";
 
 fn inventory_of(slurm: &str, gpuos: &str, counted: bool) -> Inventory {
-    let site = Site::read(&|name| {
+    let site = Site::read(None, &|name| {
         Ok(match name {
             "slurm.conf" => Some(slurm.into()),
             "gpuos.toml" => Some(gpuos.into()),

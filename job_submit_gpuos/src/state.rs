@@ -549,25 +549,25 @@ fn read_site(known: &Known, at: i64) -> Read {
     let mut checkpoint = None;
     let mut memory = None;
     let mut number = None;
-    let site = conf::site(Some(&known.fields)).and_then(|site| {
+    let site = conf::site(Some(&known.fields), Some(known.release)).and_then(|site| {
         forbidden = site.config.forbidden.clone();
         checkpoint = Some(site.config.checkpoint.clone());
         let offsets = known.memory.as_ref();
         memory = offsets.map(|offsets| Inventory::of(&site, offsets.counted()));
         let nodes = site.nodes.all();
         number = Some(nodes.len()).filter(|_| !site.nodes.dynamic());
-        let cluster = site.cluster(&nodes)?;
+        let clusters = site.clusters(&nodes)?;
         // Nodes with more GPUs than a plan can hold are Slurm's alone.
         let bounded = !site.nodes.dynamic() && nodes.iter().all(|node| node.gpus <= MAX_GPUS);
-        Ok((site, cluster, bounded))
+        Ok((site, clusters, bounded))
     });
     let cluster = match site {
         Ok((site, ..)) if !site.config.slurm.steer => None,
-        Ok((site, cluster, bounded)) => {
+        Ok((site, clusters, bounded)) => {
             log_once(None);
             let rules = site.config.rules().clone();
             Some(Cluster {
-                catalogue: Catalogue::new(cluster, rules, bounded),
+                catalogue: Catalogue::new(clusters, rules, bounded),
                 mig: site.config.mig.clone(),
                 shards: site.nodes.shards_of_gpu(),
                 turns: site.config.memory.turns,

@@ -21,7 +21,7 @@ fn one_kind() -> String {
 }
 
 fn inventory_of(slurm: &str, gpuos: &str, counted: bool) -> Inventory {
-    let site = Site::read(&|name| {
+    let site = Site::read(None, &|name| {
         Ok(match name {
             "slurm.conf" => Some(slurm.into()),
             "gpuos.toml" => Some(gpuos.into()),

@@ -71,7 +71,7 @@ gpuos_model::messages! {
     pub fn cannot_read(path, why) = "cannot read {path}: {why}; passing through to cons_tres",
         "Let SlurmUser read it, then `scontrol reconfigure`.";
     /// topology.yaml or topology.conf has a mistake. Jobs are placed by the links inside of nodes only.
-    pub fn no_fabric(place_and_mistake, file) = "{place_and_mistake}; placing without the fabric of {file}",
+    pub fn no_fabric(place_and_mistake) = "{place_and_mistake}; Slurm alone places jobs on several nodes, for which the fabric would count",
         "Mend the file, then `scontrol reconfigure`.";
     /// A node type or the fabric in gpuos.toml does not go with these nodes.
     pub fn model_from_slurm(why) = "{why}; node types and fabric are taken from Slurm alone",

@@ -25,6 +25,8 @@ pub struct Step {
     pub node_index: usize,
     /// Nodes of the job, as a hostlist.
     pub job_nodes: String,
+    /// Partition of the job; empty when it is not known.
+    pub partition: String,
 }
 
 /// Links and level; what is not known is absent.
@@ -75,7 +77,7 @@ pub fn describe(site: &Site, step: &Step) -> Result<Described, String> {
         .iter()
         .position(|node| node == name)
         .ok_or("this node is not in the job's node list")?;
-    let cluster = site.cluster(&facts)?;
+    let cluster = site.cluster_in(&facts, &step.partition)?;
     let node_type = cluster.nodes[own].node_type.as_deref();
     // A type made of nothing but a count says nothing about links.
     let node_type = node_type
@@ -130,17 +132,16 @@ fn links_text(node_type: &NodeType, set: GpuSet) -> String {
 mod tests {
     use super::*;
 
-    const SLURM: &str =
-        "NodeName=n[1-4] Gres=gpu:a100:4 Sockets=2 CoresPerSocket=2\nNodeName=u[1-2] Gres=gpu:4\n";
-    const GRES: &str = "NodeName=n[1-4] Name=gpu File=/dev/nvidia0 Cores=0-1 Links=-1,12,0,0\n\
-        NodeName=n[1-4] Name=gpu File=/dev/nvidia1 Cores=0-1 Links=12,-1,0,0\n\
-        NodeName=n[1-4] Name=gpu File=/dev/nvidia2 Cores=2-3 Links=0,0,-1,12\n\
-        NodeName=n[1-4] Name=gpu File=/dev/nvidia3 Cores=2-3 Links=0,0,12,-1\n";
+    const SLURM: &str = "TopologyPlugin=topology/tree\nNodeName=n[1-4] Gres=gpu:a100:4 Sockets=2 CoresPerSocket=2\nNodeName=u[1-2] Gres=gpu:4\n";
+    const GRES: &str = "NodeName=n[1-4] Name=gpu Type=a100 File=/dev/nvidia0 Cores=0-1 Links=-1,12,0,0\n\
+        NodeName=n[1-4] Name=gpu Type=a100 File=/dev/nvidia1 Cores=0-1 Links=12,-1,0,0\n\
+        NodeName=n[1-4] Name=gpu Type=a100 File=/dev/nvidia2 Cores=2-3 Links=0,0,-1,12\n\
+        NodeName=n[1-4] Name=gpu Type=a100 File=/dev/nvidia3 Cores=2-3 Links=0,0,12,-1\n";
     const TOPOLOGY: &str =
         "SwitchName=l1 Nodes=n[1-2]\nSwitchName=l2 Nodes=n[3-4]\nSwitchName=s Switches=l[1-2]\n";
 
     fn site() -> Site {
-        Site::read(&|name| {
+        Site::read(None, &|name| {
             Ok(match name {
                 "slurm.conf" => Some(SLURM.into()),
                 "gres.conf" => Some(GRES.into()),
@@ -158,6 +159,7 @@ mod tests {
             step_nodes: nodes.into(),
             node_index: 0,
             job_nodes: nodes.into(),
+            partition: String::new(),
         }
     }
 

@@ -2,6 +2,8 @@
 //!
 //! Nothing here can fail a job: what is not known is left out, with a line in slurmd's debug log.
 
+use std::sync::atomic::Ordering;
+
 use gpuos_config::options::{OPTIONS, is_off};
 use gpuos_core::limits::Asked;
 use gpuos_core::step::StepId;
@@ -10,6 +12,7 @@ use gpuos_model::gpuset::GpuSet;
 use gpuos_model::hostlist::expand;
 use slurm_ffi::conf;
 use slurm_ffi::log;
+use slurm_ffi::release::Release;
 use slurm_ffi::spank::Spank;
 
 use crate::job_env::{self, Step};
@@ -179,10 +182,11 @@ fn rank_file(spank: Spank<'_>, gpus: GpuSet, shape: &str) -> Option<String> {
         node_index: node_index as usize,
         gpus,
         cpus: spank.getenv(c"SLURM_JOB_CPUS_PER_NODE").unwrap_or_default(),
+        partition: spank.getenv(c"SLURM_JOB_PARTITION").unwrap_or_default(),
     };
     // The process makes the name one of its own where several slurmd run on one machine.
     let name = format!("ranks.{job}.{step_id}.{}", std::process::id());
-    let written = conf::site(None)
+    let written = conf::site(None, release())
         .and_then(|site| ranks::text(&site, &step))
         .and_then(|text| ranks::write(&name, &text));
     match written {
@@ -192,6 +196,12 @@ fn rank_file(spank: Spank<'_>, gpus: GpuSet, shape: &str) -> Option<String> {
             None
         }
     }
+}
+
+/// The release of this Slurm, which is that of the plugin.
+fn release() -> Option<Release> {
+    let number = crate::plugin_version.load(Ordering::Relaxed);
+    (number != 0).then_some(Release(number))
 }
 
 /// Nodes of the step, as a hostlist.
@@ -223,8 +233,9 @@ fn describe(spank: Spank<'_>, gpus: GpuSet) -> job_env::Described {
         step_nodes: step_nodes(spank),
         node_index: spank.node_index().unwrap_or(0) as usize,
         job_nodes,
+        partition: spank.getenv(c"SLURM_JOB_PARTITION").unwrap_or_default(),
     };
-    conf::site(None)
+    conf::site(None, release())
         .and_then(|site| job_env::describe(&site, &step))
         .unwrap_or_else(|why| {
             log::debug(&format!("GPUOS_LINKS and GPUOS_LEVEL are not set: {why}"));

@@ -50,6 +50,8 @@ pub struct Step {
     pub gpus: GpuSet,
     /// `SLURM_JOB_CPUS_PER_NODE`: `4(x2),8`; empty when not known.
     pub cpus: String,
+    /// Partition of the job; empty when it is not known.
+    pub partition: String,
 }
 
 /// The text of the file.
@@ -65,7 +67,7 @@ pub fn text(site: &Site, step: &Step) -> Result<String, String> {
     shape.check(gpus, Some(per_node))?;
     let facts: Option<Vec<_>> = site.nodes.facts(&names).into_iter().collect();
     let facts = facts.ok_or("a node of the step is not in slurm.conf")?;
-    let cluster = site.cluster(&facts)?;
+    let cluster = site.cluster_in(&facts, &step.partition)?;
     let net = site.config.net(&cluster).map_err(|e| e.to_string())?;
     let order = net.ring_order();
     let nodes: Vec<String> = order.iter().map(|&at| names[at as usize].clone()).collect();
@@ -155,9 +157,9 @@ mod tests {
     use super::*;
 
     fn site() -> Site {
-        Site::read(&|name| {
+        Site::read(None, &|name| {
             Ok(match name {
-                "slurm.conf" => Some("NodeName=n[1-4] Gres=gpu:l40s:8 Sockets=2 CoresPerSocket=8\n".into()),
+                "slurm.conf" => Some("TopologyPlugin=topology/tree\nNodeName=n[1-4] Gres=gpu:l40s:8 Sockets=2 CoresPerSocket=8\n".into()),
                 // The order of the fabric is not that of the names.
                 "topology.conf" => Some(
                     "SwitchName=l1 Nodes=n[1,3]\nSwitchName=l2 Nodes=n[2,4]\nSwitchName=s Switches=l[1-2]\n"
@@ -176,6 +178,7 @@ mod tests {
             node_index: 0,
             gpus: GpuSet(gpus),
             cpus: "4(x4)".into(),
+            partition: String::new(),
         }
     }
 
@@ -210,6 +213,7 @@ mod tests {
     fn on_whole_nodes_ranks_stay_on_the_socket_of_their_gpu() {
         let whole = Step {
             cpus: "16(x2)".into(),
+            partition: String::new(),
             ..step("tp2:dp8", "n[1-2]", 0xff)
         };
         let text = text(&site(), &whole).unwrap();

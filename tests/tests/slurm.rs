@@ -77,6 +77,7 @@ mod restart;
 mod rules;
 mod share;
 mod slices;
+mod slurm_files;
 mod soak;
 #[path = "spank/main.rs"]
 mod spank;
@@ -84,6 +85,7 @@ mod spares;
 mod steering;
 mod switchable;
 mod tables;
+mod topologies;
 mod upgrade;
 mod weaker;
 mod words;

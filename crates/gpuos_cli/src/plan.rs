@@ -30,7 +30,9 @@ pub fn run(machine: &dyn Machine, config: Option<&Path>, args: &PlanArgs) -> Res
     if let Some(request) = &args.mig {
         return crate::mig::plan::of_plan(machine, config, request, args);
     }
-    let site = Site::read(machine, config)?;
+    let mut site = Site::read(machine, config)?;
+    site.see_partition(machine, &args.partition);
+    let site = site;
     let partition = partition(machine, &site, args);
     let policy = &site.config.policy;
     let mut planner = Planner::new(site.cluster.clone());

@@ -5,8 +5,11 @@
 
 mod address;
 mod devices;
+mod gres_conf;
 mod memory;
 mod places;
+mod tokens;
+mod topology_keys;
 
 use std::collections::HashMap;
 
@@ -15,9 +18,13 @@ use gpuos_model::node_types::NodeFacts;
 
 use crate::options::parse_gres;
 
+use gres_conf::gpus_of;
+
 pub use address::Addresses;
 pub use devices::{GpuDevice, auto_detect, gpu_devices};
+pub use gres_conf::{GresConf, GresRecord};
 pub use places::{ConfFault, ConfLine, ConfText, conf_lines};
+pub use topology_keys::{NodeTopology, TopologyKeys};
 
 /// Reads a file by its name in the configuration folder or by its path; `None` when there is none.
 pub type Read<'a> = &'a dyn Fn(&str) -> Result<Option<String>, String>;
@@ -32,9 +39,7 @@ const MAX_TEXT: usize = 32 << 20;
 #[derive(Clone, Default, Debug)]
 pub struct NodeLines {
     nodes: Vec<NodeLine>,
-    gres: Vec<GresLine>,
-    /// The most shards of a GPU by a line of gres.conf that names files.
-    shards_of_file: Option<u64>,
+    gres: GresConf,
     dynamic: bool,
     memory_default: bool,
 }
@@ -42,8 +47,7 @@ pub struct NodeLines {
 #[derive(Clone, Default, Debug)]
 struct NodeLine {
     names: Vec<String>,
-    gpus: usize,
-    gres_type: String,
+    gpus: Vec<GpuCount>,
     /// Of GRES `shard`, on all GPUs of the node.
     shards: u64,
     sockets: u16,
@@ -54,13 +58,11 @@ struct NodeLine {
     others: Vec<(String, u64)>,
 }
 
-#[derive(Clone, Default, Debug)]
-struct GresLine {
-    /// Nodes of the line; `None`: all.
-    names: Option<Vec<String>>,
-    devices: usize,
-    first_core: Option<u32>,
-    links: Option<Vec<i32>>,
+/// GPUs of one type that slurm.conf counts on a node.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+struct GpuCount {
+    gres_type: Option<String>,
+    count: u64,
 }
 
 impl NodeLines {
@@ -69,21 +71,29 @@ impl NodeLines {
     /// # Errors
     /// A file cannot be read, or slurm.conf is missing; the sentence names it.
     pub fn read(read: Read<'_>) -> Result<NodeLines, String> {
+        let mut lines = NodeLines::read_nodes(read)?.ok_or("slurm.conf: no such file")?;
+        lines.gres = GresConf::read(read)?;
+        Ok(lines)
+    }
+
+    /// Reads slurm.conf alone; `None` when there is none.
+    fn read_nodes(read: Read<'_>) -> Result<Option<NodeLines>, String> {
+        let Some((conf, _)) = readable(read, |read| conf_lines("slurm.conf", read))? else {
+            return Ok(None);
+        };
         let mut lines = NodeLines::default();
         let mut default = HashMap::new();
-        let mut slurm = Vec::new();
-        if !logical_lines("slurm.conf", read, 0, &mut 0, &mut slurm)? {
-            return Err("slurm.conf: no such file".into());
-        }
-        for line in &slurm {
+        for line in &conf {
             lines.add_node(line, &mut default);
         }
-        let mut gres = Vec::new();
-        logical_lines("gres.conf", read, 0, &mut 0, &mut gres)?;
-        for line in &gres {
-            lines.add_gres(line);
-        }
-        Ok(lines)
+        Ok(Some(lines))
+    }
+
+    /// The GPUs that slurm.conf counts on a node, by type; `None`: no line names the node.
+    fn gpu_counts(&self, node: &str) -> Option<Vec<GpuCount>> {
+        let mut lines = self.nodes.iter().rev();
+        let line = lines.find(|line| line.names.iter().any(|name| name == node))?;
+        Some(line.gpus.clone())
     }
 
     /// Whether nodes may exist that no file names (`MaxNodeCount`), so that the files do not bound
@@ -123,9 +133,14 @@ impl NodeLines {
     /// what a node has evenly, unless gres.conf says it for each file.
     pub fn shards_of_gpu(&self) -> u64 {
         let shared = self.nodes.iter().filter(|node| node.shards > 0);
-        let even = shared.map(|node| node.shards.div_ceil(node.gpus.max(1) as u64));
+        let even = shared.map(|node| node.shards.div_ceil(node.gpu_count().max(1) as u64));
         let even = even.max().unwrap_or(0);
-        match self.shards_of_file {
+        let lines = self.gres.records.iter().filter(|line| line.is("shard"));
+        let of_files = lines.filter_map(|line| {
+            let files = (line.files.len() as u64).max(1);
+            Some(line.count?.div_ceil(files)).filter(|_| !line.files.is_empty())
+        });
+        match of_files.max() {
             Some(most) if even > 0 => most,
             _ => even,
         }
@@ -133,81 +148,62 @@ impl NodeLines {
 
     /// Facts about some nodes, in their order; `None` for those that no line names. Each line is read once.
     pub fn facts(&self, names: &[String]) -> Vec<Option<NodeFacts>> {
-        let mut known: HashMap<&str, (Option<&NodeLine>, Vec<&GresLine>)> = HashMap::new();
-        for name in names {
-            known.entry(name).or_default();
-        }
+        let lines = self.records_by_node();
+        let mut known: HashMap<&str, &NodeLine> = HashMap::new();
         for line in &self.nodes {
-            for name in &line.names {
-                // Of several lines the last one counts.
-                if let Some((node, _)) = known.get_mut(name.as_str()) {
-                    *node = Some(line);
-                }
-            }
-        }
-        for line in &self.gres {
-            match &line.names {
-                Some(names) => {
-                    for name in names {
-                        if let Some((_, gres)) = known.get_mut(name.as_str()) {
-                            gres.push(line);
-                        }
-                    }
-                }
-                None => known.values_mut().for_each(|(_, gres)| gres.push(line)),
-            }
+            // Of several lines the last one counts.
+            known.extend(line.names.iter().map(|name| (name.as_str(), line)));
         }
         let facts = |name: &String| {
-            let (node, gres) = known.get(name.as_str())?;
-            Some((*node)?.facts(name, gres.iter().copied()))
+            let line = known.get(name.as_str())?;
+            Some(line.facts(name, lines.of(name)))
         };
         names.iter().map(facts).collect()
     }
 
     /// Facts about all nodes, in the order of slurm.conf.
     pub fn all(&self) -> Vec<NodeFacts> {
-        let mut lines: HashMap<&str, Vec<usize>> = HashMap::new();
-        for (at, line) in self.gres.iter().enumerate() {
-            for name in line.names.iter().flatten() {
-                lines.entry(name).or_default().push(at);
-            }
-        }
-        let general: Vec<usize> = (0..self.gres.len())
-            .filter(|&at| self.gres[at].names.is_none())
-            .collect();
-        let mut facts = Vec::new();
-        for node in &self.nodes {
-            for name in &node.names {
-                let mut own = lines.get(name.as_str()).cloned().unwrap_or_default();
-                own.extend(&general);
-                own.sort_unstable();
-                facts.push(node.facts(name, own.iter().map(|&at| &self.gres[at])));
-            }
-        }
-        facts
+        let lines = self.records_by_node();
+        let of = |node: &NodeLine| -> Vec<NodeFacts> {
+            let names = node.names.iter();
+            names.map(|name| node.facts(name, lines.of(name))).collect()
+        };
+        self.nodes.iter().flat_map(of).collect()
     }
 
-    fn add_node(&mut self, line: &str, default: &mut HashMap<String, String>) {
-        let keys = keys(line);
-        let get = |key: &str| {
-            keys.iter()
-                .find(|(k, _)| k == key)
-                .map(|(_, value)| value.as_str())
-        };
-        if get("maxnodecount").is_some() {
+    fn records_by_node(&self) -> RecordsByNode<'_> {
+        let mut found = RecordsByNode::default();
+        for record in &self.gres.records {
+            match &record.nodes {
+                None => found.all.push(record),
+                Some(names) => {
+                    for name in names {
+                        found.own.entry(name).or_default().push(record);
+                    }
+                }
+            }
+        }
+        found
+    }
+
+    fn add_node(&mut self, line: &ConfLine, default: &mut HashMap<String, String>) {
+        if line.get("maxnodecount").is_some() {
             self.dynamic = true;
         }
-        self.memory_default |= memory::sets_default(&keys);
-        let Some(name) = get("nodename") else { return };
+        self.memory_default |= memory::sets_default(&line.pairs);
+        let Some(name) = line.get("nodename") else {
+            return;
+        };
         if name.eq_ignore_ascii_case("DEFAULT") {
-            default.extend(keys.iter().cloned());
+            default.extend(line.pairs.iter().cloned());
             return;
         }
         let Ok(names) = expand(name) else { return };
-        let get = |key: &str| get(key).or_else(|| default.get(key).map(String::as_str));
-        let number = |key: &str| get(key).and_then(|value| value.parse::<u16>().ok());
-        let boards = number("boards").unwrap_or(1);
-        let per_board = number("socketsperboard").map(|count| count.saturating_mul(boards));
+        let get = |key: &str| {
+            line.get(key)
+                .or_else(|| default.get(key).map(String::as_str))
+        };
+        let shape = Shape::of(|key| get(key).and_then(|value| value.parse().ok()));
         let gres = get("gres")
             .and_then(|list| parse_gres("Gres", list).ok())
             .unwrap_or_default();
@@ -216,98 +212,121 @@ impl NodeLines {
         let is_other = |name: &str| !["gpu", "shard"].contains(&name);
         let others = gres.iter().filter(|gres| is_other(&gres.name));
         let others = others.map(|gres| (gres.name.clone(), gres.count)).collect();
-        let gpus: Vec<_> = gres.into_iter().filter(|gres| gres.name == "gpu").collect();
-        let kind = gpus.first().and_then(|gres| gres.gres_type.clone());
-        let same = gpus.iter().all(|gres| gres.gres_type == kind);
+        let mut gpus: Vec<GpuCount> = Vec::new();
+        for one in gres.into_iter().filter(|gres| gres.name == "gpu") {
+            match gpus.iter_mut().find(|gpu| gpu.gres_type == one.gres_type) {
+                Some(same) => same.count = same.count.saturating_add(one.count),
+                None => gpus.push(GpuCount {
+                    gres_type: one.gres_type,
+                    count: one.count,
+                }),
+            }
+        }
         self.nodes.push(NodeLine {
             names,
-            gpus: gpus.iter().map(|gres| gres.count as usize).sum(),
-            gres_type: kind.filter(|_| same).unwrap_or_default(),
+            gpus,
             shards,
-            sockets: number("sockets").or(per_board).unwrap_or(1),
-            cores_per_socket: number("corespersocket").or(number("cpus")).unwrap_or(1),
+            sockets: shape.sockets,
+            cores_per_socket: shape.cores_per_socket,
             memory_mib: get("realmemory")
                 .and_then(|value| value.parse().ok())
                 .unwrap_or(0),
             others,
         });
     }
+}
 
-    fn add_gres(&mut self, line: &str) {
-        let keys = keys(line);
-        let get = |key: &str| {
-            keys.iter()
-                .find(|(k, _)| k == key)
-                .map(|(_, value)| value.as_str())
+/// Records of gres.conf by the nodes that they are for.
+#[derive(Default)]
+struct RecordsByNode<'a> {
+    all: Vec<&'a GresRecord>,
+    own: HashMap<&'a str, Vec<&'a GresRecord>>,
+}
+
+impl<'a> RecordsByNode<'a> {
+    /// Those of a node, in Slurm's order.
+    fn of(&self, node: &str) -> impl Iterator<Item = &'a GresRecord> {
+        let own = self.own.get(node).into_iter().flatten();
+        self.all.iter().chain(own).copied()
+    }
+}
+
+/// Sockets of a node and the cores of each, of what slurm.conf gives of them.
+struct Shape {
+    sockets: u16,
+    cores_per_socket: u16,
+}
+
+impl Shape {
+    /// As Slurm infers what is not given (`_parse_nodename` in its `read_config.c`). `number` gives the value of a key in lower case.
+    fn of(number: impl Fn(&str) -> Option<u16>) -> Shape {
+        let at_least_1 = |key: &str| number(key).unwrap_or(1).max(1);
+        let cores = at_least_1("corespersocket");
+        let (threads, boards) = (at_least_1("threadspercore"), at_least_1("boards"));
+        let of_socket = u32::from(cores) * u32::from(threads);
+        let cpus = number("cpus")
+            .or(number("procs"))
+            .map(|cpus| u32::from(cpus.max(1)));
+        let whole = |cpus: &u32| cpus % of_socket == 0;
+        let sockets = match (number("socketsperboard"), number("sockets")) {
+            (Some(per_board), _) => per_board.max(1).saturating_mul(boards),
+            (None, Some(sockets)) => sockets.max(1),
+            (None, None) => match cpus.filter(whole) {
+                Some(cpus) => (cpus / of_socket) as u16,
+                None => boards,
+            },
         };
-        let named = |kind: &str| get("name").is_some_and(|name| name.eq_ignore_ascii_case(kind));
-        if named("shard")
-            && let (Some(file), Some(Ok(count))) = (get("file"), get("count").map(str::parse))
-        {
-            let each = u64::div_ceil(count, files(file).max(1) as u64);
-            self.shards_of_file = self.shards_of_file.max(Some(each));
+        Shape {
+            sockets,
+            cores_per_socket: cores,
         }
-        if !named("gpu") {
-            return;
-        }
-        let names = match get("nodename").map(expand) {
-            Some(Ok(names)) => Some(names),
-            Some(Err(_)) => return,
-            None => None,
-        };
-        let devices = match (get("file").or(get("multiplefiles")), get("count")) {
-            (Some(file), _) => files(file),
-            (None, Some(count)) => count.parse().unwrap_or(0),
-            (None, None) => 1,
-        };
-        let links: Option<Vec<i32>> =
-            get("links").and_then(|row| row.split(',').map(|n| n.trim().parse().ok()).collect());
-        self.gres.push(GresLine {
-            names,
-            devices,
-            first_core: get("cores").and_then(|list| {
-                list.split([',', '-'])
-                    .next()?
-                    .trim_start_matches('[')
-                    .parse()
-                    .ok()
-            }),
-            links: links.filter(|_| devices == 1),
-        });
     }
 }
 
 impl NodeLine {
-    fn facts<'a>(&self, name: &str, gres: impl Iterator<Item = &'a GresLine>) -> NodeFacts {
+    fn gpu_count(&self) -> usize {
+        let all = self
+            .gpus
+            .iter()
+            .fold(0, |all: u64, gpus| all.saturating_add(gpus.count));
+        usize::try_from(all).unwrap_or(usize::MAX)
+    }
+
+    /// The type of all GPUs; empty where they have none, or several.
+    fn gres_type(&self) -> &str {
+        match &self.gpus[..] {
+            [one] => one.gres_type.as_deref().unwrap_or_default(),
+            _ => "",
+        }
+    }
+
+    fn facts<'a>(&self, name: &str, records: impl Iterator<Item = &'a GresRecord>) -> NodeFacts {
+        let gpus = self.gpu_count();
         let mut links = Some(Vec::new());
         let mut sockets = Some(Vec::new());
         let mut devices = 0;
-        for line in gres {
-            devices += line.devices;
-            if devices > self.gpus {
-                break;
-            }
-            let row = line.links.as_ref().filter(|row| row.len() == self.gpus);
+        for share in gpus_of(&self.gpus, records) {
+            let count = usize::try_from(share.devices).unwrap_or(usize::MAX);
+            devices += count;
+            let row = link_row(&share.record.links);
+            let row = row.filter(|row| share.record.devices() == 1 && row.len() == gpus);
             links = links.zip(row).map(|(mut all, row)| {
                 all.extend(row);
                 all
             });
-            let socket = line
-                .first_core
-                .map(|core| core / u32::from(self.cores_per_socket.max(1)));
+            let core = first_core(&share.record.cores);
+            let socket = core.map(|core| core / u32::from(self.cores_per_socket.max(1)));
             sockets = sockets.zip(socket).map(|(mut all, socket)| {
-                all.extend(std::iter::repeat_n(
-                    socket.min(u16::MAX.into()) as u16,
-                    line.devices,
-                ));
+                let socket = socket.min(u16::MAX.into()) as u16;
+                all.extend(std::iter::repeat_n(socket, count));
                 all
             });
         }
-        let complete = devices == self.gpus && devices > 0;
+        let complete = devices == gpus && devices > 0;
         NodeFacts {
             name: name.to_owned(),
-            gpus: self.gpus,
-            gres_type: self.gres_type.clone(),
+            gpus,
+            gres_type: self.gres_type().to_owned(),
             sockets: self.sockets,
             cores_per_socket: self.cores_per_socket,
             links: links.filter(|_| complete),
@@ -316,88 +335,32 @@ impl NodeLine {
     }
 }
 
-/// Adds the lines of a file to `lines`, comments removed, continued lines joined and included files
-/// in their place. `Ok(false)` when there is no such file.
-fn logical_lines(
-    file: &str,
+/// `-1,4,0,0`.
+fn link_row(text: &str) -> Option<Vec<i32>> {
+    text.split(',')
+        .map(|links| links.trim().parse().ok())
+        .collect()
+}
+
+/// The first of `0-3,8-11`.
+fn first_core(list: &str) -> Option<u32> {
+    let first = list.split([',', '-']).next()?;
+    first.trim_start_matches('[').parse().ok()
+}
+
+/// Reads lines of files; a file that is there and cannot be read is an error wherever it is named.
+fn readable<T>(
     read: Read<'_>,
-    depth: usize,
-    total: &mut usize,
-    lines: &mut Vec<String>,
-) -> Result<bool, String> {
-    let Some(text) = read(file)? else {
-        return Ok(false);
+    lines: impl FnOnce(Read<'_>) -> Result<T, String>,
+) -> Result<T, String> {
+    let unread = std::cell::OnceCell::new();
+    let noting = |name: &str| {
+        read(name).inspect_err(|why| {
+            let _ = unread.set(why.clone());
+        })
     };
-    *total += text.len();
-    if *total > MAX_TEXT {
-        return Err(format!(
-            "{file}: more than {MAX_TEXT} bytes with the files before it"
-        ));
-    }
-    let mut joined = String::new();
-    for line in text.lines() {
-        joined.push_str(without_comment(line));
-        if joined.ends_with('\\') {
-            joined.pop();
-            continue;
-        }
-        let line = std::mem::take(&mut joined);
-        let line = line.trim();
-        match line.split_once(char::is_whitespace) {
-            Some((word, path)) if word.eq_ignore_ascii_case("include") => {
-                if depth == MAX_DEPTH {
-                    return Err(format!(
-                        "{file}: Include nested more than {MAX_DEPTH} times"
-                    ));
-                }
-                logical_lines(path.trim(), read, depth + 1, total, lines)?;
-            }
-            _ if line.is_empty() => {}
-            _ => lines.push(line.to_owned()),
-        }
-    }
-    Ok(true)
-}
-
-/// How many files a `File=` names.
-fn files(list: &str) -> usize {
-    // A path is a hostlist but for its slashes.
-    let names = list
-        .replace(",/", ",")
-        .trim_start_matches('/')
-        .replace('/', "-");
-    expand(&names).map_or(0, |names| names.len())
-}
-
-fn without_comment(line: &str) -> &str {
-    let hash = line
-        .match_indices('#')
-        .find(|(at, _)| !line[..*at].ends_with('\\'));
-    hash.map_or(line, |(at, _)| &line[..at])
-}
-
-/// The `Key=Value` pairs of a line, keys in lower case, quotes removed.
-fn keys(line: &str) -> Vec<(String, String)> {
-    let mut pairs = Vec::new();
-    let mut rest = line.trim();
-    while let Some((key, after)) = rest.split_once('=') {
-        let key = key
-            .split_whitespace()
-            .next_back()
-            .unwrap_or_default()
-            .to_ascii_lowercase();
-        let after = after.trim_start();
-        let (value, next) = match after
-            .strip_prefix('"')
-            .and_then(|quoted| quoted.split_once('"'))
-        {
-            Some(parts) => parts,
-            None => after.split_once(char::is_whitespace).unwrap_or((after, "")),
-        };
-        pairs.push((key, value.to_owned()));
-        rest = next.trim();
-    }
-    pairs
+    let found = lines(&noting)?;
+    unread.into_inner().map_or(Ok(found), Err)
 }
 
 #[cfg(test)]
@@ -415,8 +378,8 @@ mod tests {
         NodeName=n1 Name=gpu Type=a100 File=/dev/nvidia1 Cores=0-7 Links=4,-1,0,0\n\
         NodeName=n1 Name=gpu Type=a100 File=/dev/nvidia2 Cores=8-15 Links=0,0,-1,4\n\
         NodeName=n1 Name=gpu Type=a100 File=/dev/nvidia3 Cores=8-15 Links=0,0,4,-1\n\
-        NodeName=n2 Name=gpu File=/dev/nvidia[0-1],/dev/nvidia2 Cores=0-7\n\
-        NodeName=n2 Name=gpu File=/dev/nvidia3 Cores=8-15\n\
+        NodeName=n2 Name=gpu Type=A100 Files=/dev/nvidia[0-1],/dev/nvidia2 Cores=0-7\n\
+        NodeName=n2 Name=gpu Type=a100 MultipleFiles=/dev/nvidia3,/dev/x CPUs=8-15\n\
         Name=gpuos Count=64\n";
 
     fn files(name: &str) -> Result<Option<String>, String> {
@@ -482,6 +445,34 @@ mod tests {
     }
 
     #[test]
+    fn sockets_are_inferred_as_slurm_infers_them() {
+        for (line, sockets, cores) in [
+            ("CPUs=16 CoresPerSocket=8", 2, 8),
+            ("CPUs=16 CoresPerSocket=4 ThreadsPerCore=2", 2, 4),
+            ("Procs=6 CoresPerSocket=4", 1, 4),
+            ("CPUs=4", 4, 1),
+            ("", 1, 1),
+            ("Boards=2 CoresPerSocket=4", 2, 4),
+            (
+                "Boards=2 SocketsPerBoard=2 Sockets=3 CoresPerSocket=4",
+                4,
+                4,
+            ),
+            ("Sockets=0 CoresPerSocket=0", 1, 1),
+            ("Sockets=2 Sockets=4 CoresPerSocket=8", 4, 8),
+        ] {
+            let conf = format!("NodeName=n1 {line}\n");
+            let read = |name: &str| Ok((name == "slurm.conf").then(|| conf.clone()));
+            let node = NodeLines::read(&read).unwrap().all().remove(0);
+            assert_eq!(
+                (node.sockets, node.cores_per_socket),
+                (sockets, cores),
+                "{line}"
+            );
+        }
+    }
+
+    #[test]
     fn all_nodes_agree_with_those_asked_for() {
         let lines = NodeLines::read(&files).unwrap();
         let all = lines.all();
@@ -495,14 +486,15 @@ mod tests {
     }
 
     #[test]
-    fn missing_and_endless_files_are_errors() {
+    fn missing_files_are_errors_and_endless_ones_end() {
         assert!(
             NodeLines::read(&|_| Ok(None))
                 .unwrap_err()
                 .contains("slurm.conf")
         );
-        let endless = NodeLines::read(&|_| Ok(Some("include slurm.conf\n".into())));
-        assert!(endless.unwrap_err().contains("nested"));
+        let endless = "NodeName=n1 Gres=gpu:1\ninclude slurm.conf\n";
+        let endless = NodeLines::read(&|_| Ok(Some(endless.into()))).unwrap();
+        assert_eq!(endless.facts(&["n1".into()])[0].as_ref().unwrap().gpus, 1);
         let denied = NodeLines::read(&|name| Err(format!("{name}: denied")));
         assert_eq!(denied.unwrap_err(), "slurm.conf: denied");
     }

@@ -207,6 +207,13 @@ pub fn job(
         ensure(found.is_none_or(|found| found as usize == part), || {
             "a partition is not the record that Slurm has under its name".into()
         })?;
+        if let Some(topology) = &layout.part_topology {
+            heap_string(
+                part,
+                topology.topology_name,
+                "the topology of the partition",
+            )?;
+        }
     }
     heap_string(at, layout.job.name, "the job's name")?;
     heap_string(at, layout.job.account, "account")?;

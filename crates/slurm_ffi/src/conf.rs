@@ -4,7 +4,8 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use gpuos_config::site::Site;
-use gpuos_config::slurm_conf::conf_lines;
+use gpuos_config::slurm_conf::{TopologyKeys, conf_lines};
+use gpuos_config::slurm_topology::Topologies;
 
 use crate::api;
 use crate::layout::{Fields, SITE_FILE};
@@ -16,9 +17,7 @@ use crate::release::Release;
 /// `$SLURM_CONF`, else `/etc/slurm/slurm.conf`.
 pub fn slurm_conf(fields: Option<&Fields>) -> PathBuf {
     let own = fields.and_then(|fields| {
-        let conf = api::symbol(c"slurm_conf")? as usize;
-        let offset = fields.offset("slurm_conf", "slurm_conf").ok()?;
-        let path = read_str(read::<usize>(conf + offset)?, 4096)?;
+        let path = own_text(fields, "slurm_conf")?;
         path.starts_with('/').then(|| PathBuf::from(path))
     });
     own.or_else(|| std::env::var_os("SLURM_CONF").map(PathBuf::from))
@@ -71,17 +70,76 @@ fn site_table(folder: &Path) -> Result<Option<String>, String> {
         .map_err(|_| unusable("not a text"))
 }
 
-/// Reads the site's files: gpuos.toml, slurm.conf, what they belong to and what they include.
+/// Reads the site's files: gpuos.toml, slurm.conf, what they belong to and what they include. `release` is that of this Slurm.
 ///
 /// # Errors
 /// A mistake in one of them, or one that cannot be read, with its name.
-pub fn site(fields: Option<&Fields>) -> Result<Site, String> {
+pub fn site(fields: Option<&Fields>, release: Option<Release>) -> Result<Site, String> {
     let slurm_conf = slurm_conf(fields);
     let gpuos_toml = gpuos_toml(fields);
-    Site::read(&|name| match name {
+    Site::read(release.map(Release::topology), &|name| match name {
         "gpuos.toml" => text_of(&gpuos_toml),
         other => beside(&slurm_conf, other),
     })
+}
+
+/// The topologies that this slurmctld goes by.
+#[derive(Debug, Default)]
+pub struct TopologyRead {
+    /// Those in force; none where there is no such file.
+    pub topologies: Topologies,
+    /// What slurm.conf says of them.
+    pub keys: TopologyKeys,
+    /// The files that were read.
+    pub files: Vec<TextFile>,
+}
+
+/// A file as it was read.
+#[derive(Debug)]
+pub struct TextFile {
+    /// Its path.
+    pub path: PathBuf,
+    /// What stood in it.
+    pub text: String,
+}
+
+/// Reads slurm.conf for what it says of topologies, and the file that describes those in force.
+///
+/// # Errors
+/// A file cannot be read, or has a mistake.
+pub fn topology(fields: &Fields) -> Result<TopologyRead, String> {
+    let slurm_conf = slurm_conf(Some(fields));
+    let keys = TopologyKeys::read(&|name| beside(&slurm_conf, name))?;
+    // What slurmctld itself has counts: it fills in what the file does not give.
+    let own = own_text(fields, "topology_plugin");
+    let plugin = own.as_deref().unwrap_or(&keys.plugin);
+    let files = std::cell::RefCell::new(Vec::new());
+    let topologies = Topologies::read(Some(fields.release().topology()), plugin, &|name| {
+        let text = beside(&slurm_conf, name)?;
+        if let Some(text) = &text {
+            files.borrow_mut().push(TextFile {
+                path: slurm_conf.with_file_name("").join(name),
+                text: text.clone(),
+            });
+        }
+        Ok(text)
+    });
+    let topologies = topologies.map_err(|why| match why.starts_with("topology.") {
+        true => slurm_conf.with_file_name(&why).display().to_string(),
+        false => why,
+    })?;
+    Ok(TopologyRead {
+        topologies,
+        keys,
+        files: files.into_inner(),
+    })
+}
+
+/// A text of slurmctld's own configuration.
+fn own_text(fields: &Fields, name: &str) -> Option<String> {
+    let conf = api::symbol(c"slurm_conf")? as usize;
+    let offset = fields.offset("slurm_conf", name).ok()?;
+    read_str(read::<usize>(conf + offset)?, 4096)
 }
 
 /// Value of `SelectType` in the text of slurm.conf; of two lines Slurm takes the last. `None`: it cannot be read. Slurm

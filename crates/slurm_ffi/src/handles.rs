@@ -29,6 +29,15 @@ pub struct Job<'a> {
     life: PhantomData<&'a mut c_void>,
 }
 
+/// The topology that a partition goes by.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PartitionTopology<'a> {
+    /// Its number among Slurm's topologies.
+    pub number: i32,
+    /// The name that the partition gives; empty where it gives none and has the cluster's.
+    pub name: &'a str,
+}
+
 impl<'a> Job<'a> {
     /// Takes a `job_record_t *` with details; `None` without either.
     ///
@@ -119,6 +128,21 @@ impl<'a> Job<'a> {
         let name = self.of_part(|part| part.name).unwrap_or(0);
         // SAFETY: null or a NUL-terminated string of a live partition record.
         unsafe { text(name) }.unwrap_or_default()
+    }
+
+    /// The topology of that partition (25.05 and later); `None` where the layout does not have it.
+    pub fn partition_topology(self) -> Option<PartitionTopology<'a>> {
+        let layout = self.layout.part_topology.as_ref()?;
+        let part = self.get::<usize>(self.layout.job.part_ptr) as *mut c_void;
+        if part.is_null() {
+            return None;
+        }
+        // SAFETY: a live partition record, and the layout was accepted; the name is null or a NUL-terminated string of it.
+        let (number, name) = unsafe {
+            let name = text(field(part, layout.topology_name));
+            (field(part, layout.topology_idx), name.unwrap_or_default())
+        };
+        Some(PartitionTopology { number, name })
     }
 
     /// Number of the job's QOS; 0 = none.

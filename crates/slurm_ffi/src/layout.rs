@@ -29,6 +29,11 @@ pub struct Fields {
 }
 
 impl Fields {
+    /// The release that they are of.
+    pub fn release(&self) -> Release {
+        self.release
+    }
+
     /// The fields of exactly `release`: from the site's table if that has rows for it, else from
     /// the built-in one. The error is a sentence that says what is missing or damaged.
     pub fn of(release: Release, site: Option<&str>) -> Result<Fields, String> {
@@ -275,6 +280,8 @@ layout! {
     JobResources = "job_resources" { core_bitmap, cpus, memory_allocated, nhosts, node_bitmap }
     /// Slurm's `part_record_t`.
     PartRecord = "part_record" { magic, cr_type, default_time, max_cpus_per_node, max_share, max_time, name }
+    /// Which topology a `part_record_t` has, from 25.05 on.
+    PartTopology = "part_record" { topology_idx, topology_name }
     /// Slurm's `node_record_t`.
     NodeRecord = "node_record" { magic, cores, cpus, cpus_efctv, gres_list, name, node_spec_bitmap,
         mem_spec_limit, node_state, real_memory, sched_weight, tot_cores, tot_sockets, tpc, weight }
@@ -320,9 +327,13 @@ pub struct Layout {
     pub part: PartRecord,
     /// `part_record.max_cpus_per_socket`, which 22.05 does not have.
     pub part_cpus_per_socket: Option<usize>,
+    /// `None` before 25.05, where all partitions have the cluster's topology.
+    pub part_topology: Option<PartTopology>,
     pub node: NodeRecord,
     /// `node_record.extra`; `None` where the table (one that a site made) does not have it.
     pub node_extra: Option<usize>,
+    /// `node_record.topology_str`; `None` before 25.05.
+    pub node_topology: Option<usize>,
     pub gres: GresState,
     pub gres_job: GresJob,
     pub gres_node: GresNode,
@@ -343,6 +354,8 @@ impl Layout {
             resources: JobResources::of(fields)?,
             part: PartRecord::of(fields)?,
             part_cpus_per_socket: fields.offset("part_record", "max_cpus_per_socket").ok(),
+            part_topology: PartTopology::of(fields).ok(),
+            node_topology: fields.offset("node_record", "topology_str").ok(),
             node: NodeRecord::of(fields)?,
             node_extra: fields.offset("node_record", "extra").ok(),
             gres: GresState::of(fields)?,

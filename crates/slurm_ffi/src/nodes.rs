@@ -109,6 +109,19 @@ impl<'a> Node<'a> {
         self.layout.node_extra.map_or(0, |offset| self.get(offset))
     }
 
+    /// Where the text stands that puts the node into topologies itself; 0 where there is none. It moves when somebody changes it.
+    #[inline]
+    pub fn topology_at(self) -> usize {
+        let offset = self.layout.node_topology;
+        offset.map_or(0, |offset| self.get(offset))
+    }
+
+    /// That text; empty where there is none.
+    pub fn topology(self) -> &'a str {
+        // SAFETY: null or a NUL-terminated string of a live record.
+        unsafe { text(self.topology_at()) }.unwrap_or_default()
+    }
+
     /// The node's list of GRES, or null.
     pub fn gres_list(self) -> *mut c_void {
         self.get::<usize>(self.layout.node.gres_list) as *mut c_void

@@ -8,6 +8,7 @@ use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use gpuos_config::slurm_topology::SlurmRelease;
 use object::{Object, ObjectSection, ObjectSymbol};
 
 use crate::api;
@@ -20,6 +21,14 @@ impl Release {
     /// From the three numbers of a version.
     pub const fn new(major: u32, minor: u32, micro: u32) -> Release {
         Release(major << 16 | minor << 8 | micro)
+    }
+
+    /// The release as far as Slurm's topology goes.
+    pub fn topology(self) -> SlurmRelease {
+        SlurmRelease {
+            major: self.0 >> 16,
+            minor: self.0 >> 8 & 0xff,
+        }
     }
 
     /// Parses `22.05.8`.

@@ -28,7 +28,7 @@ fn catalogue() -> Catalogue {
         }],
     };
     Catalogue::new(
-        Config::default().cluster(&nodes, Some(&fabric)).unwrap(),
+        vec![Config::default().cluster(&nodes, Some(&fabric)).unwrap()],
         Rules::default(),
         true,
     )

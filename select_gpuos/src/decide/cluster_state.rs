@@ -16,6 +16,7 @@ use crate::abi::source::Source;
 use crate::decide::mix::{Mix, Spare};
 use crate::decide::neighbours::Neighbours;
 use crate::decide::policy::{Among, Standing};
+use crate::decide::views::Views;
 use crate::gres::registration::Registration;
 use crate::gres::shards::Shards;
 use crate::gres::slices::Slices;
@@ -40,6 +41,8 @@ pub struct ClusterState {
     pub prefetch: Prefetch,
     /// The model of the cluster, and who plans for it; none until one is needed.
     pub planner: Option<Planner>,
+    /// Planners for the topologies of other partitions.
+    pub views: Views,
     /// The gangs on the network, where gpuos.toml describes one.
     pub traffic: Option<Traffic>,
     /// Links for which cons_tres leaves a GPU out, read with the model.
@@ -75,6 +78,7 @@ impl ClusterState {
             snapshot: Snapshot::default(),
             prefetch: Prefetch::default(),
             planner: None,
+            views: Views::default(),
             traffic: None,
             negative_links: NegativeLinks::default(),
             has_threads: false,
@@ -93,7 +97,7 @@ impl ClusterState {
 
     /// Forgets what was read of nodes and of jobs.
     pub fn forget(&mut self) {
-        self.planner = None;
+        self.drop_planners();
         self.traffic = None;
         self.neighbours = Neighbours::default();
         self.snapshot.signatures.clear();
@@ -105,9 +109,14 @@ impl ClusterState {
         self.switchable.clear();
     }
 
+    fn drop_planners(&mut self) {
+        self.planner = None;
+        self.views = Views::default();
+    }
+
     /// gpuos.toml was read again.
     pub fn reload(&mut self, site: &Site) {
-        self.planner = None;
+        self.drop_planners();
         self.traffic = None;
         self.neighbours.book = None;
         self.slices.reload(&site.settings);
@@ -125,7 +134,9 @@ impl ClusterState {
     fn new_model(&mut self, site: &Site, trust: &mut LayoutTrust, source: &Source<'_>) -> bool {
         let config = &site.settings.config;
         match cluster::build(source, &site.settings) {
-            Ok(cluster) => {
+            Ok(clusters) => {
+                let mut clusters = clusters.into_iter();
+                let cluster = clusters.next().unwrap_or_default();
                 let net = config.recipe(&cluster);
                 self.records.model(&cluster, net.as_ref());
                 self.traffic = config.traffic(&cluster);
@@ -133,6 +144,7 @@ impl ClusterState {
                 self.neighbours.new_book(config, &cluster);
                 self.planner = Some(Planner::new(cluster));
                 self.negative_links = NegativeLinks::read(source, site.release);
+                self.views = Views::new(clusters.map(Planner::new));
                 self.mix.resend_learned();
                 let mut nodes = (0..source.nodes()).filter_map(|index| source.node(index));
                 self.has_threads = nodes.any(|node| node.threads() > 1);
@@ -148,6 +160,27 @@ impl ClusterState {
                 ));
                 false
             }
+        }
+    }
+
+    /// Has the planner of a topology plan from now on; the model was made before.
+    #[inline]
+    pub fn use_view(&mut self, view: usize) {
+        if self.views.current() != view {
+            self.change_view(view);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn change_view(&mut self, view: usize) {
+        self.views.change(view, &mut self.planner);
+        if let Some(planner) = &self.planner {
+            self.records.model(planner.cluster(), None);
+            if let Some(expected) = planner.learned() {
+                self.records.learned(expected);
+            }
+            self.mix.resend_learned();
         }
     }
 

@@ -13,6 +13,7 @@ pub mod refusals;
 pub mod running;
 pub mod short;
 pub mod slices;
+pub mod views;
 
 use std::ffi::c_int;
 
@@ -225,6 +226,12 @@ impl<'a> Decide<'_, 'a> {
         if self.cluster.snapshot.unlisted || !self.model() {
             return None;
         }
+        match self.site.settings.view_of(job) {
+            Some(view) => self.cluster.use_view(view),
+            // A choice of nodes by another fabric could tear apart what Slurm would keep together.
+            None if self.hands_on_unseen(options) => return None,
+            None => self.cluster.use_view(0),
+        }
         let counts = frame.call.counts;
         let mut wanted = (self.cluster).wanted(self.site, source, counts, (job, gpus), options)?;
         let (planner, states) = (&self.cluster.planner, &self.cluster.snapshot.states);
@@ -368,6 +375,12 @@ impl<'a> Decide<'_, 'a> {
 
     fn count(&mut self, count: impl FnOnce(&mut Tally)) {
         self.cluster.records.count(count);
+    }
+
+    /// Whether a job is left to cons_tres where it is not known which nodes are near each other in its partition.
+    fn hands_on_unseen(&self, options: &JobOptions) -> bool {
+        let required = options.topology.as_ref().is_some_and(|wish| wish.required);
+        self.frame.call.counts.max > 1 && !required
     }
 
     fn model(&mut self) -> bool {

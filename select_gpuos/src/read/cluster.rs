@@ -1,7 +1,7 @@
 //! The cluster model: what Slurm knows of its nodes, joined with gpuos.toml and topology.conf.
 
 use gpuos_config::gpuos_toml::Config;
-use gpuos_model::cluster::Cluster;
+use gpuos_model::cluster::{Cluster, Fabric};
 use gpuos_model::node_types::NodeFacts;
 use slurm_ffi::gres::NodeGres;
 use slurm_ffi::handles::Node;
@@ -10,8 +10,8 @@ use crate::abi::source::Source;
 use crate::messages;
 use crate::read::settings::Settings;
 
-/// Builds the model of all nodes in Slurm's table; index = Slurm's index.
-pub fn build(source: &Source<'_>, settings: &Settings) -> Result<Cluster, String> {
+/// Builds the models of all nodes in Slurm's table, one for each topology and the cluster's own first; index = Slurm's index.
+pub fn build(source: &Source<'_>, settings: &Settings) -> Result<Vec<Cluster>, String> {
     let facts = |index: usize| {
         let node = source.node(index)?;
         Some(facts_of(node, source.gpus(node)))
@@ -19,17 +19,33 @@ pub fn build(source: &Source<'_>, settings: &Settings) -> Result<Cluster, String
     let facts = (0..source.nodes()).map(|index| facts(index).unwrap_or_default());
     let facts: Vec<NodeFacts> = facts.collect();
     let names: Vec<String> = facts.iter().map(|f| f.name.clone()).collect();
-    let fabric = settings.topology.as_ref().map(|file| file.fabric(&names));
-    match settings.config.cluster(&facts, fabric.as_ref()) {
-        Ok(cluster) => Ok(cluster),
+    let fabrics = fabrics(source, settings, &names);
+    let all = |config: &Config| -> Result<Vec<Cluster>, _> {
+        let clusters = (0..settings.views()).map(|view| config.cluster(&facts, fabrics.get(view)));
+        clusters.collect()
+    };
+    all(&settings.config).or_else(|why| {
         // A rule that does not fit these nodes: the model from Slurm's own facts still steers rightly.
-        Err(why) => Config::default()
-            .cluster(&facts, fabric.as_ref())
-            .inspect(|_| {
-                slurm_ffi::log::error(&messages::model_from_slurm(&why));
-            })
-            .map_err(|e| e.to_string()),
+        let clusters = all(&Config::default()).map_err(|e| e.to_string())?;
+        slurm_ffi::log::error(&messages::model_from_slurm(&why));
+        Ok(clusters)
+    })
+}
+
+/// The fabric of each topology, with nodes where their own records put them.
+fn fabrics(source: &Source<'_>, settings: &Settings, names: &[String]) -> Vec<Fabric> {
+    let Some(found) = &settings.topologies else {
+        return Vec::new();
+    };
+    let mut moved = (0..source.nodes()).filter_map(|index| source.node(index));
+    if moved.clone().all(|node| node.topology().is_empty()) {
+        return found.fabrics(names);
     }
+    let mut topologies = found.clone();
+    moved
+        .by_ref()
+        .for_each(|node| topologies.move_node(node.name(), node.topology()));
+    topologies.fabrics(names)
 }
 
 fn facts_of(node: Node<'_>, gpus: Option<NodeGres<'_>>) -> NodeFacts {

@@ -5,8 +5,10 @@ use std::io::ErrorKind;
 use std::path::Path;
 
 use gpuos_config::gpuos_toml::Config;
-use gpuos_config::slurm_topology::{self, TopologyFile};
+use gpuos_config::slurm_conf::TopologyKeys;
+use gpuos_config::slurm_topology::Topologies;
 use gpuos_model::fnv::fnv;
+use slurm_ffi::handles::Job;
 use slurm_ffi::layout::{Fields, Layout};
 use slurm_ffi::release::Release;
 use slurm_ffi::{conf, log};
@@ -17,8 +19,10 @@ use crate::messages;
 pub struct Settings {
     /// gpuos.toml, or all defaults.
     pub config: Config,
-    /// topology.conf or topology.yaml.
-    pub topology: Option<TopologyFile>,
+    /// Those that Slurm goes by; `None`: they are not known, for their file could not be read or understood.
+    pub topologies: Option<Topologies>,
+    /// What slurm.conf says of them.
+    pub topology_keys: TopologyKeys,
     /// Whether gpuos.toml is there and could not be read or understood.
     pub broken: bool,
     /// Whether there is no gpuos.toml.
@@ -30,6 +34,31 @@ impl Settings {
     /// are MIG-switchable.
     pub fn knows_pools(&self) -> bool {
         !(self.broken || self.absent) || !self.config.mig.pools.is_empty()
+    }
+
+    /// How many topologies are told apart: one where gpuos.toml describes the whole network, and Slurm's say nothing.
+    pub fn views(&self) -> usize {
+        match &self.topologies {
+            Some(found) if !self.config.describes_network() => found.all().len().max(1),
+            _ => 1,
+        }
+    }
+
+    /// Which topology the partition of a job has, by its number; `None`: that is not known.
+    pub fn view_of(&self, job: Job<'_>) -> Option<usize> {
+        if self.config.describes_network() {
+            return Some(0);
+        }
+        let found = self.topologies.as_ref()?;
+        let named = match job.partition_topology() {
+            _ if found.all().len() <= 1 => return Some(0),
+            Some(told) => {
+                let number = found.number(told.name)?;
+                return (i32::try_from(number) == Ok(told.number)).then_some(number);
+            }
+            None => self.topology_keys.partitions.get(job.partition()),
+        };
+        found.number(named.map_or("", String::as_str))
     }
 
     /// The line that says whether jobs are steered; `gpuos doctor` looks for it.
@@ -73,36 +102,30 @@ pub fn load(fields: &Fields) -> Settings {
             stopped()
         }
     };
-    let folder = conf::folder(Some(fields));
-    let mut topology = None;
-    type Parse = fn(&str, &str) -> Result<TopologyFile, gpuos_model::reading::ConfigError>;
-    let kinds: [(&str, Parse); 2] = [
-        ("topology.yaml", slurm_topology::parse_topology_yaml),
-        ("topology.conf", slurm_topology::parse_topology_conf),
-    ];
-    for (name, parse) in kinds {
-        let path = folder.join(name);
-        let Ok(text) = std::fs::read_to_string(&path) else {
-            continue;
-        };
-        match parse(&text, &path.to_string_lossy()) {
-            Ok(file) => {
-                has_read(&path, &text);
-                topology = Some(file);
-                break;
+    let found = conf::topology(fields);
+    let (topologies, topology_keys) = match found {
+        Ok(found) => {
+            for file in &found.files {
+                has_read(&file.path, &file.text);
             }
-            Err(why) => log::error(&messages::no_fabric(why, name)),
+            (Some(found.topologies), found.keys)
         }
-    }
-    if topology.is_none() && config.slurm.steer {
-        log::debug(
-            "no topology.yaml or topology.conf beside slurm.conf; the fabric is that of gpuos.toml",
-        );
+        Err(why) => {
+            log::error(&messages::no_fabric(why));
+            (None, TopologyKeys::default())
+        }
+    };
+    let none = topologies
+        .as_ref()
+        .is_some_and(|found| found.all().is_empty());
+    if none && config.slurm.steer {
+        log::debug("Slurm has no topology of switches or blocks; the fabric is that of gpuos.toml");
     }
     config.slurm.attempts = config.slurm.attempts.max(1);
     Settings {
         config,
-        topology,
+        topologies,
+        topology_keys,
         broken,
         absent,
     }

@@ -299,6 +299,7 @@ fn signature(node: Node<'_>, gpus: NodeGres<'_>, devices: Option<usize>) -> u64 
         gpus.link_len() as u64,
         u64::from(node.sockets()),
         u64::from(node.cores_per_socket()),
+        node.topology_at() as u64,
     ];
     // FNV-1a over the fields; 0 stays the mark of "never seen".
     fields

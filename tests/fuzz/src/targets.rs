@@ -190,7 +190,10 @@ pub fn topology_conf(text: &str) {
 }
 
 pub fn topology_yaml(text: &str) {
-    topology(parse_topology_yaml(text, "topology.yaml").map_err(|error| error.to_string()));
+    let found = parse_topology_yaml(text, "topology.yaml").map_err(|error| error.to_string());
+    for one in found.iter().flat_map(|found| found.all()) {
+        topology(Ok(one.clone()));
+    }
 }
 
 pub fn note(text: &str) {

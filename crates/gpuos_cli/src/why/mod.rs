@@ -48,7 +48,7 @@ pub fn run(machine: &dyn Machine, config: Option<&Path>, args: &WhyArgs) -> Resu
     if mine.is_empty() {
         return Ok(gone::from_accounting(machine, &jobs, label, &asked_for));
     }
-    let site = Site::read(machine, config)?;
+    let mut site = Site::read(machine, config)?;
     // Whoever may not read it still gets an answer.
     let recording = recording(machine, &site.running.directory()).ok();
     let mut text = String::new();
@@ -56,6 +56,7 @@ pub fn run(machine: &dyn Machine, config: Option<&Path>, args: &WhyArgs) -> Resu
     let mut yes = false;
     for job in mine {
         let name = asked_for.of(job);
+        site.see_partition(machine, &job.partitions);
         let mut answer = answer(machine, &site, &jobs, recording.as_ref(), (job, &name));
         let decided = decided::last(recording.as_ref(), job);
         if let (Some(mix), true) = (&decided.mix, job.is_running()) {

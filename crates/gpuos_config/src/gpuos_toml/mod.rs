@@ -308,6 +308,11 @@ impl Config {
         })
     }
 
+    /// Whether the file describes the network of the whole cluster, so that Slurm's topology says nothing beside it.
+    pub fn describes_network(&self) -> bool {
+        self.fabric.has_nets()
+    }
+
     /// The conditions of a cluster's nodes, by index; empty when the file says that all are as new.
     pub fn conditions(&self, cluster: &Cluster) -> Vec<Condition> {
         let known = |rule: &&Rule| rule.condition != Condition::default();

@@ -3,7 +3,7 @@ use std::collections::HashMap;
 
 use gpuos_model::hostlist::expand;
 
-use super::{Read, keys, logical_lines};
+use super::{Read, conf_lines, readable};
 
 /// slurmd's port where slurm.conf names none (`SLURMD_PORT` in Slurm's configure.ac).
 const SLURMD_PORT: u16 = 6818;
@@ -24,10 +24,8 @@ impl Addresses {
     /// # Errors
     /// A file cannot be read, or slurm.conf is missing; the sentence names it.
     pub fn read(read: Read<'_>) -> Result<Addresses, String> {
-        let mut lines = Vec::new();
-        if !logical_lines("slurm.conf", read, 0, &mut 0, &mut lines)? {
-            return Err("slurm.conf: no such file".into());
-        }
+        let lines = readable(read, |read| conf_lines("slurm.conf", read))?;
+        let (lines, _) = lines.ok_or("slurm.conf: no such file")?;
         let mut found = Addresses {
             nodes: HashMap::new(),
             port: SLURMD_PORT,
@@ -35,8 +33,8 @@ impl Addresses {
         };
         let mut default: HashMap<String, String> = HashMap::new();
         let mut nodes = Vec::new();
-        for line in &lines {
-            let keys: HashMap<String, String> = keys(line).into_iter().collect();
+        for line in lines {
+            let keys: HashMap<String, String> = line.pairs.into_iter().collect();
             if let Some(port) = keys.get("slurmdport") {
                 // A range is for several slurmds of one node, of which the first one counts.
                 let first = port.split('-').next().unwrap_or_default();

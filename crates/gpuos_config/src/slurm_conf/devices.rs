@@ -1,7 +1,6 @@
 //! The device files of a node's GPUs in gres.conf, in the order in which Slurm numbers them.
-use gpuos_model::hostlist::expand;
-
-use super::{Read, keys, logical_lines};
+use super::gres_conf::{GresConf, gpus_of};
+use super::{GpuCount, NodeLines, Read};
 
 /// A GPU as gres.conf names it. Its place in the list is its GRES index.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -23,31 +22,39 @@ impl GpuDevice {
     }
 }
 
-/// The GPUs of a node that gres.conf names by their files; none where Slurm finds them itself
-/// (`AutoDetect`) or there is no gres.conf. A line that is not understood is left out.
+/// The GPUs of a node by their files in gres.conf, in the order that slurmd gives them; none where Slurm finds them
+/// itself (`AutoDetect`) or there is no gres.conf. A line that is not understood is left out. Of a node that no line of
+/// slurm.conf names, all devices of gres.conf count.
 ///
 /// # Errors
 /// A file cannot be read; the sentence names it.
 pub fn gpu_devices(node: &str, read: Read<'_>) -> Result<Vec<GpuDevice>, String> {
-    let mut lines = Vec::new();
-    logical_lines("gres.conf", read, 0, &mut 0, &mut lines)?;
+    let conf = GresConf::read(read)?;
+    let counts = NodeLines::read_nodes(read)?.and_then(|lines| lines.gpu_counts(node));
+    let all = [GpuCount {
+        gres_type: None,
+        count: u64::MAX,
+    }];
+    let counts = counts.as_deref().unwrap_or(&all);
     let mut devices = Vec::new();
-    for line in &lines {
-        let keys = keys(line);
-        let get = |key: &str| {
-            let found = keys.iter().find(|(name, _)| name == key);
-            found.map(|(_, value)| value.as_str())
+    for share in gpus_of(counts, conf.of_node(node)) {
+        let record = share.record;
+        let device = |file: &String| GpuDevice {
+            file: file.clone(),
+            gres_type: record.gres_type.clone(),
+            cores: record.cores.clone(),
         };
-        let gpu = get("name").is_some_and(|name| name.eq_ignore_ascii_case("gpu"));
-        let here = get("nodename").is_none_or(|names| {
-            expand(names).is_ok_and(|names| names.iter().any(|name| name == node))
-        });
-        if let (true, true, Some(file)) = (gpu, here, get("file")) {
-            devices.extend(names(file).into_iter().map(|file| GpuDevice {
-                file,
-                gres_type: get("type").unwrap_or_default().to_owned(),
-                cores: get("cores").unwrap_or_default().to_owned(),
-            }));
+        match record.is_one_device {
+            false => {
+                let most = usize::try_from(share.devices).unwrap_or(usize::MAX);
+                devices.extend(record.files.iter().take(most).map(device));
+            }
+            // Of the files of one GPU that counts which has its number.
+            true => {
+                let all = record.files.iter().map(device);
+                let numbered = all.clone().find(|device| device.minor().is_some());
+                devices.extend(numbered.or_else(|| all.clone().next()));
+            }
         }
     }
     Ok(devices)
@@ -58,37 +65,7 @@ pub fn gpu_devices(node: &str, read: Read<'_>) -> Result<Vec<GpuDevice>, String>
 /// # Errors
 /// A file cannot be read; the sentence names it.
 pub fn auto_detect(node: &str, read: Read<'_>) -> Result<Option<String>, String> {
-    let mut lines = Vec::new();
-    logical_lines("gres.conf", read, 0, &mut 0, &mut lines)?;
-    let (mut own, mut all) = (None, None);
-    for keys in lines.iter().map(|line| keys(line)) {
-        let get = |key: &str| keys.iter().find(|(name, _)| name == key);
-        let Some((_, how)) = get("autodetect") else {
-            continue;
-        };
-        let how = Some(how.to_ascii_lowercase());
-        match get("nodename") {
-            None => all = how,
-            Some((_, names)) if expand(names).is_ok_and(|all| all.iter().any(|n| n == node)) => {
-                own = how;
-            }
-            Some(_) => {}
-        }
-    }
-    Ok(own.or(all))
-}
-
-/// The files of a `File=`: paths with ranges, separated by commas.
-fn names(list: &str) -> Vec<String> {
-    // A host list but for the slashes of its folders.
-    let mut found = Vec::new();
-    for part in list.replace(",/", "\0/").split('\0') {
-        let (folder, name) = part.rsplit_once('/').unwrap_or(("", part));
-        for name in expand(name).unwrap_or_default() {
-            found.push(format!("{folder}/{name}"));
-        }
-    }
-    found
+    Ok(GresConf::read(read)?.auto_detect(node).map(str::to_owned))
 }
 
 #[cfg(test)]
@@ -96,20 +73,14 @@ mod tests {
     use super::*;
 
     fn minors(text: &str) -> Vec<Option<u32>> {
-        let read = |_: &str| Ok(Some(text.to_owned()));
-        let devices = gpu_devices("n2", &read).unwrap();
-        devices.iter().map(GpuDevice::minor).collect()
+        minors_of("", text)
     }
 
-    #[test]
-    fn a_nodes_own_autodetect_counts_more_than_that_of_all() {
-        let how = |node: &str, text: &str| {
-            auto_detect(node, &|_: &str| Ok(Some(text.to_owned()))).unwrap()
-        };
-        let text = "AutoDetect=NVML\nNodeName=n[2-3] AutoDetect=off Name=gpu File=/dev/nvidia0\n";
-        assert_eq!(how("n1", text).as_deref(), Some("nvml"));
-        assert_eq!(how("n3", text).as_deref(), Some("off"));
-        assert_eq!(how("n1", "#AutoDetect=nvml\n"), None);
+    fn minors_of(slurm: &str, gres: &str) -> Vec<Option<u32>> {
+        let text = |name: &str| if name == "slurm.conf" { slurm } else { gres };
+        let read = |name: &str| Ok(Some(text(name).to_owned()));
+        let devices = gpu_devices("n2", &read).unwrap();
+        devices.iter().map(GpuDevice::minor).collect()
     }
 
     #[test]
@@ -121,7 +92,7 @@ mod tests {
         let swapped = "NodeName=n[1-2] Name=gpu Type=a30 File=/dev/nvidia[2,3] Cores=0-3\n\
                        NodeName=n9 Name=gpu File=/dev/nvidia7\n\
                        Name=gpu File=/dev/nvidia0,/dev/nvidia1\n";
-        assert_eq!(minors(swapped), [Some(2), Some(3), Some(0), Some(1)]);
+        assert_eq!(minors(swapped), [Some(0), Some(1), Some(2), Some(3)]);
         assert_eq!(minors("AutoDetect=nvml\nName=mps Count=100\n"), []);
         assert_eq!(
             minors("Name=gpu File=/dev/nvidia-x,/dev/tty[1]\n"),
@@ -131,6 +102,16 @@ mod tests {
             minors("Name=gpu File=[\n# Name=gpu File=/dev/nvidia0\n"),
             []
         );
+    }
+
+    #[test]
+    fn numbers_are_those_of_slurm_with_several_files_and_types() {
+        let slurm = "NodeName=n[1-2] Gres=gpu:a:1,gpu:b:3\n";
+        let gres = "Name=gpu Type=b MultipleFiles=/dev/nvidia-caps/nvidia-cap[1-2],/dev/nvidia5\n\
+                    Name=gpu Type=b Files=/dev/nvidia[1-3]\nName=gpu Type=a File=/dev/nvidia0\n";
+        assert_eq!(minors_of(slurm, gres), [Some(0), Some(5), Some(1), Some(2)]);
+        assert_eq!(minors_of("NodeName=n2\n", gres), []);
+        assert_eq!(minors_of("NodeName=n2 Gres=shard:4\n", gres), []);
     }
 
     proptest::proptest! {

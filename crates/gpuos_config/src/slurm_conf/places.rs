@@ -1,5 +1,8 @@
 //! Lines of a file in slurm.conf's form with the places where they stand, for messages about them.
-use super::{MAX_DEPTH, MAX_TEXT, Read, keys, without_comment};
+use gpuos_model::hostlist::shorten;
+
+use super::tokens::{self, Pairs};
+use super::{MAX_DEPTH, MAX_TEXT, Read};
 
 /// A line with its pairs. Continued lines are one; it stands where its first part does.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -10,14 +13,14 @@ pub struct ConfLine {
     pub line: usize,
     /// `Key=Value`, keys in lower case without the operator of `Key+=Value`, quotes removed.
     pub pairs: Vec<(String, String)>,
-    /// The line without its comment.
+    /// The line without its comment, escapes undone.
     pub text: String,
 }
 
 impl ConfLine {
-    /// The value of a key, which is given in lower case.
+    /// The value of a key, which is given in lower case: of several the last one, as for Slurm.
     pub fn get(&self, key: &str) -> Option<&str> {
-        let found = self.pairs.iter().find(|(name, _)| name == key);
+        let found = self.pairs.iter().rev().find(|(name, _)| name == key);
         found.map(|(_, value)| value.as_str())
     }
 
@@ -59,7 +62,7 @@ pub fn conf_lines(file: &str, read: Read<'_>) -> Result<Option<ConfText>, String
 struct Reader {
     lines: Vec<ConfLine>,
     faults: Vec<ConfFault>,
-    cluster: String,
+    cluster: Option<String>,
     total: usize,
 }
 
@@ -82,48 +85,53 @@ impl Reader {
             }
             None => text,
         };
-        if text.lines().count() > 0 && text.split('\n').any(|line| line.ends_with("\\\r")) {
-            let nth = text.split('\n').position(|line| line.ends_with("\\\r"));
-            let what = "the line is to be continued, but ends with a carriage return (CRLF), so Slurm does not see that";
-            self.fault(file, nth.unwrap_or(0) + 1, what.into());
-        }
-        let (mut joined, mut first) = (String::new(), 0);
-        for (nth, line) in text.lines().enumerate() {
-            if joined.is_empty() {
-                first = nth + 1;
-            }
-            joined.push_str(without_comment(line));
-            if joined.ends_with('\\') {
-                joined.pop();
-                continue;
-            }
-            let line = std::mem::take(&mut joined);
-            let line = line.trim();
-            if line.is_empty() {
-                continue;
-            }
-            match line.split_once(char::is_whitespace) {
-                Some((word, path)) if word.eq_ignore_ascii_case("include") => {
-                    self.include(file, first, path.trim(), read, depth);
+        for line in tokens::logical_lines(text) {
+            match tokens::include(&line.text) {
+                Some((path, "")) => self.include((file, line.number), path, read, depth),
+                Some((path, rest)) => {
+                    let what = format!(
+                        "Include {path}: '{rest}' follows the name of the file; a name has no blanks, in quotes neither"
+                    );
+                    self.fault(file, line.number, what);
                 }
-                _ => self.line(file, first, line),
+                None => self.line(file, line.number, &line.text),
             }
-        }
-        if !joined.trim().is_empty() {
-            let what = "the last line ends with a backslash, and no line follows".to_string();
-            self.fault(file, first, what);
-            self.line(file, first, joined.trim());
         }
     }
 
-    fn include(&mut self, file: &str, line: usize, path: &str, read: Read<'_>, depth: usize) {
-        // %c is the name of the cluster, which has to stand before.
-        let path = path.trim_matches('"').replace("%c", &self.cluster);
+    fn include(&mut self, at: (&str, usize), name: &str, read: Read<'_>, depth: usize) {
+        let (file, line) = at;
+        let mut path = name.to_owned();
+        if path.contains("%c") {
+            // Only slurm.conf has the name of the cluster, which has to stand before.
+            match &self.cluster {
+                Some(cluster) => path = path.replace("%c", &cluster.to_ascii_lowercase()),
+                None => {
+                    let what = format!(
+                        "Include {name}: %c stands for ClusterName, which no line of this file before it has"
+                    );
+                    return self.fault(file, line, what);
+                }
+            }
+        }
+        if path.contains('*') {
+            let what = format!("Include {path}: Slurm takes the name of one file, without *");
+            return self.fault(file, line, what);
+        }
         if depth == MAX_DEPTH || self.total > MAX_TEXT {
             let what = format!("Include nested more than {MAX_DEPTH} times, or too much text");
             return self.fault(file, line, what);
         }
-        match read(&path) {
+        // Slurm takes a name from the folder of slurm.conf; 22.05 from that of the file that includes.
+        let beside = file
+            .rsplit_once('/')
+            .map(|(folder, _)| format!("{folder}/{path}"));
+        let beside = beside.filter(|_| depth > 0 && !path.starts_with('/'));
+        let found = match (read(&path), beside) {
+            (Ok(None), Some(beside)) => read(&beside),
+            (found, _) => found,
+        };
+        match found {
             Ok(Some(text)) => self.add(&path, &text, read, depth + 1),
             Ok(None) => self.fault(file, line, format!("Include {path}: there is no such file")),
             Err(why) => self.fault(file, line, format!("Include {path}: {why}")),
@@ -131,22 +139,19 @@ impl Reader {
     }
 
     fn line(&mut self, file: &str, line: usize, text: &str) {
-        let mut pairs = keys(text);
-        for (key, _) in &mut pairs {
-            key.truncate(key.trim_end_matches(['+', '-', '*', '/']).len());
-        }
-        if pairs.is_empty() {
-            let what = format!("'{text}' is not Key=Value");
+        let Pairs { pairs, rest } = tokens::pairs(text);
+        if !rest.is_empty() {
+            let what = format!("'{}' is not Key=Value", shorten(rest));
             self.fault(file, line, what);
         }
         if let Some((_, name)) = pairs.iter().find(|(key, _)| key == "clustername") {
-            self.cluster.clone_from(name);
+            self.cluster = Some(name.clone());
         }
         self.lines.push(ConfLine {
             file: file.into(),
             line,
             pairs,
-            text: text.into(),
+            text: text.trim().into(),
         });
     }
 }
@@ -154,6 +159,40 @@ impl Reader {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn faults(files: &[(&str, &str)]) -> (Vec<String>, Vec<String>) {
+        let read = |name: &str| {
+            let found = files.iter().find(|(file, _)| *file == name);
+            Ok(found.map(|(_, text)| text.to_string()))
+        };
+        let (lines, faults) = conf_lines(files[0].0, &read).unwrap().unwrap();
+        let faults = faults.into_iter().map(|fault| fault.message).collect();
+        (lines.into_iter().map(|line| line.text).collect(), faults)
+    }
+
+    #[test]
+    fn an_include_is_taken_as_slurm_takes_it() {
+        let more = ("sub/x-test.conf", "Include y.conf\n");
+        let conf = ("slurm.conf", "ClusterName=Test\nInclude sub/x-%c.conf\n");
+        let (lines, none) = faults(&[conf, more, ("y.conf", "A=1\n"), ("sub/y.conf", "A=2\n")]);
+        assert_eq!((lines[1].as_str(), none.len()), ("A=1", 0));
+        // 22.05 takes it from the folder of the file that includes.
+        let (lines, none) = faults(&[conf, more, ("sub/y.conf", "A=2\n")]);
+        assert_eq!((lines[1].as_str(), none.len()), ("A=2", 0));
+        for (line, why) in [
+            ("Include %c.conf\n", "ClusterName"),
+            ("Include *.conf\n", "without *"),
+            ("Include a b\n", "follows the name"),
+            (" Include a.conf\n", "is not Key=Value"),
+            ("A=1 and more\n", "'and more' is not Key=Value"),
+        ] {
+            let (_, found) = faults(&[("gres.conf", line), ("a.conf", "")]);
+            assert!(
+                found.len() == 1 && found[0].contains(why),
+                "{line}: {found:?}"
+            );
+        }
+    }
 
     #[test]
     fn lines_keep_their_places_through_includes_and_continuations() {
@@ -183,9 +222,12 @@ mod tests {
         assert!(faults[0].message.contains("gone.conf"));
         assert_eq!(conf_lines("none", &read), Ok(None));
         assert!(conf_lines("bad.conf", &read).is_err());
+        // Slurm continues a line with a carriage return at its end, and one after which no line comes.
         let read = |_: &str| Ok(Some("\u{feff}A=1\nB=2 \\\r\nC=3\nD=4 \\".to_string()));
         let (lines, faults) = conf_lines("x", &read).unwrap().unwrap();
-        assert_eq!(faults.len(), 3, "{faults:?}");
+        assert_eq!(faults.len(), 1, "{faults:?}");
         assert_eq!(lines[0].get("a"), Some("1"));
+        assert_eq!(lines[1].get("c"), Some("3"));
+        assert_eq!(lines[2].get("d"), Some("4"));
     }
 }

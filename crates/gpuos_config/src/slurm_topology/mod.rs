@@ -1,36 +1,41 @@
 //! Slurm's own topology files: `topology.conf` and, from 25.05 on, `topology.yaml`.
 //!
 //! A tree becomes the levels `leaf`, `spine`, `core`, `level4`, …; a block topology the level
-//! `block`. Flat, ring and torus topologies give no level.
+//! `block` and one for each larger size of blocks. Flat, ring and torus topologies give no level.
 use std::collections::HashMap;
 
 use gpuos_model::cluster::{Fabric, FabricLevel, NO_DOMAIN};
 use gpuos_model::hostlist::expand;
 use gpuos_model::reading::{ConfigError, Place};
 
+mod blocks;
 mod conf;
+mod in_force;
 mod yaml;
 
+use blocks::Blocks;
 pub use conf::parse_topology_conf;
+use conf::read_topology_conf;
+pub use in_force::{SlurmRelease, Topologies, TopologySource, topology_source};
 pub use yaml::parse_topology_yaml;
 
 /// The most levels of a tree: Slurm itself stops at 20.
 const MAX_LEVELS: usize = 20;
 
-/// What a topology file says, checked.
-#[derive(Clone, PartialEq, Debug)]
+/// One topology of a file, checked.
+#[derive(Clone, PartialEq, Debug, Default)]
 pub struct TopologyFile {
-    /// Name of the topology that is used: in topology.yaml the first one with
-    /// `cluster_default: true`, else the first one. Empty for topology.conf.
+    /// Its name in topology.yaml, by which partitions and nodes name it; `default` for that of topology.conf.
     pub name: String,
     shape: Shape,
 }
 
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Default)]
 enum Shape {
     Tree(Vec<Switch>),
-    Block(Vec<Switch>),
+    Block(Blocks),
     /// A topology without domains that a job could ask for.
+    #[default]
     Other,
 }
 
@@ -52,9 +57,55 @@ struct Written {
     nodes: String,
     children: String,
     place: Place,
+    /// The file with the place.
+    file: String,
 }
 
 impl TopologyFile {
+    /// Whether it is made of blocks; `None` when it has neither blocks nor switches.
+    fn is_block(&self) -> Option<bool> {
+        match &self.shape {
+            Shape::Tree(_) => Some(false),
+            Shape::Block(_) => Some(true),
+            Shape::Other => None,
+        }
+    }
+
+    fn groups(&self) -> &[Switch] {
+        match &self.shape {
+            Shape::Tree(switches) => switches,
+            Shape::Block(blocks) => &blocks.blocks,
+            Shape::Other => &[],
+        }
+    }
+
+    /// Has a node be in one leaf or block alone, or in none: `root:leaf1` is the way down to a leaf, of which the last counts. Switches
+    /// that are new are made under the one before.
+    fn move_node(&mut self, node: &str, unit: Option<&str>) {
+        let is_tree = matches!(self.shape, Shape::Tree(_));
+        let (Shape::Tree(groups) | Shape::Block(Blocks { blocks: groups, .. })) = &mut self.shape
+        else {
+            return;
+        };
+        for group in &mut *groups {
+            group.nodes.retain(|name| name != node);
+        }
+        let mut last = None;
+        for name in unit.into_iter().flat_map(|unit| unit.split(':')) {
+            let known = groups.iter().position(|group| group.name == name);
+            last = match (known, last) {
+                (Some(at), _) => Some(at),
+                (None, Some(above)) if is_tree => Some(add_leaf(groups, above, name)),
+                (None, _) => return,
+            };
+        }
+        if let Some(group) = last.map(|at: usize| &mut groups[at])
+            && group.children.is_empty()
+        {
+            group.nodes.push(node.to_owned());
+        }
+    }
+
     /// Nodes that the file names, each once.
     pub fn nodes(&self) -> Vec<String> {
         let mut nodes = self.unknown_nodes(&[]);
@@ -68,10 +119,7 @@ impl TopologyFile {
     pub fn unknown_nodes(&self, node_names: &[String]) -> Vec<String> {
         let known: std::collections::HashSet<&str> =
             node_names.iter().map(String::as_str).collect();
-        let (Shape::Tree(switches) | Shape::Block(switches)) = &self.shape else {
-            return Vec::new();
-        };
-        let named = switches.iter().flat_map(|switch| &switch.nodes);
+        let named = self.groups().iter().flat_map(|group| &group.nodes);
         named
             .filter(|node| !known.contains(node.as_str()))
             .cloned()
@@ -88,9 +136,7 @@ impl TopologyFile {
             .collect();
         match &self.shape {
             Shape::Tree(switches) => tree(switches, &index),
-            Shape::Block(blocks) => Fabric {
-                levels: vec![level("block", blocks, &leaf_of(blocks, &index))],
-            },
+            Shape::Block(blocks) => blocks.fabric(&index),
             Shape::Other => Fabric::default(),
         }
     }
@@ -168,18 +214,37 @@ fn tree(switches: &[Switch], index: &HashMap<&str, usize>) -> Fabric {
     Fabric { levels }
 }
 
+/// A new leaf under a switch: its index. The switches above grow as high as they have to.
+fn add_leaf(switches: &mut Vec<Switch>, above: usize, name: &str) -> usize {
+    let leaf = switches.len();
+    switches.push(Switch {
+        name: name.to_owned(),
+        ..Switch::default()
+    });
+    switches[above].children.push(leaf);
+    let (mut child, mut parent) = (leaf, Some(above));
+    while let Some(at) = parent {
+        switches[at].height = switches[at].height.max(switches[child].height + 1);
+        child = at;
+        parent = switches
+            .iter()
+            .position(|switch| switch.children.contains(&at));
+    }
+    leaf
+}
+
 /// Resolves names and checks that the switches form trees.
-fn build_tree(written: Vec<Written>, file: &str) -> Result<Vec<Switch>, ConfigError> {
+fn build_tree(written: Vec<Written>) -> Result<Vec<Switch>, ConfigError> {
     let mut index = HashMap::new();
     for (at, switch) in written.iter().enumerate() {
         if index.insert(switch.name.as_str(), at).is_some() {
             let message = format!("switch {} is described twice; remove one", switch.name);
-            return Err(switch.place.error(file, message));
+            return Err(switch.place.error(&switch.file, message));
         }
     }
     let mut switches = Vec::with_capacity(written.len());
     for (at, switch) in written.iter().enumerate() {
-        let error = |message: String| switch.place.error(file, message);
+        let error = |message: String| switch.place.error(&switch.file, message);
         let nodes = names(&switch.nodes).map_err(error)?;
         let mut children = Vec::new();
         for child in names(&switch.children).map_err(error)? {
@@ -194,8 +259,11 @@ fn build_tree(written: Vec<Written>, file: &str) -> Result<Vec<Switch>, ConfigEr
                 }
             }
         }
-        if nodes.is_empty() == children.is_empty() {
-            let message = format!("switch {} needs either nodes or switches", switch.name);
+        if !nodes.is_empty() && !children.is_empty() {
+            let message = format!(
+                "switch {} has nodes and switches; it needs either nodes or switches",
+                switch.name
+            );
             return Err(error(message));
         }
         switches.push(Switch {
@@ -235,21 +303,22 @@ fn build_tree(written: Vec<Written>, file: &str) -> Result<Vec<Switch>, ConfigEr
                  each switch belongs under one other switch",
                 switches[at].name
             );
-            return Err(written[at].place.error(file, message));
+            return Err(written[at].place.error(&written[at].file, message));
         }
     }
     Ok(switches)
 }
 
-fn build_blocks(written: Vec<Written>, file: &str) -> Result<Vec<Switch>, ConfigError> {
+fn build_blocks(written: Vec<Written>) -> Result<Vec<Switch>, ConfigError> {
     let mut blocks: Vec<Switch> = Vec::with_capacity(written.len());
     let mut seen = std::collections::HashSet::new();
     for block in written {
         if !seen.insert(block.name.clone()) {
             let message = format!("block {} is described twice; remove one", block.name);
-            return Err(block.place.error(file, message));
+            return Err(block.place.error(&block.file, message));
         }
-        let nodes = names(&block.nodes).map_err(|message| block.place.error(file, message))?;
+        let nodes =
+            names(&block.nodes).map_err(|message| block.place.error(&block.file, message))?;
         blocks.push(Switch {
             name: block.name,
             nodes,

@@ -68,7 +68,10 @@ fn uneven_tree_keeps_domains_inside_each_other() {
 #[test]
 fn blocks_and_others() {
     let text = "BlockName=b1 Nodes=n[1-2]\nBlockName=b2 Nodes=n[3-4]\nBlockSizes=2,4\n";
-    assert_eq!(conf(text, "n[1-4]"), "block: b1=n[1-2] b2=n[3-4]\n");
+    assert_eq!(
+        conf(text, "n[1-4]"),
+        "block: b1=n[1-2] b2=n[3-4]\nblock4: b1..b2=n[1-4]\n"
+    );
     assert_eq!(conf("RingName=r Nodes=n[1-4]\n", "n[1-4]"), "");
     assert_eq!(conf("", "n1"), "");
 }
@@ -85,7 +88,12 @@ fn broken_conf_says_where() {
             ":3:1: switch a has the child b",
         ),
         ("SwitchName=a Switches=a", "has the child a"),
-        ("SwitchName=a", "needs either nodes or switches"),
+        (
+            "SwitchName=a Nodes=n1 Colour=red",
+            "'colour' does not belong",
+        ),
+        ("BlockName=a Nodes=n1\nBlockSizes=2,6", ":2:1: block size 6"),
+        ("BlockSizes=x", "are no block sizes"),
         (
             "SwitchName=a Nodes=n1 Switches=b\nSwitchName=b Nodes=n2",
             "needs either",
@@ -98,13 +106,13 @@ fn broken_conf_says_where() {
         ),
         ("SwitchName=a Nodes=n[1-", "not a hostlist"),
         ("SwitchName=a Nodes", "write Key=Value"),
-        ("SwitchName=a Nodes=", "Nodes has no value"),
-        ("Colour=red", "'Colour' is not understood"),
+        ("SwitchName=a Nodes=", "write Key=Value"),
+        ("Colour=red", "'colour' is not understood"),
         (
             "SwitchName=a Nodes=n1\nBlockName=b Nodes=n2",
             ":2:1: the file has switches and blocks",
         ),
-        ("Include other.conf", "Include is not followed"),
+        ("Include other.conf", "there is no such file"),
     ] {
         let error = conf_error(text);
         assert!(error.contains(what), "{text}: {error}");
@@ -140,28 +148,97 @@ const YAML: &str = "\
 #[test]
 fn yaml_takes_the_default_topology() {
     let nodes = nodes("n[01-04]");
-    let file = parse_topology_yaml(YAML, "topology.yaml").unwrap();
+    let read = |text: &str| parse_topology_yaml(text, "topology.yaml").unwrap();
+    let first = |text: &str| read(text).of_cluster().unwrap().clone();
+    let names: Vec<String> = read(YAML)
+        .all()
+        .iter()
+        .map(|one| one.name.clone())
+        .collect();
+    assert_eq!(names, ["main", "flat", "blocks"]);
+    let file = first(YAML);
     assert_eq!(file.name, "main");
     assert_eq!(
         show(&file.fabric(&nodes), &nodes),
         "leaf: s1=n[01-02] s2=n[03-04]\nspine: root=n[01-04]\n"
     );
-    let first = YAML.replace("cluster_default: true", "cluster_default: false");
-    let file = parse_topology_yaml(&first, "topology.yaml").unwrap();
+    let file = first(&YAML.replace("cluster_default: true", "cluster_default: false"));
     assert_eq!(
         (file.name.as_str(), file.fabric(&nodes)),
         ("flat", Fabric::default())
     );
     let block = YAML.split("- topology: blocks").nth(1).unwrap();
-    let file = parse_topology_yaml(&format!("- topology: b{block}"), "topology.yaml").unwrap();
+    let file = first(&format!("- topology: b{block}"));
     assert_eq!(show(&file.fabric(&nodes), &nodes), "block: b1=n[01-04]\n");
+}
+
+#[test]
+fn a_single_topology_needs_no_list() {
+    let text = "topology: t\ntree:\n  switches: {switch: s1, nodes: n1}\n";
+    let found = parse_topology_yaml(text, "t").unwrap();
+    assert_eq!(
+        show(&found.fabrics(&nodes("n1"))[0], &nodes("n1")),
+        "leaf: s1=n1\n"
+    );
+}
+
+#[test]
+fn nodes_go_where_their_own_line_puts_them() {
+    let nodes = nodes("n[01-04]");
+    let shown = |text: &str| {
+        let mut all = parse_topology_yaml(YAML, "t").unwrap();
+        all.move_node("n03", text);
+        let fabrics = all.fabrics(&nodes);
+        format!("{}{}", show(&fabrics[0], &nodes), show(&fabrics[2], &nodes))
+    };
+    let there = "leaf: s1=n[01-02] s2=n[03-04]\nspine: root=n[01-04]\nblock: b1=n[01-04]\n";
+    assert_eq!(shown(""), there);
+    assert_eq!(shown("main:s2,blocks:b1"), there);
+    assert_eq!(
+        shown("main:root:s1"),
+        "leaf: s1=n[01-03] s2=n04\nspine: root=n[01-04]\nblock: b1=n[01-02,04]\n"
+    );
+    assert_eq!(
+        shown("main:root:new,flat:x,blocks:b1"),
+        "leaf: s1=n[01-02] s2=n04 new=n03\nspine: root=n[01-04]\nblock: b1=n[01-04]\n"
+    );
+    // A switch of switches has no nodes of its own, and an unknown block is none.
+    assert_eq!(
+        shown("main:root,blocks:b9"),
+        "leaf: s1=n[01-02] s2=n04\nspine: root=n[01-02,04]\nblock: b1=n[01-02,04]\n"
+    );
+}
+
+#[test]
+fn blocks_of_blocks_are_those_of_slurm() {
+    let blocks = |count: usize, sizes: &str| {
+        let lines =
+            (1..=count).map(|b| format!("BlockName=b{b} Nodes=n[{}-{}]\n", 2 * b - 1, 2 * b));
+        let list = format!("n[1-{}]", 2 * count);
+        conf(&(lines.collect::<String>() + sizes), &list)
+    };
+    assert_eq!(blocks(1, ""), "block: b1=n[1-2]\n");
+    assert_eq!(
+        blocks(3, ""),
+        "block: b1=n[1-2] b2=n[3-4] b3=n[5-6]\nblock4: b1..b2=n[1-4] b3=n[5-6]\nblock8: b1..b3=n[1-6]\n"
+    );
+    assert_eq!(
+        blocks(3, "BlockSizes=2,8\n"),
+        "block: b1=n[1-2] b2=n[3-4] b3=n[5-6]\nblock8: b1..b3=n[1-6]\n"
+    );
+    assert_eq!(blocks(3, "BlockSizes=2\n").lines().count(), 1);
 }
 
 #[test]
 fn broken_yaml_says_where() {
     for (text, what) in [
         ("", "the file is not a list of topologies"),
-        ("a: b", "the file is not a list"),
+        ("text", "the file is not a list"),
+        ("a: b", "a topology has no name"),
+        (
+            "- topology: t\n  block: {block_sizes: [2, 3], blocks: []}",
+            "block size 3",
+        ),
         ("- topology: [", "this is no YAML"),
         ("- tree: {}", ":1:3: a topology has no name"),
         (

@@ -2,7 +2,8 @@
 use gpuos_model::reading::{ConfigError, MAX_FILE, Place};
 use saphyr_parser::{Event, Parser, ScalarStyle, Span, StrInput};
 
-use super::{Shape, TopologyFile, Written, build_blocks, build_tree};
+use super::blocks::{Blocks, check_sizes};
+use super::{Shape, Topologies, TopologyFile, Written, build_blocks, build_tree};
 
 /// The deepest nesting: the format itself needs six.
 const MAX_DEPTH: usize = 32;
@@ -36,43 +37,74 @@ impl Yaml {
     }
 }
 
-/// Reads the text of a topology.yaml; `file` is what errors call it.
+/// Reads the text of a topology.yaml; `file` is what errors call it. The first topology with `cluster_default: true` comes first, else they
+/// stay in their order.
 ///
 /// # Errors
 /// Broken YAML, anchors and aliases (Slurm's files have none, and they can blow up), a file
 /// of another form, and what [`super::parse_topology_conf`] refuses.
-pub fn parse_topology_yaml(text: &str, file: &str) -> Result<TopologyFile, ConfigError> {
+pub fn parse_topology_yaml(text: &str, file: &str) -> Result<Topologies, ConfigError> {
     if text.len() > MAX_FILE {
         let message = format!("the file is larger than {MAX_FILE} bytes");
         return Err(Place::default().error(file, message));
     }
     let root = Loader::new(text, file).load()?;
     let topologies = match &root.value {
-        Value::List(list) if !list.is_empty() => list,
+        Value::List(list) if !list.is_empty() => list.iter().collect(),
+        // One alone needs no list.
+        Value::Map(_) => vec![&root],
         _ => return Err(root.place.error(file, format!("the file is not {FORM}"))),
     };
-    let default = topologies.iter().find(|one| {
-        let key = one.get("cluster_default");
-        key.is_some_and(Yaml::is_true)
-    });
-    let chosen = default.unwrap_or(&topologies[0]);
-    let name = match chosen.get("topology") {
+    let is_default = |one: &&Yaml| one.get("cluster_default").is_some_and(Yaml::is_true);
+    let (first, others): (Vec<_>, Vec<_>) = topologies.into_iter().partition(is_default);
+    let all = first.into_iter().chain(others);
+    let all = all.map(|one| topology(one, file));
+    Ok(Topologies::new(all.collect::<Result<_, _>>()?))
+}
+
+fn topology(one: &Yaml, file: &str) -> Result<TopologyFile, ConfigError> {
+    let name = match one.get("topology") {
         Some(name) => text_of(name, "topology", file)?,
         None => {
             let message = "a topology has no name; write - topology: NAME";
-            return Err(chosen.place.error(file, message));
+            return Err(one.place.error(file, message));
         }
     };
-    let shape = if let Some(tree) = chosen.get("tree") {
+    let shape = if let Some(tree) = one.get("tree") {
         let switches = entries(tree, "switches", ["switch", "nodes", "children"], file)?;
-        Shape::Tree(build_tree(switches, file)?)
-    } else if let Some(block) = chosen.get("block") {
+        Shape::Tree(build_tree(switches)?)
+    } else if let Some(block) = one.get("block") {
         let blocks = entries(block, "blocks", ["block", "nodes", ""], file)?;
-        Shape::Block(build_blocks(blocks, file)?)
+        Shape::Block(Blocks {
+            blocks: build_blocks(blocks)?,
+            sizes: sizes(block, file)?,
+        })
     } else {
         Shape::Other
     };
     Ok(TopologyFile { name, shape })
+}
+
+/// The `block_sizes` of a block topology.
+fn sizes(block: &Yaml, file: &str) -> Result<Vec<u32>, ConfigError> {
+    let Some(given) = block.get("block_sizes") else {
+        return Ok(Vec::new());
+    };
+    let error = |message: String| given.place.error(file, message);
+    let list = match &given.value {
+        Value::List(list) => list.iter().map(|one| &one.value).collect(),
+        Value::Null => Vec::new(),
+        one => vec![one],
+    };
+    let number = |value: &Value| match value {
+        Value::Text(text) => text.trim().parse().ok(),
+        _ => None,
+    };
+    let sizes: Option<Vec<u32>> = list.into_iter().map(number).collect();
+    let message = "block_sizes are no numbers of nodes; write a list such as - 8";
+    let sizes = sizes.ok_or_else(|| error(message.into()))?;
+    check_sizes(&sizes).map_err(error)?;
+    Ok(sizes)
 }
 
 /// The switches or blocks of a topology; `keys` are name, nodes and children.
@@ -83,13 +115,14 @@ fn entries(
     file: &str,
 ) -> Result<Vec<Written>, ConfigError> {
     let [name, nodes, children] = keys;
-    let Some(Yaml {
-        value: Value::List(list),
-        ..
-    }) = topology.get(list)
-    else {
-        let message = format!("{list} is missing or no list; write {list}: and - {name}: NAME");
-        return Err(topology.place.error(file, message));
+    let list: Vec<&Yaml> = match topology.get(list).map(|found| (found, &found.value)) {
+        Some((_, Value::List(list))) => list.iter().collect(),
+        // One alone needs no list.
+        Some((one, Value::Map(_))) => vec![one],
+        _ => {
+            let message = format!("{list} is missing or no list; write {list}: and - {name}: NAME");
+            return Err(topology.place.error(file, message));
+        }
     };
     let hosts = |entry: &Yaml, key: &str| match entry.get(key) {
         Some(hosts) => text_of(hosts, key, file),
@@ -105,9 +138,10 @@ fn entries(
             nodes: hosts(entry, nodes)?,
             children: hosts(entry, children)?,
             place: entry.place,
+            file: file.to_owned(),
         })
     };
-    list.iter().map(entry).collect()
+    list.into_iter().map(entry).collect()
 }
 
 /// A text, or a list of texts joined with commas, as Slurm takes hostlists.

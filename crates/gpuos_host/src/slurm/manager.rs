@@ -19,7 +19,7 @@ use gpuos_workload::{Addresses, Holder, Silent, Topology, WorkloadManager};
 
 use super::group_names::GroupNames;
 use super::local::conf_folder;
-use super::site::local_topology;
+use super::site::local_topologies;
 use super::{act, address, numbering, running};
 use crate::Machine;
 use crate::munge::socket_of;
@@ -123,7 +123,8 @@ impl WorkloadManager for Slurm {
     }
 
     fn topology(&self, nodes: &[String]) -> Result<Topology, String> {
-        let Some(file) = local_topology(&*self.machine)? else {
+        let topologies = local_topologies(&*self.machine)?;
+        let Some(file) = topologies.of_cluster() else {
             return Ok(Topology {
                 nodes: nodes.to_vec(),
                 ..Topology::default()
@@ -344,7 +345,7 @@ mod tests {
     fn the_fabric_is_that_of_the_nodes_own_files() {
         let file = "SwitchName=s1 Nodes=n[1-2]\nSwitchName=s2 Nodes=n3\n";
         let machine = Recorded::default()
-            .file("/etc/slurm/slurm.conf", "")
+            .file("/etc/slurm/slurm.conf", "TopologyPlugin=topology/tree\n")
             .file("/etc/slurm/topology.conf", file);
         let slurm = Slurm::new(Arc::new(machine), "n1");
         let known = slurm.topology(&["n9".into(), "n2".into()]).unwrap();
@@ -356,7 +357,7 @@ mod tests {
         );
         // A mistake is told, and no description is none.
         let machine = Recorded::default()
-            .file("/etc/slurm/slurm.conf", "")
+            .file("/etc/slurm/slurm.conf", "TopologyPlugin=topology/tree\n")
             .file("/etc/slurm/topology.conf", "SwitchName=s1 Switches=s2\n");
         let slurm = Slurm::new(Arc::new(machine), "n1");
         let error = slurm.topology(&[]).unwrap_err();

@@ -69,6 +69,8 @@ pub struct NodeRecord {
     pub release: String,
     /// Free text that administrators keep on the node.
     pub extra: String,
+    /// Where the node's own line puts it in topologies (25.05 and later); empty where it does not.
+    pub topology: String,
     /// Slurm's weight: nodes with the lowest are taken first.
     pub weight: u64,
 }
@@ -123,6 +125,7 @@ impl NodeRecord {
             partitions: list("Partitions"),
             release: record.text("Version"),
             extra: record.text("Extra"),
+            topology: record.text("Topology"),
             weight: number("Weight"),
         }
     }

@@ -37,6 +37,9 @@ fn node(
     if let Some(extra) = layout.node_extra {
         heap_string(at, extra, &format!("the Extra of node {name}"))?;
     }
+    if let Some(topology) = layout.node_topology {
+        heap_string(at, topology, &format!("the topology of node {name}"))?;
+    }
     let list = pointer(at, layout.node.gres_list)?;
     let whole = layout.gres_node.whole;
     for (id, data) in states(api, layout, strings, list, "gres_node_state", whole)? {

@@ -2,6 +2,7 @@
 //! its script have it; [`switchable`], MIG-switchable GPUs, in one GRES and the other.
 
 mod ends;
+mod fabric;
 mod neighbours;
 mod request;
 pub mod switchable;
@@ -12,8 +13,8 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use gpuos_config::gpuos_toml::Config;
 use gpuos_config::slurm_conf::NodeLines;
-use gpuos_config::slurm_topology::{TopologyFile, parse_topology_conf, parse_topology_yaml};
-use gpuos_model::cluster::{Cluster, Fabric};
+use gpuos_config::slurm_topology::Topologies;
+use gpuos_model::cluster::Cluster;
 use gpuos_model::node_types::NodeFacts;
 
 use crate::Machine;
@@ -21,6 +22,7 @@ use crate::config_file;
 use crate::slurm::{self, NodeRecord, Running};
 
 pub use ends::seconds_between;
+pub(crate) use fabric::local_topologies;
 pub use neighbours::{Asker, Judge, Neighbours};
 pub use request::{JobRequest, feature_match, options_in_script, options_in_words};
 
@@ -35,8 +37,12 @@ pub struct Site {
     pub config: Config,
     /// The file that `config` came from.
     pub config_file: Option<PathBuf>,
-    /// Node types and fabric; nodes by the same index as `nodes`.
+    /// Node types and fabric; nodes by the same index as `nodes`. The fabric is that of the topology of [`Site::see_partition`].
     pub cluster: Cluster,
+    /// The topologies that are in force.
+    pub topologies: Topologies,
+    /// The cluster in each of them, where there are several.
+    views: Vec<Cluster>,
     /// What could not be read and is missed: sentences.
     pub notes: Vec<String>,
     /// Nodes that Slurm's topology file names and slurmctld does not have.
@@ -63,16 +69,17 @@ impl Site {
         }
         let (facts, hidden) = facts(machine, &running, &nodes, &mut notes);
         let names: Vec<String> = nodes.iter().map(|node| node.name.clone()).collect();
-        let mut topology_strangers = Vec::new();
-        let fabric = fabric(
-            machine,
-            &running,
-            &names,
-            &mut notes,
-            &mut topology_strangers,
-        );
-        topology_strangers.retain(|name| !hidden.contains(name));
-        let cluster = config.cluster(&facts, fabric.as_ref())?;
+        let mut found = fabric::topologies(machine, &running, &nodes);
+        found.strangers.retain(|name| !hidden.contains(name));
+        notes.extend(found.note);
+        let fabrics = found.topologies.fabrics(&names);
+        let cluster = config.cluster(&facts, fabrics.first())?;
+        let mut views = Vec::new();
+        if fabrics.len() > 1 && !config.describes_network() {
+            for fabric in &fabrics {
+                views.push(config.cluster(&facts, Some(fabric))?);
+            }
+        }
         Ok(Site {
             running,
             nodes,
@@ -80,10 +87,25 @@ impl Site {
             config_file,
             cluster,
             notes,
-            topology_strangers,
+            topology_strangers: found.strangers,
+            topologies: found.topologies,
+            views,
             hidden,
             by_name: names.into_iter().zip(0..).collect(),
         })
+    }
+
+    /// Has the cluster be as jobs in these partitions see it, of which the first counts, as for Slurm; without any it is the default one. From
+    /// Slurm 25.05 on a partition may have a topology of its own.
+    pub fn see_partition(&mut self, machine: &dyn Machine, partitions: &[String]) {
+        if self.views.is_empty() {
+            return;
+        }
+        let name = fabric::of_partition(machine, partitions).unwrap_or_default();
+        let number = self.topologies.number(&name);
+        if let Some(view) = number.and_then(|number| self.views.get(number)) {
+            self.cluster = view.clone();
+        }
     }
 
     /// Indices of nodes, ascending, and the names that are no node.
@@ -179,112 +201,4 @@ fn facts(
         })
         .collect();
     (facts, hidden)
-}
-
-/// The fabric that Slurm's topology plugin has: topology.yaml (25.05 on), topology.conf, or,
-/// where the files cannot be read, what slurmctld answers.
-fn fabric(
-    machine: &dyn Machine,
-    running: &Running,
-    names: &[String],
-    notes: &mut Vec<String>,
-    strangers: &mut Vec<String>,
-) -> Option<Fabric> {
-    let plugin = running.get("TopologyPlugin").unwrap_or("");
-    if !plugin.contains("tree") && !plugin.contains("block") {
-        return None;
-    }
-    match topology_file(machine, running) {
-        Some((_, Ok(file))) => {
-            strangers.extend(file.unknown_nodes(names));
-            Some(file.fabric(names))
-        }
-        Some((_, Err(e))) => {
-            notes.push(format!("{e}; the fabric is left out"));
-            None
-        }
-        None => match shown_topology(machine)? {
-            Ok(file) => Some(file.fabric(names)),
-            Err(e) => {
-                notes.push(format!("{e}; the fabric is left out"));
-                None
-            }
-        },
-    }
-}
-
-/// The topology that slurmctld shows; `None`: it shows none.
-fn shown_topology(
-    machine: &dyn Machine,
-) -> Option<Result<TopologyFile, gpuos_model::reading::ConfigError>> {
-    let shown = slurm::scontrol(machine, &["show", "topology"]).ok()?;
-    let label = "scontrol show topology";
-    Some(parse_topology_conf(&without_levels(&shown), label))
-}
-
-/// Slurm's topology by the files of this node, and where it has none, by slurmctld; `None`: nobody describes one.
-///
-/// # Errors
-/// The file has a mistake: a sentence.
-pub(crate) fn local_topology(machine: &dyn Machine) -> Result<Option<TopologyFile>, String> {
-    let folder = slurm::conf_folder(machine);
-    let file = folder.and_then(|folder| Some(topology_in(machine, &folder)?.1));
-    let found = file.or_else(|| shown_topology(machine));
-    found.transpose().map_err(|e| e.to_string())
-}
-
-/// Slurm's topology file, parsed; `None` when there is none that can be read.
-pub(crate) fn topology_file(
-    machine: &dyn Machine,
-    running: &Running,
-) -> Option<(
-    PathBuf,
-    Result<TopologyFile, gpuos_model::reading::ConfigError>,
-)> {
-    topology_in(machine, &running.directory())
-}
-
-fn topology_in(
-    machine: &dyn Machine,
-    dir: &Path,
-) -> Option<(
-    PathBuf,
-    Result<TopologyFile, gpuos_model::reading::ConfigError>,
-)> {
-    for name in ["topology.yaml", "topology.conf"] {
-        let path = dir.join(name);
-        if let Ok(bytes) = machine.read(&path) {
-            let text = String::from_utf8_lossy(&bytes);
-            let label = path.display().to_string();
-            let parsed = match name {
-                "topology.yaml" => parse_topology_yaml(&text, &label),
-                _ => parse_topology_conf(&text, &label),
-            };
-            return Some((path, parsed));
-        }
-    }
-    None
-}
-
-/// `scontrol show topology` in the form of topology.conf: without what is only shown (levels,
-/// and the nodes below switches of switches).
-fn without_levels(shown: &str) -> String {
-    let mut text = String::new();
-    for line in shown.lines() {
-        let tree = line.contains("Switches=");
-        for word in line.split_whitespace() {
-            let key = word.split('=').next().unwrap_or("");
-            let keep = match key {
-                "SwitchName" | "Switches" | "BlockName" => true,
-                "Nodes" => !tree,
-                _ => false,
-            };
-            if keep {
-                text.push_str(word);
-                text.push(' ');
-            }
-        }
-        text.push('\n');
-    }
-    text
 }
