@@ -9,8 +9,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use gpuos_core::job::JobId;
 use gpuos_core::wire::{
-    CheckpointForm, CheckpointJob, CheckpointKept, CheckpointMaking, CheckpointPhase,
-    CheckpointRecovery, CheckpointRequest, Code, Happening, Peer, Reply, Request,
+    CheckpointFigures, CheckpointForm, CheckpointJob, CheckpointKept, CheckpointMaking,
+    CheckpointPhase, CheckpointRecovery, CheckpointRequest, Code, Happening, Peer, Reply, Request,
 };
 use gpuos_host::socket::{Limits, MOVER, RequestHandler, Server, bind};
 
@@ -117,7 +117,13 @@ impl RequestHandler for Mover {
                 "{}: 2 checkpoints of job {job} are removed",
                 self.node
             )),
-            CheckpointRequest::Step { .. } | CheckpointRequest::Figures => panic!("{what:?}"),
+            CheckpointRequest::Figures => Reply::CheckpointFigures {
+                figures: Box::new(CheckpointFigures {
+                    jobs: part.looks.front().cloned().unwrap_or_default(),
+                    ..CheckpointFigures::default()
+                }),
+            },
+            CheckpointRequest::Step { .. } => panic!("{what:?}"),
         }
     }
 
