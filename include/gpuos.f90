@@ -19,12 +19,14 @@ module gpuos
 
   integer(c_int), parameter, public :: GPUOS_CKPT_NEW = 0, GPUOS_CKPT_RESTORE = 1
   integer(c_int), parameter, public :: GPUOS_CKPT_PENDING = 0, GPUOS_CKPT_COMMITTED = 1
+  integer(c_int), parameter, public :: GPUOS_CKPT_BEFORE_LOST = 1
   integer(c_int), parameter, public :: GPUOS_CKPT_ERROR = -1, GPUOS_CKPT_FAILED = -2, GPUOS_CKPT_TIMEOUT = -3
   integer(c_int), parameter, public :: GPUOS_CKPT_INTERVAL = 0, GPUOS_CKPT_ASKED = 1, GPUOS_CKPT_END = 2
 
   public :: gpuos_ckpt_open, gpuos_ckpt_close, gpuos_ckpt_available, gpuos_ckpt_rank, gpuos_ckpt_size, gpuos_ckpt_join
   public :: gpuos_ckpt_restored, gpuos_ckpt_wanted, gpuos_ckpt_folder, gpuos_ckpt_ready, gpuos_ckpt_outcome, gpuos_ckpt_wait
   public :: gpuos_ckpt_message, gpuos_ckpt_refuse, gpuos_ckpt_ask, gpuos_ckpt_any_ranks, gpuos_ckpt_restored_ranks
+  public :: gpuos_ckpt_lost
 
   interface
     function gpuos_ckpt_open(rank, size) result(ckpt) bind(c, name='gpuos_ckpt_open')
@@ -75,6 +77,14 @@ module gpuos
       type(c_ptr), value :: ckpt
       integer(c_long), value :: limit_ms
       integer(c_int) :: start
+    end function
+
+    ! GPUOS_CKPT_BEFORE_LOST: the checkpoint that this rank has saved last came to nothing, and which; gpuos_ckpt_message has the reason.
+    function gpuos_ckpt_lost(ckpt, number) result(rc) bind(c, name='gpuos_ckpt_lost')
+      import :: c_int, c_int32_t, c_ptr
+      type(c_ptr), value :: ckpt
+      integer(c_int32_t), intent(inout) :: number
+      integer(c_int) :: rc
     end function
 
     function gpuos_ckpt_wanted(ckpt, number, reason) result(wanted) bind(c, name='gpuos_ckpt_wanted')

@@ -38,6 +38,9 @@ extern "C" {
 #define GPUOS_CKPT_PENDING 0   /* it is being made */
 #define GPUOS_CKPT_COMMITTED 1 /* it, or a newer one, exists on all nodes */
 
+/* Result of gpuos_ckpt_ready and gpuos_ckpt_ask, beside 0: the call did what it is for, and the checkpoint that was saved before came to nothing. */
+#define GPUOS_CKPT_BEFORE_LOST 1
+
 /* Errors. */
 #define GPUOS_CKPT_ERROR (-1)   /* a wrong argument, or a file that cannot be read or made */
 #define GPUOS_CKPT_FAILED (-2)  /* join: there are checkpoints and they cannot be loaded, the program should end with an error;
@@ -72,7 +75,8 @@ int gpuos_ckpt_size(const gpuos_ckpt *ckpt);
  * is different; with another number each rank is given the files of all of them, and reads what it needs. 0 or GPUOS_CKPT_ERROR. */
 int gpuos_ckpt_any_ranks(gpuos_ckpt *ckpt);
 
-/* Joins and waits until all ranks have: GPUOS_CKPT_NEW, GPUOS_CKPT_RESTORE, or an error. Says on standard error every 60 s that it waits. */
+/* Joins and waits until all ranks have: GPUOS_CKPT_NEW, GPUOS_CKPT_RESTORE, or an error. Says on standard error every 60 s that it waits, and, on rank 0,
+ * from which checkpoint the program goes on. */
 int gpuos_ckpt_join(gpuos_ckpt *ckpt, long limit_ms);
 
 /* After GPUOS_CKPT_RESTORE: the checkpoint, and the folder with this rank's files, a copy that it may change. 0 or GPUOS_CKPT_ERROR. `number`
@@ -90,8 +94,13 @@ int gpuos_ckpt_restored_ranks(gpuos_ckpt *ckpt);
 int gpuos_ckpt_refuse(gpuos_ckpt *ckpt, const char *why);
 
 /* Asks for a checkpoint as soon as all ranks can: gpuos_ckpt_wanted shows it then, as every other. What comes sooner than the site's least-seconds
- * after the last that the program has asked for waits. One rank asks. 0, also where the job makes none, or an error. */
+ * after the last that the program has asked for waits. One rank asks. 0, also where the job makes none; GPUOS_CKPT_BEFORE_LOST; or an error. */
 int gpuos_ckpt_ask(gpuos_ckpt *ckpt);
+
+/* What is saved is stored while the program goes on, which may fail: the disk is full, another node is gone. GPUOS_CKPT_BEFORE_LOST: so it was with the
+ * checkpoint that this rank has saved last, as gpuos_ckpt_wanted, gpuos_ckpt_ask or gpuos_ckpt_ready has found; which, and gpuos_ckpt_message says why.
+ * The program goes on; rank 0 has said it on standard error, once. 0: it, or a newer one, exists, or it is not known yet. `number` may be NULL. */
+int gpuos_ckpt_lost(gpuos_ckpt *ckpt, uint32_t *number);
 
 /* 1: a checkpoint is wanted that this rank has not saved, and which and why; 0: none. Cheap enough for each step. Of several ranks one looks
  * and tells the others the number, for example with MPI_Bcast. `number` and `reason` may be NULL. None is wanted of a process in whose place
@@ -102,7 +111,8 @@ int gpuos_ckpt_wanted(gpuos_ckpt *ckpt, uint32_t *number, int *reason);
  * after GPUOS_CKPT_TIMEOUT this checkpoint is not wanted of this rank again. */
 int gpuos_ckpt_folder(gpuos_ckpt *ckpt, uint32_t number, char *folder, size_t size);
 
-/* This rank's files are complete, and it leaves them alone from now on. 0 or an error. */
+/* This rank's files are complete, and it leaves them alone from now on. 0; GPUOS_CKPT_BEFORE_LOST, as of gpuos_ckpt_lost, but for the one for the job's end,
+ * whose outcome gpuos_ckpt_wait has; or an error. */
 int gpuos_ckpt_ready(gpuos_ckpt *ckpt, uint32_t number);
 
 /* GPUOS_CKPT_PENDING, GPUOS_CKPT_COMMITTED, or an error. */

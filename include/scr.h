@@ -53,7 +53,7 @@ int SCR_Start_output(const char *name, int flags);
 int SCR_Route_file(const char *name, char *file);
 
 /* SCR_SUCCESS: all ranks have said valid = 1, and gpuos has what they wrote. It is stored while the program goes on; if that fails, the checkpoint before
- * is as it was. A job that will be ended waits here until its last checkpoint exists, and SCR_Should_exit then says 1. Files of a checkpoint that is output too are
+ * is as it was, rank 0 says so on standard error with the reason, and the next call of this is SCR_FAILURE on all ranks, although that checkpoint is saved. A job that will be ended waits here until its last checkpoint exists, and SCR_Should_exit then says 1. Files of a checkpoint that is output too are
  * copied here to where their names say. After valid = 0 the checkpoint is needed again. */
 int SCR_Complete_output(int valid);
 

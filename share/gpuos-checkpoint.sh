@@ -15,6 +15,9 @@
 #         fi
 #     done
 #
+# What was saved is stored while the script goes on, which may fail. The next gpuos_checkpoint_wanted, gpuos_checkpoint_ask or gpuos_checkpoint_ready finds that:
+# rank 0 says it once on standard error, and gpuos_checkpoint_lost is the number until a newer one exists, else empty.
+#
 # In a job without checkpoints gpuos_checkpoint_start succeeds and none is ever wanted. Works under `set -eu`, and needs
 # coreutils alone; with flock of util-linux a start that has ended is told from one that runs, by a file that stays open as one of the descriptors 9 to 3,
 # which programs that are started inherit. docs/user/checkpoint.md has the protocol behind it. Names that begin with _gpuos_ are this file's own.
@@ -26,7 +29,9 @@ gpuos_checkpoint_number=''   # the checkpoint that is wanted
 gpuos_checkpoint_reason=''   # why: interval, asked, end
 gpuos_checkpoint_into=''     # the folder for its files
 gpuos_checkpoint_why=''      # why the last function failed
-_gpuos_joined='' _gpuos_told='' _gpuos_done=0 _gpuos_rank=0 _gpuos_size=1 _gpuos_any='' _gpuos_held=''
+gpuos_checkpoint_lost=''     # the checkpoint that was saved last, if it came to nothing
+gpuos_checkpoint_lost_why='' # why it did
+_gpuos_joined='' _gpuos_told='' _gpuos_done=0 _gpuos_rank=0 _gpuos_size=1 _gpuos_any='' _gpuos_held='' _gpuos_open=''
 
 # A decimal number without sign and leading zeros, of at most ten digits?
 _gpuos_number() {
@@ -86,6 +91,7 @@ gpuos_checkpoint_any_ranks() {
 # if it is empty. 1: end with an error; standard error has the sentence.
 gpuos_checkpoint_start() {
     gpuos_checkpoint_restored='' gpuos_checkpoint_from='' gpuos_checkpoint_ranks='' _gpuos_joined=''
+    gpuos_checkpoint_lost='' gpuos_checkpoint_lost_why='' _gpuos_open=''
     [ -n "${GPUOS_CHECKPOINT_DIR:-}" ] || return 0
     if [ $# = 2 ]; then _gpuos_rank=$1 _gpuos_size=$2; else _gpuos_launcher; fi
     if ! _gpuos_join; then
@@ -155,6 +161,28 @@ _gpuos_join() {
     *) _gpuos_fails "the answer \"$_gpuos_word\" is none that this version of gpuos-checkpoint.sh knows"; return ;;
     esac
     _gpuos_joined=yes
+    if [ -n "$gpuos_checkpoint_restored" ] && [ "$_gpuos_rank" = 0 ]; then
+        echo "gpuos: the program goes on from checkpoint $gpuos_checkpoint_restored" >&2
+    fi
+}
+
+# What became of the checkpoint that was saved last, while that is not known.
+_gpuos_look_back() {
+    [ -n "$_gpuos_open" ] || return 0
+    _gpuos_kept=$gpuos_checkpoint_why
+    if gpuos_checkpoint_outcome "$_gpuos_open"; then
+        gpuos_checkpoint_lost='' gpuos_checkpoint_lost_why=''
+        if [ "$gpuos_checkpoint_outcome" = failed ]; then
+            gpuos_checkpoint_lost=$_gpuos_open gpuos_checkpoint_lost_why=$gpuos_checkpoint_why
+            _gpuos_begins='its start'
+            [ -z "$gpuos_checkpoint_restored" ] || _gpuos_begins="checkpoint $gpuos_checkpoint_restored"
+            if _gpuos_read "$GPUOS_CHECKPOINT_DIR/commit"; then _gpuos_begins="checkpoint $_gpuos_word"; fi
+            [ "$_gpuos_rank" != 0 ] ||
+                echo "gpuos: checkpoint $_gpuos_open was saved and came to nothing: $gpuos_checkpoint_why; the program goes on, and it would begin again from $_gpuos_begins" >&2
+        fi
+        _gpuos_open=''
+    fi
+    gpuos_checkpoint_why=$_gpuos_kept
 }
 
 # gpuos_checkpoint_refuse [TEXT]: what is in gpuos_checkpoint_from cannot be loaded. It is passed over from now on, in later runs of the job,
@@ -178,6 +206,7 @@ gpuos_checkpoint_refuse() {
 # least-seconds after the last that the program has asked for waits. One rank asks. 1: the file cannot be made.
 gpuos_checkpoint_ask() {
     [ -n "$_gpuos_joined" ] || return 0
+    _gpuos_look_back
     { printf '' >"$GPUOS_CHECKPOINT_DIR/ranks/ask.$_gpuos_rank"; } 2>/dev/null ||
         _gpuos_fails "cannot make $GPUOS_CHECKPOINT_DIR/ranks/ask.$_gpuos_rank"
 }
@@ -192,6 +221,7 @@ _gpuos_own() {
 # and tells the others the number.
 gpuos_checkpoint_wanted() {
     [ -n "$_gpuos_joined" ] || return 1
+    _gpuos_look_back
     _gpuos_read "$GPUOS_CHECKPOINT_DIR/request" && _gpuos_number "$_gpuos_word" || return 1
     [ "$_gpuos_word" -gt "$_gpuos_done" ] || return 1
     if ! _gpuos_own; then
@@ -226,8 +256,12 @@ gpuos_checkpoint_ready() {
     [ -n "$_gpuos_joined" ] || { _gpuos_fails 'this job makes no checkpoints'; return; }
     _gpuos_done=$1
     _gpuos_own || return
-    { printf '' >>"$GPUOS_CHECKPOINT_DIR/$1/ready.$_gpuos_rank"; } 2>/dev/null ||
+    if ! { printf '' >>"$GPUOS_CHECKPOINT_DIR/$1/ready.$_gpuos_rank"; } 2>/dev/null; then
         _gpuos_fails "checkpoint $1 is not wanted any more"
+        return
+    fi
+    _gpuos_look_back
+    _gpuos_open=$1
 }
 
 # gpuos_checkpoint_outcome NUMBER: 0 when it has ended; gpuos_checkpoint_outcome is pending, committed or failed.
@@ -265,6 +299,13 @@ gpuos_checkpoint_wait() {
     until gpuos_checkpoint_outcome "$1"; do
         _gpuos_pause "the end of checkpoint $1" "${2:-}" || return 2
     done
+    if [ "$_gpuos_open" = "$1" ]; then
+        # The caller is told.
+        _gpuos_open='' gpuos_checkpoint_lost='' gpuos_checkpoint_lost_why=''
+        if [ "$gpuos_checkpoint_outcome" = failed ]; then
+            gpuos_checkpoint_lost=$1 gpuos_checkpoint_lost_why=$gpuos_checkpoint_why
+        fi
+    fi
     [ "$gpuos_checkpoint_outcome" = committed ]
 }
 

@@ -59,7 +59,7 @@ int main(int argc, char **argv)
         if (gpuos_ckpt_wanted(ckpt, &number, &reason) != 1)
             continue;
         if (gpuos_ckpt_folder(ckpt, number, folder, sizeof folder) != 0 || count_file(folder, "w", &count) != 0 ||
-            gpuos_ckpt_ready(ckpt, number) != 0) {
+            gpuos_ckpt_ready(ckpt, number) < 0) {
             complain(ckpt, "checkpoint");
             continue;
         }

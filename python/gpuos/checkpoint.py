@@ -13,6 +13,9 @@
                 if ckpt.ending:
                     break
 
+What was saved is stored while the program goes on, which may fail: the disk is full, another node is gone. The next `due`, `ask` or `save` finds that: rank 0
+says so on standard error, `ckpt.lost` has it until a newer checkpoint exists, and `ask` and `save` are False.
+
 In a job without checkpoints all of it does nothing: `load` gives the default, and none is ever due.
 
 `Session` is for training loops, with torch.distributed where the program uses it. `Checkpoints` is the client of the protocol,
@@ -40,7 +43,7 @@ from ._ranks import torch_distributed as _torch_distributed
 from ._rng import rng_state, set_rng_state
 
 __all__ = [
-    "CheckpointError", "Checkpoints", "GivenUp", "Outcome", "Request", "Restored", "Session",
+    "CheckpointError", "Checkpoints", "GivenUp", "Lost", "Outcome", "Request", "Restored", "Session",
     "launched", "rng_state", "session", "set_rng_state",
 ]
 
@@ -85,6 +88,13 @@ class Outcome(NamedTuple):
 
     state: str
     why: str = ""
+
+
+class Lost(NamedTuple):
+    """A checkpoint that was saved and came to nothing: its number, and why."""
+
+    number: int
+    why: str
 
 
 def _line(path: Path) -> Optional[str]:
@@ -134,6 +144,11 @@ class Checkpoints:
         self._given: Optional[int] = None
         # The newest checkpoint for which nothing is left to do here.
         self._done = 0
+        # The last one that was saved, while it is not known what became of it.
+        self._open: Optional[int] = None
+        self._from: Optional[int] = None
+        #: The checkpoint that this rank has saved last, if it came to nothing, as `look_back` has found; else None.
+        self.lost: Optional[Lost] = None
 
     @property
     def available(self) -> bool:
@@ -164,8 +179,11 @@ class Checkpoints:
             raise CheckpointError(f"{path} says {line!r}, which this version of gpuos does not know")
         self._joined = self._folder / f"ranks/{self.rank}.{self.size}.{nonce}"
         self._given = None if number is None else nonce
+        self._open, self._from, self.lost = None, number, None
         if number is None:
             return None
+        if self.rank == 0:
+            _say(f"the program goes on from checkpoint {number}")
         if ranks is None:
             return Restored(number, self._folder / f"restore.{self.rank}.{nonce}", self.size)
         return Restored(number, self._folder / f"restored.{number}", ranks, True)
@@ -216,14 +234,39 @@ class Checkpoints:
 
     def ask(self) -> None:
         """Asks for a checkpoint as soon as all ranks can: `wanted` shows it then, as every other. What comes sooner than the site's
-        least-seconds after the last that the program has asked for waits. One rank asks. Nothing is done in a job without checkpoints."""
+        least-seconds after the last that the program has asked for waits. One rank asks. Nothing is done in a job without checkpoints. `lost` says
+        then what became of the one before."""
         if self._joined is None:
             return
+        self.look_back()
         path = self._root() / f"ranks/ask.{self.rank}"
         try:
             os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600))
         except OSError as error:
             raise CheckpointError(f"cannot ask for a checkpoint by {path}: {error.strerror}") from error
+
+    def look_back(self) -> None:
+        """Looks what became of the checkpoint that was saved last, as `wanted`, `ask` and `ready` do, and sets `lost`. Of one that came to nothing rank 0
+        says so, once, on standard error."""
+        if self._open is None:
+            return
+        try:
+            outcome = self.outcome(self._open)
+            newest = _number(_line(self._root() / "commit"))
+        except OSError:
+            return
+        if outcome.state == "pending":
+            return
+        number, self._open, self.lost = self._open, None, None
+        if outcome.state == "committed":
+            return
+        self.lost = Lost(number, outcome.why)
+        newest = max((known for known in (newest, self._from) if known is not None), default=None)
+        begins = "its start" if newest is None else f"checkpoint {newest}"
+        if self.rank == 0:
+            _say(
+                f"checkpoint {number} was saved and came to nothing: {outcome.why}; the program goes on, and it would begin again from {begins}"
+            )
 
     def wanted(self) -> Optional[Request]:
         """The checkpoint that is wanted now and that this rank has not saved yet. One look for a file that mostly is not
@@ -231,6 +274,7 @@ class Checkpoints:
         whose place another one has joined, which standard error says: both would write into one folder."""
         if self._joined is None:
             return None
+        self.look_back()
         try:
             word, reason = _words(_line(self._root() / "request"))
         except OSError:
@@ -294,6 +338,8 @@ class Checkpoints:
         except FileNotFoundError:
             raise self._over(number, self.outcome(number)) from None
         self._done = max(self._done, number)
+        self.look_back()
+        self._open = number
 
     def outcome(self, number: int) -> Outcome:
         """What has become of a checkpoint."""
@@ -323,9 +369,14 @@ class Checkpoints:
             return None if outcome.state == "pending" else outcome
 
         try:
-            return self._wait(look, f"the end of checkpoint {number}", limit)
+            outcome = self._wait(look, f"the end of checkpoint {number}", limit)
         except _TimedOut:
             return Outcome("pending")
+        if self._open == number:
+            # The caller is told.
+            self._open = None
+            self.lost = Lost(number, outcome.why) if outcome.state == "failed" else None
+        return outcome
 
     def _over(self, number: int, outcome: Outcome) -> GivenUp:
         self._done = max(self._done, number)
@@ -365,6 +416,8 @@ class Session:
         self._before: Any = None
         self._active = False
         self._request: Optional[Request] = None
+        # Whether the one before came to nothing, alike on all ranks.
+        self._is_lost = False
         #: The checkpoint that the program goes on from, or None.
         self.restored: Optional[Restored] = None
         #: The last checkpoint that was saved, or 0.
@@ -467,11 +520,19 @@ class Session:
             return torch.load(folder / "state.pt", **{"map_location": "cpu", **options})
         return json.loads((folder / "state.json").read_text(encoding="utf-8"))
 
-    def ask(self) -> None:
+    @property
+    def lost(self) -> Optional[Lost]:
+        """The checkpoint that this rank has saved last, if it came to nothing, as `due`, `ask` or `save` has found; None: it, or a newer one, exists, or it is
+        not known yet."""
+        return self._client.lost
+
+    def ask(self) -> bool:
         """Asks for a checkpoint as soon as all ranks can, as before something risky: `due` is true at one of the next steps. What comes
-        sooner than the site's least-seconds after the last waits. It is enough that one rank calls it."""
+        sooner than the site's least-seconds after the last waits. It is enough that one rank calls it. False: it is asked for, and the one that was saved before
+        came to nothing, which `lost` has."""
         if self._active:
             self._client.ask()
+        return self._client.lost is None
 
     def due(self, step: Optional[int] = None) -> bool:
         """Whether a checkpoint is to be saved now. All ranks call it at the same place with the same `step`: rank 0 looks and
@@ -479,12 +540,17 @@ class Session:
         self._request = None
         if not self._active or (step is not None and step % self._look_every):
             return False
+        self._client.look_back()
         request = self._client.wanted() if self._client.rank == 0 else None
-        mine = (0, 0)
+        # Nodes hear of it at slightly different moments, and all ranks are told alike.
+        lost = len(self._REASONS) if self._client.lost is not None else 0
+        mine = (0, lost)
         if request is not None:
             reason = request.reason if request.reason in self._REASONS else "asked"
-            mine = (request.number, self._REASONS.index(reason))
-        number, reason = self._ranks.first(mine)
+            mine = (request.number, self._REASONS.index(reason) + lost)
+        number, code = self._ranks.first(mine)
+        reason = code % len(self._REASONS)
+        self._is_lost = code >= len(self._REASONS)
         if number > 0:
             self._request = Request(number, self._REASONS[reason])
         return number > 0
@@ -514,8 +580,9 @@ class Session:
         """Saves this rank's part of the checkpoint that is due, and goes on while it is stored. `write` is given the folder for
         the files; without it `state` is written with torch.save, if the program has imported torch, else as JSON.
 
-        False: the checkpoint was given up meanwhile, or has no folder here, which standard error says. After the last one of a job it waits for the
-        commit, and sets `ending`."""
+        False: the checkpoint was given up meanwhile, or has no folder here, which standard error says; or it is saved, and the one before came to nothing, as
+        `due` has found and `lost` has: the same on all ranks. After the last one of a job it waits for the commit, sets `ending`, and is False if it
+        came to nothing."""
         if self._request is None:
             raise CheckpointError("no checkpoint is due: call save() after due() was true")
         number, reason = self._request
@@ -538,7 +605,8 @@ class Session:
             self.ending = outcome.state == "committed"
             if not self.ending:
                 _say(f"checkpoint {number}: {outcome.why}")
-        return True
+            return self.ending
+        return not self._is_lost
 
     @staticmethod
     def _write(folder: Path, state: Any, write: Optional[Callable[[Path], None]]) -> None:

@@ -212,9 +212,51 @@ class Sessions(unittest.TestCase):
                 ender = threading.Thread(target=lambda end=end, folder=folder: (until((folder / "ready.0").exists), end()))
                 ender.start()
                 with quiet():
-                    self.assertTrue(ckpt.save(write=lambda folder: (folder / "own").write_text("x")))
+                    self.assertEqual(ckpt.save(write=lambda folder: (folder / "own").write_text("x")), ending)
                 ender.join()
                 self.assertEqual(ckpt.ending, ending)
+
+    def test_what_was_saved_and_is_not_stored_is_told_by_what_comes_next(self):
+        with Mover() as mover, checkpoint.session() as ckpt:
+            self.assertTrue(ckpt.ask())
+            for number, why in [(1, "no room on n1"), (2, "user 7 has 4 GiB there")]:
+                mover.ask("interval")
+                self.assertTrue(ckpt.due())
+                self.assertEqual(ckpt.save({"step": number}), number == 1)
+                self.assertEqual(ckpt.lost and ckpt.lost.number, None if number == 1 else 1)
+                mover.fail(why)
+                with contextlib.redirect_stderr(io.StringIO()) as told:
+                    self.assertFalse(ckpt.due())
+                    self.assertFalse(ckpt.due())
+                    self.assertFalse(ckpt.ask())
+                self.assertEqual(ckpt.lost, checkpoint.Lost(number, why))
+                self.assertEqual(
+                    told.getvalue(),
+                    f"gpuos: checkpoint {number} was saved and came to nothing: {why}; the program goes on, and it would begin again from its start\n",
+                )
+            # One that exists ends it.
+            mover.ask("interval")
+            self.assertTrue(ckpt.due())
+            self.assertFalse(ckpt.save({"step": 3}), "the one before")
+            mover.commit()
+            mover.ask("interval")
+            self.assertTrue(ckpt.due())
+            self.assertIsNone(ckpt.lost)
+            self.assertTrue(ckpt.save({"step": 4}))
+            mover.fail("no room")
+            with contextlib.redirect_stderr(io.StringIO()) as told:
+                ckpt.due()
+            self.assertIn("would begin again from checkpoint 3\n", told.getvalue())
+        # What it goes on from is in its output.
+        with Mover() as mover:
+            mover.ranks = {0: 1}
+            with checkpoint.session() as ckpt:
+                mover.ask("interval")
+                ckpt.due()
+                ckpt.save({"step": 1})
+                mover.commit()
+            with contextlib.redirect_stderr(io.StringIO()) as told, checkpoint.session() as ckpt:
+                self.assertIn("gpuos: the program goes on from checkpoint 1\n", told.getvalue())
 
     def test_a_checkpoint_that_goes_while_it_is_written_is_left(self):
         with Mover() as mover, checkpoint.session() as ckpt:

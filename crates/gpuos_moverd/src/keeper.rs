@@ -11,6 +11,7 @@ use crate::audit::removed;
 use crate::clock::seconds;
 use crate::jobs::{Jobs, Standing};
 use crate::level3::{AGAIN, Level3, Unwanted};
+use crate::sweeper::OverSince;
 
 /// What clients want removed is looked for so often ...
 const LOOK: Duration = Duration::from_secs(5);
@@ -32,6 +33,7 @@ pub fn start(
         level3,
         jobs,
         manager,
+        over: OverSince::default(),
     };
     let thread = thread::Builder::new().name("level 3".into());
     thread.spawn(move || keeper.run())?;
@@ -43,10 +45,11 @@ struct Keeper {
     level3: Arc<Level3>,
     jobs: Arc<Jobs>,
     manager: Arc<dyn WorkloadManager>,
+    over: OverSince,
 }
 
 impl Keeper {
-    fn run(&self) {
+    fn run(mut self) {
         let (mut looked, mut swept) = (None::<Instant>, None::<Instant>);
         let due = |at: Option<Instant>, every| at.is_none_or(|at| at.elapsed() >= every);
         loop {
@@ -96,7 +99,7 @@ impl Keeper {
     }
 
     /// Removes what jobs have left that are over: the mover that led does, and any other long after.
-    fn sweep(&self) {
+    fn sweep(&mut self) {
         let found = self.level3.open().and_then(|store| {
             let jobs = store.jobs()?;
             Ok((store, jobs))
@@ -106,6 +109,7 @@ impl Keeper {
             Err(error) => return tracing::warn!("{error}"),
         };
         let now = seconds();
+        self.over.retain(&jobs);
         for job in jobs {
             // What cannot be read has no time, and is left to an administrator.
             let Ok(Some(drained)) = store.existing(&job) else {
@@ -119,8 +123,19 @@ impl Keeper {
                 .led_by()
                 .is_some_and(|node| node == self.level3.node);
             let wait = self.level3.ended_s + if own { 0 } else { OTHERS };
-            let over = || self.jobs.is_over(&job, &*self.manager);
-            if now.saturating_sub(newest) >= wait && over() {
+            let noted = drained.over_since().unwrap_or_default();
+            if !self.jobs.is_over(&job, &*self.manager) {
+                self.over.forget(&job);
+                if noted.is_some()
+                    && let Err(error) = drained.note_over(None)
+                {
+                    tracing::warn!(%job, "{error}");
+                }
+                continue;
+            }
+            let note = |since| drained.note_over(Some(since));
+            let since = self.over.of(&job, noted, note, now).max(newest);
+            if now.saturating_sub(since) >= wait {
                 self.remove(&Unwanted {
                     by: Owner::user(drained.uid()),
                     job,

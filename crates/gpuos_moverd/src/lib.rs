@@ -3,7 +3,7 @@
 //! - [`options`] and [`run`] start it all; [`opening`]: the store, for one process at a time;
 //! - [`handler`] answers clients on this node: slurmstepd and `gpuos ckpt`;
 //! - [`registrar`] asks the workload manager whose jobs are here, and starts a thread for each: [`job`]; [`jobs`] lists them, [`event`] is what they
-//!   are told, and [`left`] finds those that an earlier mover has served; `sweeper` removes what is kept of jobs that are over; [`launch`]: starts of a program on some of the job's nodes;
+//!   are told, and [`left`] finds those that an earlier mover has served; `sweeper` removes what is kept of jobs that are over, some time after their end; [`launch`]: starts of a program on some of the job's nodes;
 //! - [`ends`]: when jobs will be ended, and the requeue of those that have saved before; [`domains`]: which nodes of a job fail together;
 //! - [`folder`]: the folder by which a job's programs are spoken with;
 //! - [`level3`]: the folder on a parallel file system, and [`keeper`], which looks after it;

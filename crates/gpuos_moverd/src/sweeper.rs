@@ -15,11 +15,44 @@ use gpuos_store::owned::Owner;
 use crate::audit::removed;
 use crate::job::Shared;
 
-/// When jobs were found to be over.
+/// Since when jobs are over, in seconds since 1970: what is noted on the disk, also where it does not take the note.
+#[derive(Default)]
+pub struct OverSince(BTreeMap<JobId, u64>);
+
+impl OverSince {
+    /// Of jobs that nothing is kept of nothing is known any more.
+    pub fn retain(&mut self, jobs: &[JobId]) {
+        self.0.retain(|job, _| jobs.contains(job));
+    }
+
+    /// The job is over: since when. `noted` on the disk; `note` notes it.
+    pub fn of(
+        &mut self,
+        job: &JobId,
+        noted: Option<u64>,
+        note: impl FnOnce(u64) -> Stored<()>,
+        now: u64,
+    ) -> u64 {
+        let since = noted.or_else(|| self.0.get(job).copied());
+        // A clock that was set back would keep it for ever.
+        let since = since.filter(|since| *since <= now).unwrap_or(now);
+        self.0.insert(job.clone(), since);
+        if noted != Some(since) {
+            note(since).unwrap_or_else(|error| tracing::warn!(%job, "{error}"));
+        }
+        since
+    }
+
+    /// The job is not over, or not any more.
+    pub fn forget(&mut self, job: &JobId) {
+        self.0.remove(job);
+    }
+}
+
+/// Removes what is kept on this node.
 #[derive(Default)]
 pub struct Sweeper {
-    /// In seconds since 1970, where the disk does not take the note.
-    over: BTreeMap<JobId, u64>,
+    over: OverSince,
 }
 
 impl Sweeper {
@@ -28,7 +61,7 @@ impl Sweeper {
         let Ok(jobs) = shared.store.jobs() else {
             return;
         };
-        self.over.retain(|job, _| jobs.contains(job));
+        self.over.retain(&jobs);
         for job in jobs {
             // What cannot be read is left to an administrator.
             let Ok(store) = shared.store.existing(&job) else {
@@ -57,21 +90,15 @@ impl Sweeper {
             return Ok(());
         }
         if !is_over(job) {
-            self.over.remove(job);
+            self.over.forget(job);
             return match over_since(store) {
                 Ok(None) => Ok(()),
                 _ => note_over(store, None),
             };
         }
         let noted = over_since(store).unwrap_or_default();
-        let since = noted.or_else(|| self.over.get(job).copied());
-        // A clock that was set back would keep it for ever.
-        let since = since.filter(|since| *since <= now).unwrap_or(now);
-        self.over.insert(job.clone(), since);
-        if noted != Some(since) {
-            let written = note_over(store, Some(since));
-            written.unwrap_or_else(|error| tracing::warn!(%job, "{error}"));
-        }
+        let note = |since| note_over(store, Some(since));
+        let since = self.over.of(job, noted, note, now);
         let newest = store.kept()?.iter().map(|kept| kept.time).max();
         let since = since.max(newest.unwrap_or(0));
         let limit = u64::from(shared.config.ended_hours) * 3600;

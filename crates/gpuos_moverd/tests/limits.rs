@@ -156,8 +156,9 @@ fn what_is_over_the_quota_is_refused_and_the_last_good_one_stays() {
         assert!(why.contains(&part), "{part}: {why}");
     }
     let shown = mover.until_shown(1, "the failure is shown", |shown| {
-        shown.failures.iter().any(|text| text.contains("1.0 GiB"))
+        shown.failures.iter().any(|text| text.contains("1.0 GiB")) && shown.failed_in_row == 1
     });
+    assert!(shown.failed_why.contains("1.0 GiB"), "{shown:?}");
     assert_eq!(shown.phase, CheckpointPhase::Running);
     let kept = shown.checkpoints.iter().map(|kept| kept.number).max();
     assert_eq!(kept, Some(same));
@@ -165,6 +166,9 @@ fn what_is_over_the_quota_is_refused_and_the_last_good_one_stays() {
     fs::remove_file(filling).unwrap();
     let (_, outcome) = rank.checkpoint(&noise(3, 8 << 20));
     assert_eq!(outcome, Ok(()));
+    mover.until_shown(1, "it is over", |shown| {
+        shown.failed_in_row == 0 && shown.failed_why.is_empty()
+    });
 }
 
 fn mover_at(base: &Base, jobs: &Path, config: CheckpointConfig) -> Mover {

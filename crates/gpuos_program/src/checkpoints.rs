@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::error::Error;
 use crate::folder::{End, Folder};
+use crate::past::{Lost, Past};
 use crate::rank::Rank;
 use crate::words::{Answer, Request};
 
@@ -73,6 +74,7 @@ pub struct Checkpoints {
     of: u16,
     /// The newest checkpoint for which nothing is left to do here.
     done: u32,
+    past: Past,
 }
 
 impl Checkpoints {
@@ -103,6 +105,7 @@ impl Checkpoints {
             any: false,
             of: 0,
             done: 0,
+            past: Past::default(),
         }
     }
 
@@ -127,7 +130,8 @@ impl Checkpoints {
         self.given.map(|_| self.of)
     }
 
-    /// Joins, and waits for the answer, at most for `limit`. All ranks of the program have to join before any is answered.
+    /// Joins, and waits for the answer, at most for `limit`. All ranks of the program have to join before any is answered. Rank 0 says on standard
+    /// error from which checkpoint the program goes on.
     ///
     /// Without a limit it waits for as long as it takes, and says so on standard error every 60 s. A program that begins again
     /// within the same process joins again.
@@ -164,6 +168,14 @@ impl Checkpoints {
             }
             Answer::Failed(why) => return Ok(Start::Failed(why)),
         };
+        let from = match &start {
+            Start::Restore { number, .. } => Some(*number),
+            _ => None,
+        };
+        if let (Some(number), 0) = (from, rank.rank()) {
+            eprintln!("gpuos: the program goes on from checkpoint {number}");
+        }
+        self.past.begin(from);
         self.nonce = Some(nonce);
         Ok(start)
     }
@@ -189,16 +201,25 @@ impl Checkpoints {
 
     /// Asks for a checkpoint, as soon as all ranks can: [`Checkpoints::wanted`] shows it then, as every other. The site's `least-seconds` is the
     /// least time between two that a program asks for; what comes sooner waits. One rank asks, and nothing is done in a job without checkpoints, or in
-    /// one that has not joined.
+    /// one that has not joined. [`lost`](Checkpoints::lost) says then what became of the one before.
     ///
     /// # Errors
     ///
     /// [`Error::Files`].
     pub fn ask(&self) -> Result<(), Error> {
         match (&self.folder, self.nonce) {
-            (Some(folder), Some(_)) => folder.ask(self.rank),
+            (Some(folder), Some(_)) => {
+                self.past.look(folder, self.rank);
+                folder.ask(self.rank)
+            }
             _ => Ok(()),
         }
+    }
+
+    /// The checkpoint that this rank has saved last, if it came to nothing, as [`wanted`](Checkpoints::wanted), [`ask`](Checkpoints::ask) or
+    /// [`ready`](Checkpoints::ready) has found last. `None`: it, or a newer one, exists, none was saved in this run, or it is not known yet.
+    pub fn lost(&self) -> Option<Lost> {
+        self.past.lost()
     }
 
     /// The checkpoint that is wanted now and that this rank has not saved yet. One look for a file that mostly is not there: cheap
@@ -210,6 +231,7 @@ impl Checkpoints {
     /// program of the job. Both would write into one folder.
     pub fn wanted(&self) -> Option<Request> {
         let folder = self.folder.as_ref().filter(|_| self.nonce.is_some())?;
+        self.past.look(folder, self.rank);
         let request = folder.request()?;
         if request.number <= self.done {
             return None;
@@ -296,6 +318,8 @@ impl Checkpoints {
             return Err(self.over(number, end.unwrap_or_else(unknown)));
         }
         self.pass_over(number);
+        self.past.look(&folder, self.rank);
+        self.past.saved(number);
         Ok(())
     }
 
@@ -330,6 +354,11 @@ impl Checkpoints {
             let outcome = self.outcome(number)?;
             Ok(Some(outcome).filter(|outcome| *outcome != Outcome::Pending))
         })?;
+        match &ended {
+            Some(Outcome::Committed) => self.past.told(number, None),
+            Some(Outcome::Failed(why)) => self.past.told(number, Some(why)),
+            Some(Outcome::Pending) | None => {}
+        }
         Ok(ended.unwrap_or(Outcome::Pending))
     }
 

@@ -144,6 +144,11 @@ impl Folder {
         }
     }
 
+    /// The newest checkpoint of this run that exists.
+    pub(crate) fn newest(&self) -> Option<u32> {
+        words::number(&line(&self.0.join("commit")).ok()??)
+    }
+
     /// How a checkpoint ended; `None`: it has not.
     pub(crate) fn end(&self, number: u32) -> Result<Option<End>, Error> {
         // Before the others: a newer one is asked for when they say what became of this one, if it was ever asked for on this node.

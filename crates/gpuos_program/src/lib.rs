@@ -29,11 +29,15 @@
 //! # }
 //! ```
 //!
+//! What was saved is stored while the program goes on, which may fail: the disk is full, another node is gone. The next [`Checkpoints::wanted`],
+//! [`ask`](Checkpoints::ask) and [`ready`](Checkpoints::ready) look what became of it, rank 0 says so on standard error, and [`Checkpoints::lost`]
+//! has it.
+//!
 //! In a job without checkpoints all of it does nothing: [`Checkpoints::join`] says [`Start::New`], and none is ever wanted.
 //!
 //! - [`Checkpoints`]: the client;
 //! - [`Rank`]: which process of the program this is, given or from the launcher's environment;
-//! - `words`: the lines of the protocol; `folder`: its files.
+//! - `words`: the lines of the protocol; `folder`: its files; `past`: what became of the last one.
 //!
 //! docs/user/checkpoint.md has the protocol.
 #![forbid(unsafe_code)]
@@ -41,10 +45,12 @@
 mod checkpoints;
 mod error;
 mod folder;
+mod past;
 mod rank;
 mod words;
 
 pub use checkpoints::{Checkpoints, Outcome, Start};
 pub use error::Error;
+pub use past::Lost;
 pub use rank::Rank;
 pub use words::{Reason, Request};

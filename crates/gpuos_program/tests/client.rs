@@ -93,6 +93,34 @@ fn a_program_that_reads_the_files_of_any_ranks_says_so_before_it_joins() {
 }
 
 #[test]
+fn what_was_saved_and_came_to_nothing_is_told_by_what_comes_next() {
+    let mover = Mover::start();
+    let (mut client, _) = joined(&mover, Rank::ALONE);
+    for why in ["no room", "node n2 is gone"] {
+        let number = mover.ask_in_vain("interval", why);
+        let before = client.lost();
+        save(&mut client, number, "17");
+        assert_eq!(client.lost(), before, "not known yet");
+        mover.ended(number).expect_err("fails");
+        client.ask().expect("asked");
+        let lost = client.lost().expect("known by now");
+        assert_eq!((lost.number, &lost.why[..]), (number, why));
+        assert_eq!((client.wanted(), client.lost()), (None, Some(lost)));
+    }
+    let number = mover.ask("interval");
+    save(&mut client, number, "18");
+    assert!(client.lost().is_some(), "the one before");
+    mover.ended(number).expect("committed");
+    assert_eq!((client.wanted(), client.lost()), (None, None));
+    // Who has waited is told of it by that.
+    let number = mover.ask_in_vain("end", "no room");
+    save(&mut client, number, "19");
+    let ended = client.wait(number, None).expect("known");
+    assert_eq!(ended, Outcome::Failed("no room".into()));
+    assert_eq!(client.lost().map(|lost| lost.number), Some(number));
+}
+
+#[test]
 fn what_was_saved_is_there_at_the_next_start() {
     let mover = Mover::start();
     let (mut client, start) = joined(&mover, Rank::ALONE);

@@ -113,6 +113,40 @@ fn what_cannot_be_loaded_is_refused_and_the_one_before_is_given() {
     }
 }
 
+#[test]
+fn what_was_saved_and_came_to_nothing_is_told_by_what_comes_next() {
+    let text = "save() {
+            until gpuos_checkpoint_wanted; do sleep 0.01; done
+            number=$gpuos_checkpoint_number
+            gpuos_checkpoint_folder \"$number\"
+            gpuos_checkpoint_ready \"$number\"
+        }
+        gpuos_checkpoint_start
+        save
+        until [ -n \"$gpuos_checkpoint_lost\" ]; do gpuos_checkpoint_wanted || sleep 0.01; done
+        gpuos_checkpoint_ask
+        echo \"$gpuos_checkpoint_lost: $gpuos_checkpoint_lost_why\"
+        save
+        until [ -z \"$gpuos_checkpoint_lost\" ]; do gpuos_checkpoint_wanted || sleep 0.01; done
+        echo \"$gpuos_checkpoint_lost_why over\"";
+    for shell in shells() {
+        let mover = Mover::start();
+        let mut command = script(shell, Some(mover.path()), text);
+        let running = std::thread::spawn(move || command.output().expect("a shell"));
+        let lost = mover.ask_in_vain("interval", "no room");
+        mover.ended(lost).expect_err("fails");
+        mover.ended(mover.ask("interval")).expect("committed");
+        let out = running.join().expect("it ends");
+        let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        assert_eq!(said(&out.stdout), "1: no room\n over\n", "{shell}: {out:?}");
+        assert_eq!(
+            said(&out.stderr),
+            "gpuos: checkpoint 1 was saved and came to nothing: no room; the program goes on, and it would begin again from its start\n",
+            "{shell}"
+        );
+    }
+}
+
 /// What the newest join says, and whether it is free.
 fn join_of(mover: &Mover) -> (String, bool) {
     use rustix::fs::{FlockOperation, flock};

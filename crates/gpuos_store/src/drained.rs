@@ -3,6 +3,7 @@
 //! ```text
 //! ROOT/JOB/owner                                     whose job it is, as in the store of a node
 //! ROOT/JOB/led-by                                    the node whose mover removes it all after the job
+//! ROOT/JOB/over                                      since when the job is over
 //! ROOT/JOB/node-INDEX/NUMBER-ATTEMPT/segment         as in the store of that node
 //! ROOT/JOB/node-INDEX/NUMBER-ATTEMPT/manifest
 //! ```
@@ -20,6 +21,7 @@ use gpuos_core::job::JobId;
 use crate::disk::{Disk, Form};
 use crate::error::{Error, Kind, Result, Tried};
 use crate::job::JobStore;
+use crate::marks;
 use crate::small::{make_or_open, read_whole, remove_if_there, replace};
 use crate::store::Store;
 use crate::transfer::looks_whole;
@@ -190,6 +192,22 @@ impl<'a, D: Disk> DrainedJob<'a, D> {
     pub fn lead(&self, node: &str) -> Result<()> {
         let tried = || format!("note who leads job {}", self.0.job);
         replace(self.0.disk, &self.0.folder, LED_BY, node.as_bytes()).tried(tried)
+    }
+
+    /// Since when the job is over, in seconds since 1970, as was noted; `None`: that is not noted.
+    ///
+    /// # Errors
+    /// The note cannot be read or does not hold.
+    pub fn over_since(&self) -> Result<Option<u64>> {
+        marks::over_since(&self.0)
+    }
+
+    /// Notes since when the job is over; `None`: it is not.
+    ///
+    /// # Errors
+    /// The file system fails.
+    pub fn note_over(&self, since: Option<u64>) -> Result<()> {
+        marks::note_over(&self.0, since)
     }
 
     /// Whose that is. `None`: nothing that can be read says so.

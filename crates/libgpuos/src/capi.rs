@@ -171,6 +171,23 @@ pub unsafe extern "C" fn gpuos_ckpt_ask(handle: *const Handle) -> c_int {
     unsafe { with(handle, Handle::ask) }
 }
 
+/// `GPUOS_CKPT_BEFORE_LOST`: the checkpoint that was saved last came to nothing, and which; 0: it did not, as far as is known.
+///
+/// # Safety
+///
+/// `handle` is NULL or an open one; `number` is NULL or may be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gpuos_ckpt_lost(handle: *const Handle, number: *mut u32) -> c_int {
+    let lost = |handle: &Handle| {
+        handle.lost(|lost| {
+            // SAFETY: the caller says that it may be written.
+            unsafe { give(number, lost) };
+        })
+    };
+    // SAFETY: as this function's own.
+    unsafe { with(handle, lost) }
+}
+
 /// 1: a checkpoint is wanted, and which; 0: none.
 ///
 /// # Safety

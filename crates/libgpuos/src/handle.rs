@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use gpuos_program::{Checkpoints, Error, Outcome, Rank, Reason, Request, Start};
+use gpuos_program::{Checkpoints, Error, Lost, Outcome, Rank, Reason, Request, Start};
 
 /// `GPUOS_CKPT_NEW`.
 pub(crate) const NEW: i32 = 0;
@@ -14,6 +14,8 @@ pub(crate) const RESTORE: i32 = 1;
 pub(crate) const PENDING: i32 = 0;
 /// `GPUOS_CKPT_COMMITTED`.
 pub(crate) const COMMITTED: i32 = 1;
+/// `GPUOS_CKPT_BEFORE_LOST`.
+pub(crate) const LOST: i32 = 1;
 /// `GPUOS_CKPT_ERROR`.
 pub(crate) const ERROR: i32 = -1;
 /// `GPUOS_CKPT_FAILED`.
@@ -90,10 +92,32 @@ impl Handle {
     }
 
     pub(crate) fn ask(&self) -> i32 {
-        self.call(|client, _| {
-            client.ask()?;
+        self.done(false, |client| client.ask())
+    }
+
+    /// The checkpoint that was saved last and came to nothing.
+    pub(crate) fn lost(&self, take: impl FnOnce(u32)) -> i32 {
+        let mut guard = self.state();
+        let state = &mut *guard;
+        let Some(lost) = state.client.as_ref().ok().and_then(Checkpoints::lost) else {
+            return 0;
+        };
+        state.message = before(&lost);
+        take(lost.number);
+        LOST
+    }
+
+    /// A call that has done what it is for, and tells by the way that the checkpoint before came to nothing; not of the one for the job's end, whose outcome
+    /// is waited for.
+    fn done(&self, ends: bool, what: impl FnOnce(&mut Checkpoints) -> Result<(), Error>) -> i32 {
+        let code = self.call(|client, _| {
+            what(client)?;
             Ok(0)
-        })
+        });
+        match code {
+            0 if !ends => self.lost(|_| {}),
+            code => code,
+        }
     }
 
     /// The checkpoint that the program goes on from, and where this rank's files are.
@@ -116,10 +140,9 @@ impl Handle {
     }
 
     pub(crate) fn ready(&self, number: u32) -> i32 {
-        self.call(|client, _| {
-            client.ready(number)?;
-            Ok(0)
-        })
+        let request = self.wanted();
+        let ends = request.is_some_and(|it| it.number == number && it.is_end());
+        self.done(ends, |client| client.ready(number))
     }
 
     pub(crate) fn outcome(&self, number: u32) -> i32 {
@@ -176,6 +199,11 @@ pub(crate) fn reason(reason: Reason) -> i32 {
         Reason::Asked => 1,
         Reason::End => 2,
     }
+}
+
+fn before(lost: &Lost) -> String {
+    let Lost { number, why } = lost;
+    format!("checkpoint {number}, which was saved before, came to nothing: {why}")
 }
 
 struct Refused {

@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use support::{Mover, root, run_counter};
 use tempfile::TempDir;
@@ -103,6 +103,21 @@ fn each_function_says_what_the_header_says() {
         .output()
         .expect("runs");
     assert!(out.status.success(), "{out:?}");
+
+    let other = Mover::start();
+    let mut command = run(&["lost"]);
+    command.env("GPUOS_CHECKPOINT_DIR", other.path());
+    let child = command.stderr(Stdio::piped()).spawn().expect("runs");
+    other
+        .ended(other.ask_in_vain("interval", "no room"))
+        .expect_err("fails");
+    other.ended(other.ask("interval")).expect("committed");
+    let out = child.wait_with_output().expect("ends");
+    assert!(out.status.success(), "{out:?}");
+    assert_eq!(
+        String::from_utf8_lossy(&out.stderr),
+        "gpuos: checkpoint 1 was saved and came to nothing: no room; the program goes on, and it would begin again from its start\n"
+    );
 
     let child = run(&["with"]).spawn().expect("runs");
     mover

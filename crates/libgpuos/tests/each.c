@@ -77,6 +77,8 @@ static int with(void)
             WANT(gpuos_ckpt_wait(ckpt, number, -1) == GPUOS_CKPT_FAILED && says(ckpt, "no room"));
         else
             WANT(gpuos_ckpt_wait(ckpt, number, -1) == GPUOS_CKPT_COMMITTED);
+        WANT(gpuos_ckpt_lost(ckpt, &number) == (round == 1 ? GPUOS_CKPT_BEFORE_LOST : 0));
+        WANT(number == (uint32_t)round);
     }
     WANT(gpuos_ckpt_ready(ckpt, 1) == GPUOS_CKPT_FAILED);
     WANT(gpuos_ckpt_restored_ranks(ckpt) == 0);
@@ -87,6 +89,35 @@ static int with(void)
     WANT(gpuos_ckpt_restored(ckpt, NULL, folder, sizeof folder) == GPUOS_CKPT_ERROR);
     /* There was none before it. */
     WANT(gpuos_ckpt_join(ckpt, -1) == GPUOS_CKPT_FAILED && says(ckpt, "no checkpoint can be restored"));
+    gpuos_ckpt_close(ckpt);
+    return 0;
+}
+
+static int save(gpuos_ckpt *ckpt)
+{
+    uint32_t number;
+    char folder[4096];
+    while (gpuos_ckpt_wanted(ckpt, &number, NULL) == 0)
+        ;
+    WANT(gpuos_ckpt_folder(ckpt, number, folder, sizeof folder) == 0);
+    return gpuos_ckpt_ready(ckpt, number);
+}
+
+/* Nobody waits for one that comes to nothing, and what comes next tells of it. */
+static int lost(void)
+{
+    uint32_t number = 0;
+    gpuos_ckpt *ckpt = gpuos_ckpt_open(0, 1);
+    WANT(gpuos_ckpt_join(ckpt, -1) == GPUOS_CKPT_NEW);
+    WANT(gpuos_ckpt_lost(ckpt, NULL) == 0 && gpuos_ckpt_lost(NULL, NULL) == GPUOS_CKPT_ERROR);
+    WANT(save(ckpt) == 0);
+    while (gpuos_ckpt_lost(ckpt, &number) == 0)
+        gpuos_ckpt_wanted(ckpt, NULL, NULL);
+    WANT(number == 1 && says(ckpt, "checkpoint 1, which was saved before, came to nothing: no room"));
+    WANT(gpuos_ckpt_ask(ckpt) == GPUOS_CKPT_BEFORE_LOST);
+    WANT(save(ckpt) == GPUOS_CKPT_BEFORE_LOST && says(ckpt, "no room"));
+    while (gpuos_ckpt_lost(ckpt, NULL) == GPUOS_CKPT_BEFORE_LOST)
+        gpuos_ckpt_wanted(ckpt, NULL, NULL);
     gpuos_ckpt_close(ckpt);
     return 0;
 }
@@ -112,6 +143,7 @@ int main(int argc, char **argv)
     const char *which = argc > 1 ? argv[1] : "";
     return strcmp(which, "without") == 0   ? without()
            : strcmp(which, "with") == 0    ? with()
+           : strcmp(which, "lost") == 0    ? lost()
            : strcmp(which, "refused") == 0 ? refused()
                                            : silent();
 }

@@ -43,7 +43,7 @@ pub(crate) struct Session {
     /// A checkpoint to go on from that the program has not loaded yet.
     restart: Option<Restart>,
     /// There are checkpoints, and none can be loaded.
-    lost: Option<String>,
+    unloadable: Option<String>,
     phase: Phase,
     /// What `SCR_Need_checkpoint` has said last, on all ranks.
     wanted: Option<Request>,
@@ -56,6 +56,8 @@ pub(crate) struct Session {
     shares: bool,
     /// A checkpoint was refused as none was wanted: its files are written to where their names say.
     unwanted: bool,
+    /// The checkpoint before came to nothing, as rank 0 has found when it looked last, on all ranks.
+    lost: bool,
     /// It asks for each checkpoint that it begins, ...
     asks: bool,
     /// ... but not before this.
@@ -137,7 +139,7 @@ impl Session {
             world,
             client,
             restart,
-            lost: None,
+            unloadable: None,
             phase: Phase::Idle,
             wanted: None,
             ends: false,
@@ -145,6 +147,7 @@ impl Session {
             disabled: !told.enabled,
             shares: told.shares,
             unwanted: false,
+            lost: false,
             asks: std::env::var_os(ASKS).is_some_and(|value| value == "1"),
             quiet_until: None,
         })
@@ -185,7 +188,11 @@ impl Session {
         let words = own.and_then(|request| {
             Some([i32::try_from(request.number).ok()?, request.is_end().into()])
         });
-        let [number, is_end] = agree(&self.world, words.unwrap_or([-1, -1]))?;
+        // Nodes hear of it at slightly different moments, and all ranks are told alike.
+        let is_lost = self.world.rank().rank() == 0 && self.client.lost().is_some();
+        let [number, is_end] = words.unwrap_or([-1, -1]);
+        let [number, is_end, lost] = agree(&self.world, [number, is_end, is_lost.into()])?;
+        self.lost = lost == 1;
         self.wanted = u32::try_from(number).ok().map(|number| Request {
             number,
             reason: if is_end == 1 {
@@ -364,6 +371,9 @@ impl Session {
             let end = end.map_err(|why| format!("checkpoint {}: {why}", request.number));
             together(&self.world, end)?;
             self.ends = true;
+        } else if std::mem::take(&mut self.lost) {
+            // This one is saved. Which one came to nothing, and why, rank 0 has said when it was found.
+            return Err(None);
         }
         Ok(())
     }
@@ -371,7 +381,7 @@ impl Session {
     /// The name of the checkpoint that can be loaded.
     pub(crate) fn restart(&self) -> Result<Option<&[u8]>, Problem> {
         self.idle("SCR_Have_restart")?;
-        if let Some(why) = &self.lost {
+        if let Some(why) = &self.unloadable {
             return Err(Some(why.clone()));
         }
         Ok(self.restart.as_ref().map(|restart| &restart.name[..]))
@@ -442,7 +452,7 @@ impl Session {
                 let none =
                     "no checkpoint can be loaded; the reason is on another rank's standard error"
                         .to_string();
-                self.lost = Some(why.clone().unwrap_or(none));
+                self.unloadable = Some(why.clone().unwrap_or(none));
                 Err(why)
             }
         }

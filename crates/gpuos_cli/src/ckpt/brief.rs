@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::find::rank;
 use super::mover;
-use super::words::{clock, span};
+use super::words::{clock, failing, span};
 use crate::daemons;
 
 /// From which checkpoint a job went on and when the newest was made, as a sentence and fields, by the gpuos_movers of this machine.
@@ -73,7 +73,12 @@ fn sentence(job: &CheckpointJob, now: u64) -> String {
             "the newest is {number}, made {} ago",
             span(now.saturating_sub(time))
         ),
+        None if job.failed_in_row > 0 => "none exists".into(),
         None => "none was made yet".into(),
+    };
+    let made = match failing(job) {
+        Some(failing) => format!("{made}; {failing}"),
+        None => made,
     };
     let every = job
         .interval_s
@@ -89,5 +94,6 @@ fn fields(job: &CheckpointJob) -> Value {
         "newest": newest.map(|(number, _)| number),
         "newest_at": newest.map(|(_, time)| time),
         "interval_s": job.interval_s,
+        "failed_in_row": job.failed_in_row,
     })
 }

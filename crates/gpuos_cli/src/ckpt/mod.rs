@@ -23,6 +23,8 @@ mod show;
 mod wait;
 mod words;
 
+pub use mover::unstored;
+
 use anyhow::Result;
 use gpuos_host::Machine;
 

@@ -286,6 +286,34 @@ pub fn glance(dir: &Path, job: &JobId) -> Option<CheckpointJob> {
     }
 }
 
+/// Sentences about jobs whose programs save what is not stored, as the gpuos_mover whose socket lies in `dir` tells at once; none where none does.
+pub fn unstored(dir: &Path) -> Vec<String> {
+    let told = |client: &mut Client| {
+        let ask = |what| Request::Checkpoint { what };
+        // Root is told of all jobs, and nothing is read for it.
+        if let Ok(Answer::CheckpointFigures { figures }) =
+            client.ask(&ask(CheckpointRequest::Figures))
+        {
+            return figures.jobs;
+        }
+        match client.ask(&ask(CheckpointRequest::List { job: None })) {
+            Ok(Answer::Checkpoints { jobs }) => jobs,
+            _ => Vec::new(),
+        }
+    };
+    let client = Client::connect(&dir.join(MOVER), GLANCE);
+    let jobs = client.map(|mut client| told(&mut client));
+    let jobs = jobs.unwrap_or_default().into_iter();
+    let sentences = jobs.filter_map(|job| {
+        let failing = words::failing(&job)?;
+        let job = job.job;
+        Some(format!(
+            "job {job} saves checkpoints that are not stored: {failing}; see `gpuos ckpt show {job}`"
+        ))
+    });
+    sentences.collect()
+}
+
 fn connect(dir: &Path, patience: Duration) -> Result<Client> {
     Client::connect(&dir.join(MOVER), patience).map_err(plain)
 }

@@ -69,6 +69,9 @@ fn head(node: &str, job: &CheckpointJob, user: &str, back: Option<&str>) -> Stri
             None => String::new(),
         };
     }
+    if let Some(failing) = words::failing(job) {
+        text += &format!("  not stored: {failing}\n");
+    }
     for passed in &job.passed_over {
         text += &format!("  passed over: {}\n", line(passed));
     }

@@ -128,6 +128,16 @@ pub fn survives_sentence(job: &CheckpointJob) -> String {
     }
 }
 
+/// That what the program saves is not stored; `None`: the newest that it was asked for exists, or none was asked for.
+pub fn failing(job: &CheckpointJob) -> Option<String> {
+    let why = line(&job.failed_why);
+    match job.failed_in_row {
+        0 => None,
+        1 => Some(format!("the last one came to nothing: {why}")),
+        more => Some(format!("the last {more} came to nothing, at last {why}")),
+    }
+}
+
 /// The phase, as one word that programs know, too.
 pub fn phase(phase: CheckpointPhase) -> &'static str {
     match phase {

@@ -11,6 +11,7 @@ use gpuos_host::{Machine, pbs, slurm};
 
 use super::board::Sources;
 use super::{of_pbs, of_slurm, prometheus};
+use crate::ckpt::unstored;
 use crate::cli::TopArgs;
 use crate::daemons;
 
@@ -58,6 +59,7 @@ pub fn gather(machine: &(dyn Machine + Sync), ask: &Ask) -> Sources {
             let url = ask.prometheus.clone()?;
             Some(url.and_then(|url| prometheus::ask(&url)))
         });
+        let unstored = scope.spawn(|| unstored(&ask.runtime_dir));
         let (mut sources, no_daemon) = manager_and_this_node(machine, ask);
         match figures.join().unwrap_or(None) {
             None => {}
@@ -72,6 +74,7 @@ pub fn gather(machine: &(dyn Machine + Sync), ask: &Ask) -> Sources {
                 "no temperature, power and load of other nodes: {why}"
             )),
         }
+        sources.missing.extend(unstored.join().unwrap_or_default());
         sources
     })
 }

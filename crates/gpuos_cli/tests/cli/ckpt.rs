@@ -191,6 +191,20 @@ fn each_phase_is_told_in_words() {
 }
 
 #[test]
+fn what_is_saved_and_not_stored_is_told_first() {
+    let site = Site::new("24.11.5");
+    let told = CheckpointJob {
+        failed_in_row: 1,
+        failed_why: "checkpoint 4: no space on n2".into(),
+        ..job(17, CheckpointPhase::Running)
+    };
+    let run = mover(&site, telling(&[told]));
+    let answer = site.run(&["ckpt", "show", "17", &run]);
+    let line = "  not stored: the last one came to nothing: checkpoint 4: no space on n2\n";
+    assert!(answer.out.contains(line), "{}", answer.out);
+}
+
+#[test]
 fn a_checkpoint_that_is_asked_for_is_waited_for() {
     let site = Site::new("24.11.5");
     let run = made(&site);

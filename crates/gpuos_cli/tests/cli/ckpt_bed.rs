@@ -123,6 +123,7 @@ impl RequestHandler for Mover {
             CheckpointRequest::Figures => Reply::CheckpointFigures {
                 figures: Box::new(CheckpointFigures {
                     settings: part.settings.clone(),
+                    jobs: part.looks.front().cloned().unwrap_or_default(),
                     ..CheckpointFigures::default()
                 }),
             },

@@ -5,9 +5,10 @@ use std::net::TcpListener;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 
-use gpuos_core::wire::{Happening, Peer, Reply, Request, Status};
+use gpuos_core::wire::{CheckpointJob, CheckpointPhase, Happening, Peer, Reply, Request, Status};
 use gpuos_host::socket::{Limits, NAME, RequestHandler, Server, bind};
 
+use crate::ckpt_bed::{job, start, telling};
 use crate::site::{RELEASES, Site};
 
 /// Answers with a recorded status.
@@ -72,6 +73,21 @@ fn one_table_of_each_kind_is_printed_once() {
         answer.out, wanted,
         "written anew with GPUOS_UPDATE_GOLDEN=1"
     );
+}
+
+#[test]
+fn a_job_whose_checkpoints_are_not_stored_is_told() {
+    let site = site("24.11.5");
+    let run = daemon(&site);
+    let told = CheckpointJob {
+        failed_in_row: 3,
+        failed_why: "checkpoint 7: no space on n2".into(),
+        ..job(17, CheckpointPhase::Running)
+    };
+    start(&site, "run", "n1", telling(&[told]));
+    let answer = site.run(&["top", "--once", &run]);
+    let told = "job 17 saves checkpoints that are not stored: the last 3 came to nothing, at last checkpoint 7: no space on n2; see `gpuos ckpt show 17`";
+    assert!(answer.out.contains(told), "{}", answer.out);
 }
 
 #[test]

@@ -238,11 +238,20 @@ fn why_says_from_which_checkpoint_a_job_went_on_where_a_mover_tells() {
         why: "the mover of node n2 has not come".into(),
         ..job(2, CheckpointPhase::Failed)
     };
+    let unstored = CheckpointJob {
+        failed_in_row: 3,
+        failed_why: "checkpoint 3: no space on n2".into(),
+        ..job(2, CheckpointPhase::Running)
+    };
     for (jobs, words) in [
         (job(2, CheckpointPhase::Left), ""),
         (
             job(2, CheckpointPhase::Running),
             "It began without a checkpoint; none was made yet.",
+        ),
+        (
+            unstored.clone(),
+            "It began without a checkpoint; none exists; the last 3 came to nothing, at last checkpoint 3: no space on n2.",
         ),
         (
             failed,

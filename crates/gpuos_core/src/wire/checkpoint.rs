@@ -191,6 +191,12 @@ pub struct CheckpointJob {
     /// Milliseconds from there to its commit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub store_ms: Option<u64>,
+    /// Checkpoints in a row that programs have saved or were asked for and that came to nothing, since the newest of this run; on the node that leads.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub failed_in_row: u32,
+    /// The last of them, and why: a clause.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub failed_why: String,
     /// The newest checkpoint that all nodes have drained to the parallel file system in this run; on the node that leads.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drained: Option<u32>,
@@ -209,6 +215,10 @@ pub struct CheckpointJob {
     /// What does not hold of what is kept, after [`CheckpointRequest::Verify`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub faults: Vec<String>,
+}
+
+fn is_none(count: &u32) -> bool {
+    *count == 0
 }
 
 /// Figures of a gpuos_mover, for monitoring. Counts are those since it started.

@@ -516,8 +516,8 @@ impl Running {
             program::Output::Taken { number } => self.tell(around, Tell::Taken(number)),
             program::Output::Close { number, outcome } => {
                 if let Err(why) = &outcome {
-                    self.notes
-                        .push(format!("checkpoint {number} came to nothing: {why}"));
+                    let job = &self.job;
+                    tracing::warn!(%job, "job {job}: checkpoint {number} came to nothing: {why}");
                 }
                 self.tell(around, Tell::Close(number, outcome.err()));
             }

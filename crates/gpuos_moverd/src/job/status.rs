@@ -42,6 +42,7 @@ impl Worker {
                 told.unsaved_s = Some(self.tally.unsaved_s(now));
                 told.pause_ms = self.tally.last.map(|(pause, _)| pause);
                 told.store_ms = self.tally.last.map(|(_, store)| store);
+                (told.failed_in_row, told.failed_why) = self.tally.failing.clone();
             }
             if let Some((interval, why)) = view.interval {
                 told.interval_s = Some(interval / 1000);

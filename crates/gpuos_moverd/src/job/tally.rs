@@ -26,6 +26,8 @@ pub(super) struct Tally {
     made: u32,
     failed: u32,
     restored: bool,
+    /// Checkpoints in a row that came to nothing since the newest, and why the last of them did.
+    pub failing: (u32, String),
     /// When a checkpoint was seen to be committed last, in milliseconds of the thread.
     saved_at: Option<u64>,
     /// How long the program and the store took for the newest checkpoint, in milliseconds.
@@ -42,7 +44,16 @@ impl Tally {
             self.last = Some((took.pause_ms, took.background_ms));
         }
         let newest = view.took.last().map_or(0, |took| took.number);
-        self.made = self.made.max(newest);
+        if newest > self.made {
+            self.made = newest;
+            self.failing = Default::default();
+        }
+        let new = view.failures.iter();
+        let new = new.filter(|(number, _)| *number > self.failed.max(self.made));
+        for (number, why) in new {
+            let count = self.failing.0.saturating_add(1);
+            self.failing = (count, format!("checkpoint {number}: {why}"));
+        }
         let failed = view.failures.iter().map(|(number, _)| *number);
         let new = failed.clone().filter(|number| *number > self.failed);
         totals
@@ -90,14 +101,21 @@ mod tests {
             assert_eq!(totals.read(), (2, 1, 1));
         }
         assert_eq!((tally.last, tally.unsaved_s(10_000)), (Some((60, 600)), 2));
+        assert_eq!(tally.failing.0, 0, "6 came after 5");
         // The earliest are shown no more, and a gathering begins anew with none.
         tally.look(&view(&[6, 7], &[5, 8, 9]), true, 20_000, &totals);
         tally.look(&view(&[], &[]), true, 21_000, &totals);
         tally.look(&view(&[10], &[]), true, 22_000, &totals);
         assert_eq!(totals.read(), (4, 3, 1));
         assert_eq!(tally.unsaved_s(22_999), 0);
+        assert_eq!(tally.failing.0, 0);
+        for (failed, count) in [(&[11][..], 1), (&[11, 12], 2), (&[], 2), (&[13], 3)] {
+            tally.look(&view(&[10], failed), true, 23_000, &totals);
+            assert_eq!(tally.failing.0, count);
+        }
+        assert_eq!(tally.failing.1, "checkpoint 13: a reason");
         // Another job of the node.
         Tally::default().look(&view(&[1], &[]), false, 0, &totals);
-        assert_eq!(totals.read(), (5, 3, 1));
+        assert_eq!(totals.read(), (5, 6, 1));
     }
 }

@@ -114,7 +114,7 @@ const fn of_job<'a>(name: &'a str, help: &'a str) -> Head<'a> {
     }
 }
 
-/// A figure of a job, in seconds.
+/// A figure of a job.
 type Get = fn(&CheckpointJob) -> Option<f64>;
 
 fn seconds(ms: Option<u64>) -> Option<f64> {
@@ -122,7 +122,7 @@ fn seconds(ms: Option<u64>) -> Option<f64> {
 }
 
 /// What the node that leads a job knows of it.
-const OF_JOBS: [(Head<'_>, Get); 4] = [
+const OF_JOBS: [(Head<'_>, Get); 5] = [
     (
         of_job(
             "gpuos_checkpoint_interval",
@@ -150,6 +150,16 @@ const OF_JOBS: [(Head<'_>, Get); 4] = [
             "Time from there to the commit, in which the program goes on",
         ),
         |job| seconds(job.store_ms),
+    ),
+    (
+        Head {
+            unit: "",
+            ..of_job(
+                "gpuos_checkpoint_failed_in_row",
+                "Checkpoints of the job in a row that came to nothing since the newest of this run: its program saves, and would begin again from an older one; on the node that leads it",
+            )
+        },
+        |job| job.leads.then_some(f64::from(job.failed_in_row)),
     ),
 ];
 

@@ -45,6 +45,7 @@ fn figures() -> CheckpointFigures {
         unsaved_s: Some(42),
         pause_ms: Some(1500),
         store_ms: Some(30_250),
+        failed_in_row: 3,
         ..CheckpointJob::default()
     };
     let follows = CheckpointJob {
@@ -292,6 +293,7 @@ fn figures_come_with_their_units_and_labels() {
         "gpuos_checkpoint_disk_bytes{node=\"n1\"} 4294967296.0",
         "gpuos_checkpoint_interval_seconds{node=\"n1\",jobid=\"17\"} 600.0",
         "gpuos_checkpoint_unsaved_seconds{node=\"n1\",jobid=\"17\"} 42.0",
+        "gpuos_checkpoint_failed_in_row{node=\"n1\",jobid=\"17\"} 3.0",
         "gpuos_checkpoint_pause_seconds{node=\"n1\",jobid=\"17\"} 1.5",
         "gpuos_checkpoint_store_seconds{node=\"n1\",jobid=\"17\"} 30.25",
         "process_start_time_seconds 1795210800.5",
