@@ -102,9 +102,14 @@ fn jobs_and_daemons_go_on_when_the_hook_is_removed_while_jobs_end() {
         sleep(Duration::from_millis(100));
         remove()
     });
-    // Resources that jobs have stay, and the command names them.
-    assert!(!done && said.contains("gpuos_mig"), "{said}");
-    assert!(!site.has_hook_in_server());
+    // Hosts on which jobs run stay as they are, and the command names both.
+    let told = "keeps the vnodes of its GPUs while jobs run there";
+    assert!(!done && said.contains(told), "{said}");
+    assert!(stay.iter().all(|job| said.contains(&job[..])), "{said}");
+    // The hook has what they counted before, and does nothing meanwhile.
+    assert!(site.has_hook_in_server());
+    let hook = ran(site.lab.run("qmgr", &["-c", "list hook gpuos"]));
+    assert!(hook.to_lowercase().contains("enabled = false"), "{hook}");
     for job in &ending {
         ran(site.lab.wait_job(job, &["F"], LIMIT));
         assert_eq!(site.attribute(job, "Exit_status"), "0");

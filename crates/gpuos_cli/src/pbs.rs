@@ -132,8 +132,9 @@ fn put_in(json: bool, args: &PbsInstallArgs) -> Result<Reply> {
     };
     let resources = qmgr.list("resource")?;
     let files = Files::new(&config, args.reach.dry_run)?;
-    let lines = install(&resources, &hooks, &files.script(), &files.config())
+    let mut lines = install(&resources, &hooks, &files.script(), &files.config())
         .map_err(anyhow::Error::msg)?;
+    lines.extend(taken.lines);
     let failed = qmgr.run(&lines, json, args.reach.dry_run)?;
     if let Some((line, why)) = failed.first() {
         bail!(
@@ -156,7 +157,7 @@ fn put_in(json: bool, args: &PbsInstallArgs) -> Result<Reply> {
         }
         text += "; then send pbs_sched a HUP.\n";
         if !config.hosts.is_empty() {
-            text += "Each mom makes vnodes of its GPUs when it is started, or sent a HUP, next.\n";
+            text += "Each mom makes vnodes of its GPUs when it is started, or sent a HUP, next; until then no job starts on a host that is new or described anew.\n";
         }
         for sentence in beside(&config.hosts, &hooks) {
             text += &format!("{sentence}\n");

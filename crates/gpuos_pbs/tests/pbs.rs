@@ -18,6 +18,8 @@ mod hook_memory;
 mod hook_mig;
 #[path = "pbs/hook_mom.rs"]
 mod hook_mom;
+#[path = "pbs/hook_mutated.rs"]
+mod hook_mutated;
 #[path = "pbs/hook_shares.rs"]
 mod hook_shares;
 #[path = "pbs/hook_syntax.rs"]

@@ -257,9 +257,13 @@ mod tests {
 
     #[test]
     fn the_program_has_its_share_of_the_tasks() {
+        let machine = Recorded {
+            env: [("SLURM_JOB_ID".to_string(), "1".to_string())].into(),
+            ..Recorded::default()
+        };
         let tasks = |of_node, of_script, of_all, nodes| {
             let job = Job {
-                target: Target::here(&Recorded::default().env("SLURM_JOB_ID", "1")).expect("a job"),
+                target: Target::here(&machine).expect("a job"),
                 size: 5,
                 spares: 1,
                 restarts: 0,

@@ -253,13 +253,20 @@ fn a_host_is_given_back_as_it_was() {
     assert_eq!(run(&site, &["pbs", "install", &hosts]).code, 0);
     let first = config(&site)["before"].clone();
     assert_eq!(first["n1"]["resources_available.ncpus"], "64");
+    // No job starts there before the mom has made the vnodes.
+    for key in ["ncpus", "mem", "ngpus"] {
+        let line = format!("unset node n1 resources_available.{key}\n");
+        assert!(said(&site).contains(&line), "{}", said(&site));
+    }
     // As moms have it then; a later install does not take that for what was before.
     fs::copy(site.path("config.json"), site.path("known.json")).unwrap();
     site.file("hook.list", "Hook gpuos\n    enabled = true\n");
     let divided = "Node n1\n    Mom = n1\n    resources_available.ncpus = 4\n    resources_available.mem = 16gb\n    resources_available.ngpus = 0\n    resources_available.gpuos_leaf = l1\nNode n1[0]\n    Mom = n1\n    resources_available.ngpus = 1\n";
     site.file("node.list", divided);
+    fs::remove_file(site.path("said")).unwrap();
     assert_eq!(run(&site, &["pbs", "install", &hosts]).code, 0);
     assert_eq!(config(&site)["before"], first);
+    assert!(!said(&site).contains(" node n1 "), "{}", said(&site));
     // While a job runs there, all stays, and is found again later.
     site.file("node.list", &format!("{divided}    jobs = 17.head/0\n"));
     fs::remove_file(site.path("said")).unwrap();

@@ -45,6 +45,8 @@ pub struct Taken {
     pub before: BTreeMap<String, Counts>,
     /// Sentences about those that are left out.
     pub left_out: Vec<String>,
+    /// Lines for `qmgr` that have their counts said by their moms alone, and no job start there before these have made the vnodes.
+    pub lines: Vec<String>,
 }
 
 /// Looks at hosts that are new, or described otherwise than before: those with something of the site's are taken out of `hosts`.
@@ -81,6 +83,11 @@ pub fn take(
         if let Some((_, has)) = own.filter(|_| is_new && !divided) {
             let count = |key: &str| (key.to_owned(), has.get(key).cloned());
             taken.before.insert(name.clone(), CHANGED.map(count).into());
+        }
+        // What a manager of PBS has set a mom does not change.
+        if let Some((own, _)) = own.filter(|(own, _)| is_vnode(own)) {
+            let line = |key| format!("unset node {own} {key}");
+            taken.lines.extend(CHANGED.map(line));
         }
         true
     });
