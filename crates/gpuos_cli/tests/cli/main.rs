@@ -34,6 +34,7 @@ mod slices;
 mod switchable;
 mod top;
 mod topo;
+mod units;
 mod usage;
 mod why;
 mod wlm;
