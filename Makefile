@@ -52,7 +52,7 @@ STRIPPED = STRIP=$(STRIP) scripts/install-stripped.sh
 VERSION  = $(shell sed -n '/^\[workspace.package\]/,/^version/s/^version = "\(.*\)"/\1/p' Cargo.toml)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check style random reference bench bench-checkpoint bench-memory replay results soak weaker matrix ckpt-matrix ckpt-rto ckpt-losses ckpt-flips ckpt-scale ckpt-overhead ckpt-beside mem-matrix gpu-test pbs upgrade hostile lint licences build release install uninstall clean sentences forms vm-build vm-from vm-test vm-sh vm-table arm-test
+.PHONY: help demo test check style random reference bench bench-checkpoint bench-memory replay results soak weaker matrix ckpt-matrix ckpt-rto ckpt-losses ckpt-flips ckpt-scale ckpt-overhead ckpt-beside mem-matrix gpu-test pbs upgrade hostile lint licences build release install install-files uninstall clean sentences forms vm-build vm-from vm-test vm-sh vm-table arm-test
 
 help:
 	@echo 'make demo       real Slurm clusters on this machine, stock and gpuos side by side (root or sudo)'
@@ -367,8 +367,11 @@ release:
 	@scripts/needs.sh build
 	$(CARGO) build --release --locked $(PLUGINS:%=-p %) -p gpuos_cli -p gpuos_layout -p gpuosd -p gpuos_moverd -p libgpuos -p libscr -p gpuos_preload -p pbs_hook
 
-# Needs no cargo, so that `make release` can be one user's and `make install` another's.
+# Needs no cargo, so that `make release` can be one user's and `make install` another's. What is installed is for all, and nobody else's to write,
+# whatever the umask of who installs it.
 install:
+	@umask 022 && $(MAKE) --no-print-directory install-files
+install-files:
 	@test -x $(RELEASE)/gpuos || { echo 'nothing built yet: run make release first' >&2; exit 1; }
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PLUGINDIR) $(DESTDIR)$(DOC) $(DESTDIR)$(MAN) \
 	  $(DESTDIR)$(BASH) $(DESTDIR)$(ZSH) $(DESTDIR)$(FISH)

@@ -8,6 +8,7 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use super::driver::part;
+use super::mps::trace;
 
 /// Environment variable with the part.
 pub const ROLE: &str = "GPUOS_HOSTILE_ROLE";
@@ -34,6 +35,7 @@ pub fn play() {
         ("bind", ports) => bind(ports),
         ("name", [name]) => name_itself(name),
         ("nest", [folder, depth]) => nest(folder, depth),
+        ("trace", [pid, program]) => trace::execute(pid, program),
         ("turns", words) => part::turns(words),
         ("callers", [how, target]) => part::callers_of(how, target),
         other => panic!("no such part: {other:?}"),

@@ -15,7 +15,7 @@ mod claims;
 mod driver;
 mod leases;
 mod memory;
-mod mps;
+pub(crate) mod mps;
 mod network;
 mod node;
 mod options;

@@ -1,4 +1,7 @@
-//! Folders of MPS, which are the user's own and which gpuosd removes.
+//! Folders of MPS, which are the user's own and which gpuosd removes; and the daemons, which run with his rights.
+
+pub(crate) mod trace;
+mod traced;
 
 use std::fs;
 
@@ -58,6 +61,7 @@ pub fn all() -> Vec<Attempt> {
         tried(kept, "folder and link that change places", "(mkdir $own/a; ln -s $HERS $own/b; i=0; while [ $i -lt 20000 ]; do mv -T $own/a $own/c; mv -T $own/b $own/a; mv -T $own/c $own/b; i=$((i+1)); done) >/dev/null 2>&1 &", has_file),
         tried(kept, "its own folder replaced by a link", "mv $own/pipe $own/x; ln -s /dev $own/pipe; ln -s / $own/root", has_file),
     ]);
+    all.extend(traced::all());
     all
 }
 

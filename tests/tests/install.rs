@@ -1,7 +1,7 @@
 //! `make install` and `make uninstall`, with the files of this build in place of the optimised ones.
 
 use std::fs;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -16,8 +16,14 @@ fn root() -> PathBuf {
 }
 
 fn make(target: &str, build: &Path, to: &Path, more: &[&str]) {
-    let out = Command::new("make")
+    make_under("022", target, build, to, more);
+}
+
+/// The same with a umask.
+fn make_under(umask: &str, target: &str, build: &Path, to: &Path, more: &[&str]) {
+    let out = Command::new("sh")
         .current_dir(root())
+        .args(["-c", &format!("umask {umask}; exec make \"$@\""), "make"])
         .args(["--no-print-directory", target])
         .arg(format!("DESTDIR={}", to.display()))
         .args(more)
@@ -50,10 +56,9 @@ fn all(folder: &Path) -> Vec<String> {
     found
 }
 
-#[test]
-fn what_is_installed_follows_its_places_and_goes_again() {
-    let dir = tempfile::tempdir().expect("a folder");
-    let build = dir.path().join("target");
+/// What stands in for a release build: the files of this one.
+fn a_build(dir: &Path) -> (PathBuf, PathBuf) {
+    let build = dir.join("target");
     let release = build.join("release");
     fs::create_dir_all(&release).expect("a folder");
     for name in [
@@ -73,6 +78,37 @@ fn what_is_installed_follows_its_places_and_goes_again() {
     }
     let library = programs().join("libgpuos.so");
     symlink(library, release.join("libgpuos.so")).expect("a link");
+    (build, release)
+}
+
+/// Root runs what is installed, and everybody reads it: whatever the umask of the shell in which it was installed.
+#[test]
+fn modes_are_the_same_under_every_umask() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let (build, _) = a_build(dir.path());
+    for umask in ["000", "077", "027"] {
+        let to = dir.path().join(format!("stage-{umask}"));
+        fs::create_dir(&to).expect("a folder");
+        make_under(umask, "install", &build, &to, &["PREFIX=/usr", "STRIP=no"]);
+        let names = all(&to);
+        assert!(names.len() > 100, "{}", names.len());
+        for name in names {
+            let facts = fs::symlink_metadata(to.join(&name)).expect("installed");
+            let mode = facts.permissions().mode() & 0o7777;
+            let right = match (facts.is_symlink(), facts.is_dir()) {
+                (true, _) => continue,
+                (_, true) => mode == 0o755,
+                (_, false) => mode == 0o644 || mode == 0o755,
+            };
+            assert!(right, "umask {umask}: {name} has {mode:o}");
+        }
+    }
+}
+
+#[test]
+fn what_is_installed_follows_its_places_and_goes_again() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let (build, release) = a_build(dir.path());
     for places in [
         &["PREFIX=/opt/gpuos"][..],
         &[

@@ -284,7 +284,9 @@ impl Handler {
         };
         match served.to.try_send(Event::Want(Reason::Asked)) {
             Ok(()) => Reply::Done {
-                message: format!("a checkpoint of job {job} is wanted"),
+                message: format!(
+                    "a checkpoint of job {job} is wanted; it begins no sooner than the site's least-seconds after the one before"
+                ),
             },
             Err(_) => refused(
                 Code::Busy,

@@ -35,6 +35,7 @@ mod slices;
 mod switchable;
 mod top;
 mod topo;
+mod units;
 mod usage;
 mod why;
 mod wlm;

@@ -104,7 +104,7 @@ impl Leader {
             refused: None,
             over: false,
             reached: true,
-            pace: Pace::new(settings.every, settings.nodes),
+            pace: Pace::new(settings.every, settings.nodes, settings.least_ms),
             took: VecDeque::new(),
             changed: true,
             settings: settings.clone(),
@@ -182,7 +182,7 @@ impl Leader {
 
     fn want(&mut self, reason: Reason, now: u64) {
         self.wanted = self.wanted.max(Some(reason));
-        self.pace.hurry(now);
+        self.pace.hurry(reason, now);
     }
 
     /// A rank could not load what it was given. It counts while that is the newest checkpoint, and nothing was saved of what was loaded.
@@ -484,8 +484,11 @@ impl Leader {
             return;
         }
         let reason = match self.wanted {
-            Some(reason) if self.pace.may(now) => reason,
-            None if !self.over && self.pace.is_due(now, complete.since) => Reason::Interval,
+            Some(reason) if self.pace.may(now) && self.pace.is_time(reason, now) => reason,
+            // What is asked for too soon waits, and the interval goes on beside it.
+            None | Some(Reason::Asked) if !self.over && self.pace.is_due(now, complete.since) => {
+                Reason::Interval
+            }
             _ => return,
         };
         // The last number is not used, so that a node can always name a higher one.
@@ -498,6 +501,7 @@ impl Leader {
         };
         self.highest = number;
         self.wanted = None;
+        self.pace.begun(now);
         self.made = Some(Made {
             number,
             reason,

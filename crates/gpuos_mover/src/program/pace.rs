@@ -3,6 +3,7 @@
 use gpuos_checkpoint::interval::choice::{Costs, choose};
 use gpuos_checkpoint::interval::estimate::Cost;
 
+use super::start::Reason;
 use super::types::Every;
 
 /// The shortest wait after a failure, in milliseconds.
@@ -23,6 +24,10 @@ struct Retry {
 pub(super) struct Pace {
     every: Every,
     nodes: u16,
+    /// The least time between one that was begun and one that somebody asks for, in milliseconds.
+    least_ms: u64,
+    /// When one was begun last.
+    begun: Option<u64>,
     pause: Cost,
     background: Cost,
     committed: Option<u64>,
@@ -30,10 +35,12 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    pub(super) fn new(every: Every, nodes: u16) -> Pace {
+    pub(super) fn new(every: Every, nodes: u16, least_ms: u64) -> Pace {
         Pace {
             every,
             nodes,
+            least_ms,
+            begun: None,
             pause: Cost::default(),
             background: Cost::default(),
             committed: None,
@@ -82,10 +89,25 @@ impl Pace {
         self.retry.is_none_or(|retry| now >= retry.at)
     }
 
-    /// Somebody wants one now: the wait after a failure is over.
-    pub(super) fn hurry(&mut self, now: u64) {
+    /// Whether one that is wanted for this reason may begin now, by the site's least time between two. The end of a job waits for nothing.
+    pub(super) fn is_time(&self, reason: Reason, now: u64) -> bool {
+        let early = |begun: u64| now < begun.saturating_add(self.least_ms);
+        reason == Reason::End || !self.begun.is_some_and(early)
+    }
+
+    /// One was begun.
+    pub(super) fn begun(&mut self, now: u64) {
+        self.begun = Some(now);
+    }
+
+    /// Somebody wants one: the wait after a failure is over, as soon as one may begin for that reason.
+    pub(super) fn hurry(&mut self, reason: Reason, now: u64) {
+        let least = match (reason, self.begun) {
+            (Reason::End, _) | (_, None) => now,
+            (_, Some(begun)) => now.max(begun.saturating_add(self.least_ms)),
+        };
         if let Some(retry) = &mut self.retry {
-            retry.at = now;
+            retry.at = retry.at.min(least);
         }
     }
 

@@ -86,6 +86,8 @@ pub struct Settings {
     pub run: u32,
     /// How often.
     pub every: Every,
+    /// One that somebody asks for comes no sooner than so long after the one before it was begun, in milliseconds. One for the job's end does.
+    pub least_ms: u64,
     /// How long the program may take to save, and its ranks to join after the first of them where they are to go on from a checkpoint, in
     /// milliseconds.
     pub ready_ms: u64,
@@ -108,6 +110,7 @@ impl Settings {
             nodes,
             run,
             every,
+            least_ms: 0,
             ready_ms: 600_000,
             anew_ms: 120_000,
             settle_ms: 30_000,

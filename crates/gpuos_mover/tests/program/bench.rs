@@ -54,7 +54,21 @@ pub fn id(number: u32) -> CheckpointId {
 
 impl Bench {
     pub fn with(nodes: u16, every: Every) -> Bench {
-        let settings = |node| Settings::new(NodeIndex(node), nodes, 1, every);
+        Bench::of(nodes, every, 0)
+    }
+
+    /// A job that begins, at a site with a least time between two checkpoints.
+    pub fn least(nodes: u16, every: Every, least_ms: u64) -> Bench {
+        let mut bench = Bench::of(nodes, every, least_ms);
+        bench.ready(None);
+        bench
+    }
+
+    fn of(nodes: u16, every: Every, least_ms: u64) -> Bench {
+        let settings = |node| Settings {
+            least_ms,
+            ..Settings::new(NodeIndex(node), nodes, 1, every)
+        };
         Bench {
             now: 0,
             nodes: (0..nodes)

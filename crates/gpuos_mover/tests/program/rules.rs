@@ -438,6 +438,46 @@ fn who_wants_one_gets_it_on_any_node_and_one_more_if_one_is_made() {
     assert_eq!(bench.asked(), None);
 }
 
+/// Whoever asks, on whichever nodes, and whether by the command or by the program: the site's least time between two holds for the job.
+#[test]
+fn who_asks_again_waits_as_long_as_the_site_says() {
+    let mut bench = Bench::least(3, Every::Fixed(10 * MINUTE), MINUTE);
+    bench.start(2, 1);
+    bench.give(2, Input::Want(Reason::Asked));
+    assert_eq!(bench.asked(), Some((1, Reason::Asked)));
+    bench.commit(1, 2);
+    for node in [0, 1, 2, 1] {
+        bench.give(node, Input::Want(Reason::Asked));
+    }
+    bench.wait(MINUTE / 2);
+    assert_eq!(bench.asked(), None);
+    bench.wait(MINUTE);
+    assert_eq!(
+        bench.asked(),
+        Some((2, Reason::Asked)),
+        "it is not forgotten"
+    );
+    bench.commit(2, 2);
+    // Those were one.
+    bench.wait(2 * MINUTE);
+    assert_eq!(bench.asked(), None);
+    // One that came to nothing counts as well: it cost as much.
+    bench.give(1, Input::Want(Reason::Asked));
+    assert_eq!(bench.asked(), Some((3, Reason::Asked)));
+    bench.save(3, 2);
+    bench.end(
+        3,
+        Outcome::Failed {
+            why: "no space".into(),
+        },
+    );
+    bench.give(1, Input::Want(Reason::Asked));
+    assert_eq!(bench.asked(), None);
+    // The end of the job does not wait.
+    bench.give(0, Input::Want(Reason::End));
+    assert_eq!(bench.asked(), Some((4, Reason::End)));
+}
+
 #[test]
 fn one_that_was_wanted_and_came_to_nothing_is_tried_again() {
     let mut bench = Bench::new(1);

@@ -62,6 +62,7 @@ pub(super) fn running(worker: &mut Worker, roster: JobRoster) -> Result<Running,
     };
     let conducts = Conducts {
         ready_ms: u64::from(config.ready_s) * 1000,
+        least_ms: u64::from(config.least_s) * 1000,
         ..Conducts::new(own, nodes, worker.session, every)
     };
     let parts = store.job(job, uid).map_err(|error| error.to_string())?;

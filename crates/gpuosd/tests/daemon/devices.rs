@@ -6,9 +6,11 @@ use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
+use std::sync::Arc;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use gpuos_host::slurm::group_names::GroupNames;
 use gpuos_host::steps::device_groups::{Cgroups, DeviceGroups, StepGroups};
 
 use crate::bpf::{self, Below};
@@ -102,23 +104,35 @@ fn processes(group: &Path) -> Vec<u32> {
 
 #[test]
 fn whatever_holds_for_a_task_is_what_is_found() {
-    holds(Below::Override);
-    holds(Below::Multi);
+    holds(Below::Override, "job_7");
+    holds(Below::Multi, "job_7");
 }
 
-fn holds(below: Below) {
-    let Some(mut tree) = Tree::make(&format!("asked-{below:?}")) else {
+/// As Slurm names groups by itself from 26.05.
+#[test]
+fn it_is_the_same_where_slurm_has_named_the_group_by_its_own_id() {
+    holds(Below::Multi, SLUID);
+}
+
+/// Slurm's own id of the job.
+const SLUID: &str = "s521M7XBGAHZ00";
+
+fn holds(below: Below, job: &str) {
+    let Some(mut tree) = Tree::make(&format!("asked-{below:?}-{job}")) else {
         return;
     };
+    let names = Arc::new(GroupNames::default());
     let scratch = tempfile::tempdir().unwrap();
     constrained(scratch.path());
     let groups = Cgroups::at(&tree.root, scratch.path(), "n1")
-        .with(env!("CARGO_BIN_EXE_gpuosd"), scratch.path());
-    let job = tree.group("job_7");
-    let (step, other) = (tree.group("job_7/step_0"), tree.group("job_7/step_1"));
-    let first = tree.group("job_7/step_0/user/task_0");
-    let second = tree.group("job_7/step_0/user/task_1");
-    let third = tree.group("job_7/step_1/user/task_0");
+        .with(env!("CARGO_BIN_EXE_gpuosd"), scratch.path())
+        .with_group_names(&names);
+    let group = |rest: &str| tree.group(&format!("{job}{rest}"));
+    let (step, other) = (group("/step_0"), group("/step_1"));
+    let first = group("/step_0/user/task_0");
+    let second = group("/step_0/user/task_1");
+    let third = group("/step_1/user/task_0");
+    let job = group("");
     bpf::deny(&job, &[0, 1], below).unwrap();
     bpf::deny(&step, &[0, 1, 2], below).unwrap();
     bpf::deny(&first, &[0, 1, 2, 3], below).unwrap();
@@ -130,6 +144,13 @@ fn holds(below: Below) {
     );
     let pid = tree.run(&first);
     tree.run(&third);
+    if job.ends_with(SLUID) {
+        // Nobody has told yet whose it is.
+        let found = groups.steps().unwrap();
+        assert!(found.list.is_empty(), "{found:?}");
+        assert!(found.unclear.is_some_and(|why| why.contains(SLUID)));
+        names.learn(SLUID, &7.into());
+    }
     let minors: Vec<u32> = (0..8).collect();
     let tried = |folder: &Path| {
         let steps = groups.steps().unwrap();
@@ -170,6 +191,7 @@ fn holds(below: Below) {
     assert!(allowed(&step).is_ok());
     // A step that ended.
     let steps = groups.steps().unwrap();
+    assert!(steps.list.iter().all(|step| step.step.job == 7.into()));
     drop(tree);
     let ended = groups.allowed(&steps.list[0], &minors).unwrap_err();
     assert_eq!(ended.kind(), ErrorKind::NotFound, "{ended}");
