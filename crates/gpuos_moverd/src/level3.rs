@@ -5,7 +5,7 @@
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -17,6 +17,7 @@ use gpuos_store::error::{Error, Kind, Result as Stored};
 use gpuos_store::store::Store;
 
 use crate::jobs::locked;
+use crate::turns::Turns;
 
 /// The folder is looked at again after so long if something is wrong with it.
 pub const AGAIN: Duration = Duration::from_secs(60);
@@ -51,7 +52,8 @@ pub struct Level3 {
     /// What is drained of a job that is over is kept so many seconds after its last checkpoint.
     pub ended_s: u64,
     state: Mutex<State>,
-    turn: Mutex<()>,
+    /// Whose copy may use the folder.
+    pub turns: Turns,
     unwanted: Mutex<Vec<JobId>>,
 }
 
@@ -72,7 +74,7 @@ impl Level3 {
             rate: u64::from(config.shared_rate_mib) << 20,
             ended_s: u64::from(config.ended_hours) * 3600,
             state: Mutex::new(State::Looking(Instant::now())),
-            turn: Mutex::default(),
+            turns: Turns::default(),
             unwanted: Mutex::default(),
         }))
     }
@@ -112,11 +114,6 @@ impl Level3 {
         }
     }
 
-    /// Held by the one copy that this node makes to the folder at a time.
-    pub fn turn(&self) -> MutexGuard<'_, ()> {
-        locked(&self.turn)
-    }
-
     /// What slows a copy down to the site's rate, and ends it when the job has ended.
     pub fn pace(&self, ended: Arc<AtomicBool>) -> impl FnMut(u64) -> Stored<()> {
         let (begun, mut bytes, rate) = (Instant::now(), 0u64, self.rate);
@@ -126,12 +123,7 @@ impl Level3 {
             let due = begun + Duration::from_millis(due.unwrap_or(0));
             loop {
                 if ended.load(Ordering::Relaxed) {
-                    let next = "nothing has to be done: the next run of the job goes on";
-                    return Err(Error::refused(
-                        "copy the rest",
-                        "the job has ended here",
-                        next,
-                    ));
+                    return Err(over());
                 }
                 let left = due.saturating_duration_since(Instant::now());
                 if left.is_zero() {
@@ -178,4 +170,10 @@ impl Level3 {
         }
         *state = next;
     }
+}
+
+/// The job has ended while something of it was to be copied.
+pub fn over() -> Error {
+    let next = "nothing has to be done: the next run of the job goes on";
+    Error::refused("copy the rest", "the job has ended here", next)
 }

@@ -38,6 +38,7 @@ pub mod options;
 pub mod parked;
 pub mod registrar;
 pub mod run;
+mod turns;
 
 /// The daemon's release.
 pub const RELEASE: &str = env!("CARGO_PKG_VERSION");
