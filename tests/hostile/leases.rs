@@ -13,6 +13,15 @@ const INPUT: &str = "Requests for memory in tiers";
 
 /// Accounts that open connections; they need no entry in passwd for that.
 const CROWD: [u32; 4] = [61_031, 61_032, 61_033, 61_034];
+/// As many as would fill all places where each of them had as many as he can.
+const GREEDY: [u32; 8] = [
+    61_051, 61_052, 61_053, 61_054, 61_055, 61_056, 61_057, 61_058,
+];
+/// One who has none.
+const MODEST: User = User {
+    name: "has-no-place-yet",
+    uid: 61_059,
+};
 /// One that is to be answered all the same.
 const OTHER: User = User {
     name: "nobody-else",
@@ -27,6 +36,7 @@ pub fn all() -> Vec<Attempt> {
     let mut all = Vec::new();
     lines(&mut all);
     all.push(crowd().short());
+    all.push(greedy().short());
     all
 }
 
@@ -60,6 +70,14 @@ fn lines(all: &mut Vec<Attempt>) {
             figures.into_bytes(),
         ),
         ("asks for a GPU without a job", ask.clone().into_bytes()),
+        (
+            "says that it works still, a thousand times, without a job",
+            format!("hello 3\n{ask}{}", "working\n".repeat(1000)).into_bytes(),
+        ),
+        (
+            "denies itself the GPU in gpuosd's words",
+            b"hello 3\ndenied nobody starts here\n".to_vec(),
+        ),
         ("says all that can be said", all_of_it.into_bytes()),
         (
             "names the job of another",
@@ -122,6 +140,34 @@ fn crowd() -> Attempt {
                     .any(|line| line.contains("\"answer\":\"memory\""));
                 ensure(answered, || {
                     format!("{holds:?}; the other was told {told:?}")
+                })
+            })
+        },
+    )
+}
+
+/// Users who take all places that they can get, on the socket for programs.
+fn greedy() -> Attempt {
+    let held = "one who has no place is answered as if nobody were there";
+    attempt(
+        INPUT,
+        "eight accounts take all places that they get",
+        held,
+        |stage| {
+            let path = socket(stage, "n3");
+            let shown = path.display().to_string();
+            let crowd = GREEDY.map(|uid| stage.part(uid, "hold", &[&shown, "64"]));
+            let mut crowd: Vec<_> = crowd.into_iter().collect();
+            let holds: Vec<String> = crowd.iter_mut().map(first_line).collect();
+            crowd.into_iter().for_each(|one| stage.keep(one));
+            let told = stage.talk_to(MODEST, &path, b"hello 3\n", 2);
+            judge(move |stage| {
+                nothing_lent(stage, "n3")?;
+                let told = told.heard();
+                let answered = told.iter().any(|line| line.starts_with("refused "));
+                let full = told.iter().any(|line| line.contains("too many programs"));
+                ensure(answered && !full, || {
+                    format!("{holds:?}; he was told {told:?}")
                 })
             })
         },

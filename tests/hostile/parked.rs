@@ -20,6 +20,15 @@ const OTHER: User = User {
     name: "nobody-else-parks",
     uid: 61_045,
 };
+/// As many as would fill all places where each of them had as many as he can.
+const GREEDY: [u32; 8] = [
+    61_061, 61_062, 61_063, 61_064, 61_065, 61_066, 61_067, 61_068,
+];
+/// One who has none.
+const MODEST: User = User {
+    name: "parks-for-the-first-time",
+    uid: 61_069,
+};
 const NODE: &str = "n3";
 
 /// The attempts.
@@ -27,6 +36,7 @@ pub fn all() -> Vec<Attempt> {
     let mut all = Vec::new();
     lines(&mut all);
     all.push(crowd().short());
+    all.push(greedy().short());
     all.push(looks());
     all
 }
@@ -128,6 +138,32 @@ fn looks() -> Attempt {
                 .is_ok_and(|out| out.stdout.starts_with(b"came\n"));
             judge(move |stage| {
                 ensure(!came, || "he came in".into())?;
+                goes_on(stage, pid)
+            })
+        },
+    )
+}
+
+/// Users who take all places that they can get.
+fn greedy() -> Attempt {
+    let held = "one who has no place is answered as if nobody were there";
+    attempt(
+        INPUT,
+        "eight accounts take all places that they get, where memory is parked",
+        held,
+        |stage: &Stage| {
+            let pid = stage.cluster.lab.mover_pid(NODE);
+            let path = socket(stage).display().to_string();
+            let crowd = GREEDY.map(|uid| stage.part(uid, "hold", &[&path, "64"]));
+            let mut crowd: Vec<_> = crowd.into_iter().collect();
+            let holds: Vec<String> = crowd.iter_mut().map(first_line).collect();
+            crowd.into_iter().for_each(|one| stage.keep(one));
+            let told = stage.talk_to(MODEST, &socket(stage), b"hello 1 8\n", 1);
+            judge(move |stage| {
+                let told = told.heard();
+                ensure(told.iter().any(|line| line.starts_with("refused ")), || {
+                    format!("{holds:?}; he was told {told:?}")
+                })?;
                 goes_on(stage, pid)
             })
         },

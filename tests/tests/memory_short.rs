@@ -58,7 +58,9 @@ fn a_node_that_is_short_requeues_the_job_of_the_lowest_rank(suite: &Suite) {
         gpus.display()
     );
     let run = |more: &[&str]| cluster.sbatch(&[&args[..], more].concat(), &script);
-    let [kept, low] = [&["--account=kept", "--requeue"][..], &["--requeue"]].map(run);
+    // What its first run was told stays in the file.
+    let lowest = ["--requeue", "--open-mode=append"];
+    let [kept, low] = [&["--account=kept", "--requeue"][..], &lowest].map(run);
     let file = |job: u32| cluster.lab.dir().join(format!("work/{job}.out"));
     for job in [kept, low] {
         cluster.until("the program works", || {
@@ -73,6 +75,21 @@ fn a_node_that_is_short_requeues_the_job_of_the_lowest_rank(suite: &Suite) {
         // It may have been so once more since.
         (!shown.contains("Restarts=0")).then_some(())
     });
+    // Its user is told: on its standard error, in its record, and by the command, also when it has ended.
+    let why = "requeued: the node ran out of host memory";
+    cluster.until("what its user is told", || {
+        let told = fs::read_to_string(file(low)).unwrap_or_default();
+        told.contains(&format!("gpuos: {why}")).then_some(())
+    });
+    let told = |of: u32| {
+        let gpuos = plugins::programs().join("gpuos").display().to_string();
+        cluster.run(&gpuos, &["why", &of.to_string()])
+    };
+    let record = format!("AdminComment=gpuos: told by node n1: {why}");
+    assert!(cluster.show(low).contains(&record), "{}", cluster.show(low));
+    let sentence = format!("gpuosd on n1 has told its user: {why}");
+    assert!(told(low).contains(&sentence), "{}", told(low));
+    assert!(!told(kept).contains("has told its user"), "{}", told(kept));
     // Jobs that may need its memory come here last.
     cluster.until("slurmctld is told", || {
         let node = cluster.run("scontrol", &["show", "node", "n1"]);
@@ -90,6 +107,8 @@ fn a_node_that_is_short_requeues_the_job_of_the_lowest_rank(suite: &Suite) {
     });
     cluster.run("scancel", &[&low.to_string()]);
     fs::remove_file(&stay).expect("removed");
+    cluster.wait(low, &["CANCELLED"]);
+    assert!(told(low).contains(&sentence), "{}", told(low));
     let state = cluster.wait(kept, &["COMPLETED", "FAILED", "CANCELLED"]);
     assert_eq!(state, "COMPLETED");
     cluster.drained();

@@ -2,9 +2,9 @@
 //!
 //! ```text
 //!     program                                    gpuosd
-//!     hello 2
+//!     hello 3
 //!     ask GPU BYTES HBM        ------>
-//!                              <------   lease GPU HBM HOST REFUGE turn     or "wait"; "without GPU WHY"; "refused WHY"
+//!                              <------   lease GPU HBM HOST REFUGE turn     or "wait"; "without GPU WHY"; "refused WHY"; "denied WHY"
 //!                              <------   park DEADLINE_MS
 //!     parked MS MOVED LEFT     ------>
 //!                              <------   stow DEADLINE_MS BYTES all|part MOVER
@@ -13,6 +13,7 @@
 //!     demoted BYTES            ------>
 //!                              <------   turn
 //!     back MS MOVED            ------>
+//!     working                  ------>
 //!     idle, busy, pinned       ------>
 //!                              <------   note TEXT
 //!                              <------   pressure node                      or "pressure job", "pressure calm"
@@ -25,8 +26,9 @@
 //!
 //! After a connection was lost, `return working`, `return parked` or `return stowed` comes between `hello` and `ask`. MOVER is the path of
 //! gpuos_mover's socket for what goes to NVMe, to the end of the line: [`crate::stow`].
+//! `working` comes each second while what was told to the process waits for work that was given to its GPUs before.
 //! Who says `hello 1` is told nothing of `pressure`, `trim` and `budget`: it is a library of an earlier release, in a container for
-//! example. A gpuosd of that release refuses `hello 2`, and is asked again by the older one. A `lease` that comes later has another size of
+//! example. A gpuosd of an earlier release refuses `hello 3`, and is asked again by the next older one. A `lease` that comes later has another size of
 //! what the process has already.
 //!
 //! The library that speaks it is loaded into programs of users, so it brings no reader of JSON along. A GPU is its UUID, in 32 digits.
@@ -34,7 +36,9 @@
 use std::fmt;
 
 /// Version of the protocol: raised when a line changes its meaning, or gpuosd says what it did not say before.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
+/// The first one that has [`FromProgram::Working`].
+pub const HAS_WORKING: u32 = 3;
 /// The oldest one that gpuosd speaks.
 pub const OLDEST: u32 = 1;
 /// Why a connection is refused whose first line is not understood.
@@ -107,6 +111,8 @@ pub enum FromProgram {
     },
     /// What it knows of its memory.
     Figures(Figures),
+    /// It has heard what it was told, and work that was given to its GPUs before is not done.
+    Working,
     /// Nothing of it can be moved any more.
     Pinned,
     /// It goes: the connection ends as it should.
@@ -172,6 +178,11 @@ pub enum ToProgram {
         /// The GPU.
         gpu: Uuid,
         /// Why, in a sentence.
+        why: String,
+    },
+    /// The program gets nothing, and uses no GPU: others have it in turns and count on the memory that it would take. Why, in a sentence.
+    Denied {
+        /// The sentence.
         why: String,
     },
     /// Everything is to leave the memory of GPUs, and nothing to run until the next turn.
@@ -339,6 +350,7 @@ impl FromProgram {
                 pressed: number(pressed)?,
                 held_ms: number(held_ms)?,
             }),
+            ["working"] => FromProgram::Working,
             ["pinned"] => FromProgram::Pinned,
             ["bye"] => FromProgram::Bye,
             _ => return Err(NoMessage),
@@ -371,6 +383,7 @@ impl FromProgram {
                     it.fetched, it.evicted, it.pressed, it.held_ms
                 )
             }
+            FromProgram::Working => "working\n".into(),
             FromProgram::Pinned => "pinned\n".into(),
             FromProgram::Bye => "bye\n".into(),
         }
@@ -387,6 +400,7 @@ impl ToProgram {
             | ToProgram::Stow { .. }
             | ToProgram::Demote { .. }
             | ToProgram::Without { .. } => 2,
+            ToProgram::Denied { .. } => 3,
             _ => OLDEST,
         }
     }
@@ -406,6 +420,9 @@ impl ToProgram {
                 wait: turn == "wait",
             },
             ["refused", ..] => ToProgram::Refused {
+                why: words[1..].join(" "),
+            },
+            ["denied", ..] => ToProgram::Denied {
                 why: words[1..].join(" "),
             },
             ["without", gpu, ..] => ToProgram::Without {
@@ -459,6 +476,7 @@ impl ToProgram {
                 format!("lease {gpu} {hbm} {host} {refuge} {turn}\n")
             }
             ToProgram::Refused { why } => format!("refused {}\n", sentence(why)),
+            ToProgram::Denied { why } => format!("denied {}\n", sentence(why)),
             ToProgram::Without { gpu, why } => format!("without {gpu} {}\n", sentence(why)),
             ToProgram::Park { deadline_ms } => format!("park {deadline_ms}\n"),
             ToProgram::Stow {

@@ -127,7 +127,8 @@ fn the_driver_takes_it_out_and_brings_it_back_and_its_word_alone_counts() {
 fn where_the_site_has_not_turned_it_on_all_is_as_ever() {
     let (mut broker, mut now, effects) = told(Config::default(), 64 * GIB);
     assert!(!effects.iter().any(is_checkpoint), "{effects:?}");
-    assert_eq!(until(&mut broker, &mut now, ends(ONE)), Some(Ended::Deaf));
+    let why = Some(Ended::NotCheckpointed);
+    assert_eq!(until(&mut broker, &mut now, ends(ONE)), why);
     // It is turned on and off while the daemon runs.
     let mut broker = two(Config::default());
     broker.step(0, Input::Checkpoints(true));
@@ -158,7 +159,8 @@ fn what_is_beyond_the_lease_counts_in_the_jobs_memory_or_is_not_moved() {
     // The job has 64 GiB here, and all of them are kept for its lease.
     let (mut broker, mut now, effects) = told(config(), 65 * GIB);
     assert!(!effects.iter().any(is_checkpoint), "{effects:?}");
-    assert_eq!(until(&mut broker, &mut now, ends(ONE)), Some(Ended::Deaf));
+    let why = Some(Ended::NotCheckpointed);
+    assert_eq!(until(&mut broker, &mut now, ends(ONE)), why);
 
     let mut broker = Broker::new(config());
     broker.step(0, Input::Supply(supply(1)));

@@ -159,6 +159,7 @@ fn who_is_late_with_what_his_own_job_wants_on_nvme_has_his_turn() {
     assert_eq!(promised(&broker), (0, 168, 0));
     // Who does not come for his turn keeps others from the GPU.
     let (mut broker, now) = late();
+    broker.step(now, Input::Busy(ClientId(1)));
     let effects = between(&mut broker, now, now + 120_000);
     let why = Ended::NotBack;
     assert!(

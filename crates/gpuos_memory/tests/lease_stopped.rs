@@ -10,7 +10,7 @@ use crate::lease_support::GIB;
 const GPU: GpuId = GpuId(0);
 
 /// Jobs of one process each that want so many GiB of one GPU of 80, in turns. The first has it.
-fn broker(grants: &[u64]) -> Broker {
+pub fn broker(grants: &[u64]) -> Broker {
     let config = Config {
         rate: u64::MAX,
         ..Config::default()
@@ -55,7 +55,7 @@ fn broker(grants: &[u64]) -> Broker {
 }
 
 /// Lets time go by, four times a second; what is wanted meanwhile.
-fn pass(broker: &mut Broker, now: &mut u64, ms: u64) -> Vec<Effect> {
+pub fn pass(broker: &mut Broker, now: &mut u64, ms: u64) -> Vec<Effect> {
     let end = *now + ms;
     let mut all = Vec::new();
     while *now < end {
@@ -65,7 +65,7 @@ fn pass(broker: &mut Broker, now: &mut u64, ms: u64) -> Vec<Effect> {
     all
 }
 
-fn ended(effects: &[Effect]) -> Vec<(u64, Ended)> {
+pub fn ended(effects: &[Effect]) -> Vec<(u64, Ended)> {
     let end = |it: &Effect| match it {
         Effect::End { client, why } => Some((client.0, *why)),
         _ => None,
@@ -73,24 +73,24 @@ fn ended(effects: &[Effect]) -> Vec<(u64, Ended)> {
     effects.iter().filter_map(end).collect()
 }
 
-fn parks(effects: &[Effect], id: u64) -> bool {
+pub fn parks(effects: &[Effect], id: u64) -> bool {
     let is = |it: &Effect| matches!(it, Effect::Park { client, .. } if client.0 == id);
     effects.iter().any(is)
 }
 
-fn comes(effects: &[Effect], id: u64) -> bool {
+pub fn comes(effects: &[Effect], id: u64) -> bool {
     let is = |it: &Effect| matches!(it, Effect::Turn { client, .. } if client.0 == id);
     effects.iter().any(is)
 }
 
-fn place(broker: &Broker, id: u64) -> Place {
+pub fn place(broker: &Broker, id: u64) -> Place {
     let view = broker.view();
     let mut clients = view.clients.iter();
     let one = clients.find(|one| one.client == ClientId(id));
     one.expect("it is there").place
 }
 
-fn parked(broker: &mut Broker, now: u64, id: u64) -> Vec<Effect> {
+pub fn parked(broker: &mut Broker, now: u64, id: u64) -> Vec<Effect> {
     let client = ClientId(id);
     broker.step(now, Input::Parked { client, took_ms: 1 })
 }

@@ -14,6 +14,7 @@ mod lease_stopped;
 mod lease_storm;
 mod lease_support;
 mod lease_turns;
+mod lease_working;
 mod link;
 mod objects;
 mod objects_program;

@@ -51,9 +51,17 @@ impl Keeping {
     }
 
     /// What of a node's store is not needed any more, the newest first, so that what is still there is whole after each removal.
-    /// Not to be asked while a part is being made.
-    pub(crate) fn removable(&self, held: &[Held]) -> Vec<CheckpointId> {
-        let holdings: Vec<Holding> = held.iter().map(|part| self.holding(part, held)).collect();
+    /// Not to be asked while a part is being made. What is being read stays, and what that needs.
+    pub(crate) fn removable(
+        &self,
+        held: &[Held],
+        is_read: impl Fn(CheckpointId) -> bool,
+    ) -> Vec<CheckpointId> {
+        let holding = |part: &Held| Holding {
+            reading: is_read(part.id),
+            ..self.holding(part, held)
+        };
+        let holdings: Vec<Holding> = held.iter().map(holding).collect();
         let removals = retention::plan(&holdings, self.policy);
         // A manifest stays as long as the data: at a restart it says what has to be in a segment.
         let gone = removals

@@ -466,7 +466,11 @@ impl<'a, D: Disk> Node<'a, D> {
         let committed = std::mem::take(&mut self.committed);
         if let Some(keeping) = self.local.keeping.as_ref().filter(|_| committed) {
             match self.local.job.list() {
-                Ok(held) => self.doomed.extend(keeping.removable(&held)),
+                Ok(held) => {
+                    let job = &self.local.job;
+                    let gone = keeping.removable(&held, |id| job.is_read(id));
+                    self.doomed.extend(gone);
+                }
                 // The next commit looks again.
                 Err(error) => self.local.note(error.to_string()),
             }

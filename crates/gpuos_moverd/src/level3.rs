@@ -5,7 +5,7 @@
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -18,6 +18,7 @@ use gpuos_store::owned::Owner;
 use gpuos_store::store::Store;
 
 use crate::jobs::locked;
+use crate::turns::Turns;
 
 /// The folder is looked at again after so long if something is wrong with it.
 pub const AGAIN: Duration = Duration::from_secs(60);
@@ -63,7 +64,8 @@ pub struct Level3 {
     /// What is drained of a job that is over is kept so many seconds after its last checkpoint.
     pub ended_s: u64,
     state: Mutex<State>,
-    turn: Mutex<()>,
+    /// Whose copy may use the folder.
+    pub turns: Turns,
     unwanted: Mutex<Vec<Unwanted>>,
 }
 
@@ -84,7 +86,7 @@ impl Level3 {
             rate: u64::from(config.shared_rate_mib) << 20,
             ended_s: u64::from(config.ended_hours) * 3600,
             state: Mutex::new(State::Looking(Instant::now())),
-            turn: Mutex::default(),
+            turns: Turns::default(),
             unwanted: Mutex::default(),
         }))
     }
@@ -124,11 +126,6 @@ impl Level3 {
         }
     }
 
-    /// Held by the one copy that this node makes to the folder at a time.
-    pub fn turn(&self) -> MutexGuard<'_, ()> {
-        locked(&self.turn)
-    }
-
     /// What slows a copy down to the site's rate, and ends it when the job has ended.
     pub fn pace(&self, ended: Arc<AtomicBool>) -> impl FnMut(u64) -> Stored<()> {
         let (begun, mut bytes, rate) = (Instant::now(), 0u64, self.rate);
@@ -138,12 +135,7 @@ impl Level3 {
             let due = begun + Duration::from_millis(due.unwrap_or(0));
             loop {
                 if ended.load(Ordering::Relaxed) {
-                    let next = "nothing has to be done: the next run of the job goes on";
-                    return Err(Error::refused(
-                        "copy the rest",
-                        "the job has ended here",
-                        next,
-                    ));
+                    return Err(over());
                 }
                 let left = due.saturating_duration_since(Instant::now());
                 if left.is_zero() {
@@ -190,4 +182,10 @@ impl Level3 {
         }
         *state = next;
     }
+}
+
+/// The job has ended while something of it was to be copied.
+pub fn over() -> Error {
+    let next = "nothing has to be done: the next run of the job goes on";
+    Error::refused("copy the rest", "the job has ended here", next)
 }

@@ -39,6 +39,7 @@ pub mod parked;
 pub mod registrar;
 pub mod run;
 mod sweeper;
+mod turns;
 
 /// The daemon's release.
 pub const RELEASE: &str = env!("CARGO_PKG_VERSION");

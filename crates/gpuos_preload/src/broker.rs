@@ -4,7 +4,9 @@
 //! memory, and is told. When the connection is lost the thread looks for another one; a process that waits for its turn then goes on after
 //! a time with everything in host memory, which is slow and takes nothing from others.
 
-use std::collections::BTreeSet;
+mod meanwhile;
+
+use std::collections::{BTreeSet, VecDeque};
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
@@ -19,10 +21,11 @@ use gpuos_memory::protocol::{
 };
 use gpuos_memory::table::Tier;
 
+use crate::aside::Aside;
 use crate::lease::{self, Lease};
 use crate::mutant::{self, Mutant};
 use crate::stow::{self, Segment};
-use crate::{ahead, budget, figures, gate, mover, park, process, resize, short, vmm};
+use crate::{ahead, budget, figures, gate, mover, park, process, resize, short, vmm, window};
 
 /// The variable with the path of gpuosd's socket.
 const SOCKET: &str = "GPUOS_MEM_SOCKET";
@@ -53,6 +56,8 @@ pub(crate) enum Asked {
     Wait,
     /// It may not.
     Refused,
+    /// It may not, and may use no GPU either.
+    Denied,
 }
 
 /// Asks gpuosd, where the environment names its socket. What follows is obeyed by a thread.
@@ -149,6 +154,9 @@ struct Broker {
     gpus: Vec<Gpu>,
     stream: Option<UnixStream>,
     lines: Lines,
+    /// What was told while the program's work was waited for.
+    later: VecDeque<ToProgram>,
+    aside: Aside,
     /// Extents that have left the memory of GPUs for host memory until it is the process's turn.
     parked: Option<BTreeSet<u32>>,
     /// What is on NVMe meanwhile, if something is.
@@ -179,6 +187,8 @@ fn serve(path: PathBuf, tell: &Sender<Result<Asked, String>>) {
         gpus: gpus(),
         stream: None,
         lines: Lines::default(),
+        later: VecDeque::new(),
+        aside: Aside::default(),
         parked: None,
         segment: None,
         stowed: false,
@@ -265,6 +275,13 @@ impl Broker {
                     self.close();
                     return Ok(Asked::Refused);
                 }
+                Some(ToProgram::Denied { why }) => {
+                    process::say(format_args!(
+                        "{why}. The program does not start beside the jobs that have the GPU in turns"
+                    ));
+                    self.close();
+                    return Ok(Asked::Denied);
+                }
                 Some(ToProgram::Without { gpu, why }) => {
                     let own = self.gpus.iter().filter(|own| own.uuid == gpu);
                     for Gpu { device, .. } in own {
@@ -320,6 +337,8 @@ impl Broker {
         stream.set_read_timeout(Some(LOOK))?;
         OPEN.store(stream.as_raw_fd(), Ordering::SeqCst);
         self.lines = Lines::default();
+        // What was said on a connection that is lost is said again.
+        self.later.clear();
         self.stream = Some(stream);
         let bytes = process::grant().map_or(0, |grant| grant.bytes);
         self.say(FromProgram::Hello {
@@ -346,7 +365,7 @@ impl Broker {
     fn is_older(&mut self, why: &str) -> bool {
         let older = why == NOT_UNDERSTOOD && self.version > OLDEST;
         if older {
-            self.version = OLDEST;
+            self.version -= 1;
         }
         older
     }
@@ -409,10 +428,13 @@ impl Broker {
                 self.look_for_it();
                 continue;
             }
-            match self.next(LOOK) {
-                Ok(Some(told)) => self.obey(told),
-                Ok(None) => {}
-                Err(_) => self.close(),
+            match self.later.pop_front() {
+                Some(told) => self.obey(told),
+                None => match self.next(LOOK) {
+                    Ok(Some(told)) => self.obey(told),
+                    Ok(None) => {}
+                    Err(_) => self.close(),
+                },
             }
             self.look();
         }
@@ -453,7 +475,9 @@ impl Broker {
             ToProgram::Note { text } => process::say(format_args!("{text}")),
             ToProgram::Refused { why } if self.is_older(&why) => self.close(),
             // What the process has it keeps.
-            ToProgram::Refused { why } | ToProgram::Without { why, .. } => {
+            ToProgram::Refused { why }
+            | ToProgram::Denied { why }
+            | ToProgram::Without { why, .. } => {
                 process::say(format_args!("{why}"));
             }
             // Of a gpuosd that did not know the process any more.
@@ -469,7 +493,12 @@ impl Broker {
                 self.held = false;
                 let own = self.gpus.iter().filter(|it| it.uuid == gpu);
                 let works = self.parked.is_none();
-                own.for_each(|it| resize::resize(it.device, lease(hbm, host, refuge), works));
+                let devices: Vec<i32> = own.map(|it| it.device).collect();
+                self.meanwhile(move || {
+                    for device in devices {
+                        resize::resize(device, lease(hbm, host, refuge), works);
+                    }
+                });
             }
             ToProgram::Pressure(what) => {
                 short::tell(what);
@@ -480,7 +509,7 @@ impl Broker {
             ToProgram::Trim { .. } => {
                 ahead::drop_all();
                 let bytes = match self.parked {
-                    None if !self.held => resize::trim(),
+                    None if !self.held => self.meanwhile(resize::trim).unwrap_or(0),
                     _ => 0,
                 };
                 self.say(FromProgram::Demoted { bytes });
@@ -494,12 +523,17 @@ impl Broker {
 
     /// Parks, some of it or all on NVMe.
     fn park(&mut self, nvme: Option<(u64, bool, String)>) {
-        let start = Instant::now();
+        let mut start = Instant::now();
         let (mut moved, mut left) = (0, 0);
         if self.parked.is_none() {
-            if self.held || !park::close() {
+            if self.in_turns {
+                window::begin();
+            }
+            if self.held || self.meanwhile(park::close) != Some(true) {
                 return self.hold();
             }
+            // The program's own work is no part of what moving takes.
+            start = Instant::now();
             if let Some((bytes, all, mover)) = nvme {
                 match self.put(mover, &park::first(bytes, all)) {
                     Ok(bytes) => moved = bytes,
@@ -635,7 +669,7 @@ impl Broker {
         } else if !self.idle
             && self.parked.is_none()
             && self.quiet.elapsed() >= IDLE
-            && park::settled()
+            && self.meanwhile(park::settled) == Some(true)
             && !gate::take_touched()
         {
             self.idle = true;

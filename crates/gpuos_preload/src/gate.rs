@@ -14,7 +14,7 @@
 //! give up a closed gate that drains for too long, and the mover tries again later. Once it is sealed there is only copying left.
 
 use std::cell::Cell;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -24,8 +24,8 @@ const MOVING: u32 = 2;
 /// Nothing is ever moved, and nobody waits.
 const OFF: u32 = 3;
 
-/// How long a call waits for draining before it gives it up.
-pub(crate) const PATIENCE: Duration = Duration::from_millis(50);
+/// How long a call waits for draining before it gives it up, where nobody says otherwise.
+const PATIENCE: Duration = Duration::from_millis(50);
 
 /// As many counters as there are. A power of two.
 const SHARDS: usize = 64;
@@ -36,6 +36,8 @@ struct Counter(AtomicUsize);
 
 static INSIDE: [Counter; SHARDS] = [const { Counter(AtomicUsize::new(0)) }; SHARDS];
 static STATE: AtomicU32 = AtomicU32::new(OFF);
+/// The same in milliseconds, as it is now.
+static PATIENCE_MS: AtomicU64 = AtomicU64::new(PATIENCE.as_millis() as u64);
 static NEXT: AtomicUsize = AtomicUsize::new(0);
 /// Somebody came since [`take_touched`]. It is written only when it changes, so that threads do not take it from each other.
 static TOUCHED: Touched = Touched(AtomicBool::new(false));
@@ -90,6 +92,29 @@ pub(crate) fn enter() -> Inside {
     })
 }
 
+/// How long a call waits for draining before it gives it up.
+pub(crate) fn patience() -> Duration {
+    Duration::from_millis(PATIENCE_MS.load(Ordering::Relaxed))
+}
+
+/// Calls wait longer for draining than usual, until this is dropped: another job's turn is worth more than a pause.
+pub(crate) struct Patient;
+
+impl Patient {
+    /// They wait for so long.
+    pub(crate) fn of(patience: Duration) -> Patient {
+        let ms = patience.as_millis() as u64;
+        PATIENCE_MS.store(ms, Ordering::Relaxed);
+        Patient
+    }
+}
+
+impl Drop for Patient {
+    fn drop(&mut self) {
+        PATIENCE_MS.store(PATIENCE.as_millis() as u64, Ordering::Relaxed);
+    }
+}
+
 /// Whether this thread is inside: a call that the driver makes itself, or one of its callbacks.
 pub(crate) fn is_inside() -> bool {
     HERE.with(|here| here.depth.get() > 0)
@@ -126,7 +151,7 @@ fn wait(shard: usize) {
         let guard = WAITING.0.lock().unwrap_or_else(PoisonError::into_inner);
         let waited = WAITING
             .1
-            .wait_timeout_while(guard, PATIENCE, |()| is_closed());
+            .wait_timeout_while(guard, patience(), |()| is_closed());
         if waited.is_ok_and(|(_, waited)| waited.timed_out()) {
             give_up();
         }

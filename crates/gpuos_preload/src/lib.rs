@@ -15,7 +15,7 @@
 //!   `staging`: what is moved before a kernel that needs it,
 //! - `spare`: host memory that nothing is in; `ahead`: making it before it is needed,
 //! - [`broker`]: the thread that talks to gpuosd; [`park`]: giving the GPU to the next job, and having it again; `stow`: what goes to NVMe
-//!   meanwhile, by gpuos_mover; [`resize`]: having less of it; [`budget`]: what may move over the link,
+//!   meanwhile, by gpuos_mover; `aside`: what takes as long as the program's work; `window`: how much of that it gives at once; [`resize`]: having less of it; [`budget`]: what may move over the link,
 //! - [`short`]: memory that is short, for programs that want to know; [`figures`]: what is known of the process's memory, for gpuosd,
 //! - `wrappers`, `exports`: the functions that programs get; `lookup`: how they get them; `interpose`: `dlsym` and `dlopen`.
 //!
@@ -25,6 +25,7 @@
 compile_error!("a panic must not end the program that this library is loaded into");
 
 mod ahead;
+mod aside;
 mod broker;
 #[cfg_attr(test, allow(dead_code, reason = "unit tests have no `dlsym` of ours"))]
 mod budget;
@@ -65,4 +66,5 @@ mod stow;
 mod table;
 mod vmm;
 mod watch;
+mod window;
 mod wrappers;

@@ -1,11 +1,20 @@
 //! The life of the process: `cuInit`, `fork` and the end.
 
 use std::sync::Once;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::broker::{self, Asked};
 use crate::mutant::{self, Mutant};
 use crate::table::index;
 use crate::{driver, gate, lookup, mover, process, record, recorder, stow, watch};
+
+/// gpuosd has said that the process is to use no GPU.
+static DENIED: AtomicBool = AtomicBool::new(false);
+
+/// Whether the process is to use no GPU.
+pub(crate) fn is_denied() -> bool {
+    DENIED.load(Ordering::Relaxed)
+}
 
 /// The driver was initialised. From here on a child of `fork` has none.
 pub(crate) fn begin() {
@@ -32,6 +41,10 @@ pub(crate) fn begin() {
             match broker::begin() {
                 // Said by those who asked; the gate stays off, and every call goes to the driver.
                 Asked::Refused => return record::tell_none(),
+                Asked::Denied => {
+                    DENIED.store(true, Ordering::Relaxed);
+                    return record::tell_none();
+                }
                 // Sealed already.
                 Asked::Wait => {}
                 Asked::Go => gate::on(),

@@ -44,7 +44,7 @@ pub(crate) fn hold(patience: Duration) -> Option<MutexGuard<'static, ()>> {
             Err(TryLockError::WouldBlock) if start.elapsed() > patience => return None,
             Err(TryLockError::WouldBlock) => {}
         }
-        if start.elapsed() > gate::PATIENCE {
+        if start.elapsed() > gate::patience() {
             gate::give_up();
         }
         std::thread::sleep(Duration::from_micros(100));

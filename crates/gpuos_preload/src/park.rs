@@ -7,7 +7,7 @@
 //! takes about as long as the copy, and until the turn nobody looks at these. What has no room when the turn comes is mapped there then.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use gpuos_memory::table::Tier;
 
@@ -17,6 +17,9 @@ use crate::{gate, mover, ordered, process};
 
 /// Between two tries to close the gate.
 const AGAIN: Duration = Duration::from_millis(2);
+/// How long calls wait at the gate while work of before ends, at first and at most. A kernel that waits for one of them has it come in then.
+const PATIENCE: Duration = Duration::from_secs(1);
+const MOST: Duration = Duration::from_secs(300);
 
 /// What became of it.
 #[derive(Default, Debug)]
@@ -31,14 +34,26 @@ pub(crate) struct Parked {
 
 /// Closes the gate and waits for all work. The gate is sealed when this answers true. False: the process ends, or nothing of it can be
 /// moved; the gate is as it was.
+///
+/// Work that was given at once may take longer than calls wait, and a program that gives more as soon as they are let in would never park: what
+/// it took is waited for the next time.
 pub(crate) fn close() -> bool {
-    while !seal() {
+    let mut patience = PATIENCE;
+    loop {
+        let begun = Instant::now();
+        let patient = gate::Patient::of(patience);
+        if seal() {
+            return true;
+        }
+        drop(patient);
         if process::is_ending() || process::is_pinned() {
             return false;
         }
+        if begun.elapsed() >= patience {
+            patience = (begun.elapsed() * 2).min(MOST);
+        }
         std::thread::sleep(AGAIN);
     }
-    true
 }
 
 /// Moves everything that is in the memory of GPUs to host memory. The gate is sealed.

@@ -4,7 +4,7 @@
 
 use crate::memory;
 use crate::mutant::{self, Mutant};
-use crate::{driver, gate, heat, process, record, staging, watch};
+use crate::{driver, gate, heat, process, record, staging, watch, window};
 
 /// The type of an argument.
 macro_rules! word {
@@ -100,6 +100,7 @@ macro_rules! launch {
         #[cfg_attr(not(test), unsafe(no_mangle))]
         pub(crate) extern "C" fn $name($($a: u64),*) -> u32 {
             let real = real!($index $($a)*);
+            window::before_launch();
             let told = watch::is_cold()
                 && staging::before(place!($function), place!($places), place!($extra));
             let _inside = enter($index, true);
@@ -118,6 +119,7 @@ macro_rules! graph {
         #[cfg_attr(not(test), unsafe(no_mangle))]
         pub(crate) extern "C" fn $name($exec: u64, $stream: u64) -> u32 {
             let real = real!($index $exec $stream);
+            window::before_launch();
             let _inside = enter($index, false);
             if watch::is_on() {
                 graph_launched($exec);

@@ -52,6 +52,7 @@ impl Talk {
                 FromProgram::Moved { .. }
                 | FromProgram::Figures(_)
                 | FromProgram::Idle
+                | FromProgram::Working
                 | FromProgram::Busy => {}
                 other => return Ok(other),
             }
@@ -79,7 +80,7 @@ impl Talk {
     /// Hears what a new connection begins with; answers the GPU that is asked for.
     pub fn begin(&mut self, again: Option<bool>) -> Result<Uuid, String> {
         let hello = self.next()?;
-        if hello != (FromProgram::Hello { version: 2 }) {
+        if hello != (FromProgram::Hello { version: 3 }) {
             return Err(format!("{hello:?} and no hello"));
         }
         if let Some(parked) = again {

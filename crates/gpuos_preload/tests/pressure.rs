@@ -127,13 +127,18 @@ fn a_gpuosd_of_an_earlier_release_is_asked_by_what_it_speaks() {
     plays(test, &[], |listener, _| {
         let mut talk = Talk::accept(&listener);
         let _: Uuid = talk.begin(None)?;
-        let why = NOT_UNDERSTOOD.into();
-        talk.say(&ToProgram::Refused { why });
-        drop(talk);
-        let mut talk = Talk::accept(&listener);
-        let hello = talk.next()?;
-        if hello != (FromProgram::Hello { version: 1 }) {
-            return Err(format!("{hello:?}"));
+        let why: String = NOT_UNDERSTOOD.into();
+        // By the next older one each time.
+        for version in [2, 1] {
+            talk.say(&ToProgram::Refused { why: why.clone() });
+            talk = Talk::accept(&listener);
+            let hello = talk.next()?;
+            if hello != (FromProgram::Hello { version }) {
+                return Err(format!("{hello:?}"));
+            }
+            if version > 1 {
+                talk.next()?;
+            }
         }
         let FromProgram::Ask { gpu, .. } = talk.next()? else {
             return Err("it asks for nothing".into());

@@ -406,7 +406,7 @@ fn a_program_on_nvme_comes_back_to_a_gpuosd_that_was_started_anew() {
         talk.is_parked(112 * MIB)?;
         drop(talk);
         let mut talk = Talk::accept(&listener);
-        for wanted in [FromProgram::Hello { version: 2 }, FromProgram::ReturnStowed] {
+        for wanted in [FromProgram::Hello { version: 3 }, FromProgram::ReturnStowed] {
             let told = talk.next()?;
             if told != wanted {
                 return Err(format!("{told:?}"));

@@ -20,6 +20,7 @@ use crate::ingest::{self, Limits};
 use crate::key::{JobKeys, same};
 use crate::names::{self, CURRENT, MANIFEST, REFUSED, SEGMENT};
 use crate::pace::Pace;
+use crate::reading::Readings;
 use crate::segment::{SegmentWriter, open_segment};
 use crate::small::{make_or_open, read_whole, remove_if_there, replace, there};
 
@@ -37,6 +38,7 @@ pub struct JobStore<'a, D: Disk> {
     pub(crate) keys: JobKeys,
     pub(crate) pace: Option<&'a Pace>,
     coding: Coding,
+    readings: Readings,
 }
 
 /// A checkpoint that is to be taken.
@@ -75,7 +77,7 @@ impl<'a, D: Disk> JobStore<'a, D> {
         job: JobId,
         uid: u32,
         keys: JobKeys,
-        (pace, coding): (Option<&'a Pace>, Coding),
+        (pace, coding, readings): (Option<&'a Pace>, Coding, Readings),
     ) -> JobStore<'a, D> {
         JobStore {
             disk,
@@ -85,7 +87,13 @@ impl<'a, D: Disk> JobStore<'a, D> {
             keys,
             pace,
             coding,
+            readings,
         }
+    }
+
+    /// Whether a checkpoint is being read, as it waits to be copied elsewhere: retention leaves it.
+    pub fn is_read(&self, id: CheckpointId) -> bool {
+        self.readings.has(&self.job, id)
     }
 
     /// Waits until so many bytes may be moved.

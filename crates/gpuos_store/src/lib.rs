@@ -6,7 +6,7 @@
 //!   [`stream`]: writes that go on beside their caller, from a [`buffer`]; [`fake`]: one in memory that crashes and fails,
 //! - [`ingest`]: a program's folder, read as something that a hostile user owns, into a segment,
 //! - [`coding`]: the form in which extents are kept: compressed, encrypted, and `sparse` ones short in any case,
-//! - [`store`]: the folders of all jobs; [`job`]: the checkpoints of one and their commit; [`choice`]: from which its next run begins; [`passed`]: those of other jobs that it could not load; [`inventory`]: what is there, and removal of one; [`owned`]: removal of all, by whom it may be; [`marks`]: notes about all of it,
+//! - [`store`]: the folders of all jobs; [`job`]: the checkpoints of one and their commit; [`choice`]: from which its next run begins; [`passed`]: those of other jobs that it could not load; [`inventory`]: what is there, and removal of one; [`owned`]: removal of all, by whom it may be; [`marks`]: notes about all of it; `reading`: what is not removed for now,
 //! - [`pace`]: how fast it may ask its disk for bytes; [`room`]: how much a checkpoint may add to what a user has, and to the disk,
 //! - [`verify`]: everything that is kept, read and held against its digests,
 //! - [`shard`]: parity of other nodes, and [`erasure`]: how it is made,
@@ -40,6 +40,7 @@ mod names;
 pub mod owned;
 pub mod pace;
 pub mod passed;
+mod reading;
 pub mod rebuild;
 pub mod restore;
 pub mod room;

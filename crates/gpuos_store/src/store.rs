@@ -16,6 +16,7 @@
 
 use std::collections::BTreeMap;
 
+use gpuos_checkpoint::ids::CheckpointId;
 use gpuos_core::job::JobId;
 
 use crate::coding::Coding;
@@ -26,6 +27,7 @@ use crate::job::JobStore;
 use crate::key::{SiteKey, same};
 use crate::names::{CURRENT, OWNER};
 use crate::pace::Pace;
+use crate::reading::{Reading, Readings};
 use crate::room::{Bound, Room, reserve, usable};
 use crate::small::{make_or_open, read_whole, remove_if_there, replace, there};
 
@@ -52,6 +54,7 @@ pub struct Store<D: Disk> {
     key: SiteKey,
     pace: Option<Box<Pace>>,
     coding: Coding,
+    readings: Readings,
 }
 
 impl<D: Disk> Store<D> {
@@ -68,6 +71,7 @@ impl<D: Disk> Store<D> {
             key,
             pace: None,
             coding: Coding::default(),
+            readings: Readings::default(),
         };
         let mut found = Found::default();
         for name in store.disk.list(&store.root, MAX_JOBS).tried(tried)? {
@@ -99,6 +103,7 @@ impl<D: Disk> Store<D> {
             key,
             pace: None,
             coding: Coding::default(),
+            readings: Readings::default(),
         })
     }
 
@@ -107,6 +112,12 @@ impl<D: Disk> Store<D> {
     pub fn at_pace(self, pace: Box<Pace>) -> Store<D> {
         let pace = Some(pace);
         Store { pace, ..self }
+    }
+
+    /// Says that a checkpoint of a job is being read until what is answered is dropped: [`JobStore::is_read`].
+    #[must_use]
+    pub fn read(&self, job: &JobId, id: CheckpointId) -> Reading {
+        self.readings.begin(job, id)
     }
 
     /// Has extents and manifests that are written from now on kept in this form.
@@ -131,7 +142,7 @@ impl<D: Disk> Store<D> {
     /// A user's job in an open folder.
     fn of(&self, job: JobId, uid: u32, folder: D::Folder) -> JobStore<'_, D> {
         let keys = self.key.of_job(&job, uid);
-        let how = (self.pace.as_deref(), self.coding);
+        let how = (self.pace.as_deref(), self.coding, self.readings.clone());
         JobStore::new(&self.disk, folder, job, uid, keys, how)
     }
 

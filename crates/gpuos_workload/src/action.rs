@@ -40,6 +40,14 @@ pub enum Action {
         /// The step.
         step: Option<u32>,
     },
+    /// Tell a job's user why something of it is ended or requeued: on the job's standard error, and in its record, which stays when it has
+    /// ended. Comes before the end itself. Told again it changes nothing.
+    Tell {
+        /// The job.
+        job: JobId,
+        /// Why, for people.
+        why: String,
+    },
     /// Drain the node.
     Drain {
         /// Why, for people.
@@ -60,6 +68,7 @@ impl Action {
             | Action::Release { job, .. }
             | Action::Hold { job, .. }
             | Action::LetGo { job }
+            | Action::Tell { job, .. }
             | Action::Kill { job, .. } => Some(job),
             Action::Publish(_) | Action::Drain { .. } | Action::Undrain { .. } => None,
         }

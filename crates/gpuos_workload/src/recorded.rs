@@ -121,6 +121,7 @@ impl Table {
                 true => done("the step is ended"),
                 false => nothing("the job is gone"),
             },
+            Action::Tell { .. } => nothing("nobody reads what a recorded job is told"),
             Action::Drain { .. } if self.node.drain.is_some() => {
                 nothing("the node is drained already")
             }

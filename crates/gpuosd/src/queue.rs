@@ -14,6 +14,9 @@ const OF_A_LOST_NODE: u32 = 5 * 60;
 /// one that has no other node can run again.
 const UNTOLD: u32 = 60;
 
+/// With more tasks than these the thread does first what cannot wait.
+const MANY: usize = 4;
+
 /// One thing for the thread that runs Slurm's commands.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Task {
@@ -121,8 +124,11 @@ impl Queue {
             return None;
         }
         let is_step = |task: &Task| matches!(task, Task::Job(_));
-        let mut waiting = self.waiting.iter();
-        let other = waiting.position(|task| self.stepped && !is_step(task));
+        let tells = |task: &Task| matches!(task, Task::Act(Action::Tell { .. }, _));
+        // Where much is to be done, what is told comes after it: a job's record can say why when it has ended.
+        let hurries = self.waiting.len() > MANY;
+        let fits = |task: &Task| !(self.stepped && is_step(task)) && !(hurries && tells(task));
+        let other = self.waiting.iter().position(fits);
         self.under_way = self.waiting.remove(other.unwrap_or(0));
         self.stepped = self.under_way.as_ref().is_some_and(is_step);
         self.under_way.clone()
@@ -184,6 +190,35 @@ mod tests {
         assert_eq!(queue.begin(), Some(Task::Show));
         queue.done();
         assert!(queue.is_empty());
+    }
+
+    #[test]
+    fn a_job_is_told_before_its_end_and_holds_up_nobody_elses() {
+        let act = |action| Task::Act(action, Why::Rule);
+        let tell = |job: u32| {
+            act(Action::Tell {
+                job: job.into(),
+                why: "why".into(),
+            })
+        };
+        let requeue = |job: u32| act(Action::Requeue { job: job.into() });
+        let order = |jobs: u32| {
+            let mut queue = Queue::default();
+            for job in 0..jobs {
+                queue.push(tell(job));
+                queue.push(requeue(job));
+            }
+            let next = || {
+                let task = queue.begin();
+                queue.done();
+                task
+            };
+            std::iter::from_fn(next).collect::<Vec<_>>()
+        };
+        assert_eq!(order(2), [tell(0), requeue(0), tell(1), requeue(1)]);
+        let many = order(8);
+        assert_eq!(many[..4], [0, 1, 2, 3].map(requeue));
+        assert_eq!(many.len(), 16);
     }
 
     #[test]

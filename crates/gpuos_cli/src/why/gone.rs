@@ -9,6 +9,8 @@ use serde_json::json;
 use crate::names::Name;
 use crate::reply::Reply;
 
+use super::requeue::told;
+
 /// slurmdbd may be away.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Jobs that are told at most.
@@ -59,14 +61,15 @@ fn accounted(machine: &dyn Machine, label: &str) -> Vec<String> {
         "-j",
         known,
         "-o",
-        "JobID,State,End,NodeList",
+        "JobID,State,End,NodeList,AdminComment",
     ];
     let Ok(out) = machine.run_within(PATIENCE, "sacct", &args) else {
         return Vec::new();
     };
     let sentence = |line: &str| {
-        let fields: Vec<&str> = line.split('|').collect();
-        let [id, state, end, nodes] = fields[..] else {
+        // What stands last may have the separator in it.
+        let fields: Vec<&str> = line.splitn(5, '|').collect();
+        let [id, state, end, nodes, comment] = fields[..] else {
             return None;
         };
         let own = id == known || id.strip_prefix(known)?.starts_with(['_', '+']);
@@ -76,7 +79,11 @@ fn accounted(machine: &dyn Machine, label: &str) -> Vec<String> {
                 "" | "None assigned" => String::new(),
                 nodes => format!(" on {nodes}"),
             };
-            format!("Job {id} has ended at {end}{on}: {state} (sacct; slurmctld has forgotten it).")
+            let told = told(comment.trim_end_matches('|'));
+            let told = told.map_or(String::new(), |told| format!(" {told}"));
+            format!(
+                "Job {id} has ended at {end}{on}: {state} (sacct; slurmctld has forgotten it).{told}"
+            )
         })
     };
     let all = out.stdout.lines().filter_map(sentence);

@@ -58,6 +58,9 @@ pub fn run(machine: &dyn Machine, config: Option<&Path>, args: &WhyArgs) -> Resu
         let name = asked_for.of(job);
         site.see_partition(machine, &job.partitions);
         let mut answer = answer(machine, &site, &jobs, recording.as_ref(), (job, &name));
+        if let Some(told) = requeue::told(&job.admin_comment) {
+            answer.sentence += &format!(" {told}");
+        }
         let decided = decided::last(recording.as_ref(), job);
         if let (Some(mix), true) = (&decided.mix, job.is_running()) {
             answer.sentence += &format!(" {mix}");

@@ -1,12 +1,21 @@
 //! What became of a job's last run, where it was requeued.
 
 use gpuos_host::slurm::Job;
+use gpuos_host::slurm::act::told_comment;
 use gpuos_host::slurm::site::{Site, seconds_between};
 use gpuos_model::gpuset::GpuSet;
 use gpuos_model::hostlist::compress;
 use gpuos_placement::explain::Note;
 
 use crate::table::count;
+
+/// What gpuosd has told a job's user of an end or a requeue, by the job's `AdminComment`.
+pub fn told(admin_comment: &str) -> Option<String> {
+    let told = told_comment(admin_comment)?;
+    let (node, why) = told.split_once(": ")?;
+    let stop = if why.ends_with('.') { "" } else { "." };
+    Some(format!("gpuosd on {node} has told its user: {why}{stop}"))
+}
 
 /// Why a job waits that Slurm holds back after a requeue: the reason is that of `--begin`, and the job's user gave none.
 pub fn held_back(site: &Site, job: &Job, name: &str) -> Option<String> {

@@ -18,6 +18,10 @@ pub struct MemoryConfig {
     pub reserve_mib: u32,
     /// Jobs that share a GPU in turns with its memory, at most; 0: jobs cannot.
     pub turns: u32,
+    /// A turn is so many seconds long at least, if the job has work for so long; `None`: what gpuosd's flag says.
+    pub turn_seconds: Option<u32>,
+    /// Work that a program has given to its GPU may go on for so many seconds after its turn, while others wait.
+    pub switch_seconds: u32,
     /// Whether a program in turns that cannot be moved while it runs is parked by the driver's own checkpoint calls.
     pub driver_checkpoint: bool,
     /// A node is short of host memory when so much of it is used, in percent, ...
@@ -39,6 +43,8 @@ impl Default for MemoryConfig {
             most_percent: 400,
             reserve_mib: 1024,
             turns: 0,
+            turn_seconds: None,
+            switch_seconds: 600,
             driver_checkpoint: false,
             pressure_begins: 92,
             pressure_ends: 85,
@@ -108,6 +114,16 @@ pub(super) fn read(
             usual.reserve_mib,
         )?,
         turns: int("turns", &raw.turns, 0..=16, usual.turns)?,
+        turn_seconds: match &raw.turn_seconds {
+            Some(_) => Some(int("turn-seconds", &raw.turn_seconds, 1..=3600, 30)?),
+            None => None,
+        },
+        switch_seconds: int(
+            "switch-seconds",
+            &raw.switch_seconds,
+            10..=86_400,
+            usual.switch_seconds,
+        )?,
         driver_checkpoint: raw.driver_checkpoint.unwrap_or(usual.driver_checkpoint),
         pressure_begins: percent(
             "pressure-begins",
@@ -153,6 +169,9 @@ mod tests {
         assert_eq!(MemoryConfig::default().turns, 0);
         let own = read("turns = 3\nreserve-mib = 100").unwrap();
         assert_eq!((own.turns, own.most_in_turns_mib(1000)), (3, 900));
+        assert_eq!((own.turn_seconds, own.switch_seconds), (None, 600));
+        let own = read("turn-seconds = 90\nswitch-seconds = 30").unwrap();
+        assert_eq!((own.turn_seconds, own.switch_seconds), (Some(90), 30));
         assert!(!own.driver_checkpoint);
         assert!(read("driver-checkpoint = true").unwrap().driver_checkpoint);
     }
@@ -183,6 +202,9 @@ mod tests {
             ("turns = 17", "from 0 to 16"),
             ("turns = -1", "from 0 to 16"),
             ("turns = true", "turns"),
+            ("turn-seconds = 0", "from 1 to 3600"),
+            ("turn-seconds = \"30s\"", "turn-seconds"),
+            ("switch-seconds = 9", "from 10 to 86400"),
             ("driver-checkpoint = 1", "true or false"),
             ("enabled = true", "there is no key"),
             ("pressure-begins = 101", "from 1 to 100"),

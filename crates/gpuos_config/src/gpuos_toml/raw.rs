@@ -108,6 +108,8 @@ pub(crate) struct RawMemory {
     pub most_percent: Option<Spanned<i64>>,
     pub reserve_mib: Option<Spanned<i64>>,
     pub turns: Option<Spanned<i64>>,
+    pub turn_seconds: Option<Spanned<i64>>,
+    pub switch_seconds: Option<Spanned<i64>>,
     pub driver_checkpoint: Option<bool>,
     pub nvme: Option<Spanned<String>>,
     pub nvme_gib: Option<Spanned<i64>>,

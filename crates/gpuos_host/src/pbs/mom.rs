@@ -140,6 +140,10 @@ impl WorkloadManager for Mom {
                 }
             }
             Action::Kill { job, .. } => self.end(job),
+            // What its programs say themselves, and gpuosd's log.
+            Action::Tell { job, .. } => {
+                Outcome::Nothing(format!("PBS has no place in which job {job} is told"))
+            }
             Action::Hold { job, .. } => Outcome::Refused(format!(
                 "job {job} cannot be held: root on this host is no manager of pbs_server"
             )),

@@ -3,6 +3,7 @@
 
 mod bucket;
 mod client;
+mod fair;
 mod gate;
 mod listen;
 mod peer;
@@ -13,6 +14,7 @@ mod tests;
 
 pub use bucket::{Bucket, Rate};
 pub use client::{Client, ClientError};
+pub use fair::Places;
 pub use listen::{BindError, bind, bind_for_root};
 pub use peer::peer;
 pub use serve::{RequestHandler, Server};

@@ -12,7 +12,7 @@ use super::own::Own;
 use super::reason::{Ended, Refused};
 use super::record::{ClientRecord, Place, Record};
 use super::view::{ClientView, GpuView, Tier, View};
-use super::{checkpointed, returns, squeeze, stopped, times, turns};
+use super::{checkpointed, returns, squeeze, stopped, times, turns, working};
 use crate::link::Wish;
 
 /// The broker of a node.
@@ -162,6 +162,9 @@ impl Broker {
             Input::Busy(client) => self.busy(client),
             Input::Parked { client, took_ms } => self.parked(client, took_ms),
             Input::NotParked(client) => self.not_parked(client, out),
+            Input::Working(client) => {
+                working::says_so(&self.config, &mut self.ledger, now, client);
+            }
             Input::Pinned { client, bytes } => {
                 checkpointed::pinned(&self.config, &mut self.ledger, now, client, bytes, out);
             }
@@ -210,6 +213,7 @@ impl Broker {
                     let arrived = it.free.map_or(0, |before| before.saturating_sub(free));
                     it.pressed.0 = it.pressed.0.saturating_sub(arrived);
                     it.free = Some(free);
+                    it.stalled = stalled;
                     self.own.measure(&self.config, job, (free, total, stalled));
                 }
             }
@@ -217,6 +221,14 @@ impl Broker {
                 self.config.high = high;
                 self.config.low = low.min(high);
                 self.config.stalled = stalled;
+            }
+            Input::Turns {
+                quantum_ms,
+                work_ms,
+            } => {
+                self.config.quantum_ms = quantum_ms;
+                self.config.longest_ms = Config::default().longest_ms.max(quantum_ms);
+                self.config.work_ms = work_ms;
             }
             Input::MayRequeue(job, may) => {
                 if let Some(it) = self.ledger.jobs.get_mut(&job) {
@@ -289,6 +301,7 @@ impl Broker {
 
     fn parked(&mut self, client: ClientId, took_ms: u64) {
         let (config, now) = (&self.config, self.now);
+        working::count(&mut self.ledger, now, client, took_ms);
         if let Some(it) = self.ledger.clients.get_mut(&client)
             && let (Place::Parking(to), None) = (it.place, it.by_driver)
         {
@@ -352,6 +365,7 @@ impl Broker {
         let long = stopped::too_long(&self.config, &self.ledger, now);
         let mut end: Vec<(ClientId, Ended)> =
             long.into_iter().map(|id| (id, Ended::Stopped)).collect();
+        let mut late_ones = Vec::new();
         for (id, it) in &mut self.ledger.clients {
             let late = now >= it.until;
             // Of whom the driver has in hand the connection may be lost: he cannot come for a new one before the driver lets him.
@@ -366,17 +380,19 @@ impl Broker {
                 (None, ..) if it.stopped.is_some() => {}
                 (None, Some(until), _) if now >= until => end.push((*id, Ended::Away)),
                 (None, Some(_), _) => {}
-                (None, None, place) if late => {
-                    let by_driver = it.by_driver.is_some();
-                    end.extend(returns::missed(place, by_driver).map(|why| (*id, why)));
-                }
+                (None, None, _) if late => late_ones.push(*id),
                 _ => {}
             }
+        }
+        let pressed = self.ladder.raised();
+        for id in late_ones {
+            let why = working::overdue(&self.config, &mut self.ledger, now, id, pressed);
+            end.extend(why.map(|why| (id, why)));
         }
         for (client, why) in end {
             self.ledger.end(&self.config, now, client, why, out);
         }
-        ladder::deaf(&self.config, &mut self.ledger, now, out);
+        ladder::deaf(&self.config, &mut self.ledger, now, pressed, out);
     }
 
     fn restore(&mut self, records: Vec<Record>, out: &mut Vec<Effect>) {

@@ -21,10 +21,14 @@ pub(super) fn pinned(
     bytes: u64,
     out: &mut Vec<Effect>,
 ) {
-    let Some(it) = ledger.clients.get(&client) else {
+    let Some(it) = ledger.clients.get_mut(&client) else {
         return;
     };
     let told = it.place == Place::Parking(Refuge::Host) && it.by_driver.is_none();
+    it.pinned |= told;
+    let Some(it) = ledger.clients.get(&client) else {
+        return;
+    };
     // The driver brings all of it to host memory.
     let goes = it.hears() && it.on_nvme(Refuge::Host) == 0;
     let beyond = bytes.saturating_sub(it.refuge_host());

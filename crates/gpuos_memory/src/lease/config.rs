@@ -19,6 +19,8 @@ pub struct Config {
     pub idle_ms: u64,
     /// For parking and for taking a turn there is at least so much time, and four times what it took so far.
     pub switch_ms: u64,
+    /// Who says that work of before is under way on its GPUs has so much time to park while others wait, and more only where that took longer.
+    pub work_ms: u64,
     /// Bytes a second that parking is taken to have before it was measured.
     pub rate: u64,
     /// Bytes a second that NVMe has at least: what goes there or comes from there has so much more time.
@@ -33,7 +35,7 @@ pub struct Config {
     pub high: u64,
     /// ... and ends when no more than this is.
     pub low: u64,
-    /// It also begins when all that runs waits for memory for so much of the time; and it does not end before this is a quarter.
+    /// It also begins when jobs wait for memory for so much of the time and more than [`Config::low`] is used; that ends when it is a quarter.
     pub stalled: u32,
     /// What a notice has until the next step.
     pub notice_ms: u64,
@@ -59,6 +61,7 @@ impl Default for Config {
             worth: 800,
             idle_ms: 1000,
             switch_ms: 10_000,
+            work_ms: 600_000,
             rate: 20_000_000_000,
             nvme_rate: 2_000_000_000,
             end_ms: 2000,

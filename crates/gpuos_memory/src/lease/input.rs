@@ -142,6 +142,8 @@ pub enum Input {
     },
     /// Whether processes are parked by the driver's checkpoint calls, as [`super::Config`] has it.
     Checkpoints(bool),
+    /// A process has heard what it was told, and work that was given to its GPUs before is not done. Said each second.
+    Working(ClientId),
     /// Something that it was to park on NVMe could not go there: its memory is where it was, and it works.
     NotParked(ClientId),
     /// It works again, after [`Effect::Turn`].
@@ -164,7 +166,7 @@ pub enum Input {
         free: u64,
         /// Bytes of memory.
         total: u64,
-        /// Time in which all that runs waited for memory, of 1000 (PSI `full avg10`).
+        /// Time in which jobs waited for memory, of 1000 (PSI `full avg10`): the most of those that have memory in tiers, where that is known.
         stalled: u32,
     },
     /// The same within the limit of a job's own memory, as its control group has it.
@@ -186,6 +188,13 @@ pub enum Input {
         low: u64,
         /// It also begins when so much of the time is lost.
         stalled: u32,
+    },
+    /// How long turns are at least, and how long a process may take to end the work that it gave before, as [`super::Config`] has it, in ms.
+    Turns {
+        /// A turn is at least so long.
+        quantum_ms: u64,
+        /// Work of before has so much time.
+        work_ms: u64,
     },
     /// Whether the workload manager would requeue a job. Without a word it would.
     MayRequeue(JobId, bool),

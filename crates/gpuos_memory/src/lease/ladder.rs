@@ -38,6 +38,8 @@ pub(super) struct Ladder {
     calm: u64,
     /// Processes were told of pressure, and not that it went.
     told: bool,
+    /// It is short since jobs lose time waiting for memory, and not for what is used: then these jobs alone give something.
+    by_stall: bool,
 }
 
 impl Ladder {
@@ -57,9 +59,17 @@ impl Ladder {
         }
     }
 
-    /// How the host's memory is doing. Between the two marks all stays as it is.
+    /// How the host's memory is doing. Between the two marks all stays as it is. Time that is lost counts only where little is left: a job may
+    /// lose it within its own limit, and a node with memory is not short.
     pub fn measure(&mut self, config: &Config, now: u64, free: u64, total: u64, stalled: u32) {
-        let (high, low) = marks(config, free, total, stalled);
+        let used = used(free, total);
+        let full = used >= u128::from(config.high);
+        let little = used > u128::from(config.low);
+        let high = full || (little && stalled >= config.stalled);
+        let low = !little || (self.by_stall && !full && stalled <= config.stalled / 4);
+        if high || !self.raised {
+            self.by_stall = !full && (!self.raised || self.by_stall);
+        }
         if high && !self.raised {
             self.raised = true;
             // What comes back soon goes on where it was.
@@ -123,26 +133,31 @@ impl Ladder {
         }
         // Where a step has nobody to ask, the next one follows at once.
         if !self.under_way && self.rung == Rung::Dirty {
-            self.under_way = dirty(config, ledger, now, out);
+            self.under_way = dirty(config, ledger, now, self.by_stall, out);
             if !self.under_way {
                 self.rung = Rung::Park;
             }
         }
         if !self.under_way && self.rung == Rung::Park {
-            self.under_way = stow(ledger);
+            self.under_way = stow(config, ledger, self.by_stall);
             if !self.under_way {
                 self.rung = Rung::Requeue;
             }
         }
         if !self.under_way && self.rung == Rung::Requeue {
-            self.under_way = requeue(ledger, now, out);
+            self.under_way = requeue(config, ledger, now, self.by_stall, out);
         }
     }
 }
 
-/// Whether so much is above the upper mark, and whether it is below the lower ones.
+/// What is used, of 1000.
+fn used(free: u64, total: u64) -> u128 {
+    u128::from(total.saturating_sub(free)) * 1000 / u128::from(total.max(1))
+}
+
+/// Whether a job's own memory is above the upper mark, and whether it is below the lower ones.
 pub(super) fn marks(config: &Config, free: u64, total: u64, stalled: u32) -> (bool, bool) {
-    let used = u128::from(total.saturating_sub(free)) * 1000 / u128::from(total.max(1));
+    let used = used(free, total);
     let high = used >= u128::from(config.high) || stalled >= config.stalled;
     let low = used <= u128::from(config.low) && stalled <= config.stalled / 4;
     (high, low)
@@ -177,9 +192,16 @@ fn pending(config: &Config, ledger: &Ledger, now: u64) -> bool {
     asked || requeued
 }
 
-/// Who lies past his deadline: he is parked, or ended. Whose own job alone was short has done that to nobody but himself, and is left. What he
+/// Who lies past his deadline: he is parked, or ended. Whose own job alone was short has done that to nobody but himself, and is left, and so is
+/// everybody where the node is not short any more (`pressed`). What he
 /// was to bring to NVMe counts on both sides until he says where it is, or is back on his GPU.
-pub(super) fn deaf(config: &Config, ledger: &mut Ledger, now: u64, out: &mut Vec<Effect>) {
+pub(super) fn deaf(
+    config: &Config,
+    ledger: &mut Ledger,
+    now: u64,
+    pressed: bool,
+    out: &mut Vec<Effect>,
+) {
     let over = |asked: Asked| now >= asked.until && !asked.late;
     let late = |it: &Client| it.hears() && it.asked.is_some_and(over);
     let clients = ledger.clients.iter().filter(|(_, it)| late(it));
@@ -188,7 +210,7 @@ pub(super) fn deaf(config: &Config, ledger: &mut Ledger, now: u64, out: &mut Vec
         let client = ledger.clients.get_mut(&id);
         if let Some(client) = client
             && let Some(asked) = client.asked.take()
-            && asked.own
+            && (asked.own || !pressed)
         {
             let late = Asked {
                 late: true,
@@ -246,20 +268,30 @@ pub(super) fn demote_until(config: &Config, now: u64, client: &Client) -> u64 {
     now + config.demote_ms + times::nvme_ms(config, client.leaving)
 }
 
-/// Jobs from which something may be taken, the lowest first.
-fn lowest(ledger: &Ledger) -> Vec<JobId> {
+/// Jobs from which something may be taken, the lowest first; of equal rank those first that wait for memory themselves. `by_stall`: of these
+/// alone.
+fn lowest(config: &Config, ledger: &Ledger, by_stall: bool) -> Vec<JobId> {
+    let stalls = |id: &JobId| ledger.jobs[id].stalled >= config.stalled;
     let jobs = ledger.jobs.keys().copied();
-    let mut jobs: Vec<JobId> = jobs.filter(|id| ledger.may_give(*id)).collect();
+    let mut jobs: Vec<JobId> = jobs
+        .filter(|id| ledger.may_give(*id) && (!by_stall || stalls(id)))
+        .collect();
     jobs.sort_by_key(|id| {
         let job = &ledger.jobs[id];
-        (job.spec.rank, Reverse(job.arrived))
+        (job.spec.rank, !stalls(id), Reverse(job.arrived))
     });
     jobs
 }
 
 /// One process that is parked in host memory goes to NVMe.
-fn dirty(config: &Config, ledger: &mut Ledger, now: u64, out: &mut Vec<Effect>) -> bool {
-    for job in lowest(ledger) {
+fn dirty(
+    config: &Config,
+    ledger: &mut Ledger,
+    now: u64,
+    by_stall: bool,
+    out: &mut Vec<Effect>,
+) -> bool {
+    for job in lowest(config, ledger, by_stall) {
         let room = ledger.nvme_room(job);
         let found = ledger.of_job(job).find(|(_, it)| {
             let has = it.leases.values().filter(|it| !it.fresh);
@@ -296,6 +328,9 @@ pub(super) fn demoted(client: &mut Client, bytes: u64) {
     }
     client.asked = None;
     if !dirty {
+        if !matches!(client.place, Place::Parking(_)) {
+            client.works_until = None;
+        }
         return;
     }
     let mut moved = bytes.min(client.leaving);
@@ -324,8 +359,8 @@ fn stowable(ledger: &Ledger, job: JobId) -> bool {
 }
 
 /// The lowest job is parked on NVMe.
-fn stow(ledger: &mut Ledger) -> bool {
-    let job = lowest(ledger)
+fn stow(config: &Config, ledger: &mut Ledger, by_stall: bool) -> bool {
+    let job = lowest(config, ledger, by_stall)
         .into_iter()
         .find(|job| stowable(ledger, *job));
     job.is_some_and(|job| {
@@ -361,8 +396,14 @@ fn comes_back(ledger: &Ledger) -> Option<JobId> {
 }
 
 /// The lowest job that may be is requeued; those that may not are told, once. One for which that did not happen is asked for again.
-fn requeue(ledger: &mut Ledger, now: u64, out: &mut Vec<Effect>) -> bool {
-    let mut lowest = lowest(ledger);
+fn requeue(
+    config: &Config,
+    ledger: &mut Ledger,
+    now: u64,
+    by_stall: bool,
+    out: &mut Vec<Effect>,
+) -> bool {
+    let mut lowest = lowest(config, ledger, by_stall);
     for id in &lowest {
         let job = &ledger.jobs[id];
         if !job.may_requeue && !job.told_last {

@@ -41,6 +41,8 @@ pub(super) struct Job {
     pub may_requeue: bool,
     /// Its processes were told that it will not be, since pressure began.
     pub told_last: bool,
+    /// Time in which all of it waited for memory, of 1000, where that was measured.
+    pub stalled: u32,
     /// Bytes that it could have of its own memory, where that was measured.
     pub free: Option<u64>,
     /// Of these, bytes that come from a GPU and were not there when it was measured, and until when that is remembered.
@@ -85,6 +87,10 @@ pub(super) struct Client {
     pub owed: Option<(Place, u64)>,
     /// The driver takes its memory out of GPUs, has, or brings it back: bytes of host memory that this takes beyond its refuge.
     pub by_driver: Option<u64>,
+    /// It was told to park, and says that its memory cannot be moved.
+    pub pinned: bool,
+    /// Until when it may say that work of before is under way, from the first time that it said so.
+    pub works_until: Option<u64>,
     /// What it has to demote.
     pub asked: Option<Asked>,
     /// It was asked since pressure began.
@@ -141,6 +147,8 @@ impl Client {
             stopped: None,
             owed: None,
             by_driver: None,
+            pinned: false,
+            works_until: None,
             asked: None,
             tried: false,
             leaving: 0,
@@ -176,6 +184,8 @@ impl Client {
     /// It has gone where it was told to, so that nothing is on its way any more.
     pub fn arrived(&mut self) {
         self.leaving = 0;
+        self.works_until = None;
+        self.pinned = false;
         self.asked.take_if(|asked| asked.what == Demote::Dirty);
     }
 
@@ -531,6 +541,7 @@ impl Ledger {
                 requeued: None,
                 may_requeue: true,
                 told_last: false,
+                stalled: 0,
                 free: None,
                 pressed: (0, 0),
                 turn: Turn::Waits,

@@ -22,6 +22,7 @@ mod stopped;
 mod times;
 mod turns;
 mod view;
+mod working;
 
 pub use broker::Broker;
 pub use config::Config;

@@ -136,6 +136,11 @@ impl fmt::Display for Refused {
 pub enum Ended {
     /// It did not park in time.
     Deaf,
+    /// Work that it had given to its GPU before was not done in the time that the site gives for it.
+    Works {
+        /// That time.
+        seconds: u64,
+    },
     /// Its memory cannot be moved, and the driver did not take it out of its GPU either.
     NotCheckpointed,
     /// It did not take its turn in time.
@@ -159,11 +164,19 @@ pub enum Ended {
 impl fmt::Display for Ended {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
+            Ended::Works { seconds } => {
+                return write!(
+                    f,
+                    "the process was ended: it was another job's turn on the GPU, and work that it had given to the GPU before was not done \
+                     {seconds} s later (switch-seconds in [memory] of gpuos.toml); kernels that wait for the host do that, and kernels \
+                     that take so long: divide them, or have the GPU alone with --gpus=1"
+                );
+            }
             Ended::Deaf => {
-                "the process was ended: it did not give its GPU to the next job in time; kernels that wait for the host for long do that"
+                "the process was ended: it was another job's turn on the GPU, and gpuos's library in the process did not answer; have the GPU alone with --gpus=1 if that comes again"
             }
             Ended::NotCheckpointed => {
-                "the process was ended: its memory cannot be moved while it runs, and the driver's checkpoint did not take it out of the GPU for the next job; jobs of such programs have a GPU to themselves with --gpus=1"
+                "the process was ended: its memory cannot be moved while it runs, and the driver's checkpoint (driver-checkpoint in [memory] of gpuos.toml) did not take it out of the GPU for the next job; jobs of such programs have a GPU to themselves with --gpus=1"
             }
             Ended::NoNvme => {
                 "the process was ended: what has to leave its GPU could not be written to NVMe, and its job's memory has no room for it, or is for its programs alone (park=nvme); submit it with a larger --mem, and without park=nvme"

@@ -72,6 +72,7 @@ fn settle(config: &Config, client: &mut Client, now: u64, suspended: bool) {
             (client.told, client.until) = (client.told + away, client.until + away);
             client.away = client.away.map(|_| now + config.away_ms);
             client.owed = client.owed.map(|(place, until)| (place, until + away));
+            client.works_until = client.works_until.map(|until| until + away);
             if let Some(asked) = &mut client.asked {
                 asked.until += away;
             }
@@ -98,7 +99,7 @@ pub(super) fn too_long(config: &Config, ledger: &Ledger, now: u64) -> Vec<Client
 }
 
 /// Another job waits with work for memory that the process has on a GPU.
-fn is_waited_for(ledger: &Ledger, client: &Client) -> bool {
+pub(super) fn is_waited_for(ledger: &Ledger, client: &Client) -> bool {
     let mut gpus = client.leases.keys();
     gpus.any(|gpu| {
         let mut others = ledger.clients.values();

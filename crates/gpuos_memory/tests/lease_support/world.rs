@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use gpuos_memory::lease::{
-    At, Broker, ClientId, Config, GpuId, Input, JobId, JobSpec, Refuge, Supply,
+    At, Broker, ClientId, Config, GpuId, Input, JobId, JobSpec, Place, Refuge, Supply,
 };
 use gpuos_model::rng::Rng;
 
@@ -138,6 +138,8 @@ pub struct World {
     pub next_client: u64,
     /// Since when who waits with work waits.
     pub waits: BTreeMap<ClientId, u64>,
+    /// Since when somebody has been seen to wait for one that is late.
+    pub waited: BTreeMap<ClientId, u64>,
 }
 
 const TICK: u64 = 100;
@@ -151,6 +153,7 @@ impl World {
             rng: Rng::new(seed),
             now: 0,
             broker: Some(broker),
+            waited: BTreeMap::new(),
             truth: Truth {
                 supply,
                 ..Truth::default()
@@ -355,6 +358,7 @@ impl World {
             let ((time, _), event) = entry.remove_entry();
             self.now = time;
             self.happens(event);
+            self.give_time();
             self.truth
                 .check(self.now, 3 * TICK + 50)
                 .and_then(|()| self.nobody_waits_for_ever())
@@ -362,6 +366,46 @@ impl World {
         }
         self.now = until;
         Ok(())
+    }
+
+    /// Nobody has to hurry for whom nobody waits.
+    fn give_time(&mut self) {
+        let now = self.now;
+        let late = self.truth.until.values().any(|until| now > *until);
+        let Some(broker) = self.broker.as_ref().filter(|_| late) else {
+            return;
+        };
+        let view = broker.view();
+        for (client, until) in &mut self.truth.until {
+            let own = view.clients.iter().find(|one| one.client == *client);
+            let Some(own) = own.filter(|_| now > *until) else {
+                continue;
+            };
+            let waits = view.clients.iter().any(|one| {
+                let same = |(gpu, _): &(GpuId, _)| own.leases.iter().any(|(of, _)| of == gpu);
+                let there = one.busy && !one.ending && !one.stopped;
+                let parked = matches!(one.place, Place::Parked(_));
+                one.job != own.job && there && parked && one.leases.iter().any(same)
+            });
+            let pressed = match own.place {
+                Place::Parking(Refuge::Nvme) => view.pressure,
+                Place::Returning(_) => {
+                    let spec = self.truth.jobs.get(&own.job);
+                    view.pressure || spec.is_none_or(|job| !job.timeslice)
+                }
+                _ => false,
+            };
+            if !waits && !pressed {
+                self.waited.remove(client);
+                *until = now + 10_000;
+            } else {
+                // Somebody may have come just now, when it had been given more time.
+                let since = *self.waited.entry(*client).or_insert(now);
+                *until = (*until).max(since + 10_000);
+            }
+        }
+        let until = &self.truth.until;
+        self.waited.retain(|client, _| until.contains_key(client));
     }
 
     pub fn happens(&mut self, event: Event) {

@@ -21,7 +21,7 @@ use gpuos_store::transfer::{Trust, copy_part};
 
 use crate::carried::Body;
 use crate::event::{DrainDone as Done, Event};
-use crate::level3::Level3;
+use crate::level3::{Level3, over};
 
 /// A node is told again after so long.
 const TELL: Duration = Duration::from_secs(3);
@@ -202,9 +202,19 @@ impl Drain {
         };
         self.own = Own::Busy;
         let (job, uid, ended) = (self.job.clone(), self.uid, self.ended.clone());
+        // It may wait for long, and newer ones come meanwhile: retention leaves this one until it is copied.
+        let read = level3.store.read(&job, id);
         let work = move |level3: &Level3| {
-            let _turn = level3.turn();
-            let mut pace = level3.pace(ended);
+            let _read = read;
+            let mut turn = level3.turns.enter(uid, &ended).ok_or_else(over)?;
+            let mut pace = level3.pace(ended.clone());
+            let mut pace = move |bytes: u64| {
+                // The site's rate is that of the node: who has waited does not make up for it.
+                if turn.give_way(&ended).ok_or_else(over)? {
+                    pace = level3.pace(ended.clone());
+                }
+                pace(bytes)
+            };
             let store = level3.open()?;
             let Some(drained) = store.existing(&job)?.filter(|it| it.uid() == uid) else {
                 let tried = format!("drain a checkpoint of job {job}");
@@ -233,6 +243,8 @@ impl Drain {
                 };
                 match result {
                     Ok(()) => {
+                        // The folder may have taken long, and the one that was the newest may be gone.
+                        let id = self.newest.map_or(id, |newest| newest.max(id));
                         self.stage = Stage::Copying {
                             id,
                             open: (0..self.nodes).collect(),

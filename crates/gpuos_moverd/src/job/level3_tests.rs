@@ -4,6 +4,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
@@ -487,13 +488,16 @@ fn a_file_system_that_hangs_holds_up_the_copy_alone() {
     };
     nodes[0].drain.done(done);
     let level3 = nodes[0].level3.clone();
-    let hangs = level3.turn();
+    let hangs = level3.turns.enter(uid() + 1, &AtomicBool::new(false));
     assert_eq!(nodes[0].drain.tick().len(), 2);
     for _ in 0..3 {
         assert_eq!(nodes[0].drain.asked(id(6), 1, NodeIndex(0)), None);
     }
     let names = ["n1".to_string(), "n2".to_string()];
     let (newest, text) = nodes[0].drain.told(&names);
+    // What waits is left by retention.
+    let store = nodes[0].store.job(&job(), uid()).unwrap();
+    assert!(store.is_read(id(6)) && !store.is_read(id(5)));
     assert!(
         newest.is_none() && text.contains("waits for n1, n2"),
         "{text}"
@@ -511,6 +515,7 @@ fn a_file_system_that_hangs_holds_up_the_copy_alone() {
             failed: None
         })
     );
+    assert!(!store.is_read(id(6)));
 }
 
 #[test]

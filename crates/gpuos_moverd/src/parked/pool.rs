@@ -1,18 +1,18 @@
 //! Threads that move pieces between rings and segments. They are few, so that the disk has enough to do and no more memory is taken than a
-//! buffer for each; who comes on top waits, and a process has as many pieces under way as its ring has slots.
+//! buffer for each; who comes on top waits, and a process has as many pieces under way as its ring has slots. Users have the threads in turn,
+//! however many pieces each has waiting.
 
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 
 use gpuos_link::tcp::Pace;
-use gpuos_memory::stow::{Digest, FromProgram, MOST_SLOTS, PIECE, ToProgram};
+use gpuos_memory::stow::{Digest, FromProgram, PIECE, ToProgram};
 use gpuos_store::buffer::Buffer;
 
 use super::ring::Ring;
 use super::segment::{Owner, Segment};
-use super::serve::MOST;
 
 /// As many writes at a time keep an NVMe disk busy.
 const THREADS: usize = 4;
@@ -21,6 +21,8 @@ const THREADS: usize = 4;
 pub struct Work {
     /// Whose.
     pub owner: Owner,
+    /// Its user.
+    pub uid: u32,
     /// What was said of it: put or get.
     pub said: FromProgram,
     /// Where it is handed over.
@@ -31,8 +33,46 @@ pub struct Work {
     pub answer: Box<dyn FnOnce(u32, ToProgram) + Send>,
 }
 
+/// What waits for a thread, by user.
+struct Waiting<T> {
+    by_user: BTreeMap<u32, VecDeque<T>>,
+    /// Who had a thread last.
+    last: u32,
+}
+
+impl<T> Default for Waiting<T> {
+    fn default() -> Waiting<T> {
+        Waiting {
+            by_user: BTreeMap::new(),
+            last: 0,
+        }
+    }
+}
+
+impl<T> Waiting<T> {
+    fn push(&mut self, uid: u32, work: T) {
+        self.by_user.entry(uid).or_default().push_back(work);
+    }
+
+    /// The next one of the user after the last one.
+    fn pop(&mut self) -> Option<T> {
+        let after = self.last.checked_add(1);
+        let next = after.and_then(|after| self.by_user.range(after..).next());
+        let uid = *next.or_else(|| self.by_user.iter().next())?.0;
+        let own = self.by_user.get_mut(&uid)?;
+        let work = own.pop_front();
+        if own.is_empty() {
+            self.by_user.remove(&uid);
+        }
+        self.last = uid;
+        work
+    }
+}
+
 /// The threads.
-pub struct Pool(SyncSender<Work>);
+pub struct Pool(Arc<Queue>);
+
+type Queue = (Mutex<Waiting<Work>>, Condvar);
 
 impl Pool {
     /// Starts them.
@@ -40,29 +80,42 @@ impl Pool {
     /// # Errors
     /// There can be no more threads.
     pub fn start(pace: Option<Pace>) -> io::Result<Pool> {
-        // Room for all that may be under way, so that nobody who gives work waits.
-        let (to, from) = sync_channel(MOST * MOST_SLOTS as usize);
-        let (from, pace) = (Arc::new(Mutex::new(from)), Arc::new(pace));
+        let (queue, pace) = (Arc::<Queue>::default(), Arc::new(pace));
         for _ in 0..THREADS {
-            let (from, pace) = (Arc::clone(&from), Arc::clone(&pace));
+            let (queue, pace) = (Arc::clone(&queue), Arc::clone(&pace));
             let builder = thread::Builder::new().name("park-disk".into());
-            builder.spawn(move || run(&from, pace.as_ref().as_ref()))?;
+            builder.spawn(move || run(&queue, pace.as_ref().as_ref()))?;
         }
-        Ok(Pool(to))
+        Ok(Pool(queue))
     }
 
-    /// Gives them something to do.
+    /// Gives them something to do. What waits is bounded by places and rings.
     pub fn give(&self, work: Work) {
-        // They live as long as the process.
-        let _ = self.0.send(work);
+        let (waiting, changed) = &*self.0;
+        let mut waiting = waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        waiting.push(work.uid, work);
+        changed.notify_one();
     }
 }
 
-fn run(from: &Mutex<Receiver<Work>>, pace: Option<&Pace>) {
+fn next((waiting, changed): &Queue) -> Work {
+    let mut waiting = waiting.lock().unwrap_or_else(PoisonError::into_inner);
+    loop {
+        match waiting.pop() {
+            Some(work) => return work,
+            None => {
+                waiting = changed
+                    .wait(waiting)
+                    .unwrap_or_else(PoisonError::into_inner)
+            }
+        }
+    }
+}
+
+fn run(queue: &Queue, pace: Option<&Pace>) {
     let mut buffer = Buffer::new(PIECE as usize);
     loop {
-        let next = from.lock().unwrap_or_else(PoisonError::into_inner).recv();
-        let Ok(work) = next else { return };
+        let work = next(queue);
         let (slot, answer) = piece(&work, &mut buffer, pace);
         (work.answer)(slot, answer);
     }
@@ -128,4 +181,31 @@ pub fn digest(owner: Owner, at: u64, bytes: &[u8]) -> Digest {
     hasher.update(&(bytes.len() as u64).to_le_bytes());
     hasher.update(bytes);
     Digest(hasher.finalize().into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_user_with_many_pieces_keeps_nobody_waiting_for_all_of_them() {
+        let mut waiting = Waiting::default();
+        (0..100).for_each(|at| waiting.push(1000, (1000, at)));
+        assert_eq!(waiting.pop(), Some((1000, 0)));
+        waiting.push(1001, (1001, 0));
+        waiting.push(1001, (1001, 1));
+        waiting.push(u32::MAX, (u32::MAX, 0));
+        let next: Vec<_> = (0..6).map_while(|_| waiting.pop()).collect();
+        let wanted = [
+            (1001, 0),
+            (u32::MAX, 0),
+            (1000, 1),
+            (1001, 1),
+            (1000, 2),
+            (1000, 3),
+        ];
+        assert_eq!(next, wanted);
+        while waiting.pop().is_some() {}
+        assert!(waiting.by_user.is_empty());
+    }
 }

@@ -14,7 +14,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use gpuos_core::wire::Peer;
-use gpuos_host::socket::{self, Bucket, Rate};
+use gpuos_host::socket::{self, Bucket, Places, Rate};
 use gpuos_host::steps::job_processes::Processes;
 use gpuos_memory::protocol::Lines;
 use gpuos_memory::stow::{FromProgram, SLACK, Session, ToProgram, VERSION};
@@ -27,12 +27,16 @@ use super::pool::{Pool, Work};
 use super::ring::{NoRing, Ring, is_passing};
 use super::segment::{Folder, Owner, Segment};
 
-/// Connections at a time, and those of one user.
-pub(super) const MOST: usize = 32;
-const MOST_OF_ONE: usize = 16;
-/// Those of which it is not known yet whether they may, and those of one user.
-const MOST_GUESTS: usize = 64;
-const MOST_GUESTS_OF_ONE: usize = 8;
+/// Connections at a time.
+pub(super) const MEMBERS: Places = Places {
+    most: 128,
+    of_one: 16,
+};
+/// Those of which it is not known yet whether they may.
+const GUESTS: Places = Places {
+    most: 64,
+    of_one: 8,
+};
 /// Connections that are taken from the queue.
 const ACCEPTS: Rate = Rate {
     each_second: 200.0,
@@ -146,7 +150,8 @@ impl Guest {
         let mut open = shared.open();
         let all: usize = open.guests.values().sum();
         let own = open.guests.entry(uid).or_default();
-        if all >= MOST_GUESTS || *own >= MOST_GUESTS_OF_ONE {
+        if !GUESTS.may_enter(*own, all) {
+            open.guests.retain(|_, count| *count > 0);
             return None;
         }
         *own += 1;
@@ -347,6 +352,7 @@ impl Shared {
             };
             self.pool.give(Work {
                 owner,
+                uid: peer.uid,
                 said,
                 ring: ring.clone(),
                 segment: segment.clone(),
@@ -377,7 +383,7 @@ impl Shared {
         let here = open.members.values().map(|(of, _)| *of);
         let places: Vec<u32> = here.chain(gone.values().map(|(of, _)| *of)).collect();
         let own = places.iter().filter(|of| **of == uid).count();
-        if places.len() >= MOST || own >= MOST_OF_ONE {
+        if !MEMBERS.may_enter(own, places.len()) {
             return Err(ToProgram::Busy);
         }
         open.members.insert(owner, (uid, Arc::clone(stream)));

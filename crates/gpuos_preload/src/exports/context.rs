@@ -3,11 +3,16 @@
 use std::time::Duration;
 
 use super::{Call, own};
+use crate::driver::code;
 use crate::vmm::{self, Answer};
-use crate::{gate, memory, mover, ordered, pointer};
+use crate::{gate, life, memory, mover, ordered, pointer};
 
 /// A context that the call gives by its first argument, and makes the current one.
 fn made(call: &Call<'_>, to: u64) -> Answer<()> {
+    // A program that has not looked at what `cuInit` answered.
+    if life::is_denied() {
+        return Err(code::OUT_OF_MEMORY);
+    }
     call.go()?;
     if let Some(context) = pointer::take::<u64>(to) {
         memory::lock().saw_context(context);

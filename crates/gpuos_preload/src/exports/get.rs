@@ -1,6 +1,7 @@
 //! Beginning, and getting functions.
 
 use super::{Call, own};
+use crate::driver::code;
 use crate::vmm::Answer;
 use crate::{life, lookup, pointer, process};
 
@@ -22,7 +23,10 @@ own! { true
     fn cuInit(call: flags) {
         call.go()?;
         life::begin();
-        Ok(())
+        match life::is_denied() {
+            true => Err(code::OUT_OF_MEMORY),
+            false => Ok(()),
+        }
     }
     fn cuGetProcAddress(call: name, to, version, flags) {
         look(call, name, to, version, flags)

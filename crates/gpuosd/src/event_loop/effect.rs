@@ -10,6 +10,7 @@ use gpuos_core::step::StepId;
 use gpuos_core::wire::{MigAsk, Peer, Reply, Request, StepMemory};
 use gpuos_model::gpu_index::NvmlIndex;
 use gpuos_model::node_gpu::NodeGpu;
+use gpuos_workload::action::Action;
 
 use super::client::Client;
 use super::limits::Prepare;
@@ -17,7 +18,7 @@ use crate::blocking::Device;
 use crate::isolation::Order;
 use crate::known::Instances;
 use crate::memory::{caller, pressure, watch};
-use crate::queue::{Release, Task};
+use crate::queue::{Release, Task, Why};
 use crate::{limits, mig, mps};
 
 /// The clocks when a message is handled.
@@ -202,6 +203,12 @@ impl Effects {
     /// The same before all else.
     pub fn ask_first(&mut self, task: Task) {
         self.push(Effect::AskFirst(task));
+    }
+
+    /// A job's user is told why something of it is ended or requeued. Before that.
+    pub fn tell(&mut self, job: &JobId, why: String) {
+        let job = job.clone();
+        self.ask(Task::Act(Action::Tell { job, why }, Why::Rule));
     }
 
     /// The state is written.

@@ -92,10 +92,17 @@ pub fn effects(said: Vec<Said>, gpus: &Gpus) -> Effects {
     for said in said {
         match said {
             Said::Warn { gpu, text } => fx.push(Effect::Warn(gpu, text)),
-            Said::KillStep { job, step, .. } => fx.push(act(Action::Kill { job, step })),
+            Said::KillStep { job, step, reason } => {
+                let what = step.map_or("the job".into(), |step| format!("step {job}.{step}"));
+                fx.tell(&job, format!("{what} is ended: {reason}"));
+                fx.push(act(Action::Kill { job, step }));
+            }
             Said::Requeue {
-                job, avoid_node, ..
+                job,
+                avoid_node,
+                reason,
             } => {
+                fx.tell(&job, format!("the job is requeued: {reason}"));
                 fx.push(Effect::ForgetRelease(job.clone()));
                 fx.push(Effect::Release(Release::of(&job, avoid_node)));
                 fx.push(act(Action::Requeue { job }));

@@ -5,7 +5,7 @@
 //! not every job comes through job_submit/gpuos, a waiting one can be moved to another partition, and a step can ask for more than
 //! its job did. What is left out is told on its standard error.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use gpuos_config::access::{Forbidden, Standing, allowed, needs_job_context};
@@ -47,6 +47,14 @@ struct Report {
 impl Report {
     fn is_of(&self, step: &StepId) -> bool {
         matches!(&self.request, Request::StepStart { id, .. } if id == step)
+    }
+
+    /// The user whose step it is.
+    fn uid(&self) -> u32 {
+        match &self.request {
+            Request::StepStart { uid, .. } => *uid,
+            _ => self.peer.uid,
+        }
     }
 }
 
@@ -118,13 +126,29 @@ impl Reports {
             request,
             client,
         };
-        if self.waiting.len() >= MOST {
-            self.let_go(report, None, &mut fx);
-            return fx;
-        }
-        fx.ask_first(Task::Job(job));
         self.waiting.push(report);
+        if self.waiting.len() > MOST {
+            let last = self.last_of_most();
+            let beyond = self.waiting.remove(last);
+            self.let_go(beyond, None, &mut fx);
+        }
+        // It may be the one.
+        if self.waiting.iter().any(|report| report.job == job) {
+            fx.ask_first(Task::Job(job));
+        }
         fx
+    }
+
+    /// The last report of the user with the most that wait: who starts many steps at once keeps nobody else's from being waited for.
+    fn last_of_most(&self) -> usize {
+        let mut counts: BTreeMap<u32, usize> = BTreeMap::new();
+        for report in &self.waiting {
+            *counts.entry(report.uid()).or_default() += 1;
+        }
+        let most = counts.values().max().copied().unwrap_or(0);
+        let of_most = |report: &Report| counts.get(&report.uid()) == Some(&most);
+        let last = self.waiting.iter().rposition(of_most);
+        last.unwrap_or(self.waiting.len().saturating_sub(1))
     }
 
     /// slurmctld is being asked about a job: the answer is for the reports that wait now.
@@ -419,6 +443,47 @@ mod tests {
             Ok(Reply::Prepared { notes, .. }) => assert_eq!(notes, [why]),
             other => panic!("{other:?}"),
         }
+    }
+
+    #[test]
+    fn who_starts_many_steps_takes_nobody_elses_place() {
+        let mut reports = Reports::restore("n1", Table::default());
+        let now = after(Instant::now(), 0);
+        let mut of = |user: u32, number: u32| {
+            let (request, client, from) = step(true);
+            let Request::StepStart { asked, gpus, .. } = request else {
+                panic!("no step");
+            };
+            let request = Request::StepStart {
+                id: StepId {
+                    job: user.into(),
+                    step: number,
+                },
+                uid: user,
+                gpus,
+                asked,
+                mig: None,
+                switchable: false,
+                memory: None,
+                reason: Reason::Devices,
+            };
+            reports.asked(PEER, request, client, now);
+            from
+        };
+        let mut flood: Vec<_> = (0..2 * MOST as u32)
+            .map(|number| of(1000, number))
+            .collect();
+        let others: Vec<_> = (0..20).map(|number| of(1001 + number, 0)).collect();
+        // Those of the others wait, and of the many the last ones are let go.
+        assert!(others.iter().all(|from| from.try_recv().is_err()));
+        let gone = flood
+            .iter_mut()
+            .filter(|from| from.try_recv().is_ok())
+            .count();
+        assert!(gone >= MOST, "{gone}");
+        assert_eq!(reports.waiting.len(), MOST);
+        let own = reports.waiting.iter().filter(|report| report.uid() == 1000);
+        assert_eq!(own.count(), MOST - 20);
     }
 
     #[test]

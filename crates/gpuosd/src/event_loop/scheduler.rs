@@ -382,6 +382,9 @@ fn refused(action: &Action, jobs: &Table, fx: &mut Effects) {
         && jobs.jobs.contains_key(job)
     {
         let (job, step) = (job.clone(), None);
+        let why = "the job is ended, as it may not be requeued (--no-requeue, or JobRequeue=0) and has to leave a GPU or memory of this node; \
+                   gpuosd's audit log on the node has why: gpuos health --audit=50 --job=JOB";
+        fx.tell(&job, why.into());
         fx.push(Effect::MayNotRequeue(job.clone()));
         fx.ask(Task::Act(Action::Kill { job, step }, Why::Rule));
     }

@@ -117,8 +117,11 @@ impl Keeper {
             Action::Kill { .. } => Act::KillStep,
             Action::Drain { .. } => Act::DrainNode,
             Action::Undrain { .. } => Act::UndrainNode,
-            // A publication is counted by its event; a release is a part of a requeue.
-            Action::Publish(_) | Action::Release { .. } | Action::LetGo { .. } => return,
+            // A publication is counted by its event; a release is a part of a requeue, and what is told of an end.
+            Action::Publish(_)
+            | Action::Release { .. }
+            | Action::LetGo { .. }
+            | Action::Tell { .. } => return,
         };
         self.counts.act(act, ok);
     }

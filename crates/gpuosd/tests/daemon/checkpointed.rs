@@ -189,11 +189,7 @@ fn a_program_that_the_driver_refuses_or_may_not_take_out_is_ended() {
             "memory=32M,link=400M",
             "cuCheckpointProcessGetState answered 1",
         ),
-        (
-            false,
-            DEVICE,
-            "did not give its GPU to the next job in time",
-        ),
+        (false, DEVICE, "its memory cannot be moved while it runs"),
     ] {
         let site = site(on);
         let daemon = start(&site);

@@ -1,5 +1,6 @@
 //! A real gpuosd on a simulated NVIDIA library, with Slurm's commands as a script that remembers.
 
+mod ahead;
 mod as_user;
 mod bpf;
 mod checkpointed;
@@ -10,6 +11,7 @@ mod clear;
 mod common;
 mod contained;
 mod devices;
+mod ends;
 mod harm;
 mod host;
 mod isolation;

@@ -193,6 +193,7 @@ impl<'a> Program<'a> {
                 "lease ",
                 "without ",
                 "refused ",
+                "denied ",
                 "park ",
                 "turn",
                 "note ",
@@ -211,7 +212,7 @@ impl<'a> Program<'a> {
 
     /// Asks for so much of a GPU; what it is given: of the GPU, of the host, for while it is parked, and whether it waits.
     pub fn ask(&mut self, gpu: usize, bytes: u64) -> Result<(u64, u64, u64, bool), String> {
-        self.say(FromProgram::Hello { version: 2 });
+        self.say(FromProgram::Hello { version: 3 });
         self.ask_again(gpu, bytes)
     }
 
@@ -249,7 +250,11 @@ impl<'a> Program<'a> {
                     assert_eq!(of, gpu);
                     return Ok((hbm, host, refuge, wait));
                 }
-                Some(ToProgram::Refused { why } | ToProgram::Without { why, .. }) => {
+                Some(
+                    ToProgram::Refused { why }
+                    | ToProgram::Denied { why }
+                    | ToProgram::Without { why, .. },
+                ) => {
                     return Err(why);
                 }
                 Some(ToProgram::Note { .. }) => {}

@@ -226,7 +226,7 @@ fn a_job_that_pbs_has_suspended_is_not_ended_for_not_parking() {
         left: 0,
     });
     assert_eq!(second.told(), Some(ToProgram::Turn));
-    assert_eq!(audited(&site, "did not give its GPU"), 0);
+    assert_eq!(audited(&site, "was ended"), 0);
 }
 
 #[test]

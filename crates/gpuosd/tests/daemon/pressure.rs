@@ -91,12 +91,69 @@ fn a_node_that_is_short_has_programs_told_and_the_lowest_job_requeued() {
     assert_eq!(pressure(&daemon).step, "calm");
     let why = "requeued: the node ran out of host memory";
     site.until("the audit log", || (audited(&site, why) == 1).then_some(()));
-    // Time that is lost counts as well.
-    host(&site, 50, "12.00");
+    // Time that is lost counts as well, where little is left.
+    host(&site, 13, "12.00");
     assert_eq!(high.told(), Some(ToProgram::Pressure(Short::Node)));
-    let now = pressure(&daemon);
-    assert_eq!(now.stalled, Some(120));
-    assert!(now.available.is_some_and(|bytes| bytes > 200 * GIB));
+    assert_eq!(pressure(&daemon).stalled, Some(120));
+}
+
+/// Somebody keeps the kernel reclaiming within a limit of his own, and the node has memory: nobody else gives anything for that. Where little is
+/// left, those give it who wait for it.
+#[test]
+fn time_that_others_lose_takes_nothing_from_jobs() {
+    let site = Site::new();
+    for (id, gpu) in [(7, "2"), (8, "3")] {
+        job(&site, id, gpu, "90G");
+        account(&site, id, "any", true);
+    }
+    let daemon = start(&site);
+    host(&site, 83, "12.00");
+    for (id, gpu) in [(7, 2), (8, 3)] {
+        step(&daemon, id, &[gpu], 120 * GIB, false);
+    }
+    let mut first = Program::start(&site, &daemon, 7);
+    let mut last = Program::start(&site, &daemon, 8);
+    first.ask(2, 120 * GIB).unwrap();
+    last.ask(3, 120 * GIB).unwrap();
+    let looks = |stalled: &str, available| {
+        host(&site, available, stalled);
+        let figure = (stalled.parse::<f64>().unwrap() * 10.0) as u32;
+        site.until("the look", || {
+            let now = pressure(&daemon);
+            let is = now.available == Some(KIB / 100 * available << 10);
+            (is && now.stalled == Some(figure)).then_some(())
+        });
+        std::thread::sleep(std::time::Duration::from_secs(3));
+    };
+    for (stalled, available) in [("12.00", 83), ("99.00", 83), ("50.00", 20)] {
+        looks(stalled, available);
+        assert_eq!(pressure(&daemon).step, "calm", "{stalled} {available}");
+    }
+    // Little is left, and it is known that neither of them waits.
+    let waits = |job: u32, percent: &str| {
+        group(&site, job, 90, 40);
+        let folder = site.path(&format!("cgroup/system.slice/slurmstepd.scope/job_{job}"));
+        let psi = format!("full avg10={percent} avg60=0.00 avg300=0.00 total=1\n");
+        put(&folder.join("memory.pressure"), &psi);
+    };
+    waits(7, "0.00");
+    waits(8, "0.00");
+    std::thread::sleep(std::time::Duration::from_secs(6));
+    looks("60.00", 12);
+    assert_eq!(pressure(&daemon).step, "calm");
+    // One of them does, who came before the other: he alone is requeued.
+    waits(7, "60.00");
+    site.until("it is short", || {
+        (pressure(&daemon).step != "calm").then_some(())
+    });
+    first.say(FromProgram::Demoted { bytes: 0 });
+    last.say(FromProgram::Demoted { bytes: 0 });
+    first.say(FromProgram::Demoted { bytes: 0 });
+    site.until("the one that waits is requeued", || {
+        let log = site.slurm("log");
+        log.contains("scontrol requeue incomplete 7").then_some(())
+    });
+    assert!(!site.slurm("log").contains("scontrol requeue incomplete 8"));
 }
 
 /// slurmctld is told when it begins by the higher mark and when it ends by the lower one, and of nothing between them.

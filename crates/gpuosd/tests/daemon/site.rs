@@ -71,6 +71,7 @@ case "$(basename "$0") $*" in
     printf '   %s\n' "$3" >>new.$$
     mv new.$$ "jobs/$id" ;;
 "scontrol update JobId="*) ;;
+"scontrol notify "*) ;;
 "scancel "*) rm -f "jobs/${1%%.*}" ;;
 *) echo "unexpected: $*" >&2; exit 1 ;;
 esac

@@ -163,6 +163,7 @@ impl<'a> Program<'a> {
             .env("CUDA_MPS_PIPE_DIRECTORY", "/nonexistent")
             .env("GPUOS_MEM_GRANT", (60 * GIB).to_string())
             .env("GPUOS_MEM_SOCKET", socket(daemon))
+            .stderr(File::create(folder.join("said")).unwrap())
             .spawn()
             .unwrap();
         record(site, child.id(), own(), "train", &of_job(of, "0"));
@@ -210,7 +211,13 @@ impl<'a> Program<'a> {
     /// It ends by itself, and all that it computed was right.
     pub fn end(mut self) {
         fs::write(self.folder.join("end"), "").unwrap();
-        assert!(self.child.wait().unwrap().success());
+        let status = self.child.wait().unwrap();
+        assert!(status.success(), "{status}: {}", self.said());
+    }
+
+    /// What it has said on standard error.
+    pub fn said(&self) -> String {
+        fs::read_to_string(self.folder.join("said")).unwrap_or_default()
     }
 }
 

@@ -151,7 +151,7 @@ impl Slurm {
                 }
             }
             // Nobody has slices here.
-            Action::Hold { .. } | Action::LetGo { .. } => nothing(),
+            Action::Hold { .. } | Action::LetGo { .. } | Action::Tell { .. } => nothing(),
             Action::Kill { job, .. } => match job.number().and_then(|job| self.jobs.remove(&job)) {
                 Some(_) => done(),
                 None => nothing(),

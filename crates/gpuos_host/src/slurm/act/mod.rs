@@ -19,10 +19,12 @@ use crate::{Machine, Output};
 mod hold;
 mod silent;
 mod step;
+mod tell;
 
 pub use hold::held_comment;
 pub use silent::{is_set_down, resume, set_down};
 pub use step::step_nodes;
+pub use tell::told_comment;
 
 /// Longest time for one command: Slurm's own wait for slurmctld ends after `MessageTimeout`, 10 s by
 /// default, and scontrol asks more than once.
@@ -45,6 +47,7 @@ pub fn act(machine: &dyn Machine, node: &str, action: &Action) -> Outcome {
         }
         Action::Hold { job, why } => number(job).and_then(|job| hold::hold(&slurm, job, why)),
         Action::LetGo { job } => number(job).and_then(|job| hold::release_hold(&slurm, job)),
+        Action::Tell { job, why } => number(job).and_then(|job| tell::tell(&slurm, job, why)),
         Action::Kill { job, step } => number(job).and_then(|job| slurm.kill(job, *step)),
         Action::Drain { reason } => slurm.drain(reason),
         Action::Undrain { reason } => slurm.undrain(reason),

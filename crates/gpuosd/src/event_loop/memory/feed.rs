@@ -111,6 +111,13 @@ impl Memory {
             stalled: config.stalled_begins * 10,
         };
         self.step(marks, on, fx);
+        let turns = Input::Turns {
+            quantum_ms: config
+                .turn_seconds
+                .map_or(self.turn_ms, |s| u64::from(s) * 1000),
+            work_ms: u64::from(config.switch_seconds) * 1000,
+        };
+        self.step(turns, on, fx);
     }
 
     /// What the node has, whenever it is something else.
@@ -191,14 +198,15 @@ impl Memory {
             let all = room.available.saturating_add(self.used(&seen));
             all.min(self.host) / STEP * STEP
         });
-        if let Some(room) = seen.host.tightest(&seen.near) {
-            let told = Input::Pressure {
-                free: room.available,
-                total: room.total,
-                stalled: seen.host.stalled.unwrap_or(0),
-            };
-            self.step(told, on, fx);
-        }
+        let jobs = seen.jobs.values().filter_map(|memory| memory.stalled);
+        // What others lose within limits of their own is no reason to take something from these.
+        let host = seen.host.stalled.unwrap_or(0);
+        let stalled = jobs.max().map_or(host, |jobs| jobs.min(host));
+        let pressure = seen.host.tightest(&seen.near).map(|room| Input::Pressure {
+            free: room.available,
+            total: room.total,
+            stalled,
+        });
         for (job, memory) in &seen.jobs {
             let Some(limit) = memory.limit else {
                 continue;
@@ -209,6 +217,10 @@ impl Memory {
                 total: limit,
                 stalled: memory.stalled.unwrap_or(0),
             };
+            self.step(told, on, fx);
+        }
+        // Who waits for memory is known then.
+        if let Some(told) = pressure {
             self.step(told, on, fx);
         }
         self.machine.seen = seen;

@@ -137,6 +137,8 @@ pub struct Memory {
     nvme: Nvme,
     /// Bytes a second that a link between GPU and host is taken to have.
     link: u64,
+    /// How long a turn is at least where gpuos.toml says nothing of it, in ms.
+    turn_ms: u64,
     /// Memory of GPUs as NVIDIA's library shows it.
     cards: BTreeMap<GpuId, u64>,
     /// What is known of the machine.
@@ -158,6 +160,7 @@ impl Memory {
         let records: Vec<Record> = records.filter_map(Result::ok).collect();
         Memory {
             link: config.rate,
+            turn_ms: config.quantum_ms,
             cards: BTreeMap::new(),
             machine: Machine::default(),
             early: Early::default(),
@@ -438,6 +441,7 @@ impl Memory {
                 let bytes = leases.map(|(_, lease)| lease.hbm + lease.host).sum();
                 holder.says.figures(on.now.at, figures, bytes);
             }
+            FromProgram::Working => self.step(Input::Working(client), on, fx),
             FromProgram::Pinned => {
                 holder.pinned = true;
                 let bytes = self.machine.used.get(&client).copied().unwrap_or(0);

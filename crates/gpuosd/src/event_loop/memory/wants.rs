@@ -129,6 +129,7 @@ impl Memory {
                 let Some(job) = named_by(job, self.jobs.keys()) else {
                     return;
                 };
+                fx.tell(&job, why.to_string());
                 fx.note(format!("job {job}: {why}"), Some(job.clone()), None);
                 fx.ask(Task::Act(Action::Requeue { job }, Why::Rule));
             }
@@ -164,6 +165,7 @@ impl Memory {
                 ask.into_iter().for_each(|ask| self.step(ask, on, fx));
             }
             Err(why) if self.puts_off(client, gpu, why, on) => {}
+            Err(why) if self.denies(client, why) => self.deny(client, &why.to_string(), fx),
             Err(why) => match uuid(gpu, on).filter(|_| !why.is_about_all()) {
                 // Its other GPUs are not concerned.
                 Some(gpu) => {
@@ -180,6 +182,47 @@ impl Memory {
                 None => self.refuse(client, &why.to_string()),
             },
         }
+    }
+
+    /// Whether a program that is refused may not use the GPU by itself: it is of a job in turns, whose neighbours count on the memory that it would
+    /// take. One that has something already keeps that.
+    fn denies(&self, client: ClientId, why: Refused) -> bool {
+        let about_it = matches!(
+            why,
+            Refused::NoJob | Refused::Ending | Refused::NotItsGpu { .. }
+        );
+        let has = self.seen(client).is_some_and(|it| !it.leases.is_empty());
+        let job = self.holders.get(&client).map(|it| &it.program.job);
+        let mut steps = self.steps.iter();
+        let in_turns = steps.any(|(id, memory)| Some(&id.job) == job && memory.timeslice);
+        in_turns && !has && !about_it
+    }
+
+    /// The program uses no GPU. One of an earlier release, which does not know that word, is ended.
+    fn deny(&mut self, client: ClientId, why: &str, fx: &mut Effects) {
+        let why = why.to_owned();
+        if !self.say(client, &ToProgram::Denied { why: why.clone() }) {
+            let why = format!(
+                "the process was ended: {why}; it does not start beside the jobs that have the GPU in turns"
+            );
+            return self.end(client, &why, fx);
+        }
+        let Some(holder) = self.holders.get(&client) else {
+            return;
+        };
+        let (pid, job, uid) = (
+            holder.program.pid,
+            holder.program.job.clone(),
+            holder.program.uid,
+        );
+        let what = format!("was not given the GPU in turns: {why}");
+        fx.tell(&job, format!("process {pid} {what}"));
+        fx.push(Effect::Note {
+            text: format!("process {pid} of job {job} {what}"),
+            job: Some(job),
+            uid: Some(uid),
+            quota: Quota::User(Some(uid)),
+        });
     }
 
     /// Whether a refusal waits: others of the job have what was asked for, and may be dead.
@@ -275,9 +318,11 @@ impl Memory {
         };
         holder.ending = true;
         let (job, uid) = (holder.program.job.clone(), holder.program.uid);
-        let text = format!("process {} of job {job}: {why}", holder.program.pid);
+        let pid = holder.program.pid;
+        let text = format!("process {pid} of job {job}: {why}");
         tracing::warn!(%job, uid, "{text}");
         self.say(client, &ToProgram::Note { text: why.into() });
+        fx.tell(&job, format!("process {pid}: {why}"));
         fx.push(Effect::Note {
             text,
             job: Some(job),

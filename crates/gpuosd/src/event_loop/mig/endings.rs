@@ -113,6 +113,7 @@ impl Endings {
     pub fn begin(&mut self, job: &JobId, (why, end): (&str, End), gpus: NvmlSet, fx: &mut Effects) {
         let action = match end {
             End::Requeued => {
+                fx.tell(job, format!("the job is requeued: {why}"));
                 fx.push(Effect::ForgetRelease(job.clone()));
                 fx.push(Effect::Release(Release::of(job, true)));
                 Action::Requeue { job: job.clone() }
@@ -129,6 +130,7 @@ impl Endings {
                 }
             }
             End::Killed => {
+                fx.tell(job, format!("the job is ended: {why}"));
                 self.failures.remove(job);
                 Action::Kill {
                     job: job.clone(),

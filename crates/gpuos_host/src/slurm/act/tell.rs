@@ -1,0 +1,102 @@
+//! A job's user is told why gpuos ends or requeues something of it: on the job's standard error, by `scontrol notify`, and in its
+//! `AdminComment`, which operators alone may write, and which slurmctld and accounting keep when the job has ended.
+
+use std::time::Duration;
+
+use gpuos_model::screen::is_control;
+use gpuos_workload::action::Outcome;
+
+use super::Slurm;
+
+/// What the comment has, before the name of the node.
+const TOLD: &str = "gpuos: told by node ";
+/// Between it and what else stands there.
+const BESIDE: &str = " | ";
+/// The longest sentence, in characters.
+const MOST: usize = 400;
+/// The end itself waits for it.
+const LIMIT: Duration = Duration::from_secs(10);
+
+/// What gpuos has told a job's user, as `NODE: WHY` in the job's `AdminComment`; `None`: nothing.
+pub fn told_comment(admin_comment: &str) -> Option<&str> {
+    parts(admin_comment).find_map(|part| part.strip_prefix(TOLD))
+}
+
+fn parts(comment: &str) -> impl Iterator<Item = &str> {
+    comment.split(BESIDE)
+}
+
+/// The comment with this sentence in the place of an earlier one; what others have written stays, and what gpuos says of a job that it holds
+/// stays the last.
+fn comment(before: &str, own: &str) -> String {
+    let others = parts(before).filter(|part| !part.starts_with(TOLD) && !part.is_empty());
+    let (held, mut all): (Vec<&str>, Vec<&str>) =
+        others.partition(|part| super::held_comment(part).is_some());
+    all.push(own);
+    all.extend(held);
+    all.join(BESIDE)
+}
+
+fn plain(why: &str) -> String {
+    let plain = |c: char| match is_control(c) || "\"|".contains(c) {
+        true => ' ',
+        false => c,
+    };
+    why.chars().map(plain).take(MOST).collect()
+}
+
+pub(super) fn tell(slurm: &Slurm<'_>, job: u32, why: &str) -> Result<Outcome, Outcome> {
+    let slurm = Slurm {
+        limit: LIMIT,
+        ..Slurm::new(slurm.machine, slurm.node)
+    };
+    let gone = || Outcome::Nothing(format!("job {job} is gone"));
+    let (row, _) = slurm.row(job)?.ok_or_else(gone)?;
+    // A number that means more than this job is none for a comment.
+    if !row.is_single() {
+        return Err(gone());
+    }
+    let (why, name) = (plain(why), format!("JobId={}", row.label));
+    let own = format!("{TOLD}{}: {why}", slurm.node);
+    let wanted = comment(&row.admin_comment, &own);
+    if wanted == row.admin_comment {
+        return Ok(Outcome::Nothing(format!("job {job} has been told")));
+    }
+    let text = format!("AdminComment={wanted}");
+    slurm.run("scontrol", &["update", &name, &text])?;
+    // A job that has ended since has no standard error any more, and its record says it.
+    let said = format!("gpuos: {why}");
+    let _ = slurm.run("scontrol", &["notify", &job.to_string(), &said]);
+    Ok(Outcome::Nothing(format!("job {job} is told: {why}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_others_have_written_stays() {
+        let own = "gpuos: told by node n1: ended";
+        let held = "gpuos: held by node n2: no driver";
+        for (before, wanted) in [
+            ("", own.to_string()),
+            ("billed to X", format!("billed to X | {own}")),
+            ("a | b", format!("a | b | {own}")),
+            (held, format!("{own} | {held}")),
+        ] {
+            let once = comment(before, own);
+            assert_eq!(once, wanted);
+            assert_eq!(told_comment(&once), Some("n1: ended"));
+            // The same again, and another one.
+            assert_eq!(comment(&once, own), once);
+            let next = comment(&once, "gpuos: told by node n2: requeued");
+            assert_eq!(told_comment(&next), Some("n2: requeued"));
+            assert_eq!(next.matches("told by").count(), 1);
+            let is_held = super::super::held_comment(&next).is_some();
+            assert_eq!(is_held, before == held);
+        }
+        assert_eq!(told_comment("billed for gpuos: told by node n1: x"), None);
+        assert_eq!(plain("a \"b\" | c\n\u{1b}d"), "a  b    c  d");
+        assert_eq!(plain(&"x".repeat(1000)).len(), MOST);
+    }
+}
