@@ -76,7 +76,9 @@ pub fn ask(client: &mut Client, verb: Verb, args: &AdminArgs, force: bool) -> Re
     };
     match client.ask(&request)? {
         Answer::Done { message } => Ok(message),
-        other => bail!("gpuosd gave another answer: {other:?}"),
+        _ => bail!(
+            "gpuosd gave an answer that is none to what was asked: have command and gpuosd of one release"
+        ),
     }
 }
 

@@ -366,7 +366,9 @@ fn nodes(machine: &dyn Machine, wanted: Option<&str>, watched: &Watched) -> Resu
 fn reload(runtime_dir: &Path) -> Result<Reply> {
     let message = match connect(runtime_dir, RELOAD)?.ask(&Request::Reload)? {
         Answer::Done { message } => message,
-        other => bail!("gpuosd gave another answer: {other:?}"),
+        _ => bail!(
+            "gpuosd gave an answer that is none to what was asked: have command and gpuosd of one release"
+        ),
     };
     Ok(reloaded(&message))
 }
@@ -383,7 +385,9 @@ fn reloaded(message: &str) -> Reply {
 fn audit(runtime_dir: &Path, lines: u32, job: Option<JobId>) -> Result<Reply> {
     let lines = match connect(runtime_dir, PATIENCE)?.ask(&Request::Audit { lines, job })? {
         Answer::Audit { lines } => lines,
-        other => bail!("gpuosd gave another answer: {other:?}"),
+        _ => bail!(
+            "gpuosd gave an answer that is none to what was asked: have command and gpuosd of one release"
+        ),
     };
     let values: Vec<serde_json::Value> = lines
         .iter()
@@ -416,7 +420,9 @@ fn watch(runtime_dir: &Path, as_json: bool) -> Result<()> {
     loop {
         match client.next_reply()? {
             Some(Answer::Happened { event }) => reply::out(&line(&event, as_json)),
-            Some(other) => bail!("gpuosd gave another answer: {other:?}"),
+            Some(_) => bail!(
+                "gpuosd gave an answer that is none to what was asked: have command and gpuosd of one release"
+            ),
             None => {}
         }
     }

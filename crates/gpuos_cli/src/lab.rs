@@ -179,10 +179,21 @@ fn up(args: &UpArgs, json: bool) -> Result<()> {
         };
         spec = spec.with_gpuos(dir);
     }
-    if args.gpus == GpusArg::Simulated {
+    if args.memory {
+        if let SelectArg::Stock = args.select {
+            bail!("--memory needs gpuos's plugins: leave out --select stock");
+        }
+        spec.tiers = Some(gpuos_lab::find_tiers_dir().context("--memory")?);
+        spec.shards = gpuos_lab::SHARDS;
+        spec.job_submit = true;
+    }
+    if args.gpus == GpusArg::Simulated || args.memory {
         spec.simulated_gpus = Some(match &args.daemon_dir {
             Some(dir) => dir.clone(),
-            None => gpuos_lab::find_daemon_dir().context("--gpus simulated")?,
+            None => gpuos_lab::find_daemon_dir().context(match args.memory {
+                true => "--memory",
+                false => "--gpus simulated",
+            })?,
         });
     }
     if args.checkpoints {
@@ -227,6 +238,11 @@ fn up(args: &UpArgs, json: bool) -> Result<()> {
     println!("  gpuos lab down{name}            ends it");
     if spec.simulated_gpus.is_some() {
         println!("  gpuos health, mig, drain and online find the gpuosd of each node there");
+    }
+    if spec.tiers.is_some() {
+        println!(
+            "  cuda PROGRAM in a job runs a program over the simulated CUDA driver; gpuos mem show tells who has what"
+        );
     }
     if spec.movers.is_some() {
         println!("  gpuos ckpt finds the gpuos_mover of each node there");

@@ -151,3 +151,117 @@ fn wrong_usage_of_a_lab_of_pbs_is_exit_code_2() {
         assert!(error.contains(part), "{args:?}: {error}");
     }
 }
+
+/// With `--memory` programs run over the simulated CUDA driver: one that sees more than its GPU has, and two that have one GPU in turns.
+#[test]
+fn programs_larger_than_their_gpu_and_in_turns_run_in_a_lab() {
+    let name = format!("cli-memory-{}", std::process::id());
+    let up = ["lab", "up", "--name", &name, "--nodes", "1", "--memory"];
+    let out = gpuos(&up);
+    if !out.status.success() {
+        match Lab::up(&LabSpec::unique("cli-probe"), &mut |_| ()) {
+            Err(e) if e.is_environment() => {
+                eprintln!("skipped: {e}");
+                return;
+            }
+            // What `cargo test` of this crate alone does not build, `make test` does.
+            _ if text(&out.stderr).contains("make build") => {
+                eprintln!("skipped: {}", text(&out.stderr));
+                return;
+            }
+            _ => panic!("{}{}", text(&out.stderr), text(&out.stdout)),
+        }
+    }
+    let _down = Down(name.clone());
+    let run = |command: &[&str]| {
+        let args = [&["lab", "run", "--name", &name, "--"], command].concat();
+        let out = gpuos(&args);
+        (text(&out.stdout), text(&out.stderr))
+    };
+    let program = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../examples/memory/larger.py"
+    );
+    let larger = [
+        "srun",
+        "-N1",
+        "--gpus=1",
+        "--mem=1G",
+        "--gpuos-mem=84G",
+        "cuda",
+        "python3",
+        program,
+        "--rounds=1",
+    ];
+    let (said, errors) = run(&larger);
+    assert!(
+        said.contains("the program sees 86016 MiB")
+            && said.contains("round 1: 4 blocks of 64 MiB hold what was written"),
+        "{said}{errors}"
+    );
+    let written = tempfile::tempdir().expect("a folder");
+    let folder = written.path().display();
+    let output = format!("{folder}/%j.out");
+    let line = format!("srun cuda python3 {program} --rounds=2");
+    let mut jobs = Vec::new();
+    for _ in 0..2 {
+        let turns = [
+            "sbatch",
+            "--parsable",
+            "-N1",
+            "--mem=1G",
+            "--gpuos-share=timeslice,mem=1G",
+            "-o",
+            &output,
+            "--wrap",
+            &line,
+        ];
+        let (job, errors) = run(&turns);
+        jobs.push(job.trim().to_string());
+        assert!(!job.trim().is_empty(), "{errors}");
+    }
+    for job in &jobs {
+        let ended = format!(
+            "while squeue -h -j {job} 2>/dev/null | grep -q .; do sleep 0.2; done; cat {folder}/{job}.out"
+        );
+        let (said, errors) = run(&["timeout", "120", "sh", "-c", &ended]);
+        assert!(
+            said.contains("round 2: 4 blocks of 64 MiB hold"),
+            "{said}{errors}"
+        );
+    }
+}
+
+/// What a lab misses is called what it is, and one build makes all of it.
+#[test]
+fn a_folder_without_daemons_is_told_with_what_brings_them() {
+    let empty = std::env::temp_dir().join(format!("gpuos-none-{}", std::process::id()));
+    std::fs::create_dir_all(&empty).expect("a folder");
+    let folder = empty.to_str().expect("a path");
+    let name = format!("cli-none-{}", std::process::id());
+    let out = gpuos(&[
+        "lab",
+        "up",
+        "--name",
+        &name,
+        "--nodes",
+        "1",
+        "--gpus",
+        "simulated",
+        "--daemon-dir",
+        folder,
+    ]);
+    let said = text(&out.stderr);
+    let _down = Down(name);
+    std::fs::remove_dir_all(&empty).expect("removed");
+    if said.contains("needs root") || said.contains("slurmctld is not installed") {
+        eprintln!("skipped: {said}");
+        return;
+    }
+    assert_eq!(out.status.code(), Some(1), "{said}");
+    assert!(
+        said.contains("make build") && !said.contains("plugin"),
+        "{said}"
+    );
+    assert!(!said.contains("cargo build"), "{said}");
+}

@@ -95,10 +95,15 @@ impl fmt::Display for LabError {
             ),
             LabError::Machine { what, fix } => write!(f, "{what}: {fix}"),
             LabError::Missing { program, fix } => {
-                let (what, are) = match (program.ends_with(".so"), program.contains(", ")) {
-                    (false, _) => ("program", "is"),
+                // Slurm's plugins are called as Slurm loads them, libraries begin with `lib`.
+                let mut all = program.split(", ");
+                let plugins = all.all(|one| one.ends_with(".so") && !one.starts_with("lib"));
+                let (what, are) = match (plugins, program.contains(", ")) {
                     (true, false) => ("plugin", "is"),
                     (true, true) => ("plugins", "are"),
+                    (false, true) => ("files", "are"),
+                    (false, false) if program.ends_with(".so") => ("library", "is"),
+                    (false, false) => ("program", "is"),
                 };
                 write!(f, "the {what} {program} {are} not installed: {fix}")
             }

@@ -41,8 +41,8 @@ pub fn find_daemon_dir() -> Result<PathBuf, LabError> {
         LabError::Missing {
             program: FILES.map(|(built, _)| built).join(", "),
             fix: format!(
-                "they are not together in {}: build them (cargo build -p gpuosd -p gpuos_nvml) or set \
-                 GPUOS_DAEMON_DIR to their folder",
+                "they are not together in {}: `make build` in gpuos's source folder makes them, or name their folder by --daemon-dir or \
+                 GPUOS_DAEMON_DIR",
                 dirs.join(" or ")
             ),
         }
@@ -128,7 +128,7 @@ pub(crate) fn make(record: &Record, from: &Path) -> Result<(), LabError> {
         copy.arg("--").arg(&built).arg(bin.join(name));
         output_of(&mut copy).map_err(|why| LabError::Missing {
             program: built.display().to_string(),
-            fix: format!("{why}: build it (cargo build -p gpuosd -p gpuos_nvml)"),
+            fix: format!("{why}: `make build` makes it"),
         })?;
     }
     let library = bin.join("libnvidia-ml.so.1");

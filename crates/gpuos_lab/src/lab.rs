@@ -32,6 +32,7 @@ use crate::spec::{Cgroup, LabSpec, Select, Suite};
 use crate::store::{self, Record};
 use crate::suite;
 use crate::sys;
+use crate::tiers;
 
 /// How long nodes may take until they can run jobs, on a machine on which many labs start at once.
 const READY: Duration = Duration::from_secs(240);
@@ -171,6 +172,7 @@ impl Lab {
         mig::make(record)?;
         self.place_plugins(&record.spec.select)?;
         place_command(record)?;
+        tiers::place(record)?;
         let etc = dir.join("etc");
         let write = |name: &str, text: &str| {
             fs::write(etc.join(name), text)
@@ -197,13 +199,24 @@ impl Lab {
                 ),
                 None => String::new(),
             };
-            format!("optional {}{socket}{mover}\n", self.spank_file()?.display())
+            let preload = match record.spec.tiers {
+                Some(_) => format!(" preload={}", tiers::library(record).display()),
+                None => String::new(),
+            };
+            format!(
+                "optional {}{socket}{mover}{preload}\n",
+                self.spank_file()?.display()
+            )
         } else {
             String::new()
         };
         write("plugstack.conf", &plugstack)?;
         let mig = mig::stanza(&record.spec)?;
-        let more = format!("{mig}{}", movers::stanza(&record.spec));
+        let more = format!(
+            "{mig}{}{}",
+            movers::stanza(&record.spec),
+            tiers::stanza(&record.spec)
+        );
         let gpuos_toml = match &record.spec.gpuos_toml {
             Some(own) => Some(format!("{own}{more}")),
             None => Some(more).filter(|text| !text.is_empty()),
@@ -267,7 +280,7 @@ impl Lab {
         } else {
             Err(LabError::Missing {
                 program: "spank_gpuos.so".to_string(),
-                fix: "build it (cargo build -p spank_gpuos), or start the lab without it"
+                fix: "`make build` in gpuos's source folder makes it, or start the lab without it"
                     .to_string(),
             })
         }

@@ -46,6 +46,7 @@ mod spec;
 mod store;
 mod suite;
 mod sys;
+mod tiers;
 
 pub use conf::set_key;
 pub use error::LabError;
@@ -58,3 +59,4 @@ pub use spec::{Cgroup, LabSpec, NodeGroup, Nodes, Select, Suite};
 pub use store::{Owner, Record, down, record, records, state_root, sweep};
 pub use suite::cache_dir;
 pub use sys::lock;
+pub use tiers::{SHARDS, find_tiers_dir};

@@ -32,7 +32,7 @@ pub fn find_mover_dir() -> Result<PathBuf, LabError> {
         .cloned()
         .ok_or_else(|| LabError::Missing {
             program: PROGRAM.into(),
-            fix: "build it (cargo build -p gpuos_moverd) or set GPUOS_DAEMON_DIR".into(),
+            fix: "`make build` in gpuos's source folder makes it, or name its folder by --daemon-dir or GPUOS_DAEMON_DIR".into(),
         })
 }
 
@@ -73,7 +73,7 @@ pub(crate) fn make(record: &Record, from: &Path) -> Result<(), LabError> {
     let copied = gpus::output_of(&mut copy);
     copied.map(drop).map_err(|why| LabError::Missing {
         program: from.join(PROGRAM).display().to_string(),
-        fix: format!("{why}: build it (cargo build -p gpuos_moverd)"),
+        fix: format!("{why}: `make build` makes it"),
     })
 }
 

@@ -34,7 +34,7 @@ pub fn find_plugin_dir() -> Result<PathBuf, LabError> {
         .ok_or_else(|| LabError::Missing {
             program: "select_gpuos.so".to_string(),
             fix: format!(
-                "it is in none of {}: build it (cargo build -p select_gpuos) or set GPUOS_PLUGIN_DIR to its folder",
+                "it is in none of {}: `make build` in gpuos's source folder makes it, or name its folder by --plugin-dir or GPUOS_PLUGIN_DIR",
                 dirs.iter()
                     .map(|dir| dir.display().to_string())
                     .collect::<Vec<_>>()
@@ -75,7 +75,7 @@ pub(crate) fn copy(from: &Path, to: &Path) -> Result<(), LabError> {
         Err(LabError::Missing {
             program: PLUGINS.join(", "),
             fix: format!(
-                "none of them is in {}: build them (cargo build) or name another folder",
+                "none of them is in {}: `make build` in gpuos's source folder makes them, or name another folder",
                 from.display()
             ),
         })

@@ -212,6 +212,10 @@ pub struct LabSpec {
     /// it has its own. `None` = none.
     #[serde(default)]
     pub movers: Option<PathBuf>,
+    /// The folder with libgpuos_preload.so and a simulated libcuda.so, where jobs can have memory in tiers and GPUs in turns (see
+    /// [`crate::find_tiers_dir`]). Needs [`LabSpec::simulated_gpus`]. `None` = they cannot.
+    #[serde(default)]
+    pub tiers: Option<PathBuf>,
     /// Where their gpuosds read the kernel's log: a file with records as `/dev/kmsg` has them, or that itself. `None` =
     /// nowhere: the log of the machine is not about a lab's GPUs.
     #[serde(default)]
@@ -267,6 +271,7 @@ impl Default for LabSpec {
             cloud_nodes: None,
             simulated_gpus: None,
             movers: None,
+            tiers: None,
             kernel_log: None,
             mig: GpuSet::EMPTY,
             mig_switchable: GpuSet::EMPTY,

@@ -144,7 +144,9 @@ impl<'a> Mover<'a> {
                 let node = client.daemon.1.clone();
                 match client.ask(&Request::Checkpoint { what }).map_err(plain)? {
                     Answer::CheckpointReport { recoveries } => Ok((node, recoveries)),
-                    other => bail!("gpuos_mover gave another answer: {other:?}"),
+                    _ => bail!(
+                        "gpuos_mover gave an answer that is none to what was asked: have command and gpuos_mover of one release"
+                    ),
                 }
             }
             Place::Far(node) => {
@@ -206,7 +208,9 @@ impl<'a> Mover<'a> {
                 let node = client.daemon.1.clone();
                 return match client.ask(&Request::Checkpoint { what }).map_err(plain)? {
                     Answer::Checkpoints { jobs } => Ok(Told { node, jobs }),
-                    other => bail!("gpuos_mover gave another answer: {other:?}"),
+                    _ => bail!(
+                        "gpuos_mover gave an answer that is none to what was asked: have command and gpuos_mover of one release"
+                    ),
                 };
             }
             Place::Far(node) => node,
@@ -227,7 +231,9 @@ impl<'a> Mover<'a> {
                 let mut client = connect(dir, PATIENCE)?;
                 match client.ask(&Request::Checkpoint { what }).map_err(plain)? {
                     Answer::Done { message } => Ok(message),
-                    other => bail!("gpuos_mover gave another answer: {other:?}"),
+                    _ => bail!(
+                        "gpuos_mover gave an answer that is none to what was asked: have command and gpuos_mover of one release"
+                    ),
                 }
             }
             Place::Far(node) => {

@@ -6,6 +6,7 @@ use clap::{Args as ClapArgs, Subcommand, ValueEnum};
 use gpuos_lab::Suite;
 use gpuos_model::gpuset::{GpuSet, MAX_GPUS};
 use gpuos_model::hostlist;
+use gpuos_model::words::whole_number;
 
 /// `gpuos lab`.
 #[derive(ClapArgs)]
@@ -110,7 +111,7 @@ pub(super) struct UpArgs {
     #[arg(long)]
     pub(super) name: Option<String>,
     /// Number of nodes, each with a slurmd, or a MoM with --pbs: n1, n2, ….
-    #[arg(short = 'N', long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(0..=256))]
+    #[arg(short = 'N', long, value_name = "N", default_value_t = 4, value_parser = whole_number::<u16>(0..=256))]
     pub(super) nodes: u16,
     /// Node type: one of gpuos's, one of --gpuos-toml, or cpu for nodes without GPUs.
     #[arg(long, value_name = "TYPE", default_value = "dgx-h100")]
@@ -129,7 +130,7 @@ pub(super) struct UpArgs {
     #[arg(long, value_name = "DIR")]
     pub(super) plugin_dir: Option<PathBuf>,
     /// Put a leaf switch over every K nodes, and one spine over all.
-    #[arg(long, value_name = "K", value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(long, value_name = "K", value_parser = whole_number::<u16>(1..))]
     pub(super) switches: Option<u16>,
     /// What stands behind the GPUs' device files: nothing, or simulated GPUs with a gpuosd on every node (none with --pbs),
     /// which `gpuos lab fault` breaks and mends.
@@ -144,6 +145,10 @@ pub(super) struct UpArgs {
     /// A gpuos_mover on every node, which keeps checkpoints of jobs (sbatch --gpuos-checkpoint, qsub -l gpuos_checkpoint).
     #[arg(long)]
     pub(super) checkpoints: bool,
+    /// Jobs can have more memory than a GPU (--gpuos-mem) and GPUs in turns (--gpuos-share=timeslice,mem=SIZE): simulated GPUs
+    /// with 4 shards each, and a simulated CUDA driver, over which `cuda PROGRAM` runs a program.
+    #[arg(long, conflicts_with = "pbs")]
+    pub(super) memory: bool,
     /// Folder with gpuosd, gpuos-nvml and its library, and gpuos_mover, when they are not where the command looks for them.
     #[arg(long, value_name = "DIR")]
     pub(super) daemon_dir: Option<PathBuf>,
@@ -160,7 +165,7 @@ pub(super) struct UpArgs {
     #[arg(long)]
     pub(super) accounting: bool,
     /// That many further nodes without daemons, c1, c2, …: for looking at slurmctld alone.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_000))]
+    #[arg(long, value_name = "N", value_parser = whole_number::<u32>(1..=65_000))]
     pub(super) cloud_nodes: Option<u32>,
     /// Line for the lab's slurm.conf, for example --conf MinJobAge=30; may be repeated.
     #[arg(long, value_name = "KEY=VALUE")]

@@ -58,7 +58,9 @@ fn here(mut client: Client) -> Result<(String, MemoryStatus)> {
     let node = client.daemon.1.clone();
     match client.ask(&Request::Memory)? {
         Answer::Memory { memory } => Ok((node, *memory)),
-        other => bail!("gpuosd gave another answer: {other:?}"),
+        _ => bail!(
+            "gpuosd gave an answer that is none to what was asked: have command and gpuosd of one release"
+        ),
     }
 }
 

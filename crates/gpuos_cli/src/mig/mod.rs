@@ -72,7 +72,9 @@ fn here(mut client: Client) -> Result<(String, Box<MigStatus>)> {
     let node = client.daemon.1.clone();
     match client.ask(&Request::Mig)? {
         Answer::Mig { mig } => Ok((node, mig)),
-        other => bail!("gpuosd gave another answer: {other:?}"),
+        _ => bail!(
+            "gpuosd gave an answer that is none to what was asked: have command and gpuosd of one release"
+        ),
     }
 }
 

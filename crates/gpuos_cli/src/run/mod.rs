@@ -106,7 +106,11 @@ impl Program<'_> {
                 Ended::By(code) => code,
                 Ended::Lost | Ended::Told => 1,
             };
-            self.tell(&format!("srun has ended, or a node is lost: {ended:?}"));
+            self.tell(&match ended {
+                Ended::By(code) => format!("srun has ended with code {code}"),
+                Ended::Lost => "a node is lost, and the step was ended".into(),
+                Ended::Told => "a signal asked for the end".into(),
+            });
             if !step.end() {
                 say(
                     "what is left of the program does not end on a node that does not answer; it is started again elsewhere",

@@ -13,6 +13,7 @@ mod doctor_faults;
 mod doctor_planted;
 mod doctor_planted_lines;
 mod doctor_planted_more;
+mod doctor_planted_tables;
 mod mem;
 mod mig;
 mod mix;
