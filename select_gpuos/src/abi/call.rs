@@ -123,6 +123,8 @@ pub struct Call {
     pub nodes: *mut c_void,
     /// Number of nodes.
     pub counts: Counts,
+    /// The fewest nodes that cons_tres is asked for.
+    fewest: Cell<u32>,
     mode: u16,
     preemptable: *mut c_void,
     preempted: *mut *mut c_void,
@@ -167,6 +169,7 @@ impl Call {
                 max: max_nodes,
                 wanted: req_nodes,
             },
+            fewest: Cell::new(min_nodes),
             mode,
             preemptable,
             preempted,
@@ -266,6 +269,19 @@ impl Call {
         }
     }
 
+    /// Runs `work` in which cons_tres is asked for so many nodes at least, no more than Slurm's most.
+    pub fn asking_for_nodes<T>(&self, nodes: u32, work: impl FnOnce() -> T) -> T {
+        struct Back<'a>(&'a Cell<u32>, u32);
+        impl Drop for Back<'_> {
+            fn drop(&mut self) {
+                self.0.set(self.1);
+            }
+        }
+        let fewest = nodes.clamp(self.counts.min, self.counts.max.max(self.counts.min));
+        let _back = Back(&self.fewest, self.fewest.replace(fewest));
+        work()
+    }
+
     /// Whether GPUs that are free count as given in this call.
     pub fn masks_gpus(&self) -> bool {
         !self.out_of_service.is_empty() || !self.other_mode.is_empty()
@@ -334,7 +350,7 @@ impl Call {
             transmute::<usize, JobTest>(address)(
                 self.job,
                 self.nodes,
-                self.counts.min,
+                self.fewest.get(),
                 self.counts.max,
                 self.counts.wanted,
                 self.mode,

@@ -272,13 +272,19 @@ impl<'a> Decide<'_, 'a> {
                 NoPlan::Stock => None,
             };
         }
-        if self.depends_on_nodes(&wanted) {
-            self.plain = self.ask_plainly();
-        }
-        let offered = match self.offer(&mut wanted) {
-            None if self.fell_short => None,
-            None => self.offer_more_nodes(gpus, &mut wanted),
-            answer => answer,
+        let spread = match self.depends_on_nodes(&wanted) {
+            true => self.ask_plainly(),
+            false => 0,
+        };
+        let offered = if self.may_spread(&wanted) && spread > wanted.nodes {
+            let call = self.frame.call;
+            call.asking_for_nodes(spread, || self.offer_nodes(spread, gpus, &mut wanted))
+        } else {
+            match self.offer(&mut wanted) {
+                None if self.fell_short => None,
+                None => self.offer_more_nodes(gpus, &mut wanted),
+                answer => answer,
+            }
         };
         let Some(code) = offered else {
             self.cluster.records.ended(record::Outcome::Left);
@@ -550,7 +556,7 @@ impl<'a> Decide<'_, 'a> {
         })
     }
 
-    /// Whether it depends on the nodes how many GPUs a job that starts has: on their sockets, on how large whole ones are, on how many
+    /// Whether it depends on the nodes how many GPUs a job that starts has: on their sockets and cores, on how large whole ones are, on how many
     /// of them are left within a range, or on how many its tasks need.
     fn depends_on_nodes(&self, wanted: &Wanted) -> bool {
         if !self.frame.is_start() || wanted.required() {
@@ -558,7 +564,8 @@ impl<'a> Decide<'_, 'a> {
         }
         let (request, snapshot) = (&wanted.request, &self.cluster.snapshot);
         match request.gpus {
-            GpuShape::PerSocket { .. } => true,
+            // By cores that come with a task, some releases give GPUs for more tasks than there are.
+            GpuShape::PerSocket { .. } | GpuShape::PerTask { .. } => true,
             _ if request.whole_nodes && snapshot.has_sizes() => true,
             GpuShape::PerNode(_) if wanted.nodes > request.min_nodes => true,
             GpuShape::PerNode(gpus) => {
@@ -571,21 +578,24 @@ impl<'a> Decide<'_, 'a> {
         }
     }
 
-    /// GPUs that cons_tres gives the job where it is asked as Slurm asked; all of it is taken back.
+    /// Has cons_tres give the job GPUs as Slurm asked, notes how many they are, and takes all of it back. How many nodes it took; 0 =
+    /// none, or they are not known.
     #[cold]
-    fn ask_plainly(&mut self) -> u64 {
+    fn ask_plainly(&mut self) -> u32 {
         let frame = self.frame;
         let code = frame.call.without_preemption(|| frame.call.forward());
         let given = match code {
             0 => enough::given(frame, self.site, self.trust),
             _ => None,
         };
+        let nodes = given.map_or(0, |_| frame.candidates.count() as u32);
         if given.is_some() {
             enough::take_back(frame);
         }
         frame.call.unanswered();
         self.placing.steering.restore_candidates(frame);
-        given.unwrap_or(0)
+        self.plain = given.unwrap_or(0);
+        nodes
     }
 
     /// How many cores of each socket are enough for a job, where cons_tres wastes its time on more of them

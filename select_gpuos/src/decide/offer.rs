@@ -49,14 +49,12 @@ impl Decide<'_, '_> {
     #[cold]
     #[inline(never)]
     pub fn offer_more_nodes(&mut self, gpus: JobGres<'_>, wanted: &mut Wanted) -> Option<c_int> {
-        let frame = self.frame;
-        let (source, job) = (&frame.source, frame.job);
         let (fewest, most) = (wanted.nodes, wanted.request.max_nodes);
         let GpuShape::PerNode(each) = wanted.request.gpus else {
             return None;
         };
-        let cpus = job.min_cpus();
-        if wanted.required() || job.tasks_per_node() != 0 || wanted.request.whole_nodes {
+        let cpus = self.frame.job.min_cpus();
+        if wanted.required() || !self.may_spread(wanted) {
             return None;
         }
         for count in fewest + 1..=most.min(fewest + MORE_NODES) {
@@ -65,21 +63,42 @@ impl Decide<'_, '_> {
             {
                 break;
             }
-            (self.cluster).take_snapshot(source, frame.candidates, gpus.type_name());
-            (self.cluster.neighbours).mark_avoided(job.id(), &mut self.cluster.snapshot);
-            self.placing.holders.mark(&mut self.cluster.snapshot);
-            self.placing.short.mark(&mut self.cluster.snapshot);
-            wanted.nodes = count;
-            let request = &mut wanted.request;
-            (request.min_nodes, request.max_nodes) = (count, count);
-            request.cpus_per_node = job.min_cpus_per_node().max(cpus.div_ceil(count));
-            self.fit(gpus, wanted);
-            let answer = self.offer(wanted);
-            if answer.is_some() {
+            let answer = self.offer_nodes(count, gpus, wanted);
+            if answer.is_some() || self.fell_short {
                 return answer;
             }
         }
         None
+    }
+
+    /// Whether the job may have more nodes than the fewest, with its tasks spread as they fit.
+    pub fn may_spread(&self, wanted: &Wanted) -> bool {
+        let per_node = matches!(wanted.request.gpus, GpuShape::PerNode(_));
+        per_node && self.frame.job.tasks_per_node() == 0 && !wanted.request.whole_nodes
+    }
+
+    /// Offers so many nodes to a job that may have more than the fewest.
+    #[cold]
+    #[inline(never)]
+    pub fn offer_nodes(
+        &mut self,
+        count: u32,
+        gpus: JobGres<'_>,
+        wanted: &mut Wanted,
+    ) -> Option<c_int> {
+        let frame = self.frame;
+        let (source, job) = (&frame.source, frame.job);
+        (self.cluster).take_snapshot(source, frame.candidates, gpus.type_name());
+        (self.cluster.neighbours).mark_avoided(job.id(), &mut self.cluster.snapshot);
+        self.placing.holders.mark(&mut self.cluster.snapshot);
+        self.placing.short.mark(&mut self.cluster.snapshot);
+        wanted.nodes = count;
+        let request = &mut wanted.request;
+        (request.min_nodes, request.max_nodes) = (count, count);
+        let share = job.min_cpus().div_ceil(count.max(1));
+        request.cpus_per_node = job.min_cpus_per_node().max(share);
+        self.fit(gpus, wanted);
+        self.offer(wanted)
     }
 
     /// Offers choices of all weights, best first; whether cons_tres took one. Why there was none goes to
