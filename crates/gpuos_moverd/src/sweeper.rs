@@ -9,7 +9,7 @@ use gpuos_core::job::JobId;
 use gpuos_store::disk::LinuxDisk;
 use gpuos_store::error::Result as Stored;
 use gpuos_store::job::JobStore;
-use gpuos_store::marks::{note_over, over_since};
+use gpuos_store::marks::{drill, note_over, over_since};
 use gpuos_store::owned::Owner;
 
 use crate::audit::removed;
@@ -83,10 +83,10 @@ impl Sweeper {
     ) -> Stored<()> {
         let owner = Owner::user(store.uid());
         // The mover was away at the end of the drill.
-        if let Some(drill) = shared.store.drill(store).unwrap_or_default()
-            && is_over(&drill)
+        if let Some(by) = drill(store).unwrap_or_default()
+            && is_over(&by)
         {
-            shared.end_drill(job, &drill, owner);
+            shared.end_drill(job, &by, owner);
             return Ok(());
         }
         if !is_over(job) {

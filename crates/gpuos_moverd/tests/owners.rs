@@ -11,6 +11,7 @@ use gpuos_core::job::JobId;
 use gpuos_core::wire::{CheckpointRequest, Peer, Reply};
 use gpuos_store::disk::LinuxDisk;
 use gpuos_store::key::SiteKey;
+use gpuos_store::marks::{adopt, begin_drill};
 use gpuos_store::store::Store;
 use gpuos_workload::job::{Job, JobState};
 use tempfile::TempDir;
@@ -175,9 +176,9 @@ fn a_drill_takes_along_what_it_has_copied_in_also_if_its_mover_was_away_at_its_e
     let (store, _) = Store::open(LinuxDisk, root, key).unwrap();
     // Two drills of two jobs, one of which has run here since.
     for job in [20u32, 21] {
-        assert!(store.begin_drill(&job.into(), ALICE, &30.into()).unwrap());
+        assert!(begin_drill(&store, &job.into(), ALICE, &30.into()).unwrap());
     }
-    store.adopt(&21.into(), ALICE).unwrap();
+    adopt(&store, &21.into(), ALICE).unwrap();
     fs::write(folder.join("21/chosen"), "its user's").unwrap();
     drop(store);
     let _site = Site::in_place(place, 24);

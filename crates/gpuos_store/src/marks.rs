@@ -44,49 +44,46 @@ fn drop_note<D: Disk>(job: &JobStore<'_, D>, name: &[u8]) -> Result<()> {
     remove_if_there(job.disk, &job.folder, name).tried(tried)
 }
 
-impl<D: Disk> Store<D> {
-    /// A folder for what a drill, itself the job `drill`, copies in of a job of the same user. `true`: nothing was here before but what this
-    /// drill has copied in, and it is marked so; `false`: something was, which is not the drill's.
-    ///
-    /// # Errors
-    /// What is here is another user's; the disk fails.
-    pub fn begin_drill(&self, job: &JobId, uid: u32, drill: &JobId) -> Result<bool> {
-        let is_new = !self.has_folder(job)?;
-        // Refuses what is another user's.
-        let store = self.job(job, uid)?;
-        if is_new {
-            put(&store, DRILL, drill.to_string().as_bytes())?;
-        }
-        Ok(self.drill(&store)?.as_ref() == Some(drill))
+/// A folder for what a drill, itself the job `by`, copies in of a job of the same user. `true`: nothing was here before but what this
+/// drill has copied in, and it is marked so; `false`: something was, which is not the drill's.
+///
+/// # Errors
+/// What is here is another user's; the disk fails.
+pub fn begin_drill<D: Disk>(store: &Store<D>, job: &JobId, uid: u32, by: &JobId) -> Result<bool> {
+    let is_new = !store.has_folder(job)?;
+    // Refuses what is another user's.
+    let parts = store.job(job, uid)?;
+    if is_new {
+        put(&parts, DRILL, by.to_string().as_bytes())?;
     }
-
-    /// The drill that has copied in all that is here of a job; `None`: none has, or the job has run here itself since.
-    ///
-    /// # Errors
-    /// The note cannot be read or does not hold: then it is no drill's.
-    pub fn drill(&self, job: &JobStore<'_, D>) -> Result<Option<JobId>> {
-        let note = get(job, DRILL)?;
-        let text = note.and_then(|note| String::from_utf8(note).ok());
-        Ok(text.and_then(|text| text.parse().ok()))
-    }
-
-    /// A job begins to run here: from now on what is here is its own, and the job is not over. What it has not is not made.
-    ///
-    /// # Errors
-    /// What is here is another user's; the disk fails.
-    pub fn adopt(&self, job: &JobId, uid: u32) -> Result<()> {
-        let store = match self.existing(job) {
-            Ok(store) if store.uid() == uid => store,
-            // Whoever opens it next says what is wrong.
-            Ok(_) => return Ok(()),
-            Err(error) if matches!(error.kind, Kind::Missing | Kind::Damaged) => return Ok(()),
-            Err(error) => return Err(error),
-        };
-        drop_note(&store, DRILL)?;
-        drop_note(&store, OVER)
-    }
+    Ok(drill(&parts)?.as_ref() == Some(by))
 }
 
+/// The drill that has copied in all that is here of a job; `None`: none has, or the job has run here itself since.
+///
+/// # Errors
+/// The note cannot be read or does not hold: then it is no drill's.
+pub fn drill<D: Disk>(job: &JobStore<'_, D>) -> Result<Option<JobId>> {
+    let note = get(job, DRILL)?;
+    let text = note.and_then(|note| String::from_utf8(note).ok());
+    Ok(text.and_then(|text| text.parse().ok()))
+}
+
+/// A job begins to run here: from now on what is here is its own, and the job is not over. What it has not is not made.
+///
+/// # Errors
+/// What is here is another user's; the disk fails.
+pub fn adopt<D: Disk>(store: &Store<D>, job: &JobId, uid: u32) -> Result<()> {
+    let parts = match store.existing(job) {
+        Ok(parts) if parts.uid() == uid => parts,
+        // Whoever opens it next says what is wrong.
+        Ok(_) => return Ok(()),
+        Err(error) if matches!(error.kind, Kind::Missing | Kind::Damaged) => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    drop_note(&parts, DRILL)?;
+    drop_note(&parts, OVER)
+}
 /// Since when the job is over, in seconds since 1970, as was noted; `None`: that is not noted.
 ///
 /// # Errors

@@ -3,7 +3,7 @@
 use std::fs;
 
 use gpuos_core::wire::Peer;
-use gpuos_store::marks::{note_over, over_since};
+use gpuos_store::marks::{adopt, begin_drill, note_over, over_since};
 use gpuos_store::owned::Owner;
 
 use crate::support::*;
@@ -36,23 +36,23 @@ fn what_is_anothers_is_not_removed_and_what_is_damaged_by_root_alone() {
 fn a_drill_knows_what_it_has_copied_in_and_what_was_there_or_has_come_since() {
     let place = Place::new();
     let (store, _) = place.open();
-    let drill = |number: u32| store.begin_drill(&job(7), me(), &job(number));
+    let drill = |number: u32| begin_drill(&store, &job(7), me(), &job(number));
     assert!(drill(20).unwrap(), "nothing was there");
     assert!(drill(20).unwrap(), "its mover was started anew");
     assert!(!drill(21).unwrap(), "it is another drill's");
-    let why = store.begin_drill(&job(7), me() + 1, &job(20)).unwrap_err();
+    let why = begin_drill(&store, &job(7), me() + 1, &job(20)).unwrap_err();
     assert!(why.to_string().contains("as one of user"), "{why}");
-    store.adopt(&job(7), me()).unwrap();
+    adopt(&store, &job(7), me()).unwrap();
     assert!(!drill(20).unwrap(), "the job has run here");
     // Of what is not there no folder is made.
-    store.adopt(&job(8), me()).unwrap();
+    adopt(&store, &job(8), me()).unwrap();
     assert_eq!(store.jobs().unwrap(), [job(7)]);
 
-    let mine = store.begin_drill(&job(9), me(), &job(20));
+    let mine = begin_drill(&store, &job(9), me(), &job(20));
     assert!(mine.unwrap());
     let path = place.path("store/9/drill");
     fs::write(path, [b'2'; 40]).unwrap();
-    let forged = store.begin_drill(&job(9), me(), &job(2));
+    let forged = begin_drill(&store, &job(9), me(), &job(2));
     assert!(forged.is_err(), "a note that is not signed");
 }
 
@@ -64,6 +64,6 @@ fn a_job_is_over_until_it_begins_again() {
     assert_eq!(over_since(&seven).unwrap(), None);
     note_over(&seven, Some(1234)).unwrap();
     assert_eq!(over_since(&seven).unwrap(), Some(1234));
-    store.adopt(&job(7), me()).unwrap();
+    adopt(&store, &job(7), me()).unwrap();
     assert_eq!(over_since(&seven).unwrap(), None);
 }

@@ -17,6 +17,7 @@ use gpuos_config::options::Restart;
 use gpuos_core::job::JobId;
 use gpuos_mover::output::Ready;
 use gpuos_store::error::Kind;
+use gpuos_store::marks;
 use gpuos_store::owned::Owner;
 use gpuos_store::passed::passed_over;
 use gpuos_workload::action::Outcome;
@@ -114,7 +115,7 @@ pub(super) fn begin(worker: &mut Worker, other: &Other) -> Result<(), String> {
     // Neither a drill that ends nor the job itself, which begins, comes between.
     let mut drills = locked(&worker.shared.drills.0);
     let by = &worker.start.job;
-    let is_drills = worker.shared.store.begin_drill(job, uid, by);
+    let is_drills = marks::begin_drill(worker.shared.store, job, uid, by);
     if is_drills.map_err(|error| error.to_string())? {
         drills.insert(job.clone(), by.clone());
         worker.drilled = Some(job.clone());
@@ -153,7 +154,7 @@ impl Shared {
             let Some(owned) = owned else {
                 return Ok(());
             };
-            let drill = owned.parts().map(|parts| self.store.drill(parts));
+            let drill = owned.parts().map(marks::drill);
             if drill.transpose()?.flatten().as_ref() != Some(by) {
                 tracing::info!(%job, "what is kept of job {job} stays after drill {by}, which has not made it");
                 return Ok(());
@@ -172,7 +173,7 @@ impl Shared {
     /// A job begins to run here: what a drill has copied in of it is its own from now on.
     pub(super) fn adopt(&self, job: &JobId, uid: u32) {
         let _drills = locked(&self.drills.0);
-        if let Err(error) = self.store.adopt(job, uid) {
+        if let Err(error) = marks::adopt(self.store, job, uid) {
             tracing::warn!(%job, "{error}");
         }
     }
