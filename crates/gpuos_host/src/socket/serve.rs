@@ -14,6 +14,9 @@ use gpuos_core::wire::{
     decode, encode, may, refusal,
 };
 
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, recv};
+
 use super::bucket::{Bucket, Rate};
 use super::gate::{Gate, Pass};
 use super::peer::peer;
@@ -188,6 +191,10 @@ impl Talk {
                     self.send(&reply)?;
                 }
             }
+            // What root's slurmstepd has said counts when it has gone; what a user has left unread by going is not worth his place.
+            if self.deaf && self.peer.uid != self.daemon_uid {
+                return Err(End);
+            }
         }
     }
 
@@ -262,13 +269,14 @@ impl Talk {
 
     /// Tells what happens until the client goes or falls behind.
     fn watch(&mut self) -> Result<(), End> {
+        if !matches!(self.lines.next_line(), Ok(None)) {
+            return self.no_more();
+        }
         let happenings = self.handler.watch(self.peer);
-        let mut byte = [0];
-        self.stream
-            .set_read_timeout(Some(Duration::from_millis(1)))
-            .map_err(|_| End)?;
+        let mut look = Instant::now() + LOOK;
         loop {
-            match happenings.recv_timeout(LOOK) {
+            let wait = look.saturating_duration_since(Instant::now());
+            match happenings.recv_timeout(wait) {
                 // A look whether somebody watches still.
                 Ok(event) if event.what.is_empty() => {}
                 Ok(event) => {
@@ -277,12 +285,7 @@ impl Talk {
                         return Err(End);
                     }
                 }
-                Err(RecvTimeoutError::Timeout) => match (&*self.stream).read(&mut byte) {
-                    Ok(0) => return Err(End),
-                    Ok(_) => {}
-                    Err(e) if is_wait(&e) => {}
-                    Err(_) => return Err(End),
-                },
+                Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => {
                     self.refuse(
                         Code::TooSlow,
@@ -291,7 +294,29 @@ impl Talk {
                     return Err(End);
                 }
             }
+            if Instant::now() >= look {
+                self.is_watched()?;
+                look = Instant::now() + LOOK;
+            }
         }
+    }
+
+    /// Whether the client of a watched connection is there. It has nothing more to say: who writes all the same is not read on and on, for as
+    /// long as something of him is unread the kernel does not say that he has gone.
+    fn is_watched(&mut self) -> Result<(), End> {
+        let mut bytes = [0; 4096];
+        match recv(&*self.stream, &mut bytes[..], RecvFlags::DONTWAIT) {
+            Ok((0, _)) => Err(End),
+            Ok(_) => self.no_more(),
+            Err(Errno::AGAIN | Errno::INTR) => Ok(()),
+            Err(_) => Err(End),
+        }
+    }
+
+    fn no_more(&mut self) -> Result<(), End> {
+        let why = "a connection that watches takes no more requests: open another one";
+        self.refuse(Code::Malformed, why);
+        Err(End)
     }
 
     fn send(&mut self, reply: &Reply) -> Result<(), End> {

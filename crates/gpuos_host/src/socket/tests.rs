@@ -22,9 +22,13 @@ struct Echo {
 
 impl Echo {
     fn happen(&self, message: &str) {
+        self.tell("warn", message);
+    }
+
+    fn tell(&self, what: &str, message: &str) {
         let event = Happening {
             at_ms: 1,
-            what: "warn".into(),
+            what: what.into(),
             gpu: None,
             job: None,
             message: message.into(),
@@ -248,4 +252,32 @@ fn a_watcher_hears_and_a_slow_one_is_told_so() {
     while watched() {
         place.handler.happen(&long);
     }
+}
+
+/// What it has left unread of its own hides from a look that it has gone.
+#[test]
+fn a_watcher_that_writes_on_and_goes_gives_thread_and_place_back() {
+    let place = place(Limits::default());
+    let mut stream = raw(&place);
+    let lines = [HELLO, b"{\"ask\":\"watch\"}\n"].concat();
+    stream.write_all(&lines).unwrap();
+    let watched = || !place.handler.watchers.lock().unwrap().is_empty();
+    while !watched() {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    stream.write_all(&[b'x'; 16 << 10]).unwrap();
+    drop(stream);
+    let begun = std::time::Instant::now();
+    while watched() {
+        assert!(begun.elapsed() < PATIENCE, "it keeps them");
+        // Nothing is sent for these, so that no failure of sending tells of it.
+        place.handler.tell("", "");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    // Who is there still is told that nothing more is heard of him.
+    let mut stream = raw(&place);
+    stream.write_all(&lines).unwrap();
+    stream.write_all(b"{\"ask\":\"status\"}\n").unwrap();
+    let said = all(stream);
+    assert!(said.contains("takes no more requests"), "{said}");
 }
