@@ -572,7 +572,8 @@ impl<'a> Decide<'_, 'a> {
                 let (job, least) = (self.frame.job, request.min_nodes.max(1));
                 request.max_nodes > least
                     && job.tasks() > least
-                    && snapshot.has_fewer_cpus(gpus, job.min_cpus().div_ceil(least))
+                    && (!request.required_nodes.is_empty()
+                        || snapshot.has_fewer_cpus(gpus, job.min_cpus().div_ceil(least)))
             }
             _ => false,
         }

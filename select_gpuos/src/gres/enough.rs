@@ -22,8 +22,9 @@ pub fn shortage(
     let given = given(frame, site, trust)?;
     let (job, nodes) = (frame.job, frame.candidates);
     let short = frame.source.gpus_asked(job).find_map(|gpus| {
-        let given = nodes.iter().map(|node| (node, gpus.selected_count(node)));
-        asked(job, gpus).shortage(given)
+        let counted = |node| (node, gpus.selected_count(node));
+        let short = asked(job, gpus).shortage(nodes.iter().map(counted));
+        short.or_else(|| nodes.iter().find_map(|node| overcounted(frame, gpus, node)))
     });
     let fewer = Shortage {
         given,
@@ -31,6 +32,21 @@ pub fn shortage(
         node: None,
     };
     short.or((given < plain).then_some(fewer))
+}
+
+/// On a node whose GPUs cons_tres only counts it counts some for each socket that the job has cores of, also more than are free: then
+/// the job gets none.
+fn overcounted(frame: &Frame<'_>, gpus: JobGres<'_>, node: usize) -> Option<Shortage> {
+    let asked = gpus.selected_count(node);
+    if gpus.per_node() > 0 || gpus.selected(node).is_some() {
+        return None;
+    }
+    let given = frame.source.gpus_of(node)?.free_units();
+    (given < asked).then_some(Shortage {
+        given,
+        asked,
+        node: Some(node),
+    })
 }
 
 /// GPUs of a job that cons_tres has just accepted; `None` where it starts nothing, or where the selection may not be read.
