@@ -70,7 +70,7 @@ gpuos_model::messages! {
     /// slurmctld's user may not read gpuos.toml, or the disk fails.
     pub fn cannot_read(path, why) = "cannot read {path}: {why}; passing through to cons_tres",
         "Let SlurmUser read it, then `scontrol reconfigure`.";
-    /// topology.yaml or topology.conf has a mistake. Jobs are placed by the links inside of nodes only.
+    /// The topology file that Slurm goes by has a mistake, or cannot be read. Jobs on one node are still placed by its links.
     pub fn no_fabric(place_and_mistake) = "{place_and_mistake}; Slurm alone places jobs on several nodes, for which the fabric would count",
         "Mend the file, then `scontrol reconfigure`.";
     /// A node type or the fabric in gpuos.toml does not go with these nodes.
