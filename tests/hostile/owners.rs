@@ -43,17 +43,21 @@ fn names(folder: &Path) -> Vec<PathBuf> {
     all
 }
 
-/// Copies what is kept of a job at one moment: its newest state is renamed into place, so that a copy of a moment holds.
-fn copied(from: &Path, to: &Path) -> Result<(), String> {
-    let done = std::process::Command::new("cp")
-        .arg("-a")
-        .args([from, to])
-        .output()
-        .map_err(|e| e.to_string())?;
-    // What retention removes meanwhile is not there any more.
-    ensure(to.join("CURRENT").exists(), || {
-        String::from_utf8_lossy(&done.stderr).into_owned()
-    })
+/// Copies what is kept of a job, once there is a checkpoint that exists.
+fn copied(stage: &Stage, from: &Path, to: &Path) -> Result<(), String> {
+    let done = stage.try_until(|| {
+        if !to.join("CURRENT").exists() {
+            let _ = fs::remove_dir_all(to);
+            // What retention removes meanwhile is not there any more.
+            let copy = std::process::Command::new("cp")
+                .arg("-a")
+                .args([from, to])
+                .output();
+            copy.ok()?;
+        }
+        to.join("CURRENT").exists().then_some(())
+    });
+    done.ok_or_else(|| format!("nothing to copy: {:?}", names(from)))
 }
 
 /// A drill, or a begin, from the victim's job, on a node that has nothing of it when the attacker's job begins. `{victim}` in `value` is her job's
@@ -93,9 +97,7 @@ fn drills(all: &mut Vec<Attempt>) {
                 )?;
                 let here = stored(stage, OTHER, victim);
                 // Attempts share the node: the first one puts it there.
-                if !here.exists() {
-                    copied(&stored(stage, HERS, victim), &here)?;
-                }
+                copied(stage, &stored(stage, HERS, victim), &here)?;
                 stage.cluster.cancel(&[job]);
                 let folder = here.parent().map(|store| store.with_file_name("jobs"));
                 let folder = folder.unwrap_or_default().join(job.to_string());
