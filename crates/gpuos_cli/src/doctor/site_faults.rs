@@ -255,6 +255,10 @@ fn a_slurmctld_that_is_alive_was_not_killed() {
     ] {
         assert!(about.contains(words), "{about}");
     }
+    // That of another cluster is none of this one.
+    let other = "    1 /sbin/init\n  812 /usr/sbin/slurmctld -D -f /srv/other/slurm.conf\n";
+    let found = sound().command("ps -eo pid=,args=", other).doctor();
+    assert_eq!(found, [""; 0]);
     assert!(
         !about.contains("killed before") && !about.contains("breaks off"),
         "{about}"

@@ -1,5 +1,6 @@
 //! Slurm itself: its commands, slurmctld, the release, munge, and what slurmctld logged.
 
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
@@ -108,9 +109,15 @@ pub fn controller(look: &Context, error: Option<&anyhow::Error>, findings: &mut 
 
 /// The process of slurmctld on this machine, if one runs: one that waits is not one that has ended.
 fn alive(look: &Context) -> Option<u32> {
-    if !look.here.controller {
+    // Beside a lab others may run, and on a machine slurmctlds of several clusters.
+    if !look.here.controller || look.here.lab {
         return None;
     }
+    let own = look.settings.slurm_conf();
+    let other = |args: &[&str]| {
+        let named = args.windows(2).find(|pair| pair[0] == "-f");
+        named.is_some_and(|pair| Path::new(pair[1]) != own)
+    };
     let told = look
         .machine
         .run_within(ANSWERS, "ps", &["-eo", "pid=,args="])
@@ -119,7 +126,8 @@ fn alive(look: &Context) -> Option<u32> {
         let mut words = line.split_whitespace();
         let pid = words.next()?.parse().ok()?;
         let program = words.next()?.rsplit('/').next()?;
-        (program == "slurmctld").then_some(pid)
+        let args: Vec<&str> = words.collect();
+        (program == "slurmctld" && !other(&args)).then_some(pid)
     })
 }
 
