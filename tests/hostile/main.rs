@@ -20,6 +20,7 @@ mod network;
 mod node;
 mod options;
 mod parked;
+mod records;
 mod screens;
 mod socket;
 pub(crate) mod stage;
@@ -87,6 +88,7 @@ fn attempts() -> Vec<Attempt> {
         parked::all(),
         network::all(),
         checkpoints::all(),
+        records::all(),
         driver::all(),
     ]
     .into_iter()

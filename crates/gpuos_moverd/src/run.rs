@@ -26,6 +26,7 @@ use signal_hook::iterator::Signals;
 use crate::carried::service;
 use crate::domains::FailureDomains;
 use crate::donor::serve::Giver;
+use crate::ended::Ended;
 use crate::ends::Ends;
 use crate::folder::Trash;
 use crate::handler::{Handler, is_safe};
@@ -114,15 +115,11 @@ pub fn run(options: &Options) -> Result<()> {
     let munge =
         Munge::open(None, socket.as_deref()).context("munge, which vouches for other nodes")?;
     let rate = u64::from(config.checkpoint.rate_mib) << 20;
-    let network = Arc::new(Network::new(
-        addresses,
-        Arc::new(munge),
-        config.checkpoint.port,
-        rate,
-    ));
-    let (requeue, saved) = sync_channel(WAITING);
     let checkpoint = &config.checkpoint;
     let store = opening::store(&options.store, &options.jobs, &options.key, checkpoint)?;
+    let network = Network::new(addresses, Arc::new(munge), checkpoint.port, rate);
+    let network = Arc::new(network.with_keys(&store.key_ids()));
+    let (requeue, saved) = sync_channel(WAITING);
     let level3 = Level3::new(checkpoint, &node, store);
     let shared = Arc::new(Shared {
         node: node.clone(),
@@ -137,6 +134,7 @@ pub fn run(options: &Options) -> Result<()> {
         journal: Journal::open(&options.jobs),
         drills: Drills::default(),
         forbidden: config.forbidden.clone(),
+        ended: Ended::default(),
     });
     let domains = FailureDomains::new(config, manager.clone());
     let (unknown, named) = sync_channel(WAITING);
