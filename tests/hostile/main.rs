@@ -21,6 +21,7 @@ mod node;
 mod options;
 mod owners;
 mod parked;
+mod records;
 mod screens;
 mod socket;
 pub(crate) mod stage;
@@ -89,6 +90,7 @@ fn attempts() -> Vec<Attempt> {
         network::all(),
         checkpoints::all(),
         owners::all(),
+        records::all(),
         driver::all(),
     ]
     .into_iter()

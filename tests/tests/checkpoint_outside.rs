@@ -12,8 +12,8 @@ use crate::checkpoint::{
 
 per_suite!(a_job_goes_on_from_what_nodes_hold_that_it_does_not_have);
 
-const OLD: [&str; 3] = ["n1", "n2", "n3"];
-const NEW: [&str; 3] = ["n4", "n5", "n6"];
+pub(crate) const OLD: [&str; 3] = ["n1", "n2", "n3"];
+pub(crate) const NEW: [&str; 3] = ["n4", "n5", "n6"];
 
 /// Publishes that nodes hold something of a job.
 pub(crate) fn publish(cluster: &Cluster, nodes: &[&str], job: u32) {
@@ -34,7 +34,7 @@ pub(crate) fn newest(cluster: &Cluster, nodes: &[&str], job: u32, least: u32) ->
 }
 
 /// Requeues a job, which gets none of the nodes `from`.
-fn away(cluster: &Cluster, job: u32, from: &[&str], to: &[&str]) {
+pub(crate) fn away(cluster: &Cluster, job: u32, from: &[&str], to: &[&str]) {
     have_told(cluster, job, 3, newest(cluster, from, job, 1));
     from.iter().for_each(|node| cluster.set_node(node, "DRAIN"));
     to.iter().for_each(|node| cluster.set_node(node, "RESUME"));

@@ -6,6 +6,7 @@ mod checkpoint;
 mod checkpoint_beside;
 mod checkpoint_ends;
 mod checkpoint_expedite;
+mod checkpoint_found;
 mod checkpoint_grace;
 mod checkpoint_kinds;
 mod checkpoint_losses;

@@ -131,15 +131,15 @@ fn sentences_say_what_is_missing() {
     let all = whole(vec![set(0..8, 2), set(8..9, 0)], 2);
     assert_eq!(
         why(&without(&all, &[3, 4, 5]), 2),
-        "checkpoint 2: nodes 3, 4 and 5 of a set that can lose 2 are gone"
+        "checkpoint 2: what nodes 3, 4 and 5 of a set that can lose 2 had was not found"
     );
     assert_eq!(
         why(&without(&all, &[1, 4, 6]), 2),
-        "checkpoint 2: nodes 1, 4 and 6 of a set that can lose 2 are gone; it needs data of checkpoint 1"
+        "checkpoint 2: what nodes 1, 4 and 6 of a set that can lose 2 had was not found; it needs data of checkpoint 1"
     );
     assert_eq!(
         why(&without(&all, &[8]), 1),
-        "checkpoint 1: node 8 of a set that can lose none is gone"
+        "checkpoint 1: what node 8 of a set that can lose none had was not found"
     );
     let mut unfinished = all.clone();
     add(&mut unfinished, id(3), &[]);
@@ -162,7 +162,7 @@ fn sentences_say_what_is_missing() {
     }
     assert_eq!(
         why(&damaged, 2),
-        "checkpoint 2: node 3 of a set that can lose 2 is gone, and what nodes 4 and 5 had is missing or damaged"
+        "checkpoint 2: what node 3 of a set that can lose 2 had was not found, and what nodes 4 and 5 had is missing or damaged"
     );
     let mut failed = all.clone();
     failed.failed.insert(id(2));
@@ -191,7 +191,7 @@ fn parity_is_worth_no_more_than_the_copies_of_the_manifests() {
     assert_eq!(plan.tolerance, 1);
     assert_eq!(
         why(&without(&all, &[3, 4]), 1),
-        "checkpoint 1: node 3 is gone, and with it all copies of its manifest"
+        "checkpoint 1: nothing of node 3 was found, and no copy of its manifest"
     );
 }
 

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow, bail};
 use gpuos_core::health::Verb;
-use gpuos_core::health::held::held;
+use gpuos_core::health::held::{held, is_cut};
 use gpuos_core::job::JobId;
 use gpuos_core::wire::CheckpointJob;
 use gpuos_host::Machine;
@@ -206,16 +206,14 @@ fn published(
     let deadline = Instant::now() + patience;
     loop {
         let record = act::node(machine, node);
-        let named: BTreeSet<u32> = match &record {
-            Ok(record) => held(&record.extra)
-                .into_iter()
-                .map(|held| held.job)
-                .collect(),
-            Err(_) => BTreeSet::new(),
-        };
+        let extra = record.as_ref().map_or("", |record| &record.extra);
+        let named: BTreeSet<u32> = held(extra).into_iter().map(|held| held.job).collect();
+        // Who is left out of a list is found by the record of his job.
+        let leaves_out = is_cut(extra);
         let mut left = 0;
         for one in moved.iter_mut().filter(|one| one.saved.is_some()) {
-            one.published = one.job.number().is_some_and(|job| named.contains(&job));
+            let number = one.job.number();
+            one.published = leaves_out || number.is_some_and(|job| named.contains(&job));
             left += usize::from(!one.published);
         }
         if left == 0 || Instant::now() >= deadline {

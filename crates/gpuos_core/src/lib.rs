@@ -6,7 +6,7 @@
 //! - [`isolation`]: processes and control groups against the plan,
 //! - [`limits`]: power, clocks and MPS of jobs: what is set or started, and how it is undone,
 //! - [`mig`]: slices as they are made and destroyed,
-//! - [`job`]: a job by its id,
+//! - [`job`]: a job by its id; [`made`]: what its record says of its checkpoints,
 //! - [`step`]: a step of a job by its numbers,
 //! - [`wire`]: what gpuosd and its clients say to each other.
 //!
@@ -17,6 +17,7 @@ pub mod health;
 pub mod isolation;
 pub mod job;
 pub mod limits;
+pub mod made;
 pub mod mig;
 pub mod peers;
 pub mod step;

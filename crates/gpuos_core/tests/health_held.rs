@@ -8,7 +8,10 @@ use crate::health_support::{World, admin, job, kept, nth, sound, xid};
 use crate::random::Random;
 
 fn held(jobs: &[(u32, u32)]) -> Event {
-    Event::Held(jobs.iter().copied().collect())
+    Event::Held {
+        jobs: map(jobs),
+        more: false,
+    }
 }
 
 fn map(jobs: &[(u32, u32)]) -> BTreeMap<u32, u32> {

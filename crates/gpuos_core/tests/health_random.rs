@@ -122,11 +122,12 @@ fn any_event(random: &mut Random, world: &mut World) -> Event {
             let sample = Box::new(sample.clone());
             Event::Sample { gpu, sample }
         }
-        27 => Event::Held(
-            (0..random.below(3))
+        27 => Event::Held {
+            jobs: (0..random.below(3))
                 .map(|job| (1 + job as u32, 1))
                 .collect(),
-        ),
+            more: random.below(2) == 0,
+        },
         _ => Event::Tick,
     }
 }

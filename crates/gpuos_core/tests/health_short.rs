@@ -57,7 +57,8 @@ fn a_node_that_is_short_now_and_then_is_told_once_a_minute_at_most() {
 #[test]
 fn it_is_told_with_what_else_there_is_to_say_and_does_not_count_against_that() {
     let mut world = World::new(2);
-    world.tell(Event::Held([(7, 3)].into()));
+    let jobs = [(7, 3)].into();
+    world.tell(Event::Held { jobs, more: false });
     says(&mut world, true, 15);
     assert_eq!(parts(&world), ["[gpuos:1 short=host ckpt=7:3]"]);
     // A GPU goes out, and the word stands beside it. It is over in the same minute.

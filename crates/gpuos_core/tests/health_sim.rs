@@ -305,7 +305,8 @@ impl Site {
         // Checkpoints of jobs come and go on every third node.
         if at.is_multiple_of(3) && second % 600 < QUIET {
             let job = 1 + (second / 600) as u32;
-            self.tell(at, Event::Held([(job, 1)].into()));
+            let jobs = [(job, 1)].into();
+            self.tell(at, Event::Held { jobs, more: false });
         }
         let (part, drained) = (self.nodes[at].part.clone(), self.nodes[at].drained.clone());
         if self.nodes[at].under_way.is_empty() {

@@ -95,9 +95,9 @@ fn another_version_and_another_purpose_are_told() {
     let good = payload();
     let mut newer = good.clone();
     newer[11] += 1;
-    assert_eq!(told(&newer, &ROOT), Some(Fault::Version(3)));
+    assert_eq!(told(&newer, &ROOT), Some(Fault::Version(4)));
     // What follows the version of another release is not looked at.
-    assert_eq!(told(&newer[..13], &ROOT), Some(Fault::Version(3)));
+    assert_eq!(told(&newer[..13], &ROOT), Some(Fault::Version(4)));
     assert_eq!(told(b"n1 lives", &ROOT), Some(Fault::Payload));
     for length in 0..good.len() {
         let fault = told(&good[..length], &ROOT);

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use gpuos_checkpoint::ids::NodeIndex;
 use gpuos_link::bucket::Bucket;
-use gpuos_link::session::{Fault, Handshake, Kind, Session, Settings};
+use gpuos_link::session::{Fault, Handshake, KeyNames, Kind, Session, Settings};
 use gpuos_link::tcp::{Error, Link, Listener, Options, Pace, Receiver, Unsent, connect};
 
 use crate::support::{Fake, ROOT, place};
@@ -368,4 +368,37 @@ fn the_wrong_ones_are_turned_away_and_logged() {
         }
         assert!(begun.elapsed() < LONG, "{error}");
     }
+}
+
+#[test]
+fn nodes_with_different_keys_are_both_told_why_they_have_no_link() {
+    let with = |makes: u8, knows: &[[u8; 8]]| Options {
+        settings: Settings {
+            keys: KeyNames::new(&[[makes; 8]], knows),
+            ..Settings::default()
+        },
+        ..options()
+    };
+    let (old, both) = (with(1, &[[1; 8]]), with(1, &[[1; 8], [2; 8]]));
+    let listener = listen(&both);
+    drop(link(&listener, &old));
+    let other = with(3, &[[3; 8]]);
+    let refused = connect(listener.address(), place(0), NodeIndex(1), &ROOT, &other);
+    let Err(Error::Fault(Fault::Keys(keys))) = refused else {
+        panic!("they have different keys");
+    };
+    let why = keys.to_string();
+    assert!(
+        why.contains(
+            "that one makes them with 0101010101010101, and this one with 0303030303030303"
+        ),
+        "{why}"
+    );
+    let told = loop {
+        if let Some((_, error)) = listener.failures().last.pop_back() {
+            break error;
+        }
+        thread::sleep(Duration::from_millis(5));
+    };
+    assert!(matches!(told, Error::Fault(Fault::Keys(_))), "{told:?}");
 }

@@ -347,7 +347,7 @@ fn more_than_the_sets_can_lose_is_not_replaced_by_anything() {
             Some(id) => check(&stores, &hosts, id, &cluster.begun[&id]),
             None => {
                 assert!(
-                    ready.passed_over[0].contains("gone"),
+                    ready.passed_over[0].contains("was not found"),
                     "{:?}",
                     ready.passed_over
                 );

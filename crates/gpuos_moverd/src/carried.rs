@@ -251,10 +251,23 @@ pub mod job_text {
 pub struct FromDonors {
     /// Who takes what from which node.
     pub taking: Taking,
+    /// What the job's record says was made.
+    pub made: Option<Made>,
     /// Why what other nodes have is not known: clauses.
     pub silent: Vec<String>,
+    /// What those answered that have nothing of it, and who else was not heard: clauses, for where nothing is found.
+    pub answers: Vec<String>,
     /// No other roster follows if it is not enough.
     pub last: bool,
+}
+
+/// A checkpoint that was made, by the job's record.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Made {
+    /// Its number; the newest has one below twice that.
+    pub number: u32,
+    /// In which run, and where: a clause.
+    pub sentence: String,
 }
 
 /// In the place of a job when a link is made over which parts are given: no workload manager has a job of this id.

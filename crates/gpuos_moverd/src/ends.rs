@@ -132,13 +132,16 @@ impl Ends {
         }
     }
 
-    /// Whether the node says that it holds checkpoints of a job. One that has no number is never named.
+    /// Whether the node says that it holds checkpoints of a job, or names not all of which it does. One that has no number is never named.
     fn is_published(&self, job: &JobId) -> bool {
         let Some(number) = job.number() else {
             return true;
         };
         let record = self.manager.node();
-        record.is_ok_and(|record| record.published.held.contains_key(&number))
+        record.is_ok_and(|record| {
+            let published = &record.published;
+            published.held_more || published.held.contains_key(&number)
+        })
     }
 
     /// Tells the threads of the jobs that this node leads when these will be ended.

@@ -4,13 +4,15 @@ use std::path::PathBuf;
 use std::sync::mpsc::SyncSender;
 
 use gpuos_checkpoint::ids::CheckpointId;
+use gpuos_core::made::{MadeRecord, Progress};
 use gpuos_link::tcp::Sender;
 use gpuos_mover::donors::Donor;
 use gpuos_mover::program::{Join, Reason};
-
 use gpuos_store::drained::Complete;
+use gpuos_workload::Hint;
 
 use crate::carried::Body;
+use crate::network::NotReached;
 
 /// Something that the thread of a job is told.
 pub enum Event {
@@ -36,8 +38,8 @@ pub enum Event {
     NotLinked {
         /// The seat.
         seat: u16,
-        /// A clause.
-        why: String,
+        /// Why.
+        not: NotReached,
     },
     /// A link has ended.
     Unlinked {
@@ -79,6 +81,13 @@ pub enum Event {
     Back(BackDone),
     /// What nodes outside the job hold is known.
     Donors(Found),
+    /// How far the run has come was noted in the job's record, or not: a clause, and whether another try may help.
+    Noted {
+        /// What was to be noted.
+        progress: Progress,
+        /// Why it was not.
+        result: Result<(), (String, bool)>,
+    },
     /// A checkpoint is wanted.
     Want(Reason),
     /// The next run is to begin from this checkpoint.
@@ -106,14 +115,44 @@ pub enum Event {
 /// What nodes outside a job hold of it.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Found {
+    /// What the job's record says.
+    pub record: Option<MadeRecord>,
     /// Nodes that hold parts.
     pub donors: Vec<Donor>,
-    /// Why others that should, or the workload manager, do not tell: clauses.
-    pub silent: Vec<String>,
+    /// Who was to be asked, and what came of it where that was no part.
+    pub nodes: Vec<Asking>,
+    /// The job's own nodes.
+    pub own: Vec<String>,
+    /// Why the workload manager does not tell whom to ask: a clause.
+    pub untold: Option<String>,
     /// Runs, and the checkpoints that the job's user has chosen for them.
     pub chosen: Vec<(u32, u32)>,
     /// Why the job must not begin from the other one's checkpoint: a sentence.
     pub refused: Option<String>,
+}
+
+/// A node that was to be asked what it holds.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Asking {
+    /// Its name.
+    pub node: String,
+    /// What is said of it.
+    pub hint: Hint,
+    /// What came of it.
+    pub answer: Heard,
+}
+
+/// What came of a question to a node.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Heard {
+    /// It was not asked yet, or not any more.
+    Unasked,
+    /// It holds something.
+    Holds,
+    /// It answered that it holds nothing.
+    Nothing,
+    /// It did not answer, for this reason: a clause that names it.
+    Silent(String),
 }
 
 /// What a thread that drains has done.

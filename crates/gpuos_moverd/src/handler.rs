@@ -1,6 +1,5 @@
 //! What clients on this node ask.
 
-use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -19,7 +18,6 @@ use gpuos_store::error::{Error, Result as Stored};
 use gpuos_store::inventory::Forms;
 use gpuos_store::job::JobStore;
 use gpuos_store::owned::Owner;
-use gpuos_store::store::JobUsage;
 use gpuos_store::verify::verify;
 use gpuos_workload::action::{Action, Outcome};
 use gpuos_workload::job::Job;
@@ -34,8 +32,6 @@ use crate::registrar::{Ask, PATIENCE};
 
 /// Of a list that is too long for an answer so many are told.
 const FEW: usize = 8;
-/// Figures name so many jobs of which something is kept: several times as many as a node's `Extra` does.
-const MOST_KEPT: usize = 64;
 
 /// Answers the requests of clients for the mover.
 pub struct Handler {
@@ -227,11 +223,12 @@ impl Handler {
     fn figures(&self) -> Reply {
         let (made, failed, restored) = self.shared.totals.read();
         let usage = self.shared.store.usage_of_jobs().ok();
-        let committed = |usage: Vec<JobUsage>| {
-            let mut all: Vec<JobUsage> = usage.into_iter().filter(|one| one.committed).collect();
-            all.sort_by_key(|one| Reverse(one.bytes));
-            all.truncate(MOST_KEPT);
-            all.into_iter().map(|one| (one.job, one.bytes)).collect()
+        let (kept, kept_more) = match &usage {
+            Some(usage) => {
+                let (jobs, more) = self.shared.ended.named(usage);
+                (Some(jobs), more)
+            }
+            None => (None, false),
         };
         let space = self.shared.store.space().ok();
         let jobs = self.jobs.all().into_iter().map(|(_, served)| {
@@ -254,7 +251,8 @@ impl Handler {
                 .as_ref()
                 .map(|usage| usage.iter().map(|one| one.bytes).sum()),
             space: space.map(|space| (space.free, space.total)),
-            kept: usage.map(committed),
+            kept,
+            kept_more,
             recoveries: Some(self.shared.journal.counted()),
             settings: Some(self.settings()),
             jobs: jobs.collect(),

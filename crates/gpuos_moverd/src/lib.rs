@@ -4,7 +4,7 @@
 //! - [`handler`] answers clients on this node: slurmstepd and `gpuos ckpt`;
 //! - [`registrar`] asks the workload manager whose jobs are here, and starts a thread for each: [`job`]; [`jobs`] lists them, [`event`] is what they
 //!   are told, and [`left`] finds those that an earlier mover has served; `sweeper` removes what is kept of jobs that are over, some time after their end; [`launch`]: starts of a program on some of the job's nodes;
-//! - [`ends`]: when jobs will be ended, and the requeue of those that have saved before; [`domains`]: which nodes of a job fail together;
+//! - [`ended`]: which jobs of the store are over; [`ends`]: when jobs will be ended, and the requeue of those that have saved before; [`domains`]: which nodes of a job fail together;
 //! - [`folder`]: the folder by which a job's programs are spoken with;
 //! - [`level3`]: the folder on a parallel file system, and [`keeper`], which looks after it;
 //! - `audit`: what somebody has had done; [`journal`]: how long restarts and drills took;
@@ -21,6 +21,7 @@ pub mod carried;
 mod clock;
 pub mod domains;
 pub mod donor;
+pub mod ended;
 pub mod ends;
 pub mod event;
 pub mod folder;

@@ -1,5 +1,6 @@
 //! Links to the movers of other nodes: an address for each node, a listener, and threads that connect and receive.
 
+use std::collections::BTreeSet;
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs};
 use std::sync::Arc;
@@ -9,10 +10,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use gpuos_checkpoint::ids::NodeIndex;
+use gpuos_checkpoint::manifest::KeyId;
 use gpuos_link::bucket::Bucket;
 use gpuos_link::munge::Munge;
-use gpuos_link::session::{Place, Places, Settings};
-use gpuos_link::tcp::{self, Error, Link, Listener, Options, Pace, Receiver};
+use gpuos_link::session::{Fault, KeyNames, Place, Places, Settings};
+use gpuos_link::tcp::{self, Error, Failures, Link, Listener, Options, Pace, Receiver};
+use gpuos_store::key::KeyIds;
 use gpuos_workload::Addresses;
 
 use crate::carried::MAX_CARRIED;
@@ -31,6 +34,9 @@ const PERSISTS: Duration = Duration::from_secs(30);
 
 /// A port that somebody else has is tried again so often.
 pub const TAKEN: Duration = Duration::from_secs(10);
+
+/// Nodes with other keys that are remembered, so that each is told of once; own choice.
+const MOST_TOLD: usize = 4096;
 
 /// Stack of a thread that receives or connects: frames lie on the heap.
 const STACK: usize = 512 << 10;
@@ -65,6 +71,8 @@ pub enum Hope {
     Slow,
     /// It has said no.
     None,
+    /// It has other keys: an administrator has to do something.
+    Keys,
 }
 
 impl NotReached {
@@ -92,6 +100,7 @@ impl Network {
                 settings: Settings {
                     limit: MAX_CARRIED,
                     own_uid: (own != 0).then_some(own),
+                    keys: KeyNames::default(),
                 },
                 pace,
                 ..Options::default()
@@ -99,6 +108,13 @@ impl Network {
             port,
             links: AtomicU64::new(0),
         }
+    }
+
+    /// Has links come about only with nodes whose keys of checkpoints go with these.
+    pub fn with_keys(mut self, keys: &KeyIds) -> Network {
+        let names = |ids: &[KeyId]| ids.iter().map(|id| id.0).collect::<Vec<_>>();
+        self.options.settings.keys = KeyNames::new(&names(&keys.makes), &names(&keys.knows));
+        self
     }
 
     /// Where the mover of a node listens.
@@ -144,25 +160,19 @@ impl Network {
     /// Connects this node's mover with that of another seat of a job, in a thread; what comes of it is told to the job.
     pub fn dial(self: &Arc<Network>, place: Place, seat: u16, node: String, to: SyncSender<Event>) {
         let network = self.clone();
-        let dial = move || match network.reach(&node, place, NodeIndex(seat)) {
-            Ok(link) => network.carry(link, &to),
-            Err(why) => drop(to.send(Event::NotLinked { seat, why })),
+        let dial = move || {
+            let within = network.options.connect;
+            match network.reach_within(within, &node, place, NodeIndex(seat)) {
+                Ok(link) => network.carry(link, &to),
+                Err(not) => drop(to.send(Event::NotLinked { seat, not })),
+            }
         };
         let thread = thread::Builder::new().name("dial".into()).stack_size(STACK);
         // Without a thread the job tries again later.
         let _ = thread.spawn(dial);
     }
 
-    /// Connects with the mover of a node, which waits.
-    ///
-    /// # Errors
-    /// A clause that names the node.
-    pub fn reach(&self, node: &str, place: Place, peer: NodeIndex) -> Result<Link, String> {
-        let link = self.reach_within(self.options.connect, node, place, peer);
-        link.map_err(|not| not.why)
-    }
-
-    /// The same, with a limit for the connection to come about. A handshake has its own.
+    /// Connects with the mover of a node, which waits, with a limit for the connection to come about. A handshake has its own.
     ///
     /// # Errors
     /// Why it is not reached.
@@ -182,6 +192,7 @@ impl Network {
         link.map_err(|error| NotReached {
             hope: match error {
                 Error::Unreached(_) => Hope::Away,
+                Error::Fault(Fault::Keys(_)) => Hope::Keys,
                 Error::Fault(_) | Error::TurnedAway => Hope::None,
                 _ => Hope::Slow,
             },
@@ -216,9 +227,11 @@ impl Network {
         let network = self.clone();
         let take = move || {
             let mut vain = Vain::default();
+            let mut strange = BTreeSet::new();
             loop {
                 let link = listener.accept(LOOK);
-                let failures = listener.failures();
+                let mut failures = listener.failures();
+                refused(&mut failures, &mut strange);
                 if let Some((from, error)) = failures.last.back() {
                     tracing::debug!("a connection from {from} came to nothing: {error}");
                     if let Some(count) = vain.failed(failures.count, Instant::now()) {
@@ -242,6 +255,23 @@ impl Network {
         thread::Builder::new().name("links".into()).spawn(take)?;
         Ok(())
     }
+}
+
+/// Takes those that were refused for their keys out of the failures: each node is told of once, however often it comes again.
+fn refused(failures: &mut Failures, told: &mut BTreeSet<(IpAddr, String)>) {
+    failures.last.retain(|(from, error)| {
+        let Error::Fault(Fault::Keys(keys)) = error else {
+            return true;
+        };
+        failures.count = failures.count.saturating_sub(1);
+        if told.len() >= MOST_TOLD {
+            told.clear();
+        }
+        if told.insert((from.ip(), keys.to_string())) {
+            tracing::warn!("a mover at {} is refused: {keys}", from.ip());
+        }
+        false
+    });
 }
 
 fn receive(mut receiver: Receiver, (seat, number): (u16, u64), to: &SyncSender<Event>) {

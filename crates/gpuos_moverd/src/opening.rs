@@ -54,9 +54,8 @@ pub fn store(store: &Path, jobs: &Path, key: &Path, config: &CheckpointConfig) -
             store.display()
         )
     })?;
-    // munge's key is of munge's own user, who is trusted with it already.
-    let of = std::fs::symlink_metadata(key);
-    let key = SiteKey::read(key, of.ok().map(|key| key.uid()))?;
+    let others: Result<Vec<SiteKey>> = config.other_keys.iter().map(|key| read(key)).collect();
+    let key = read(key)?.with_others(others?)?;
     let key = key.with_files(&config.encrypt_keys)?;
     let coding = coding(config);
     tell(coding, &key);
@@ -93,6 +92,12 @@ pub fn store(store: &Path, jobs: &Path, key: &Path, config: &CheckpointConfig) -
         store: Box::leak(Box::new(store.at_pace(Box::new(wait)))),
         faults,
     })
+}
+
+/// A key of the site. munge's is of munge's own user, who is trusted with it already.
+fn read(path: &Path) -> Result<SiteKey> {
+    let of = std::fs::symlink_metadata(path);
+    Ok(SiteKey::read(path, of.ok().map(|key| key.uid()))?)
 }
 
 /// In which form extents are kept.

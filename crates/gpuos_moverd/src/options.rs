@@ -51,7 +51,8 @@ pub struct Options {
     /// The workload manager's name of this node; the host's name up to the first dot by default.
     #[arg(long, value_name = "NAME", env = "SLURMD_NODENAME")]
     pub node: Option<String>,
-    /// The secret that all nodes have and no user can read, of which the keys of checkpoints are made.
+    /// The secret that all nodes have and no user can read, of which the keys of checkpoints are made. What others of [checkpoint] other-keys in
+    /// gpuos.toml have signed counts, too.
     #[arg(long, value_name = "FILE", default_value = "/etc/munge/munge.key")]
     pub key: PathBuf,
     /// Root of procfs instead of /proc, for a recorded tree.

@@ -468,6 +468,8 @@ impl Registrar {
                 None => self.end(&job),
             }
         }
+        let kept = self.shared.store.jobs().unwrap_or_default();
+        self.shared.ended.look(&kept, &self.jobs, &*self.manager);
     }
 
     /// A job that lives on when a node fails can lose the node of its script. Slurm leaves it as it is, with nothing that runs, until its

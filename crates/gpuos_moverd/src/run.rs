@@ -26,6 +26,7 @@ use signal_hook::iterator::Signals;
 use crate::carried::service;
 use crate::domains::FailureDomains;
 use crate::donor::serve::Giver;
+use crate::ended::Ended;
 use crate::ends::Ends;
 use crate::folder::Trash;
 use crate::handler::{Handler, is_safe};
@@ -114,13 +115,6 @@ pub fn run(options: &Options) -> Result<()> {
     let munge =
         Munge::open(None, socket.as_deref()).context("munge, which vouches for other nodes")?;
     let rate = u64::from(config.checkpoint.rate_mib) << 20;
-    let network = Arc::new(Network::new(
-        addresses,
-        Arc::new(munge),
-        config.checkpoint.port,
-        rate,
-    ));
-    let (requeue, saved) = sync_channel(WAITING);
     let checkpoint = &config.checkpoint;
     let opened = opening::store(&options.store, &options.jobs, &options.key, checkpoint)?;
     let store = opened.store;
@@ -130,6 +124,9 @@ pub fn run(options: &Options) -> Result<()> {
         digest: checkpoint.digest(),
         troubles: opened.faults,
     };
+    let network = Network::new(addresses, Arc::new(munge), checkpoint.port, rate);
+    let network = Arc::new(network.with_keys(&store.key_ids()));
+    let (requeue, saved) = sync_channel(WAITING);
     let level3 = Level3::new(checkpoint, &node, store);
     let shared = Arc::new(Shared {
         node: node.clone(),
@@ -144,6 +141,7 @@ pub fn run(options: &Options) -> Result<()> {
         journal: Journal::open(&options.jobs),
         drills: Drills::default(),
         forbidden: config.forbidden.clone(),
+        ended: Ended::default(),
     });
     let domains = FailureDomains::new(config, manager.clone());
     let (unknown, named) = sync_channel(WAITING);

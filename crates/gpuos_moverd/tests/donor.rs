@@ -28,7 +28,7 @@ use gpuos_store::store::Store;
 use gpuos_store::verify::verify;
 use gpuos_workload::job::{Job, JobState};
 use gpuos_workload::recorded::{Recorded, Table};
-use gpuos_workload::{Holder, WorkloadManager};
+use gpuos_workload::{Hint, Holder, WorkloadManager};
 use rustix::process::{getegid, geteuid};
 use tempfile::TempDir;
 
@@ -142,6 +142,7 @@ impl Two {
         let holder = Holder {
             node: OLD.into(),
             is_down: false,
+            hint: Hint::Holds,
         };
         ask(&self.network, &holder, &wanted)
     }
@@ -397,7 +398,13 @@ fn a_dead_node_is_not_waited_for_and_a_mover_that_is_started_anew_is() {
     };
     let tried = |node: &str, is_down| {
         let node = node.to_string();
-        ask(&network, &Holder { node, is_down }, &wanted)
+        let hint = Hint::Holds;
+        let holder = Holder {
+            node,
+            is_down,
+            hint,
+        };
+        ask(&network, &holder, &wanted)
     };
     // Less than what a node is given that is not known to be down.
     let begun = std::time::Instant::now();

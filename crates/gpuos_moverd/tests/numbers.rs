@@ -17,6 +17,7 @@ use gpuos_core::job::JobId;
 use gpuos_link::session::Place;
 use gpuos_mover::program::Reason;
 use gpuos_moverd::donor::serve::Giver;
+use gpuos_moverd::ended::Ended;
 use gpuos_moverd::event::Event;
 use gpuos_moverd::job::{Drills, Shared, Start, Totals, Worker};
 use gpuos_moverd::jobs::{Jobs, Served};
@@ -123,6 +124,7 @@ impl Site {
                     journal: Journal::open(&jobs),
                     drills: Drills::default(),
                     forbidden: Forbidden::default(),
+                    ended: Ended::default(),
                 }),
                 jobs: listed,
             }

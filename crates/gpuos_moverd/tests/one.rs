@@ -18,6 +18,7 @@ use gpuos_host::munge::{self, Credentials, Opened};
 use gpuos_host::socket::RequestHandler;
 use gpuos_link::tcp::Listener;
 use gpuos_moverd::domains::FailureDomains;
+use gpuos_moverd::ended::Ended;
 use gpuos_moverd::folder::Trash;
 use gpuos_moverd::handler::Handler;
 use gpuos_moverd::job::{Drills, Shared, Totals};
@@ -115,6 +116,7 @@ pub fn mover_of(
         journal: Journal::open(jobs),
         drills: Drills::default(),
         forbidden,
+        ended: Ended::default(),
     });
     let listed = Arc::new(Jobs::new(sync_channel(1).0));
     let (registrar, asks) = sync_channel(16);

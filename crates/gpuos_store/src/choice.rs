@@ -5,7 +5,6 @@
 use crate::disk::Disk;
 use crate::error::{Error, Result, Tried};
 use crate::job::JobStore;
-use crate::key::same;
 use crate::names::CHOSEN;
 use crate::small::{read_whole, remove_if_there, replace, there};
 
@@ -54,7 +53,7 @@ pub fn chosen<D: Disk>(job: &JobStore<'_, D>) -> Result<Option<Chosen>> {
             run: u32::from_le_bytes(*run),
             number: u32::from_le_bytes(number.try_into().ok()?),
         };
-        let holds = same(job.keys.state_code(&[PURPOSE, note].concat()), code);
+        let holds = job.keys.state_holds(&[PURPOSE, note].concat(), code);
         holds.then_some(chosen)
     });
     let damaged = || Error::damaged(tried(), "the note does not hold");

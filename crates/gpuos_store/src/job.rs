@@ -17,7 +17,7 @@ use crate::coding::{Coder, Coding, Known};
 use crate::disk::Disk;
 use crate::error::{Error, Kind, Result, Tried};
 use crate::ingest::{self, Limits};
-use crate::key::{JobKeys, same};
+use crate::key::JobKeys;
 use crate::names::{self, CURRENT, MANIFEST, REFUSED, SEGMENT};
 use crate::pace::Pace;
 use crate::reading::Readings;
@@ -326,7 +326,7 @@ impl<'a, D: Disk> JobStore<'a, D> {
         };
         let damaged = || Error::damaged(tried(), "its note does not hold");
         let (signed, code) = note.split_last_chunk().ok_or_else(damaged)?;
-        if !same(self.keys.state_code(signed), code) {
+        if !self.keys.state_holds(signed, code) {
             return Err(damaged());
         }
         let (ids, rest) = signed.as_chunks::<12>();
@@ -443,8 +443,8 @@ impl<'a, D: Disk> JobStore<'a, D> {
         };
         let damaged = || Error::damaged(tried(), "the mark does not hold");
         let (signed, code) = mark.split_last_chunk().ok_or_else(damaged)?;
-        let expected = self.keys.refusal_code(id.to_string().as_bytes(), signed);
-        if !same(expected, code) {
+        let keys = &self.keys;
+        if !keys.refusal_holds(id.to_string().as_bytes(), signed, code) {
             return Err(damaged());
         }
         Refusal::decode(signed).map(Some).ok_or_else(damaged)

@@ -5,7 +5,8 @@
 //! key: what was signed for another of them never verifies, wherever it is copied to.
 //!
 //! Keys to encrypt with are made of the site's key and, where there is one, a file that only stands for them: who gets hold of one of both
-//! reads nothing. There may be several, so that one takes the place of another while what the other one encrypted stays readable.
+//! reads nothing. There may be several, so that one takes the place of another while what the other one encrypted stays readable. The same holds of
+//! the site's key: the first one signs, and what any of them has signed holds.
 //! Source: "BLAKE3: one function, fast everywhere", section 2.3 (modes) and 6.2 (key derivation).
 
 use std::fs::File;
@@ -50,8 +51,19 @@ impl Drop for Secret {
 /// The keys of all checkpoints of a site.
 pub struct SiteKey {
     site: Secret,
-    /// Those to encrypt with. The first is used, all are known; the last is made of the site's key alone.
+    /// What these have signed holds, too.
+    others: Vec<Secret>,
+    /// Those to encrypt with. The first is used, all are known; after those of files one is made of each site's key alone.
     encryption: Vec<(KeyId, Secret)>,
+}
+
+/// Names of keys, which say nothing about them.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct KeyIds {
+    /// Those with which this node makes checkpoints.
+    pub makes: Vec<KeyId>,
+    /// Those that it knows, these included.
+    pub knows: Vec<KeyId>,
 }
 
 /// The keys of one job of one user.
@@ -62,6 +74,8 @@ pub struct JobKeys {
     state: Secret,
     refusal: Secret,
     encryption: Vec<(KeyId, Secret)>,
+    /// Of the site's other keys, by which nothing is signed.
+    others: Vec<JobKeys>,
 }
 
 impl SiteKey {
@@ -70,6 +84,7 @@ impl SiteKey {
         let again = |(id, secret): &(KeyId, Secret)| (*id, Secret(secret.0));
         SiteKey {
             site: Secret(self.site.0),
+            others: self.others.iter().map(|site| Secret(site.0)).collect(),
             encryption: self.encryption.iter().map(again).collect(),
         }
     }
@@ -89,7 +104,43 @@ impl SiteKey {
         let own = encryption_key(&site, &[]);
         SiteKey {
             encryption: vec![own],
+            others: Vec::new(),
             site,
+        }
+    }
+
+    /// Has what these keys have signed hold as well. Nothing is signed with them.
+    ///
+    /// # Errors
+    /// Two of them are the same.
+    pub fn with_others(mut self, others: Vec<SiteKey>) -> Result<SiteKey> {
+        for other in others {
+            let is_same = |known: &Secret| known.0 == other.site.0;
+            if is_same(&self.site) || self.others.iter().any(is_same) {
+                let tried = "take other keys of the site".to_string();
+                let next = "name each key once in --key and other-keys";
+                return Err(Error::refused(tried, "two files have the same one", next));
+            }
+            self.encryption.extend(other.encryption);
+            self.others.push(other.site);
+        }
+        Ok(self)
+    }
+
+    /// Whether there are other keys than the one that signs.
+    pub(crate) fn has_others(&self) -> bool {
+        !self.others.is_empty()
+    }
+
+    /// The names of all keys; `encrypts`: checkpoints are encrypted.
+    pub fn ids(&self, encrypts: bool) -> KeyIds {
+        let own = key_name(&self.site);
+        let first = self.encrypts_with().filter(|_| encrypts);
+        let others = self.others.iter().map(key_name);
+        let encryption = self.encryption.iter().map(|(id, _)| *id);
+        KeyIds {
+            makes: [own].into_iter().chain(first).collect(),
+            knows: [own].into_iter().chain(others).chain(encryption).collect(),
         }
     }
 
@@ -99,12 +150,14 @@ impl SiteKey {
     /// # Errors
     /// As of [`SiteKey::read`], or two files have the same key.
     pub fn with_files(self, paths: &[impl AsRef<Path>]) -> Result<SiteKey> {
-        let mut encryption = Vec::new();
+        let (mut encryption, mut of_others) = (Vec::new(), Vec::new());
         for path in paths {
             let path = path.as_ref();
             let reading = "read a key to encrypt checkpoints with";
-            let key = of_file(reading, path, None, |bytes| {
-                encryption_key(&self.site, &[bytes])
+            let (key, others) = of_file(reading, path, None, |bytes| {
+                let of = |site| encryption_key(site, &[bytes]);
+                let others: Vec<_> = self.others.iter().map(of).collect();
+                (of(&self.site), others)
             })?;
             if encryption.iter().any(|(id, _)| *id == key.0) {
                 let tried = format!("{reading} from {}", path.display());
@@ -113,10 +166,13 @@ impl SiteKey {
                 return Err(Error::refused(tried, why, next));
             }
             encryption.push(key);
+            of_others.extend(others);
         }
         encryption.extend(self.encryption);
+        encryption.extend(of_others);
         Ok(SiteKey {
             site: self.site,
+            others: self.others,
             encryption,
         })
     }
@@ -128,29 +184,45 @@ impl SiteKey {
 
     /// The keys of a job of a user.
     pub fn of_job(&self, job: &JobId, uid: u32) -> JobKeys {
-        let text = job.to_string();
-        let parts: [&[u8]; 2] = [&uid.to_le_bytes(), text.as_bytes()];
-        let of = |purpose: &str| self.subkey(purpose, &parts);
-        let encrypts =
-            |(id, key): &(KeyId, Secret)| (*id, derive(key, "encryption of a job", &parts));
+        let others = self.others.iter();
+        let others = others.map(|site| job_keys(site, &[], job, uid));
         JobKeys {
-            manifest: of("manifest"),
-            extent: of("extent"),
-            shard: of("shard"),
-            state: of("state"),
-            refusal: of("refusal"),
-            encryption: self.encryption.iter().map(encrypts).collect(),
+            others: others.collect(),
+            ..job_keys(&self.site, &self.encryption, job, uid)
         }
     }
 
     /// Code of the note that says whose job it is; the job's own keys need to know that first.
     pub(crate) fn owner_code(&self, job: &JobId, uid: u32) -> [u8; 32] {
-        let key = self.subkey("owner", &[job.to_string().as_bytes()]);
-        keyed(&key, &[&uid.to_le_bytes()]).into()
+        owner_code(&self.site, job, uid)
     }
 
-    fn subkey(&self, purpose: &str, parts: &[&[u8]]) -> Secret {
-        derive(&self.site, purpose, parts)
+    /// Whether that code is one of the site's, by any of its keys.
+    pub(crate) fn owner_holds(&self, job: &JobId, uid: u32, code: &[u8; 32]) -> bool {
+        let mut sites = [&self.site].into_iter().chain(&self.others);
+        sites.any(|site| same(owner_code(site, job, uid), code))
+    }
+}
+
+fn owner_code(site: &Secret, job: &JobId, uid: u32) -> [u8; 32] {
+    let key = derive(site, "owner", &[job.to_string().as_bytes()]);
+    keyed(&key, &[&uid.to_le_bytes()]).into()
+}
+
+/// The keys of a job that are made of one key of the site.
+fn job_keys(site: &Secret, encryption: &[(KeyId, Secret)], job: &JobId, uid: u32) -> JobKeys {
+    let text = job.to_string();
+    let parts: [&[u8]; 2] = [&uid.to_le_bytes(), text.as_bytes()];
+    let of = |purpose: &str| derive(site, purpose, &parts);
+    let encrypts = |(id, key): &(KeyId, Secret)| (*id, derive(key, "encryption of a job", &parts));
+    JobKeys {
+        manifest: of("manifest"),
+        extent: of("extent"),
+        shard: of("shard"),
+        state: of("state"),
+        refusal: of("refusal"),
+        encryption: encryption.iter().map(encrypts).collect(),
+        others: Vec::new(),
     }
 }
 
@@ -210,8 +282,13 @@ fn of_file<T>(
 /// A key to encrypt with, of the site's key and at most one file.
 fn encryption_key(site: &Secret, file: &[&[u8]]) -> (KeyId, Secret) {
     let secret = derive(site, "encryption", file);
-    let [a, b, c, d, e, f, g, h, ..] = derive(&secret, "name", &[]).0;
-    (KeyId([a, b, c, d, e, f, g, h]), secret)
+    (key_name(&secret), secret)
+}
+
+/// The name of a key.
+fn key_name(secret: &Secret) -> KeyId {
+    let [a, b, c, d, e, f, g, h, ..] = derive(secret, "name", &[]).0;
+    KeyId([a, b, c, d, e, f, g, h])
 }
 
 const FIX: &str =
@@ -225,7 +302,12 @@ impl JobKeys {
 
     /// Whether the code of a manifest holds; in constant time.
     pub fn manifest_holds(&self, signed: &[u8], code: &[u8; 32]) -> bool {
-        keyed(&self.manifest, &[signed]) == *code
+        self.any(|keys| keyed(&keys.manifest, &[signed]) == *code)
+    }
+
+    /// Whether something holds by any of the site's keys, the one that signs first.
+    fn any(&self, holds: impl Fn(&JobKeys) -> bool) -> bool {
+        holds(self) || self.others.iter().any(holds)
     }
 
     /// Digest of the bytes of an extent.
@@ -235,12 +317,17 @@ impl JobKeys {
 
     /// Whether bytes are those of an extent; in constant time.
     pub fn extent_holds(&self, bytes: &[u8], digest: &Digest) -> bool {
-        keyed(&self.extent, &[bytes]) == digest.0
+        self.any(|keys| keyed(&keys.extent, &[bytes]) == digest.0)
     }
 
     /// Code of what the store notes about the job.
     pub(crate) fn state_code(&self, signed: &[u8]) -> [u8; 32] {
         keyed(&self.state, &[signed]).into()
+    }
+
+    /// Whether that code holds.
+    pub(crate) fn state_holds(&self, signed: &[u8], code: &[u8; 32]) -> bool {
+        self.any(|keys| same(keys.state_code(signed), code))
     }
 
     /// Code of a mark that a program could not load a checkpoint. `id` goes in front: no mark is one of another checkpoint.
@@ -250,6 +337,11 @@ impl JobKeys {
             &[&(id.len() as u64).to_le_bytes(), id, marked],
         )
         .into()
+    }
+
+    /// Whether that code holds.
+    pub(crate) fn refusal_holds(&self, id: &[u8], marked: &[u8], code: &[u8; 32]) -> bool {
+        self.any(|keys| same(keys.refusal_code(id, marked), code))
     }
 
     /// A way to encrypt something that nothing was encrypted in yet.
@@ -284,6 +376,12 @@ impl JobKeys {
     /// The key of one shard: none of its bytes verify as those of another.
     pub(crate) fn shard(&self, which: &[u8]) -> ShardKey {
         ShardKey(derive(&self.shard, "one shard", &[which]))
+    }
+
+    /// Those keys of one shard by which it may have been made, the one that is used now first.
+    pub(crate) fn shards(&self, which: &[u8]) -> Vec<ShardKey> {
+        let others = self.others.iter().map(|keys| keys.shard(which));
+        [self.shard(which)].into_iter().chain(others).collect()
     }
 }
 

@@ -100,7 +100,7 @@ impl<D: Disk> Store<D> {
         let uid = uid_of(parts.as_ref().map(JobStore::uid).map_err(Clone::clone))?;
         // A removal that did not come to its end has left it without a note, and with nothing else.
         let is_empty = || self.is_empty(job);
-        if !by.may(uid) && !(uid.is_none() && is_empty()?) {
+        if !(by.may(uid) || uid.is_none() && is_empty()?) {
             return Err(by.refusal(job, uid));
         }
         Ok(Some(Owned {
@@ -143,7 +143,7 @@ impl<D: Disk> DrainedStore<D> {
         };
         let uid = uid_of(uid)?;
         let is_empty = || self.is_empty(job);
-        if !by.may(uid) && !(uid.is_none() && is_empty()?) {
+        if !(by.may(uid) || uid.is_none() && is_empty()?) {
             return Err(by.refusal(job, uid));
         }
         Ok(Some(OwnedDrained {

@@ -10,7 +10,6 @@ use gpuos_core::job::JobId;
 use crate::disk::Disk;
 use crate::error::{Error, Kind, Result, Tried};
 use crate::job::JobStore;
-use crate::key::same;
 use crate::names::PASSED;
 use crate::small::{read_whole, replace, there};
 
@@ -75,7 +74,7 @@ fn read<D: Disk>(job: &JobStore<'_, D>) -> Result<Vec<Passed>> {
         return Ok(Vec::new());
     };
     let read = bytes.split_last_chunk().and_then(|(note, code)| {
-        let holds = same(job.keys.state_code(&[PURPOSE, note].concat()), code);
+        let holds = job.keys.state_holds(&[PURPOSE, note].concat(), code);
         holds.then(|| decode(note))?
     });
     read.ok_or_else(|| Error::damaged(tried(), "the note does not hold"))

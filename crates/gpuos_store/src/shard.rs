@@ -55,7 +55,8 @@ pub struct ShardWriter<'a, D: Disk> {
     disk: &'a D,
     folder: D::Folder,
     file: Appender<'a, D>,
-    key: ShardKey,
+    /// The one that signs, and others by which what comes from elsewhere may hold.
+    keys: Vec<ShardKey>,
     which: Which,
     tried: String,
     digests: Vec<u8>,
@@ -102,7 +103,7 @@ impl<'a, D: Disk> ShardWriter<'a, D> {
             disk: job.disk,
             folder,
             file,
-            key: job.keys.shard(&which.bytes()),
+            keys: job.keys.shards(&which.bytes()),
             which,
             tried: what,
             digests: Vec::new(),
@@ -123,7 +124,7 @@ impl<'a, D: Disk> ShardWriter<'a, D> {
             return Err(Error::refused(self.tried.clone(), why, next));
         }
         self.file.append(bytes).tried(|| self.tried.clone())?;
-        self.digests.extend(self.key.piece(index, bytes));
+        self.digests.extend(self.keys[0].piece(index, bytes));
         Ok(())
     }
 
@@ -133,9 +134,10 @@ impl<'a, D: Disk> ShardWriter<'a, D> {
     /// Its digest does not hold, or as for [`ShardWriter::piece`].
     pub fn sealed(&mut self, sealed: &[u8]) -> Result<()> {
         let index = (self.digests.len() / DIGEST) as u64;
-        let holds = sealed
-            .split_last_chunk()
-            .filter(|(bytes, digest)| same(self.key.piece(index, bytes), digest));
+        let holds = sealed.split_last_chunk().filter(|(bytes, digest)| {
+            let mut keys = self.keys.iter();
+            keys.any(|key| same(key.piece(index, bytes), digest))
+        });
         match holds {
             Some((bytes, _)) => self.piece(bytes),
             None => {
@@ -159,7 +161,7 @@ impl<'a, D: Disk> ShardWriter<'a, D> {
             return Err(Error::refused(tried(), why, next));
         }
         let mut trailer = self.digests.clone();
-        trailer.extend(self.key.trailer(&self.digests));
+        trailer.extend(self.keys[0].trailer(&self.digests));
         self.file.append(&trailer).tried(tried)?;
         self.file.finish().tried(tried)?;
         let name = names::shard(self.which.stripe, self.which.place);
@@ -202,15 +204,14 @@ impl<'a, D: Disk> ShardReader<'a, D> {
         }
         let mut digests = vec![0; trailer as usize];
         let read = read_full(job.disk, &file, &mut digests, length).tried(tried)?;
-        let key = job.keys.shard(&which.bytes());
         let code = digests.split_off(digests.len() - DIGEST);
-        let holds = read == digests.len() + DIGEST
-            && code
-                .first_chunk()
-                .is_some_and(|code| same(key.trailer(&digests), code));
-        if !holds {
+        let code = code.first_chunk();
+        let code = code.filter(|_| read == digests.len() + DIGEST);
+        let mut keys = job.keys.shards(&which.bytes()).into_iter();
+        let key = keys.find(|key| code.is_some_and(|code| same(key.trailer(&digests), code)));
+        let Some(key) = key else {
             return Err(Error::damaged(what, "its digests do not hold"));
-        }
+        };
         Ok(ShardReader {
             disk: job.disk,
             pace: job.pace,

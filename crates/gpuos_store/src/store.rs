@@ -24,7 +24,7 @@ use crate::disk::{Disk, Form, Space};
 use crate::error::{Error, Kind, Result, Tried, shown};
 use crate::inventory::Found;
 use crate::job::JobStore;
-use crate::key::{SiteKey, same};
+use crate::key::{KeyIds, SiteKey};
 use crate::names::{CURRENT, OWNER};
 use crate::pace::Pace;
 use crate::reading::{Reading, Readings};
@@ -88,6 +88,11 @@ impl<D: Disk> Store<D> {
             }
         }
         Ok((store, found))
+    }
+
+    /// The names of its keys.
+    pub fn key_ids(&self) -> KeyIds {
+        self.key.ids(self.coding.encrypt)
     }
 
     /// A store in another place with the same keys, in which nothing is looked after.
@@ -208,20 +213,36 @@ impl<D: Disk> Store<D> {
         let folder = make_or_open(&self.disk, &self.root, name.as_bytes());
         let folder = folder.tried(tried)?;
         match self.owner(&folder, job) {
-            Ok(owner) if owner == uid => {}
+            Ok(owner) if owner == uid => self.sign_owner(&folder, job, uid).tried(tried)?,
             Ok(owner) => {
                 let why = format!("it is there as one of user {owner}, not {uid}");
                 let next = "remove the checkpoints of the earlier job of this id first";
                 return Err(Error::refused(tried(), why, next));
             }
             Err(error) if error.kind == Kind::Missing => {
-                let code = self.key.owner_code(job, uid);
-                let note = [&uid.to_le_bytes()[..], &code].concat();
+                let note = self.owner_note(job, uid);
                 replace(&self.disk, &folder, OWNER, &note).tried(tried)?;
             }
             Err(error) => return Err(error),
         }
         Ok(self.of(job.clone(), uid, folder))
+    }
+
+    fn owner_note(&self, job: &JobId, uid: u32) -> Vec<u8> {
+        let code = self.key.owner_code(job, uid);
+        [&uid.to_le_bytes()[..], &code].concat()
+    }
+
+    /// Signs whose job it is anew, where another key of the site has: that one may be forgotten.
+    fn sign_owner(&self, folder: &D::Folder, job: &JobId, uid: u32) -> std::io::Result<()> {
+        if !self.key.has_others() {
+            return Ok(());
+        }
+        let note = self.owner_note(job, uid);
+        match read_whole(&self.disk, folder, OWNER, note.len())? == note {
+            true => Ok(()),
+            false => replace(&self.disk, folder, OWNER, &note),
+        }
     }
 
     fn owner(&self, folder: &D::Folder, job: &JobId) -> Result<u32> {
@@ -231,7 +252,7 @@ impl<D: Disk> Store<D> {
             .split_first_chunk::<4>()
             .and_then(|(uid, code)| Some((u32::from_le_bytes(*uid), code.try_into().ok()?)));
         match parts {
-            Some((uid, code)) if same(self.key.owner_code(job, uid), code) => Ok(uid),
+            Some((uid, code)) if self.key.owner_holds(job, uid, code) => Ok(uid),
             _ => Err(Error::damaged(tried(), "the note does not hold")),
         }
     }

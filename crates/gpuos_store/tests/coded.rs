@@ -331,3 +331,36 @@ fn what_was_changed_is_told_by_its_digest_before_it_is_decrypted_or_decompressed
         assert_eq!((faults.len(), &faults[0].file[..]), (1, &b"text"[..]));
     }
 }
+
+#[test]
+fn what_the_key_before_has_signed_is_read_and_nothing_is_signed_with_it() {
+    let old = || SiteKey::derive(b"the key before, which is long enough");
+    let new = || SiteKey::derive(b"the key after, which is as long as it");
+    let both = || new().with_others(vec![old()]).unwrap();
+    for coding in FORMS {
+        let place = Place::new();
+        place.put("stays", &SECRET.repeat(2000));
+        let first = take(&place, coding, old(), 1, 0);
+        let second = take(&place, coding, both(), 2, 1);
+        assert_eq!(second.segments.len(), 1, "none that another key has signed");
+        let open = |site| Store::open(LinuxDisk, place.folder("store"), site).unwrap();
+        let (store, found) = open(both());
+        assert_eq!(found, Default::default());
+        let job_store = store.existing(&job(7)).unwrap();
+        assert_eq!(verify(&job_store, first.id).unwrap(), []);
+        comes_back(&place, &job_store, &first).unwrap();
+        // The one before may go once nothing is wanted that it has signed.
+        let (store, _) = open(new());
+        let job_store = store.existing(&job(7)).unwrap();
+        assert_eq!(job_store.manifest(second.id).as_ref(), Ok(&second));
+        assert!(job_store.manifest(first.id).is_err());
+    }
+    let same = old()
+        .with_others(vec![new(), old()])
+        .err()
+        .unwrap()
+        .to_string();
+    assert!(same.contains("other-keys"), "{same}");
+    let ids = [old().ids(false), both().ids(false)];
+    assert!(ids[1].knows.contains(&ids[0].makes[0]) && ids[0].makes != ids[1].makes);
+}

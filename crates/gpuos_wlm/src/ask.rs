@@ -56,7 +56,7 @@ impl Ask {
                 }
                 if read
                     .checkpoint
-                    .is_some_and(|one| one.restart != Restart::Auto)
+                    .is_some_and(|one| matches!(one.restart, Restart::From { .. }))
                 {
                     return Err(refused::no_other_job(value, &named).to_string());
                 }

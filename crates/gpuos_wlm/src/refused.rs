@@ -12,7 +12,7 @@ gpuos_config::refusals! {
     /// Nobody mounts a folder in memory before a job of Grid Engine starts.
     pub(crate) fn not_in_memory(option) on option = "no folder in memory is made for jobs of Grid Engine", write "it without l0=";
     /// Checkpoints of other jobs go by Slurm's numbers of them.
-    pub(crate) fn no_other_job(option) on option = "a job of Grid Engine goes on from its own checkpoints alone", write "it without restart=";
+    pub(crate) fn no_other_job(option) on option = "a job of Grid Engine goes on from its own checkpoints alone", write "it without restart=JOB";
     /// Grid Engine starts a job again that has one, and asks its program at its own moments.
     pub(crate) fn no_environment(option) on option = "the job has no checkpointing environment of gpuos", write "-ckpt gpuos with it";
 }

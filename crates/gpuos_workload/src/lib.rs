@@ -21,6 +21,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use gpuos_core::job::JobId;
+use gpuos_core::made::{MadeRecord, Run};
 use gpuos_core::peers::ManagerAnswer;
 use gpuos_core::step::StepId;
 use gpuos_core::wire::{MomOrders, MomReport};
@@ -63,11 +64,17 @@ pub trait WorkloadManager: Send + Sync {
         self.job(job)
     }
 
-    /// The nodes of which it is published that they hold checkpoints of a job, by one question about all nodes.
+    /// Where checkpoints of a job can be, by its record and by what all nodes publish.
     ///
     /// # Errors
     /// It does not answer.
-    fn holders(&self, job: &JobId) -> Result<Vec<Holder>, Outcome>;
+    fn holders(&self, job: &JobId) -> Result<Holders, Outcome>;
+
+    /// Has the record of a job that runs on this node say how far a run of it has come with checkpoints. It can be repeated. Where it keeps no
+    /// such record there is nothing to do.
+    fn note_checkpoints(&self, job: &JobId, _run: &Run) -> Outcome {
+        Outcome::Nothing(format!("nothing is noted of job {job}"))
+    }
 
     /// The nodes of a step that a user has started, in an order that all nodes are told alike; `None`: it is not known any more, or users start
     /// none.
@@ -206,13 +213,50 @@ impl Addresses for Names {
     }
 }
 
-/// A node that holds checkpoints of a job.
+/// A node that may hold checkpoints of a job.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Holder {
     /// Its name.
     pub node: String,
     /// It is down, so that an answer is not to be expected.
     pub is_down: bool,
+    /// What is said of it.
+    pub hint: Hint,
+}
+
+/// What is said of a node that may hold checkpoints of a job, the strongest first.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Hint {
+    /// That it holds some: without its answer nobody knows that there are none.
+    Holds,
+    /// It names some jobs of which it holds checkpoints and leaves others out: as good as [`Hint::Holds`].
+    More,
+    /// Nothing. That a node does not say that it holds something means nothing.
+    Nothing,
+}
+
+/// Where checkpoints of a job can be.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Holders {
+    /// What its record says; `None`: nothing. Then every node may hold something.
+    pub record: Option<MadeRecord>,
+    /// Nodes to be asked, each once.
+    pub nodes: Vec<Holder>,
+}
+
+impl Holders {
+    /// These nodes hold something, and no others do.
+    pub fn of(nodes: impl IntoIterator<Item = String>) -> Holders {
+        let holder = |node| Holder {
+            node,
+            is_down: false,
+            hint: Hint::Holds,
+        };
+        Holders {
+            record: None,
+            nodes: nodes.into_iter().map(holder).collect(),
+        }
+    }
 }
 
 /// Nodes, and the fabric between them.

@@ -5,13 +5,14 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use gpuos_core::job::JobId;
+use gpuos_core::made::Run;
 use gpuos_core::step::StepId;
 
 use crate::action::{Action, Outcome};
 use crate::job::{Job, JobState};
 use crate::node::NodeRecord;
 use crate::numbering::GpuNumbering;
-use crate::{Addresses, Holder, Silent, Topology, WorkloadManager};
+use crate::{Addresses, Holders, Silent, Topology, WorkloadManager};
 
 /// What the twin answers from.
 #[derive(Clone, Debug, Default)]
@@ -25,7 +26,7 @@ pub struct Table {
     /// It does not answer, with these words.
     pub no_answer: Option<String>,
     /// See [`WorkloadManager::holders`].
-    pub holders: BTreeMap<JobId, Vec<Holder>>,
+    pub holders: BTreeMap<JobId, Holders>,
     /// See [`WorkloadManager::own_user`].
     pub own_user: Option<u32>,
     /// See [`WorkloadManager::config_folder`].
@@ -165,8 +166,19 @@ impl WorkloadManager for Recorded {
         self.answer(|table| table.jobs.get(job).cloned())
     }
 
-    fn holders(&self, job: &JobId) -> Result<Vec<Holder>, Outcome> {
+    fn holders(&self, job: &JobId) -> Result<Holders, Outcome> {
         self.answer(|table| table.holders.get(job).cloned().unwrap_or_default())
+    }
+
+    fn note_checkpoints(&self, job: &JobId, run: &Run) -> Outcome {
+        self.with(|table| {
+            if let Some(why) = &table.no_answer {
+                return Outcome::NoAnswer(why.clone());
+            }
+            let holders = table.holders.entry(job.clone()).or_default();
+            holders.record.get_or_insert_default().note(run.clone());
+            Outcome::Done("it is noted".into())
+        })
     }
 
     fn step_nodes(&self, step: &StepId) -> Result<Option<Vec<String>>, Outcome> {

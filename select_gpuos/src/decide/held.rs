@@ -133,7 +133,12 @@ impl Decide<'_, '_> {
         for _ in 0..ATTEMPTS {
             let planner = self.cluster.planner.as_ref().filter(|_| has_model);
             let named = frame.job.required_nodes();
-            let named = |node: u32| named.is_some_and(|named| named.test(node as usize));
+            let (service, job) = (&self.cluster.service, frame.job.id());
+            // Who may hold something is not given up for who does.
+            let named = |node: u32| {
+                let is_named = named.is_some_and(|named| named.test(node as usize));
+                is_named || service.may_hold(node as usize, job)
+            };
             let Some(nodes) = exchanged_within(fabric(planner), &chosen, named, &holders, most)
             else {
                 // It is the best already, unless something else was asked meanwhile.

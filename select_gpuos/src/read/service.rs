@@ -25,6 +25,8 @@ struct Known {
     pool_out: NvmlSet,
     short: bool,
     held: BTreeMap<u32, u32>,
+    /// And others, which it does not name.
+    more: bool,
 }
 
 impl Known {
@@ -36,6 +38,7 @@ impl Known {
         self.pool_out = part.pool_out.into_iter().collect();
         self.short = part.short;
         self.held = part.held;
+        self.more = part.held_more;
         wrong
     }
 }
@@ -91,6 +94,12 @@ impl Service {
         self.known.get(node)?.held.get(&job).copied()
     }
 
+    /// Whether a node may hold checkpoints of a job although it does not name it: it leaves jobs out.
+    pub fn may_hold(&self, node: usize, job: u32) -> bool {
+        let known = self.known.get(node);
+        known.is_some_and(|known| known.more && !known.held.contains_key(&job))
+    }
+
     /// Whether any node is short of host memory, as far as nodes were read.
     pub fn has_short(&self) -> bool {
         self.short > 0
@@ -136,6 +145,7 @@ impl Service {
         known.pool_out = NvmlSet::EMPTY;
         self.holding -= usize::from(!std::mem::take(&mut known.held).is_empty());
         self.short -= usize::from(std::mem::take(&mut known.short));
+        known.more = false;
         let name = node.name();
         match known.text.set(node.extra()) {
             Ok(text) => {

@@ -119,7 +119,7 @@ pub fn link(bytes: &[u8]) {
     };
     let settings = Settings {
         limit: 1 << 16,
-        own_uid: None,
+        ..Settings::default()
     };
     let mut side = Handshake::respond(Arc::new(Everywhere), [7; NONCE], settings);
     while !rest.is_empty() {

@@ -151,6 +151,7 @@ pub fn extra(text: &str) {
             pool_out: NvmlIndex::new(4).into_iter().collect(),
             short: true,
             held: [(12, 3), (1200, 40)].into(),
+            held_more: true,
         };
     }
     let written = part.write_into(text);

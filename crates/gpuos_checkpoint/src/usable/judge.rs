@@ -2,7 +2,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::inventory::{Inventory, ManifestFacts, NodeSet};
-use super::words::{is_are, nodes_text};
+use super::words::nodes_text;
 use crate::ids::{CheckpointId, NodeIndex};
 
 /// A checkpoint of which something is left.
@@ -154,24 +154,24 @@ fn no_manifest(inventory: &Inventory, unknown: &[NodeIndex]) -> String {
     }
     let gone: Vec<NodeIndex> = unknown.iter().filter(gone).copied().collect();
     let text = nodes_text(unknown);
-    let (are, more) = (is_are(&gone), nodes_text(&gone));
+    let more = nodes_text(&gone);
     match (gone.len(), unknown.len()) {
         (0, _) => format!("the part of {text} was not completed"),
         (some, all) if some == all => {
-            let (them, their) = if all == 1 {
-                ("it", "its manifest")
+            let their = if all == 1 {
+                "its manifest"
             } else {
-                ("them", "their manifests")
+                "their manifests"
             };
-            format!("{text} {are} gone, and with {them} all copies of {their}")
+            format!("nothing of {text} was found, and no copy of {their}")
         }
-        _ => format!("no manifest of {text} is left; {more} {are} gone"),
+        _ => format!("no manifest of {text} is left; nothing of {more} was found"),
     }
 }
 
 fn set_gone(gone: &[NodeIndex], parity: usize) -> String {
-    let (who, are) = (nodes_text(gone), is_are(gone));
-    format!("{who} of {} {are} gone", set_that(parity))
+    let who = nodes_text(gone);
+    format!("what {who} of {} had was not found", set_that(parity))
 }
 
 fn set_that(parity: usize) -> String {

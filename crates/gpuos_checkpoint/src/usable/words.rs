@@ -20,8 +20,3 @@ pub(crate) fn nodes_text(nodes: &[NodeIndex]) -> String {
         }
     }
 }
-
-/// "is" or "are".
-pub(crate) fn is_are(nodes: &[NodeIndex]) -> &'static str {
-    if nodes.len() == 1 { "is" } else { "are" }
-}

@@ -17,6 +17,7 @@ mod keep;
 mod list;
 mod mover;
 pub mod now;
+mod recorded;
 mod report;
 mod restart;
 mod show;

@@ -8,13 +8,17 @@ use gpuos_model::screen::line;
 use serde_json::json;
 
 use super::find::{self, Found};
+use super::recorded;
 use super::words::{self, NONE, ranges, size, span, span_ms};
 use crate::cli::CkptJobArgs;
 use crate::reply::Reply;
 use crate::table::{Table, count};
 
 pub fn run(machine: &dyn Machine, args: &CkptJobArgs) -> Result<Reply> {
-    let found = find::find(machine, &args.reach, &args.job, find::For::Running)?;
+    let found = match find::find(machine, &args.reach, &args.job, find::For::Running) {
+        Ok(found) => found,
+        Err(why) => return recorded::reply(machine, &args.job, why),
+    };
     let mut text = String::new();
     if let Some((_, node, job)) = found.leading() {
         let users = words::users(machine, [job.uid]);

@@ -18,7 +18,7 @@ const MOST_GIB: i64 = 1 << 20;
 /// What comes on top of a checkpoint that is made before a job ends, in seconds: until the end is seen, and until the job is requeued. Own choice.
 pub const AROUND_END_S: u32 = 15;
 
-/// Key files in `encrypt-keys` at most.
+/// Key files in `encrypt-keys`, and in `other-keys`, at most.
 const MOST_KEYS: usize = 16;
 
 /// When what is stored is compressed.
@@ -72,6 +72,8 @@ pub struct CheckpointConfig {
     pub encrypt: bool,
     /// Files of keys for that: the first encrypts, all decrypt. Without any the site's key does.
     pub encrypt_keys: Vec<PathBuf>,
+    /// Files of other keys than gpuos_mover's own: what was signed with them holds, too.
+    pub other_keys: Vec<PathBuf>,
     /// Levels of the fabric, or `power`, of which no two nodes of a set share a domain.
     pub domains: Vec<String>,
     /// The folder on a file system of all nodes to which checkpoints are drained; `None`: there is none.
@@ -103,6 +105,7 @@ impl Default for CheckpointConfig {
             compress: Compression::No,
             encrypt: false,
             encrypt_keys: Vec::new(),
+            other_keys: Vec::new(),
             domains: Vec::new(),
             shared: None,
             shared_every: 6,
@@ -220,7 +223,8 @@ pub(super) fn read(check: Check, raw: &RawCheckpoint) -> Result<CheckpointConfig
         )?,
         compress: compress(check, &raw.compress)?,
         encrypt: raw.encrypt.unwrap_or(usual.encrypt),
-        encrypt_keys: encrypt_keys(check, raw)?,
+        encrypt_keys: keys(check, "encrypt-keys", raw.encrypt_keys.as_deref())?,
+        other_keys: keys(check, "other-keys", raw.other_keys.as_deref())?,
         domains: domains(check, raw)?,
         shared: shared(check, raw)?,
         shared_every: int(
@@ -253,13 +257,17 @@ fn compress(check: Check, value: &Option<Spanned<String>>) -> Result<Compression
     }
 }
 
-fn encrypt_keys(check: Check, raw: &RawCheckpoint) -> Result<Vec<PathBuf>, ConfigError> {
-    let given = raw.encrypt_keys.as_deref().unwrap_or_default();
+fn keys(
+    check: Check,
+    name: &str,
+    given: Option<&[Spanned<String>]>,
+) -> Result<Vec<PathBuf>, ConfigError> {
+    let given = given.unwrap_or_default();
     if let Some(one) = given.get(MOST_KEYS) {
-        let message = format!("encrypt-keys has more than {MOST_KEYS} files");
+        let message = format!("{name} has more than {MOST_KEYS} files");
         return Err(check.error(one, message));
     }
-    let path = |value| check.path("encrypt-keys", value, "/etc/gpuos/checkpoint-1.key");
+    let path = |value| check.path(name, value, "/etc/gpuos/checkpoint-1.key");
     given.iter().map(path).collect()
 }
 
@@ -338,7 +346,7 @@ mod tests {
     fn every_key() {
         let text = "enabled = true\nport = 7000\nscheme = \"rs:6+2\"\nkeep = 3\nleast-seconds = 1\nready-seconds = 60\n\
                     overhead-percent = 5\nnode-mtbf-hours = 100\nended-hours = 0\nmax-gib = 500\nuser-gib = 1000\nuser-percent = 40\nrate-mib = 250\ndisk-rate-mib = 700\n\
-                    compress = \"auto\"\nencrypt = true\nencrypt-keys = [\"/etc/gpuos/2.key\", \"/etc/gpuos/1.key\"]\n\
+                    compress = \"auto\"\nencrypt = true\nencrypt-keys = [\"/etc/gpuos/2.key\", \"/etc/gpuos/1.key\"]\nother-keys = [\"/etc/gpuos/0.key\"]\n\
                     domains = [\"Leaf\", \"power\"]\nshared = \"/scratch/c\"\nshared-every = 3\nshared-rate-mib = 9";
         let expected = CheckpointConfig {
             enabled: true,
@@ -358,6 +366,7 @@ mod tests {
             compress: Compression::Auto,
             encrypt: true,
             encrypt_keys: vec!["/etc/gpuos/2.key".into(), "/etc/gpuos/1.key".into()],
+            other_keys: vec!["/etc/gpuos/0.key".into()],
             domains: vec!["leaf".into(), "power".into()],
             shared: Some("/scratch/c".into()),
             shared_every: 3,
@@ -398,6 +407,7 @@ mod tests {
             ("disk-rate-mib = 1048577", "from 0 to 1048576"),
             ("compress = \"zstd\"", "\"no\", \"auto\" or \"always\""),
             ("encrypt-keys = [\"key\"]", "a path from the root"),
+            ("other-keys = [\"key\"]", "a path from the root"),
             ("domains = [\"a b\"]", "a name of 1 to 64"),
             (
                 "domains = [\"node\"]",

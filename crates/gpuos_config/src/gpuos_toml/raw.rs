@@ -94,6 +94,7 @@ pub(crate) struct RawCheckpoint {
     pub compress: Option<Spanned<String>>,
     pub encrypt: Option<bool>,
     pub encrypt_keys: Option<Vec<Spanned<String>>>,
+    pub other_keys: Option<Vec<Spanned<String>>>,
     pub domains: Option<Vec<Spanned<String>>>,
     pub shared: Option<Spanned<String>>,
     pub shared_every: Option<Spanned<i64>>,

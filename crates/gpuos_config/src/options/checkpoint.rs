@@ -8,7 +8,7 @@ use super::{OptionError, size};
 
 const FORM: &str = "auto, a time from 1s to 7d such as 10m, either with l0=SIZE, l2=SCHEME, l3=every:N or l3=off after it such as 10m,l0=16G,l2=partner";
 
-const RESTART_FORM: &str = "auto, no, JOB or JOB/N such as 1234/7";
+const RESTART_FORM: &str = "auto, new, no, JOB or JOB/N such as 1234/7";
 
 /// A week, in seconds.
 const MOST_SECONDS: u64 = 7 * 86_400;
@@ -46,12 +46,14 @@ pub enum Drain {
 /// Parts of a set that a drill can count as gone: as many as a set has nodes.
 pub const MOST_LOST: u8 = 64;
 
-/// From what a job begins. Its text form is `auto`, `no`, `1234`, `1234/7` or, in drills, `1234/7/lose:2`.
+/// From what a job begins. Its text form is `auto`, `new`, `no`, `1234`, `1234/7` or, in drills, `1234/7/lose:2`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Restart {
-    /// From its own newest checkpoint, where it has one.
+    /// From its own newest checkpoint, where it has made one; one that was made and is not found is not begun anew.
     #[default]
     Auto,
+    /// As [`Restart::Auto`], and from the start where none can be restored, also of those that were made.
+    New,
     /// From the start, in each of its runs.
     No,
     /// As [`Restart::Auto`]; as long as it has none itself, from a checkpoint of an earlier job.
@@ -158,6 +160,7 @@ fn read_restart(word: &str) -> Result<Restart, String> {
     };
     match word {
         "auto" => return Ok(Restart::Auto),
+        "new" => return Ok(Restart::New),
         "no" => return Ok(Restart::No),
         _ => {}
     }
@@ -280,6 +283,7 @@ impl fmt::Display for Restart {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Restart::Auto => f.write_str("auto"),
+            Restart::New => f.write_str("new"),
             Restart::No => f.write_str("no"),
             Restart::From { job, number, lose } => {
                 write!(f, "{job}")?;
@@ -326,6 +330,7 @@ mod tests {
         };
         for (value, wanted) in [
             ("auto", Restart::Auto),
+            ("New", Restart::New),
             ("No", Restart::No),
             ("1234", from(1234, None)),
             ("1234/7", from(1234, Some(7))),
@@ -368,7 +373,7 @@ mod tests {
         ] {
             let why = parse_restart(value).unwrap_err().to_string();
             assert!(why.starts_with("--gpuos-restart"), "{why}");
-            assert!(why.contains("; write auto, no, JOB or JOB/N"), "{why}");
+            assert!(why.contains("; write auto, new, no, JOB or JOB/N"), "{why}");
             assert!(parse_checkpoint(&format!("10m,restart={value}")).is_err());
         }
         let twice = parse_checkpoint("10m,restart=1,restart=2").unwrap_err();

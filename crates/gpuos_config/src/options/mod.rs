@@ -245,10 +245,11 @@ pub const OPTIONS: &[OptionHelp] = &[
     },
     OptionHelp {
         name: "gpuos-restart",
-        argument: "auto|no|JOB[/N]",
+        argument: "auto|new|no|JOB[/N]",
         environment: "GPUOS_RESTART",
-        summary: "from which checkpoint the job begins: of an earlier job: 1234, 1234/7; no",
-        details: "auto: from its own newest checkpoint when it starts again. JOB, the number of an earlier job of \
+        summary: "from which checkpoint the job begins: of an earlier job: 1234, 1234/7; new; no",
+        details: "auto: from its own newest checkpoint when it starts again; where one was made and cannot be found, the program is told \
+                  so and does not begin anew. new: as auto, and from the start where none can be restored. JOB, the number of an earlier job of \
                   the same user, which has ended: from its newest checkpoint, or from its checkpoint N, as long as \
                   the new job has none itself. On any number of nodes, with another number of ranks only where the \
                   program can do that, and only with --gpuos-checkpoint. Where the checkpoint cannot be had, the program is told so and does not begin anew. \

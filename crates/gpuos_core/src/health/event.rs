@@ -117,8 +117,13 @@ pub enum Event {
         /// How many there are.
         count: u32,
     },
-    /// Checkpoints of these jobs lie on the node, by Slurm's number, with the GiB that they take, rounded up. Tell it as often as it is known.
-    Held(BTreeMap<u32, u32>),
+    /// Checkpoints of these jobs lie on the node. Tell it as often as it is known.
+    Held {
+        /// By Slurm's number, with the GiB that they take, rounded up.
+        jobs: BTreeMap<u32, u32>,
+        /// And of others.
+        more: bool,
+    },
     /// Whether the node is short of host memory, measured with two marks. Tell it as often as it is known.
     Short(bool),
     /// Something of the host, not of a GPU.

@@ -40,6 +40,9 @@ pub struct ExtraPart {
     /// Jobs of which checkpoints lie on the node, by Slurm's number, with their GiB there, rounded up: a hint, see [`held`].
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub held: BTreeMap<u32, u32>,
+    /// Checkpoints of more jobs than these lie there.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub held_more: bool,
 }
 
 /// What of a part cannot be read, and so counts as the worse of what it may have said.
@@ -102,7 +105,7 @@ impl ExtraPart {
 
     /// Jobs of which checkpoints lie on the node: the largest of them, as many as the word may name.
     pub fn largest_held(jobs: &BTreeMap<u32, u32>) -> BTreeMap<u32, u32> {
-        let word = word_of(jobs).unwrap_or_default();
+        let word = word_of(jobs, false).unwrap_or_default();
         let (_, value) = word.split_once('=').unwrap_or_default();
         map_of(held::read(value))
     }
@@ -151,6 +154,7 @@ impl ExtraPart {
         let out = &part.out;
         part.degraded.retain(|gpu| !out.contains(gpu));
         part.held = map_of(held::held(extra));
+        part.held_more = held::is_cut(extra);
         (part, wrong)
     }
 
@@ -217,7 +221,7 @@ impl ExtraPart {
             word(1, listed(&self.degraded)),
             word(2, listed(&self.pool_out)),
             self.short.then(|| format!("{}={HOST}", WORDS[SHORT])),
-            word_of(&self.held),
+            word_of(&self.held, self.held_more),
         ]
     }
 
@@ -257,9 +261,9 @@ fn list_of(word: &str) -> Option<usize> {
     WORDS.iter().position(|known| *known == key)
 }
 
-fn word_of(jobs: &BTreeMap<u32, u32>) -> Option<String> {
+fn word_of(jobs: &BTreeMap<u32, u32>, more: bool) -> Option<String> {
     let all = jobs.iter().map(|(&job, &gib)| HeldJob { job, gib });
-    held::word(&all.collect::<Vec<_>>())
+    held::word(&all.collect::<Vec<_>>(), more)
 }
 
 fn map_of(jobs: Vec<HeldJob>) -> BTreeMap<u32, u32> {
@@ -356,7 +360,13 @@ fn ours_skipped(text: &str) -> &str {
         keys.find_map(|key| {
             let value = rest.strip_prefix(key)?.strip_prefix('=')?;
             Some(match *key {
-                held::KEY => value.trim_start_matches(|c| ours(c) || c == ':').len(),
+                held::KEY => {
+                    let left = value.trim_start_matches(|c| ours(c) || c == ':');
+                    match held::MORE.starts_with(left) {
+                        true => 0,
+                        false => left.strip_prefix(held::MORE).unwrap_or(left).len(),
+                    }
+                }
                 "short" if HOST.starts_with(value) => 0,
                 "short" => value.strip_prefix(HOST).unwrap_or(value).len(),
                 _ => value.len(),

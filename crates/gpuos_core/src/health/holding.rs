@@ -29,6 +29,12 @@ pub(super) struct Holding {
     wanted: Option<BTreeMap<u32, u32>>,
     /// What stands there; `None`: not known.
     confirmed: Option<BTreeMap<u32, u32>>,
+    /// Whether there are more jobs than are wanted there, where these are known.
+    #[serde(default)]
+    wanted_more: bool,
+    /// Whether it stands there that there are more, where what stands there is known.
+    #[serde(default)]
+    stands_more: bool,
     /// Whether the node is short of host memory; `None`: nobody has said.
     #[serde(default)]
     short: Option<bool>,
@@ -50,6 +56,14 @@ impl Holding {
         known.cloned().unwrap_or_default()
     }
 
+    /// Whether it is to stand there that there are more.
+    pub fn has_more(&self) -> bool {
+        match self.wanted {
+            Some(_) => self.wanted_more,
+            None => self.confirmed.is_some() && self.stands_more,
+        }
+    }
+
     /// Whether the node is short of host memory, as it is to stand there.
     pub fn is_short(&self) -> bool {
         self.short.unwrap_or(self.stands_short)
@@ -58,7 +72,8 @@ impl Holding {
     /// Whether slurmctld has all of it, or nobody knows what it has.
     fn is_told(&self, part: &ExtraPart) -> bool {
         let stands = self.confirmed.as_ref();
-        stands.is_none_or(|stands| *stands == part.held && self.stands_short == part.short)
+        let more = (self.stands_short, self.stands_more) == (part.short, part.held_more);
+        stands.is_none_or(|stands| *stands == part.held && more)
     }
 
     /// Whether this alone is under way.
@@ -77,15 +92,18 @@ impl Holding {
         self.alone = false;
         self.confirmed = stands.map(|part| part.held.clone());
         self.stands_short = stands.map_or(self.stands_short, |part| part.short);
+        self.stands_more = stands.map_or(self.stands_more, |part| part.held_more);
     }
 }
 
 /// [`super::Event::Held`].
-pub(super) fn told(node: &mut NodeHealth, jobs: &BTreeMap<u32, u32>) {
-    let jobs = ExtraPart::largest_held(jobs);
-    let wanted = &mut node.holding.wanted;
-    if !wanted.as_ref().is_some_and(|known| is_alike(known, &jobs)) {
-        *wanted = Some(jobs);
+pub(super) fn told(node: &mut NodeHealth, jobs: &BTreeMap<u32, u32>, more: bool) {
+    let named = ExtraPart::largest_held(jobs);
+    let holding = &mut node.holding;
+    holding.wanted_more = more || named.len() < jobs.len();
+    let wanted = &mut holding.wanted;
+    if !wanted.as_ref().is_some_and(|known| is_alike(known, &named)) {
+        *wanted = Some(named);
     }
 }
 
@@ -104,10 +122,14 @@ fn is_alike(known: &BTreeMap<u32, u32>, jobs: &BTreeMap<u32, u32>) -> bool {
 /// [`super::Event::Shown`], while nothing is under way. A gpuosd without a state of its own takes over what stands there.
 pub(super) fn shown(node: &mut NodeHealth, stands: &ExtraPart) {
     let holding = &mut node.holding;
-    holding.wanted.get_or_insert_with(|| stands.held.clone());
+    if holding.wanted.is_none() {
+        holding.wanted = Some(stands.held.clone());
+        holding.wanted_more = stands.held_more;
+    }
     holding.short.get_or_insert(stands.short);
     holding.confirmed = Some(stands.held.clone());
     holding.stands_short = stands.short;
+    holding.stands_more = stands.held_more;
 }
 
 /// After a start nobody knows what stands there.

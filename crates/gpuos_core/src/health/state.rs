@@ -330,6 +330,7 @@ impl NodeHealth {
             pool_out: pool.filter_map(|gpu| gpu.pool()).collect(),
             short: self.holding.is_short(),
             held: self.holding.part(),
+            held_more: self.holding.has_more(),
         }
     }
 

@@ -98,7 +98,7 @@ pub fn step(node: &mut NodeHealth, rules: &Rules, event: Event, now_ms: u64) -> 
         }
         Event::Instances { gpu, count } => service::instances(node, gpu, count),
         Event::Host(fault) => node::host(node, ctx, fault),
-        Event::Held(jobs) => holding::told(node, &jobs),
+        Event::Held { jobs, more } => holding::told(node, &jobs, more),
         Event::Short(short) => holding::short(node, short),
         Event::Tick => {}
     }

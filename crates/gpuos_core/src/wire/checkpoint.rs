@@ -236,10 +236,13 @@ pub struct CheckpointFigures {
     /// Bytes that can still be written there, and the size of the file system.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub space: Option<(u64, u64)>,
-    /// Jobs of which committed checkpoints are kept here, with the bytes that these take, the largest first and not all where they are
-    /// many; absent where they cannot be counted, and from releases that do not tell.
+    /// Jobs of which committed checkpoints are kept here, with the bytes that these take: those that the node is to name, where they are many;
+    /// absent where they cannot be counted, and from releases that do not tell.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kept: Option<Vec<(JobId, u64)>>,
+    /// Committed checkpoints of others are kept here, too.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub kept_more: bool,
     /// Restarts and drills; absent from releases that do not tell.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recoveries: Option<CheckpointRecoveries>,

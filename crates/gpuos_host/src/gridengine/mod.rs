@@ -16,7 +16,7 @@ use gpuos_workload::action::{Action, Outcome};
 use gpuos_workload::job::{Job, JobState};
 use gpuos_workload::node::NodeRecord;
 use gpuos_workload::numbering::GpuNumbering;
-use gpuos_workload::{Holder, Told, WorkloadManager};
+use gpuos_workload::{Holders, Told, WorkloadManager};
 
 use crate::Machine;
 
@@ -281,16 +281,12 @@ impl WorkloadManager for Execd {
         }
     }
 
-    fn holders(&self, job: &JobId) -> Result<Vec<Holder>, Outcome> {
+    fn holders(&self, job: &JobId) -> Result<Holders, Outcome> {
         let Some(task) = ask::task(&*self.machine, job)? else {
-            return Ok(Vec::new());
+            return Ok(Holders::default());
         };
         let hosts = ask::exec_hosts(&*self.machine, &task.hosts)?;
-        let holder = |node| Holder {
-            node,
-            is_down: false,
-        };
-        Ok(hosts.into_iter().map(holder).collect())
+        Ok(Holders::of(hosts))
     }
 
     fn local_folder(&self) -> Option<PathBuf> {

@@ -266,7 +266,11 @@ fn another_host_is_asked_for_what_it_keeps_where_the_job_was() {
     let holders = execd.holders(&id("7.1")).unwrap();
     // What is no exec host was written by the job's user.
     assert_eq!(
-        holders.iter().map(|one| &one.node[..]).collect::<Vec<_>>(),
+        holders
+            .nodes
+            .iter()
+            .map(|one| &one.node[..])
+            .collect::<Vec<_>>(),
         ["n2"]
     );
     for other in ["7", "7.0", "07.1", "x", "7.1.1"] {

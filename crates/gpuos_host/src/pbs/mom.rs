@@ -13,7 +13,7 @@ use gpuos_workload::action::{Action, Outcome};
 use gpuos_workload::job::Job;
 use gpuos_workload::node::NodeRecord;
 use gpuos_workload::numbering::GpuNumbering;
-use gpuos_workload::{Holder, Told, WorkloadManager};
+use gpuos_workload::{Holders, Told, WorkloadManager};
 
 use super::FOLDER;
 use super::by_server::by_server;
@@ -221,16 +221,12 @@ impl WorkloadManager for Mom {
         }
     }
 
-    fn holders(&self, job: &JobId) -> Result<Vec<Holder>, Outcome> {
+    fn holders(&self, job: &JobId) -> Result<Holders, Outcome> {
         let state = self.lock();
         let former = state.jobs.get(job).map(|held| held.former.clone());
         // Which of them are down pbs_server alone knows: who is asked and does not answer is.
         let nodes = expand(&former.unwrap_or_default()).unwrap_or_default();
-        let holder = |node| Holder {
-            node,
-            is_down: false,
-        };
-        Ok(nodes.into_iter().map(holder).collect())
+        Ok(Holders::of(nodes))
     }
 
     fn local_folder(&self) -> Option<PathBuf> {

@@ -9,13 +9,14 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use gpuos_config::slurm_conf::Addresses as Lines;
 use gpuos_core::health::ExtraPart;
 use gpuos_core::job::JobId;
+use gpuos_core::made::Run;
 use gpuos_core::peers::ManagerAnswer;
 use gpuos_core::step::StepId;
 use gpuos_workload::action::{Action, Outcome};
 use gpuos_workload::job::{Job, JobState};
 use gpuos_workload::node::NodeRecord;
 use gpuos_workload::numbering::GpuNumbering;
-use gpuos_workload::{Addresses, Holder, Silent, Topology, WorkloadManager};
+use gpuos_workload::{Addresses, Holders, Silent, Topology, WorkloadManager};
 
 use super::group_names::GroupNames;
 use super::local::conf_folder;
@@ -84,10 +85,17 @@ impl WorkloadManager for Slurm {
         Ok(record.map(|record| self.known(record, now())))
     }
 
-    fn holders(&self, id: &JobId) -> Result<Vec<Holder>, Outcome> {
+    fn holders(&self, id: &JobId) -> Result<Holders, Outcome> {
         match id.number() {
             Some(number) => act::holders(&*self.machine, number),
-            None => Ok(Vec::new()),
+            None => Ok(Holders::default()),
+        }
+    }
+
+    fn note_checkpoints(&self, id: &JobId, run: &Run) -> Outcome {
+        match id.number() {
+            Some(number) => act::note_checkpoints(&*self.machine, &self.node, number, run),
+            None => Outcome::Nothing(format!("{id} is no job of Slurm's")),
         }
     }
 

@@ -4,6 +4,7 @@ use gpuos_checkpoint::ids::NodeIndex;
 use gpuos_core::job::JobId;
 
 use super::fault::Fault;
+use super::key_names::{BYTES, KeyNames};
 use super::{NONCE, VERSION};
 
 /// Sets these payloads apart from all others that root has munge seal, such as those of the heartbeat.
@@ -60,6 +61,8 @@ pub(super) struct Claim {
     pub list: u32,
     pub from: NodeIndex,
     pub to: NodeIndex,
+    /// The keys of who speaks.
+    pub keys: KeyNames,
 }
 
 impl Claim {
@@ -77,6 +80,7 @@ impl Claim {
         bytes.extend(self.list.to_le_bytes());
         bytes.extend(self.from.0.to_le_bytes());
         bytes.extend(self.to.0.to_le_bytes());
+        bytes.extend(self.keys.encode());
         // The id is the rest: the credential has a length of its own.
         bytes.extend(self.job.to_string().into_bytes());
         bytes
@@ -100,6 +104,7 @@ impl Claim {
         let list = u32::from_le_bytes(array(&mut rest)?);
         let from = NodeIndex(u16::from_le_bytes(array(&mut rest)?));
         let to = NodeIndex(u16::from_le_bytes(array(&mut rest)?));
+        let keys = KeyNames::decode(&array::<BYTES>(&mut rest)?);
         let text = std::str::from_utf8(rest).map_err(|_| Fault::Payload)?;
         let job = text.parse().map_err(|_| Fault::Payload)?;
         Ok(Claim {
@@ -109,6 +114,7 @@ impl Claim {
             list,
             from,
             to,
+            keys,
         })
     }
 

@@ -7,6 +7,7 @@ use gpuos_core::job::JobId;
 
 use super::VERSION;
 use super::credentials::Refusal;
+use super::key_names::OtherKeys;
 
 /// What ended a handshake or a session. Each one is final: a new connection begins with a new handshake.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -32,6 +33,8 @@ pub enum Fault {
         /// Whom it is for.
         to: NodeIndex,
     },
+    /// The two nodes have different keys of checkpoints.
+    Keys(OtherKeys),
     /// The answer is one to another handshake: a replayed credential.
     Nonce,
     /// A length that is over the limit, or no length at all.
@@ -84,6 +87,7 @@ impl fmt::Display for Fault {
                 "the credential is from node {from} to node {to} of the job, which are not the ends of this connection: \
                  compare the lists of nodes on both"
             ),
+            Fault::Keys(keys) => write!(f, "{keys}"),
             Fault::Nonce => f.write_str(
                 "the answer is not to this handshake: somebody replays credentials between the nodes",
             ),

@@ -10,6 +10,7 @@ use super::credentials::Credentials;
 use super::fault::Fault;
 use super::frame::{Kind, Opener, Sealer};
 use super::gather::Gather;
+use super::key_names::KeyNames;
 use super::keys::Keys;
 use super::{MAX_BODY, MAX_HANDSHAKE, NONCE};
 
@@ -23,6 +24,8 @@ pub struct Settings {
     pub limit: usize,
     /// A user who is trusted as root is: that of this process in a lab. `None`: root only.
     pub own_uid: Option<u32>,
+    /// This node's keys of checkpoints.
+    pub keys: KeyNames,
 }
 
 impl Default for Settings {
@@ -30,6 +33,7 @@ impl Default for Settings {
         Settings {
             limit: MAX_BODY,
             own_uid: None,
+            keys: KeyNames::default(),
         }
     }
 }
@@ -54,6 +58,8 @@ pub struct Taken {
     pub send: Vec<u8>,
     /// The handshake is done.
     pub session: Option<Session>,
+    /// It has ended by this, once what is to be sent has been.
+    pub refused: Option<Fault>,
 }
 
 /// One side of a handshake.
@@ -114,6 +120,7 @@ impl Handshake {
             list: place.list,
             from: place.own,
             to: peer,
+            keys: settings.keys,
         };
         let mut handshake = Handshake::new(nonce, settings, Stage::Answer(place, peer));
         let hello = handshake.seal(&claim, credentials)?;
@@ -153,18 +160,28 @@ impl Handshake {
                         used,
                         send: Vec::new(),
                         session: None,
+                        refused: None,
                     });
                 };
                 let claim = self.open(&credential, credentials)?;
-                let send = match stage {
+                // Who answers says which keys it has before it ends this: both sides are to know why.
+                let answers = matches!(stage, Stage::Hello(_));
+                let mut send = match stage {
                     Stage::Hello(places) => self.answer(&claim, &*places, credentials)?,
                     Stage::Answer(place, peer) => self.accept(&claim, &place, peer)?,
                     Stage::Confirm { .. } | Stage::Over => return Err(Fault::Over),
                 };
+                let keys = self.settings.keys.go_with(&claim.keys);
+                let refused = keys.err().map(Fault::Keys);
+                if refused.is_some() {
+                    self.stage = Stage::Over;
+                    send.truncate(if answers { send.len() } else { 0 });
+                }
                 Ok(Taken {
                     used,
                     send,
                     session: None,
+                    refused,
                 })
             }
         }
@@ -247,6 +264,7 @@ impl Handshake {
             list: place.list,
             from: place.own,
             to: hello.from,
+            keys: self.settings.keys,
         };
         let answer = self.seal(&claim, credentials)?;
         let keys = Keys::derive(&hello.nonce, &self.nonce, self.digest());
@@ -302,6 +320,7 @@ impl Handshake {
             used,
             send,
             session: ended,
+            refused: None,
         })
     }
 

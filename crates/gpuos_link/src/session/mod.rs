@@ -28,6 +28,7 @@ mod fault;
 mod frame;
 mod gather;
 mod handshake;
+mod key_names;
 mod keys;
 
 pub use claim::{Peer, Place, Places};
@@ -35,6 +36,7 @@ pub use credentials::{Credentials, Opened, Refusal};
 pub use fault::Fault;
 pub use frame::{FRAME_OVERHEAD, Frame, HEADER, Kind, MAC, Opener, Sealed, Sealer};
 pub use handshake::{Handshake, Session, Settings, Taken};
+pub use key_names::{KeyNames, OtherKeys};
 
 /// The longest message of the handshake, in bytes, without the 4 bytes of its length.
 pub const MAX_HANDSHAKE: usize = 8 << 10;
@@ -43,7 +45,7 @@ pub const MAX_HANDSHAKE: usize = 8 << 10;
 pub const MAX_BODY: usize = (2 << 20) + (64 << 10);
 
 /// The version of this protocol. Nodes of another version are refused: the nodes of a job run one release.
-pub const VERSION: u16 = 2;
+pub const VERSION: u16 = 3;
 
 /// Random bytes that a side draws for one handshake.
 pub const NONCE: usize = 32;

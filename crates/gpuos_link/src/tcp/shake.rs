@@ -48,6 +48,9 @@ impl Shake<'_> {
                     known();
                 }
                 self.write(&taken.send)?;
+                if let Some(refused) = taken.refused {
+                    return Err(refused.into());
+                }
                 if let Some(session) = taken.session {
                     return Ok((session, input.to_vec()));
                 }

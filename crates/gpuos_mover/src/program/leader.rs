@@ -12,11 +12,14 @@ use super::pace::Pace;
 use super::resume::resumed;
 use super::start::{Join, Reason};
 use super::types::{Answered, Making, Output, Refused, Settings, Stage, Told, Took, View};
-use super::word::{Asked, Orders, Report, short};
+use super::word::{Asked, Orders, Report, short, within};
 use crate::output::Ready;
 
 /// So many durations are shown.
 const TOOK: usize = 8;
+
+/// Bytes of why nothing is restored, in a sentence that goes on with what to do.
+const MOST_PASSED: usize = 700;
 
 /// Why one that not all nodes have heard of came to nothing.
 const GATHERED: &str = "not all nodes had heard of it when their movers had to find each other anew; the checkpoint before is as it was";
@@ -131,13 +134,9 @@ impl Leader {
         if ready.restore.is_none() {
             self.base = Some(match ready.lost {
                 true => Base::Lost(format!(
-                    "no checkpoint can be restored from the nodes that are left: {}; nothing was removed{}",
-                    ready.passed_over.join("; "),
-                    match ready.refused.is_empty() {
-                        true => "",
-                        false =>
-                            "; to begin anew, end the job and remove what it has with gpuos ckpt prune",
-                    }
+                    "no checkpoint can be restored from the nodes that are left: {}; nothing was removed; have what is missing back and \
+                     requeue the job, or submit it with --gpuos-restart=new, which begins anew where none can be restored",
+                    within(&ready.passed_over.join("; "), MOST_PASSED),
                 )),
                 false => Base::Nothing,
             });

@@ -193,11 +193,15 @@ fn is_joins(joins: &[Join]) -> bool {
 }
 
 /// A sentence, cut to what a word may have.
-pub(super) fn short(mut why: String) -> String {
-    let mut end = why.len().min(MAX_WHY);
-    while !why.is_char_boundary(end) {
+pub(super) fn short(why: String) -> String {
+    within(&why, MAX_WHY).into()
+}
+
+/// The begin of a text, so many bytes at most.
+pub(super) fn within(text: &str, most: usize) -> &str {
+    let mut end = text.len().min(most);
+    while !text.is_char_boundary(end) {
         end -= 1;
     }
-    why.truncate(end);
-    why
+    &text[..end]
 }

@@ -99,7 +99,7 @@ fn what_was_refused_and_nothing_before_it_is_no_reason_to_begin_anew() {
     assert!(
         why.contains(
             "checkpoint 6: rank 1 on n1 could not load it and has refused it; nothing was removed"
-        ) && why.ends_with("remove what it has with gpuos ckpt prune"),
+        ) && why.ends_with("--gpuos-restart=new, which begins anew where none can be restored"),
         "{why}"
     );
 }

@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use gpuos_workload::Holder;
+use gpuos_workload::{Hint, Holder};
 
 use super::client::{Client, Wanted};
 use super::words::Holding;
@@ -28,7 +28,9 @@ pub fn ask(
     wanted: &Wanted,
 ) -> Result<(Client, Holding), String> {
     let begun = Instant::now();
-    let patience = match holder.is_down {
+    // Of whom nobody says that it holds anything, it is not waited for.
+    let once = holder.is_down || holder.hint == Hint::Nothing;
+    let patience = match once {
         true => DOWN,
         false => AWAY,
     };
@@ -39,10 +41,11 @@ pub fn ask(
             Err(not) => not,
         };
         let most = match not.hope {
-            Hope::Away if holder.is_down => return Err(not.why),
+            Hope::Away if once => return Err(not.why),
+            Hope::Slow if once && !holder.is_down => return Err(not.why),
             Hope::Away => patience,
             Hope::Slow => SLOW,
-            Hope::None => return Err(not.why),
+            Hope::None | Hope::Keys => return Err(not.why),
         };
         if begun.elapsed() + AGAIN >= most {
             return Err(not.why);

@@ -7,7 +7,7 @@ use gpuos_mover::program::{Join, Told};
 const NONCE_DIGITS: usize = 19;
 
 /// Bytes of a sentence for the program at most.
-const MOST: usize = 500;
+const MOST: usize = 1100;
 
 /// Reads the name of a file of a rank that has joined, `R.S.NONCE`. `None`: it is no join.
 pub fn read_join(name: &[u8]) -> Option<Join> {

@@ -6,7 +6,7 @@
 //! for a node that is slow.
 
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -21,8 +21,9 @@ use gpuos_store::disk::LinuxDisk;
 use gpuos_store::error::Error;
 use gpuos_store::room::size;
 use gpuos_store::store::Store;
-use gpuos_workload::{Holder, WorkloadManager};
+use gpuos_workload::{Hint, Holder, WorkloadManager};
 
+use super::looking::find;
 use super::{Phase, Worker, fetching, other};
 use crate::carried::{Body, FromDonors, JobRoster};
 use crate::donor::client::{Wanted, take};
@@ -32,19 +33,9 @@ use crate::jobs::locked;
 use crate::network::Network;
 
 /// How long the workload manager and other nodes are waited for, all together.
-const PATIENCE: Duration = Duration::from_secs(90);
-/// The workload manager is asked so often ...
-const TRIES: u32 = 3;
-/// ... at this interval, if it does not answer.
-const AGAIN: Duration = Duration::from_secs(5);
-/// Nodes that are asked at a time; own choice.
-const AT_A_TIME: usize = 32;
-/// Nodes that are asked at most; own choice: a job has parts on as many as it had in its last runs.
-const MOST: usize = 4096;
+pub(super) const PATIENCE: Duration = Duration::from_secs(90);
 /// If what came is not enough, so many other rosters follow: another node may have the same, or parity is left. Own choice.
 const ROUNDS: u32 = 2;
-/// Sentences about nodes that do not answer, for users.
-const FEW: usize = 3;
 
 enum Look {
     Not,
@@ -152,8 +143,7 @@ impl Donors {
             Look::Known(_) => true,
             Look::Asked(since, so_far) if since.elapsed() > PATIENCE => {
                 let mut known = locked(so_far).clone();
-                let why = "not all nodes that hold its checkpoints have answered";
-                known.silent.push(why.into());
+                known.end();
                 self.look = Look::Known(known);
                 true
             }
@@ -176,7 +166,7 @@ impl Donors {
                 };
                 if let Err(error) = thread::Builder::new().name("donors".into()).spawn(run) {
                     self.found(Found {
-                        silent: vec![format!("no thread can be started: {error}")],
+                        untold: Some(format!("no thread can be started: {error}")),
                         ..Found::default()
                     });
                 }
@@ -240,12 +230,12 @@ impl Donors {
             .cloned()
             .collect();
         let (taking, claims) = decide(seats, &fit, only);
-        let silent = found.silent.iter().take(FEW).cloned().collect();
-        let last = self.rounds >= ROUNDS;
         let from = FromDonors {
             taking,
-            silent,
-            last,
+            made: found.made(),
+            silent: found.silent(),
+            answers: found.answers(),
+            last: self.rounds >= ROUNDS,
         };
         (from, claims)
     }
@@ -336,67 +326,6 @@ fn refuse(around: &Around, wanted: &Wanted, uid: u32, own: &BTreeSet<String>) ->
     ))
 }
 
-/// Asks for holders, and these for what they hold; each answer is added to `found` as it comes.
-fn find(around: &Around, wanted: &Wanted, own: &BTreeSet<String>, found: &Mutex<Found>) {
-    let mut tried = 0;
-    let holders = loop {
-        tried += 1;
-        match around.manager.holders(&wanted.of) {
-            Ok(holders) => break holders,
-            Err(_) if tried < TRIES => thread::sleep(AGAIN),
-            Err(outcome) => {
-                locked(found).silent.push(format!(
-                    "the workload manager does not tell which nodes hold its checkpoints: {}",
-                    outcome.words()
-                ));
-                return;
-            }
-        }
-    };
-    let mut outside = holders;
-    outside.retain(|holder| !own.contains(&holder.node));
-    // Those that are down hold up nobody who has something to give.
-    outside.sort_by_key(|holder| holder.is_down);
-    outside.truncate(MOST);
-    let next = AtomicUsize::new(0);
-    let ask = || {
-        while let Some(holder) = outside.get(next.fetch_add(1, Ordering::Relaxed)) {
-            let answer = donor(around, wanted, holder);
-            let mut found = locked(found);
-            match answer {
-                Ok((donors, chosen)) => {
-                    found.donors.extend(donors);
-                    found.chosen.extend(chosen);
-                }
-                Err(why) => found.silent.push(why),
-            }
-        }
-    };
-    thread::scope(|scope| {
-        for _ in 0..outside.len().min(AT_A_TIME) {
-            scope.spawn(ask);
-        }
-    });
-    // The same answer however they came.
-    locked(found).donors.sort_by(|a, b| a.node.cmp(&b.node));
-}
-
-/// What a node holds, and the choice for a run that it knows of.
-type Holds = (Vec<Donor>, Option<(u32, u32)>);
-
-/// What a node holds, if it holds anything, and what the job's user has chosen.
-fn donor(around: &Around, wanted: &Wanted, holder: &Holder) -> Result<Holds, String> {
-    let (_, holding) = ask(&around.network, holder, wanted)?;
-    let newest = holding.claim.map(|claim| (claim, holding.parts));
-    let all = newest.into_iter().chain(holding.others);
-    let donors = all.map(|(claim, parts)| Donor {
-        node: holder.node.clone(),
-        claim,
-        parts,
-    });
-    Ok((donors.collect(), holding.chosen))
-}
-
 fn taken(
     around: &Around,
     wanted: &Wanted,
@@ -414,6 +343,7 @@ fn taken(
     let holder = Holder {
         node: node.into(),
         is_down: false,
+        hint: Hint::Holds,
     };
     let (mut client, holding) = ask(&around.network, &holder, wanted)?;
     let mut pace = |_| match ended.load(Ordering::Relaxed) {
@@ -476,7 +406,8 @@ pub fn suffices(said: &FromDonors, ready: &Ready) -> bool {
     said.last || said.taking.from.is_empty() || number >= said.taking.committed
 }
 
-/// With what other nodes have, or may have, a program does not begin anew where that could not be had.
+/// With what other nodes have, or may have, a program does not begin anew where that could not be had, nor where the job's record says that
+/// a checkpoint was made and nobody has it.
 pub fn heed(said: &FromDonors, ready: &mut Ready) {
     let number = ready.restore.map_or(0, |id| id.number);
     ready.highest = ready.highest.max(said.taking.highest);
@@ -488,14 +419,22 @@ pub fn heed(said: &FromDonors, ready: &mut Ready) {
         ));
     }
     if ready.restore.is_none() {
+        if let Some(made) = &said.made {
+            // What was made since the record was written has a number below twice that one.
+            ready.highest = ready.highest.max(made.number.saturating_mul(2));
+            more.push(made.sentence.clone());
+        }
         let silent = said.silent.iter();
         more.extend(
             silent.map(|why| {
                 format!("other nodes may hold checkpoints, and that is not known: {why}")
             }),
         );
+        ready.lost |= !more.is_empty();
+        if ready.lost {
+            more.extend(said.answers.iter().cloned());
+        }
     }
-    ready.lost |= ready.restore.is_none() && !more.is_empty();
     ready.passed_over.splice(0..0, more);
 }
 
@@ -504,6 +443,7 @@ mod tests {
     use gpuos_checkpoint::ids::CheckpointId;
 
     use super::*;
+    use crate::carried::Made;
 
     fn ready(restore: Option<u32>) -> Ready {
         Ready {
@@ -560,8 +500,32 @@ mod tests {
         let mut older = ready(Some(3));
         heed(&committed(4), &mut older);
         assert!(!older.lost && older.passed_over.len() == 1);
+        let nothing = FromDonors {
+            answers: vec!["node n1 answered that it has nothing of it".into()],
+            ..FromDonors::default()
+        };
         let mut none = ready(None);
-        heed(&FromDonors::default(), &mut none);
+        heed(&nothing, &mut none);
         assert!(!none.lost, "nobody has anything");
+        assert!(none.passed_over.is_empty());
+    }
+
+    #[test]
+    fn what_was_made_and_nobody_has_is_lost_and_numbers_go_on_above_it() {
+        let made = FromDonors {
+            made: Some(Made {
+                number: 5,
+                sentence: "checkpoint 5 was made in run 0 of the job, on n1".into(),
+            }),
+            answers: vec!["node n1 answered that it has nothing of it".into()],
+            ..FromDonors::default()
+        };
+        let mut none = ready(None);
+        heed(&made, &mut none);
+        assert!(none.lost);
+        assert_eq!((none.passed_over.len(), none.highest), (2, 10));
+        let mut some = ready(Some(5));
+        heed(&made, &mut some);
+        assert!(!some.lost && some.passed_over.is_empty());
     }
 }

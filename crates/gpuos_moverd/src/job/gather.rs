@@ -282,7 +282,10 @@ fn draw_own(
     if let Some(other) = &worker.other
         && seats.iter().all(Option::is_none)
     {
-        let more = [&donors.silent[..], &worker.elastic.whys].concat();
+        let made = donors.made.as_ref().map(|made| made.sentence.clone());
+        let mut more = [&donors.silent[..], &worker.elastic.whys].concat();
+        more.splice(0..0, made);
+        more.extend(donors.answers.iter().cloned());
         let why = other::none_of(other, &more);
         return worker.fail(why);
     }

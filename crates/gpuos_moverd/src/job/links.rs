@@ -114,14 +114,14 @@ impl Links {
         was
     }
 
-    /// A connection came to nothing.
-    pub fn failed(&mut self, seat: u16, why: String) {
+    /// A connection came to nothing. Whether for another reason than the one before.
+    pub fn failed(&mut self, seat: u16, why: String) -> bool {
         if let Some(dial) = self.dials.get_mut(&seat) {
             dial.runs = false;
             dial.due = Instant::now() + dial.wait;
             dial.wait = (dial.wait * 3 / 2).min(AGAIN_MOST);
         }
-        self.why.insert(seat, why);
+        self.why.insert(seat, why.clone()) != Some(why)
     }
 
     /// Seats whose links have ended, and are not there again.

@@ -15,7 +15,7 @@
 //! - `links`, `gather`: the others; `fetching`, `begin`: when they are found; `ends`: the job's end, as the workload manager has it; `running`: node and conductor; `asking`: checkpoints that programs ask for; `quota`: how much it
 //!   may keep; `restoring`: the files of a rank, also from another node; `unwritten`: what its programs could not be told yet;
 //!   `left_open`: a checkpoint that was being made when they gather;
-//! - `drain`: to the parallel file system, and `back`: from there; `donors`: what nodes hold that the job does not have any more;
+//! - `drain`: to the parallel file system, and `back`: from there; `donors`: what nodes hold that the job does not have any more; `looking`: who is asked for it, and `noting`: what the job's record says of the run;
 //!   `other`: the begin from another job's checkpoint; `elastic`: with another number of nodes; `choice`: what its user has chosen for the next run;
 //! - `serve`: what the thread does with what comes in; `status`: how it stands, for clients; `tally`: what is counted; `recovery`: how long it took
 //!   to go on.
@@ -36,6 +36,8 @@ mod left_open;
 #[cfg(test)]
 mod level3_tests;
 mod links;
+mod looking;
+mod noting;
 mod other;
 mod quota;
 mod recovery;
@@ -68,6 +70,7 @@ use gpuos_workload::WorkloadManager;
 
 use crate::carried::{Base, JobRoster, Other};
 use crate::donor::client::Wanted;
+use crate::ended::Ended;
 use crate::event::Event;
 use crate::folder::JobFolder;
 use crate::journal::Journal;
@@ -116,6 +119,8 @@ pub struct Shared {
     pub drills: Drills,
     /// `[[forbid]]`.
     pub forbidden: Forbidden,
+    /// Jobs of the store that are over.
+    pub ended: Ended,
 }
 
 /// What is known of a job when its thread starts.
@@ -219,6 +224,7 @@ pub struct Worker {
     without: BTreeSet<Join>,
     tally: tally::Tally,
     recovery: recovery::Recovery,
+    noting: noting::Noting,
 }
 
 impl Worker {
@@ -275,6 +281,7 @@ impl Worker {
             without: BTreeSet::new(),
             tally: tally::Tally::default(),
             recovery,
+            noting: noting::Noting::default(),
         }
     }
 

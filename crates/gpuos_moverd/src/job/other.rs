@@ -60,6 +60,11 @@ pub fn next(roster: &JobRoster, asked: Restart, has_saved: bool, ready: &mut Rea
             }
             ready.lost = false;
         }
+        (Restart::New, _) if ready.restore.is_none() && ready.lost && !has_saved => {
+            let text = "the job begins anew, as it asks for with --gpuos-restart=new";
+            ready.passed_over.push(text.into());
+            ready.lost = false;
+        }
         (Restart::From { .. }, Some(base)) if ready.restore.is_none() && !ready.lost => {
             ready.restore = Some(base.id);
             ready.highest = ready.highest.max(base.id.number);
@@ -255,8 +260,7 @@ pub(super) fn none_of(other: &Other, more: &[String]) -> String {
         None => format!("a checkpoint of job {}", other.job),
     };
     let more = match more.is_empty() {
-        true => "nothing of it is on the job's nodes, on nodes that say that they hold something of it (by gpuosd, within half a minute after the \
-                 job's first checkpoint), or on the parallel file system"
+        true => "nothing of it is on the job's nodes, on any other that was asked, or on the parallel file system"
             .to_string(),
         false => more.join("; "),
     };
@@ -379,5 +383,19 @@ mod tests {
         let mut lost = ready(None, true);
         next(&own, Restart::No, false, &mut lost);
         assert!(!lost.lost);
+    }
+
+    #[test]
+    fn a_job_that_would_rather_begin_anew_does_so_where_nothing_is_found_alone() {
+        let own = roster(None, None);
+        let mut some = ready(Some(2), false);
+        next(&own, Restart::New, false, &mut some);
+        assert_eq!(some.restore, Some(id(2)));
+        let mut lost = ready(None, true);
+        next(&own, Restart::New, false, &mut lost);
+        assert_eq!((lost.restore, lost.lost, lost.highest), (None, false, 2));
+        let mut saved = ready(None, true);
+        next(&own, Restart::New, true, &mut saved);
+        assert!(saved.lost, "what was made in this run is not begun anew");
     }
 }

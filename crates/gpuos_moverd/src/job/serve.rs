@@ -15,11 +15,13 @@ use super::gather::{self, Gather};
 use super::running::{Around, Held, Running};
 use super::unwritten::Tell;
 use super::{
-    Phase, Wish, Worker, choice, donors, elastic, fetching, left_open, new_session, other, recovery,
+    Phase, Wish, Worker, choice, donors, elastic, fetching, left_open, new_session, noting, other,
+    recovery,
 };
 use crate::carried::{Body, Carried};
 use crate::event::{BackDone, Event};
 use crate::folder::{JobFolder, Kept};
+use crate::network::{Hope, NotReached};
 
 /// What programs are told of a checkpoint of which this node had no part yet when its mover ended.
 const GIVEN_UP: &str = "gpuos_mover on this node was started anew while it was made; the checkpoint before is as it was";
@@ -48,7 +50,7 @@ impl Worker {
                 self.say(seat, Body::Hello { incarnation });
                 self.links.say_kept(seat);
             }
-            Event::NotLinked { seat, why } => self.links.failed(seat, why),
+            Event::NotLinked { seat, not } => self.not_linked(seat, not),
             Event::Unlinked { seat, number, why } => {
                 if self.links.unlinked(seat, number, why) {
                     self.recovery.unlinked();
@@ -87,6 +89,7 @@ impl Worker {
                 donors::taken_in(self, session, results)
             }
             Event::Donors(found) => self.donors.found(found),
+            Event::Noted { progress, result } => noting::noted(self, progress, result),
             Event::Choose { number, reply } => choice::choose(self, number, reply),
             Event::Want(reason) => {
                 self.wanted = self.wanted.max(Some(reason));
@@ -101,6 +104,21 @@ impl Worker {
                 self.ends.told(now, in_s, preempted, may_requeue);
             }
             Event::End | Event::Stop => {}
+        }
+    }
+
+    /// A connection to another seat came to nothing. With other keys none will before somebody does something: that is said at once, and once.
+    fn not_linked(&mut self, seat: u16, not: NotReached) {
+        let has_other_keys = not.hope == Hope::Keys;
+        let is_new = self.links.failed(seat, not.why);
+        if !has_other_keys {
+            return;
+        }
+        let why = self.links.why(seat);
+        if let Phase::Gathering(_) = self.phase {
+            self.be_late(&why);
+        } else if is_new {
+            tracing::warn!(job = %self.start.job, "job {}: {why}", self.start.job);
         }
     }
 
@@ -312,6 +330,7 @@ impl Worker {
         };
         notes.iter().for_each(|note| self.note(note));
         recovery::look(self);
+        noting::look(self);
         self.look_at_drain();
         if let Phase::Failed(why) = &self.phase {
             let why = why.clone();

@@ -77,6 +77,7 @@ use crate::disk::Disk;
 use crate::isolation::keep::Keeper;
 use crate::isolation::{Notice as Seen, Order};
 use crate::known::Known;
+use crate::metrics::checkpoints::NamedJobs;
 use crate::metrics::keep::Rest;
 use crate::mig::GpuThreads;
 use crate::mps::Runner;
@@ -337,7 +338,8 @@ impl EventLoop {
         }
         self.release_overdue();
         if let Some(held) = self.telemetry.held() {
-            self.rules(Event::Held(held));
+            let NamedJobs { jobs, more } = held;
+            self.rules(Event::Held { jobs, more });
         }
         if let Some(short) = self.memory.is_short() {
             self.rules(Event::Short(short));

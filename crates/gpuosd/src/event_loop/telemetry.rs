@@ -1,6 +1,5 @@
 //! Metrics and traces of what happens.
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,6 +12,7 @@ use gpuos_workload::action::{Action, Outcome};
 use super::effect::Now;
 use crate::jobs::Table;
 use crate::metrics::Keeper;
+use crate::metrics::checkpoints::NamedJobs;
 use crate::metrics::count::Act;
 use crate::metrics::keep::Rest;
 use crate::traces::Traces;
@@ -74,7 +74,7 @@ impl Telemetry {
     }
 
     /// Jobs of which checkpoints lie on this node; see [`Keeper::held`].
-    pub fn held(&self) -> Option<BTreeMap<u32, u32>> {
+    pub fn held(&self) -> Option<NamedJobs> {
         self.metrics.held()
     }
 

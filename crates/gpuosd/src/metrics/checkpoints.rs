@@ -73,17 +73,27 @@ impl Asker {
     }
 }
 
-/// Jobs of which checkpoints lie here, by Slurm's number, and the GiB that they take, rounded up. `None`: it is not known.
-pub(super) fn held(told: &Checkpoints) -> Option<BTreeMap<u32, u32>> {
+/// Jobs of which checkpoints lie here, as far as the node names them.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct NamedJobs {
+    /// By Slurm's number, and the GiB that they take, rounded up.
+    pub jobs: BTreeMap<u32, u32>,
+    /// And of others.
+    pub more: bool,
+}
+
+/// What gpuos_mover told of them. `None`: it is not known.
+pub(super) fn held(told: &Checkpoints) -> Option<NamedJobs> {
     let Checkpoints::Told(figures) = told else {
         return None;
     };
     let gib = |bytes: u64| u32::try_from(bytes.div_ceil(1 << 30)).unwrap_or(u32::MAX);
     let kept = figures.kept.as_ref()?.iter();
-    Some(
-        kept.filter_map(|(job, bytes)| Some((job.number()?, gib(*bytes))))
-            .collect(),
-    )
+    let jobs = kept.filter_map(|(job, bytes)| Some((job.number()?, gib(*bytes))));
+    Some(NamedJobs {
+        jobs: jobs.collect(),
+        more: figures.kept_more,
+    })
 }
 
 fn ask(socket: &Path) -> Option<Arc<CheckpointFigures>> {
@@ -413,9 +423,12 @@ mod tests {
         ];
         assert_eq!(
             held(&told(Some(kept))),
-            Some([(7, 1), (9, u32::MAX), (900, 2)].into())
+            Some(NamedJobs {
+                jobs: [(7, 1), (9, u32::MAX), (900, 2)].into(),
+                more: false,
+            })
         );
-        assert_eq!(held(&told(Some(Vec::new()))), Some(BTreeMap::new()));
+        assert_eq!(held(&told(Some(Vec::new()))), Some(NamedJobs::default()));
         for silent in [told(None), Checkpoints::Silent, Checkpoints::Unasked] {
             assert_eq!(held(&silent), None);
         }

@@ -12,7 +12,7 @@ use gpuos_core::wire::MemoryStatus;
 use gpuos_model::node_gpu::NodeGpu;
 use gpuos_workload::action::{Action, Outcome};
 
-use super::checkpoints::{self, Asker};
+use super::checkpoints::{self, Asker, NamedJobs};
 use super::count::{Act, Counts};
 use super::job_mapping::Writer;
 use super::serve::Server;
@@ -182,10 +182,10 @@ impl Keeper {
 
     /// Jobs of which checkpoints lie on this node, by Slurm's number, and the GiB that they take. None where checkpoints are not made on
     /// this site; `None`: gpuos_mover has not said.
-    pub fn held(&self) -> Option<BTreeMap<u32, u32>> {
+    pub fn held(&self) -> Option<NamedJobs> {
         match &self.checkpoints {
             Some(asker) => checkpoints::held(&asker.told()),
-            None => self.configured.then(BTreeMap::new),
+            None => self.configured.then(NamedJobs::default),
         }
     }
 

@@ -5,22 +5,22 @@ use std::time::Duration;
 
 use anyhow::Result as Started;
 use gpuos_core::health::ExtraPart;
-use gpuos_core::health::held::held;
 use gpuos_core::job::JobId;
 use gpuos_core::step::StepId;
 use gpuos_model::screen::is_control;
-use gpuos_workload::Holder;
 use gpuos_workload::action::{Action, Outcome};
 
 use super::rows::{Row, error_line};
 use super::{Job, NodeRecord, Target, read, rows};
 use crate::{Machine, Output};
 
+mod checkpoints;
 mod hold;
 mod silent;
 mod step;
 mod tell;
 
+pub use checkpoints::{holders, note as note_checkpoints, record};
 pub use hold::held_comment;
 pub use silent::{is_set_down, resume, set_down};
 pub use step::step_nodes;
@@ -67,21 +67,6 @@ fn number(job: &JobId) -> Result<u32, Outcome> {
 /// slurmctld does not answer, or does not know the node.
 pub fn node(machine: &dyn Machine, node: &str) -> Result<NodeRecord, Outcome> {
     Slurm::new(machine, node).record()
-}
-
-/// Nodes whose `Extra` says that they hold checkpoints of a job: one question about all nodes.
-///
-/// # Errors
-/// slurmctld does not answer.
-pub fn holders(machine: &dyn Machine, job: u32) -> Result<Vec<Holder>, Outcome> {
-    let text = Slurm::new(machine, "").run("scontrol", &["show", "nodes"])?;
-    let nodes = NodeRecord::parse_all(&text).into_iter();
-    let holds = |node: &NodeRecord| held(&node.extra).iter().any(|held| held.job == job);
-    let holder = |node: NodeRecord| Holder {
-        is_down: silent::is_down(&node),
-        node: node.name,
-    };
-    Ok(nodes.filter(holds).map(holder).collect())
 }
 
 /// Jobs that have GPUs on the node. One question for their numbers, and one for each of them.

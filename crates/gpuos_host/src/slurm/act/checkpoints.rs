@@ -1,0 +1,90 @@
+//! Where checkpoints of a job can be: by the job's `AdminComment`, which operators alone may write and in which the movers of its nodes
+//! note where they made some, and by what nodes publish in their `Extra`.
+
+use gpuos_core::health::held::{held, is_cut};
+use gpuos_core::made::{MadeRecord, Run};
+use gpuos_workload::action::Outcome;
+use gpuos_workload::{Hint, Holder, Holders};
+
+use super::{Slurm, silent};
+use crate::Machine;
+use crate::slurm::NodeRecord;
+
+/// Somebody may write to the comment at the same moment, and take back what was noted: it is tried so often.
+const TRIES: u32 = 3;
+
+/// What the record of a job says of its checkpoints. `None`: nothing, or slurmctld knows no such job.
+///
+/// # Errors
+/// slurmctld does not answer.
+pub fn record(machine: &dyn Machine, job: u32) -> Result<Option<MadeRecord>, Outcome> {
+    let row = Slurm::new(machine, "").row(job)?;
+    Ok(row.and_then(|(row, _)| MadeRecord::parse(&row.admin_comment)))
+}
+
+/// Nodes that may hold checkpoints of a job: one question about the job and one about all nodes. Where the job's record names nodes these are
+/// all that there are, with those that publish that they hold something; else it is every node.
+///
+/// # Errors
+/// slurmctld does not answer.
+pub fn holders(machine: &dyn Machine, job: u32) -> Result<Holders, Outcome> {
+    let record = record(machine, job)?;
+    let text = Slurm::new(machine, "").run("scontrol", &["show", "nodes"])?;
+    let noted = record.as_ref().and_then(MadeRecord::nodes);
+    let hint = |node: &NodeRecord| {
+        let names = held(&node.extra).iter().any(|held| held.job == job);
+        let noted = noted.as_ref().map(|all| {
+            let found = all.iter().find(|(name, _)| *name == node.name);
+            found.map(|(_, asked)| *asked)
+        });
+        match noted {
+            _ if names => Some(Hint::Holds),
+            Some(None) => None,
+            Some(Some(true)) => Some(Hint::Holds),
+            Some(Some(false)) => Some(Hint::Nothing),
+            None if is_cut(&node.extra) => Some(Hint::More),
+            None => Some(Hint::Nothing),
+        }
+    };
+    let holder = |node: NodeRecord| {
+        Some(Holder {
+            hint: hint(&node)?,
+            is_down: silent::is_down(&node),
+            node: node.name,
+        })
+    };
+    let nodes = NodeRecord::parse_all(&text).into_iter();
+    let nodes = nodes.filter_map(holder).collect();
+    Ok(Holders { record, nodes })
+}
+
+/// Notes in the record of a job that runs on `node` how far a run of it has come with checkpoints.
+pub fn note(machine: &dyn Machine, node: &str, job: u32, run: &Run) -> Outcome {
+    let noted = noted(&Slurm::new(machine, node), job, run);
+    noted.unwrap_or_else(|outcome| outcome)
+}
+
+fn noted(slurm: &Slurm<'_>, job: u32, run: &Run) -> Result<Outcome, Outcome> {
+    for _ in 0..TRIES {
+        let row = slurm.job_here(job)?;
+        if row.restarts != run.run {
+            return Ok(Outcome::Nothing(format!("job {job} is in another run")));
+        }
+        let stands = MadeRecord::parse(&row.admin_comment);
+        let mut wanted = stands.clone().unwrap_or_default();
+        wanted.note(run.clone());
+        let field = wanted.write_into(&row.admin_comment);
+        // What is too long to be named is written otherwise than it is known here.
+        if stands.is_some() && field == row.admin_comment {
+            return Ok(Outcome::Done(format!(
+                "the record of job {job} says how far it has come with checkpoints"
+            )));
+        }
+        let name = format!("JobId={}", row.label);
+        let comment = format!("AdminComment={field}");
+        slurm.run("scontrol", &["update", &name, &comment])?;
+    }
+    Err(Outcome::NoAnswer(format!(
+        "the comment of job {job} was written {TRIES} times, and says something else"
+    )))
+}
