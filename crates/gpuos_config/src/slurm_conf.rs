@@ -267,7 +267,7 @@ impl Shape {
         let cpus = number("cpus")
             .or(number("procs"))
             .map(|cpus| u32::from(cpus.max(1)));
-        let whole = |cpus: &u32| cpus % of_socket == 0;
+        let whole = |cpus: &u32| cpus.is_multiple_of(of_socket);
         let sockets = match (number("socketsperboard"), number("sockets")) {
             (Some(per_board), _) => per_board.max(1).saturating_mul(boards),
             (None, Some(sockets)) => sockets.max(1),

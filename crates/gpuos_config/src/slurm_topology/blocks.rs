@@ -25,7 +25,7 @@ pub(super) struct Blocks {
 pub(super) fn check_sizes(sizes: &[u32]) -> Result<(), String> {
     let base = sizes.first().copied().unwrap_or(1);
     let fits = |size: &u32| {
-        base > 0 && *size > 0 && size % base == 0 && {
+        base > 0 && *size > 0 && size.is_multiple_of(base) && {
             let blocks = size / base;
             blocks.is_power_of_two() && blocks.ilog2() <= MAX_LEVEL
         }
