@@ -180,7 +180,8 @@ mod tests {
     #[test]
     fn pairs_are_those_of_slurms_expression() {
         let pair = |key: &str, value: &str| (key.to_string(), value.to_string());
-        let cases: [(&str, &[(&str, &str)], &str); 11] = [
+        type Case<'a> = (&'a str, &'a [(&'a str, &'a str)], &'a str);
+        let cases: [Case<'_>; 11] = [
             (
                 " Name = gpu File=/dev/x ",
                 &[("name", "gpu"), ("file", "/dev/x")],
