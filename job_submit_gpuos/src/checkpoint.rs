@@ -70,9 +70,8 @@ pub fn nodes(
     let Some((asked, nodes)) = options.checkpoint.zip(least_nodes(shape)) else {
         return Ok(());
     };
-    let why = match config.scheme_for(asked.scheme, nodes) {
-        Ok(_) => return Ok(()),
-        Err(why) => why,
+    let Err(why) = config.scheme_for(asked.scheme, nodes) else {
+        return Ok(());
     };
     // Nodes are not told apart here: too few of them is all that can be wrong with a scheme that the job names.
     let Some(scheme) = asked

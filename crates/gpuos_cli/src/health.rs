@@ -364,11 +364,10 @@ fn nodes(machine: &dyn Machine, wanted: Option<&str>, watched: &Watched) -> Resu
 }
 
 fn reload(runtime_dir: &Path) -> Result<Reply> {
-    let message = match connect(runtime_dir, RELOAD)?.ask(&Request::Reload)? {
-        Answer::Done { message } => message,
-        _ => bail!(
+    let Answer::Done { message } = connect(runtime_dir, RELOAD)?.ask(&Request::Reload)? else {
+        bail!(
             "gpuosd gave an answer that is none to what was asked: have command and gpuosd of one release"
-        ),
+        );
     };
     Ok(reloaded(&message))
 }
@@ -383,11 +382,11 @@ fn reloaded(message: &str) -> Reply {
 }
 
 fn audit(runtime_dir: &Path, lines: u32, job: Option<JobId>) -> Result<Reply> {
-    let lines = match connect(runtime_dir, PATIENCE)?.ask(&Request::Audit { lines, job })? {
-        Answer::Audit { lines } => lines,
-        _ => bail!(
+    let asked = Request::Audit { lines, job };
+    let Answer::Audit { lines } = connect(runtime_dir, PATIENCE)?.ask(&asked)? else {
+        bail!(
             "gpuosd gave an answer that is none to what was asked: have command and gpuosd of one release"
-        ),
+        );
     };
     let values: Vec<serde_json::Value> = lines
         .iter()

@@ -37,7 +37,13 @@ fn plans(keep: bool) {
             (1, GpuShape::Total(5)),
             (16, GpuShape::PerNode(2)),
             (64, GpuShape::PerNode(8)),
-            (70, GpuShape::PerSocket(1)),
+            (
+                70,
+                GpuShape::PerSocket {
+                    per_socket: 1,
+                    sockets: 1,
+                },
+            ),
             (3, GpuShape::Total(60)),
             (8, GpuShape::Total(500)),
             (

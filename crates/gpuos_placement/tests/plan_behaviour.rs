@@ -257,7 +257,17 @@ fn a_share_per_socket_chooses_nodes_only() {
     let mut state = idle(&cluster);
     let mut planner = Planner::new(cluster);
     take(&mut state[0], 0b0111_1111);
-    let choice = plan(&mut planner, &state, &request(1, GpuShape::PerSocket(2)));
+    let choice = plan(
+        &mut planner,
+        &state,
+        &request(
+            1,
+            GpuShape::PerSocket {
+                per_socket: 2,
+                sockets: 1,
+            },
+        ),
+    );
     assert_eq!((nodes(&choice), sizes(&choice)), (vec![1], vec![0]));
 }
 

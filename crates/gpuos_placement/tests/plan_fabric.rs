@@ -329,7 +329,10 @@ fn request_strategy() -> impl Strategy<Value = Request> {
         (1u32..6).prop_map(GpuShape::PerNode),
         (1u32..20).prop_map(GpuShape::Total),
         (1u32..4, 1u32..6).prop_map(|(per_task, tasks)| GpuShape::PerTask { per_task, tasks }),
-        (1u32..3).prop_map(GpuShape::PerSocket),
+        (1u32..3).prop_map(|per_socket| GpuShape::PerSocket {
+            per_socket,
+            sockets: 1
+        }),
     ];
     let rule = prop_oneof![
         Just(Placement::BestFit),
@@ -377,7 +380,7 @@ fn assert_valid(cluster: &Cluster, state: &[NodeState], request: &Request, choic
         choice.nodes.windows(2).all(|w| w[0].node < w[1].node),
         "{case}"
     );
-    let leave = request.whole_nodes || matches!(request.gpus, GpuShape::PerSocket(_));
+    let leave = request.whole_nodes || matches!(request.gpus, GpuShape::PerSocket { .. });
     let mut held = 0;
     for part in &choice.nodes {
         let s = &state[part.node as usize];
@@ -394,7 +397,9 @@ fn assert_valid(cluster: &Cluster, state: &[NodeState], request: &Request, choic
         assert!(leave || s.free_cpus >= cpus, "{case}");
         match request.gpus {
             GpuShape::PerNode(k) if !leave => assert_eq!(used, k, "{case}"),
-            GpuShape::PerNode(k) | GpuShape::PerSocket(k) => assert!(used >= k, "{case}"),
+            GpuShape::PerNode(k) | GpuShape::PerSocket { per_socket: k, .. } => {
+                assert!(used >= k, "{case}")
+            }
             GpuShape::Total(_) => assert!(used >= 1, "{case}"),
             GpuShape::PerTask { per_task, .. } if leave => assert!(used >= per_task, "{case}"),
             GpuShape::PerTask { per_task, .. } => assert_eq!(used % per_task, 0, "{case}"),
@@ -551,7 +556,7 @@ proptest! {
             0 => GpuShape::PerNode(a),
             1 => GpuShape::Total(a),
             2 => GpuShape::PerTask { per_task: a, tasks: b },
-            _ => GpuShape::PerSocket(a),
+            _ => GpuShape::PerSocket { per_socket: a, sockets: 1 },
         });
         (request.max_nodes, request.whole_nodes) = (max, whole);
         (request.cpus_per_node, request.cpus_per_gpu) = (cpus, per_gpu);

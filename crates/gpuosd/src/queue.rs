@@ -127,7 +127,7 @@ impl Queue {
         let tells = |task: &Task| matches!(task, Task::Act(Action::Tell { .. }, _));
         // Where much is to be done, what is told comes after it: a job's record can say why when it has ended.
         let hurries = self.waiting.len() > MANY;
-        let fits = |task: &Task| !(self.stepped && is_step(task)) && !(hurries && tells(task));
+        let fits = |task: &Task| !(self.stepped && is_step(task) || hurries && tells(task));
         let other = self.waiting.iter().position(fits);
         self.under_way = self.waiting.remove(other.unwrap_or(0));
         self.stepped = self.under_way.as_ref().is_some_and(is_step);

@@ -26,6 +26,7 @@ use gpuosd::known::Known;
 use gpuosd::memory;
 use gpuosd::mig::GpuThreads;
 use gpuosd::mps::Runner;
+use gpuosd::mps::groups::Groups;
 use gpuosd::numbering::Numbering;
 use gpuosd::peers::Peers;
 use gpuosd::sink::Sink;
@@ -201,6 +202,7 @@ fn ports(
             folder: folder.join("mps"),
             patience: Duration::default(),
             proc: Proc::at("/proc"),
+            groups: Groups::NoneHere,
             to: Sink::of(&sync_channel::<Message>(1).0),
         }),
         mig: Arc::new(GpuThreads {

@@ -347,8 +347,8 @@ impl<'a> Job<'a> {
         // SAFETY: the field holds null or a job_resources_t that is this record's own; Slurm's function frees it and
         // writes null. The caller holds the job write lock.
         unsafe {
-            let place = crate::field::place::<*mut c_void>(self.raw(), self.layout.job.job_resrcs);
-            (api.free_job_resources)(place);
+            let slot = place::<*mut c_void>(self.raw(), self.layout.job.job_resrcs);
+            (api.free_job_resources)(slot);
         }
     }
 

@@ -75,21 +75,21 @@ pub struct Site {
     pub parameters: &'static str,
 }
 
+/// `SelectTypeParameters` that clusters have, the usual one twice as often.
+const PARAMETERS: [&str; 5] = [
+    "CR_Core_Memory",
+    "CR_Core_Memory",
+    "CR_Core",
+    "CR_CPU_Memory",
+    "CR_Socket_Memory",
+];
+
 impl Site {
     /// The cluster of a seed.
     pub fn of(rng: &mut Rng) -> Site {
         let mut site = Site {
             gres_conf: "AutoDetect=off\n".into(),
-            parameters: *pick(
-                rng,
-                &[
-                    "CR_Core_Memory",
-                    "CR_Core_Memory",
-                    "CR_Core",
-                    "CR_CPU_Memory",
-                    "CR_Socket_Memory",
-                ],
-            ),
+            parameters: pick::<&str>(rng, &PARAMETERS),
             ..Site::default()
         };
         let mut first = 1;
@@ -265,9 +265,8 @@ fn links(rng: &mut Rng, gpus: usize) -> Option<Vec<Option<Vec<i32>>>> {
         .collect();
     if [6, 7].contains(&kind) {
         for a in 0..gpus {
-            for b in 0..a {
-                rows[a][b] = rows[b][a];
-            }
+            let column: Vec<i32> = rows[..a].iter().map(|row| row[a]).collect();
+            rows[a][..a].copy_from_slice(&column);
         }
     }
     if kind == 8 {

@@ -137,9 +137,9 @@ fn unresolved(look: &Context) -> Vec<String> {
         return Vec::new();
     };
     let hosts = conf.all("slurmctldhost").into_iter();
-    let hosts = hosts.filter_map(|host| match host.value.split_once('(') {
-        Some((_, address)) => Some(address.trim_end_matches(')').to_string()),
-        None => Some(host.value),
+    let hosts = hosts.map(|host| match host.value.split_once('(') {
+        Some((_, address)) => address.trim_end_matches(')').to_string(),
+        None => host.value,
     });
     let nodes = conf.table("nodename").filter_map(|line| {
         let address = line.get("nodeaddr").or(line.get("nodehostname"));

@@ -89,7 +89,10 @@ pub fn any_request() -> impl Strategy<Value = Request> {
         (1u32..6).prop_map(GpuShape::PerNode),
         (1u32..24).prop_map(GpuShape::Total),
         (1u32..4, 1u32..7).prop_map(|(per_task, tasks)| GpuShape::PerTask { per_task, tasks }),
-        (1u32..3).prop_map(GpuShape::PerSocket),
+        (1u32..3).prop_map(|per_socket| GpuShape::PerSocket {
+            per_socket,
+            sockets: 1
+        }),
     ];
     let level = prop::sample::select(vec!["", "", "node", "nvlink", "leaf", "spine", "any"]);
     let needs = (0u32..8, 0u32..4, prop::sample::select(vec![0u64, 0, 6]));

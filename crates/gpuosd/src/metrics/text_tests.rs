@@ -65,6 +65,7 @@ fn figures() -> CheckpointFigures {
         stored: Some(1 << 30),
         space: Some((3 << 30, 4 << 30)),
         kept: None,
+        kept_more: false,
         recoveries: Some(CheckpointRecoveries {
             count: 3,
             parts_ms: [6500, 9000, 2250, 125],

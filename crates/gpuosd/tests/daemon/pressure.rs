@@ -120,7 +120,7 @@ fn time_that_others_lose_takes_nothing_from_jobs() {
         let figure = (stalled.parse::<f64>().unwrap() * 10.0) as u32;
         site.until("the look", || {
             let now = pressure(&daemon);
-            let is = now.available == Some(KIB / 100 * available << 10);
+            let is = now.available == Some((KIB / 100 * available) << 10);
             (is && now.stalled == Some(figure)).then_some(())
         });
         std::thread::sleep(std::time::Duration::from_secs(3));

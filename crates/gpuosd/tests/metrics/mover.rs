@@ -74,6 +74,7 @@ fn figures(times: u64) -> CheckpointFigures {
         stored: Some(5 << 30),
         space: Some((40 << 30, 100 << 30)),
         kept: Some(vec![("17".parse().unwrap(), 5 << 30)]),
+        kept_more: false,
         recoveries: Some(CheckpointRecoveries {
             count: 1 + times,
             parts_ms: [100, 3000, 1800, 90].map(|part| part * (1 + times)),
@@ -82,6 +83,7 @@ fn figures(times: u64) -> CheckpointFigures {
             last_well: Some(now - 60),
             last_failed: Some(now - 3600),
         }),
+        settings: None,
         jobs: vec![
             job("17", CheckpointPhase::Running),
             job("18", CheckpointPhase::Failed),

@@ -66,7 +66,7 @@ pub fn note(machine: &dyn Machine, node: &str, job: u32, run: &Run) -> Outcome {
 
 fn noted(slurm: &Slurm<'_>, job: u32, run: &Run) -> Result<Outcome, Outcome> {
     for _ in 0..TRIES {
-        let row = slurm.job_here(job)?;
+        let (row, target) = slurm.job_here(job)?;
         if row.restarts != run.run {
             return Ok(Outcome::Nothing(format!("job {job} is in another run")));
         }
@@ -80,9 +80,7 @@ fn noted(slurm: &Slurm<'_>, job: u32, run: &Run) -> Result<Outcome, Outcome> {
                 "the record of job {job} says how far it has come with checkpoints"
             )));
         }
-        let name = format!("JobId={}", row.label);
-        let comment = format!("AdminComment={field}");
-        slurm.run("scontrol", &["update", &name, &comment])?;
+        slurm.update_job(&target.to_string(), &[&format!("AdminComment={field}")])?;
     }
     Err(Outcome::NoAnswer(format!(
         "the comment of job {job} was written {TRIES} times, and says something else"
