@@ -12,7 +12,7 @@ use gpuos_store::drained::Complete;
 use gpuos_workload::Hint;
 
 use crate::carried::Body;
-use crate::network::NotReached;
+use crate::not_reached::NotReached;
 
 /// Something that the thread of a job is told.
 pub enum Event {

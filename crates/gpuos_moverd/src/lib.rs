@@ -10,7 +10,7 @@
 //! - `audit`: what somebody has had done; [`journal`]: how long restarts and drills took;
 //! - [`donor`]: parts for nodes of a job that the node which holds them is not one of any more;
 //! - [`parked`]: memory of GPUs that jobs have parked on NVMe;
-//! - [`network`]: links to the movers of other nodes, and [`carried`]: what goes over them.
+//! - [`network`]: links to the movers of other nodes, [`not_reached`]: why there is none, and [`carried`]: what goes over them.
 //!
 //! What is thought is in `gpuos_mover` (node, conductor, roster) and `gpuos_checkpoint`; the bytes are `gpuos_store`'s.
 
@@ -34,6 +34,7 @@ pub mod launch;
 pub mod left;
 pub mod level3;
 pub mod network;
+pub mod not_reached;
 pub mod opening;
 pub mod options;
 pub mod parked;

@@ -19,7 +19,8 @@ use gpuos_store::transfer::{PartSource, Trust, take_part};
 
 use super::words::{Answer, Ask, Holding, Shard};
 use crate::carried::{PIECE, place};
-use crate::network::{Hope, Network, NotReached};
+use crate::network::Network;
+use crate::not_reached::{Hope, NotReached};
 
 /// How long an answer is waited for. The other side may have to ask its workload manager, and to read a disk.
 const PATIENCE: Duration = Duration::from_secs(30);

@@ -7,7 +7,8 @@ use gpuos_workload::{Hint, Holder};
 
 use super::client::{Client, Wanted};
 use super::words::Holding;
-use crate::network::{Hope, Network};
+use crate::network::Network;
+use crate::not_reached::Hope;
 
 /// A node that the workload manager holds for down is tried once, for so long: it may be wrong about it.
 const DOWN: Duration = Duration::from_secs(1);

@@ -21,7 +21,7 @@ use super::{
 use crate::carried::{Body, Carried};
 use crate::event::{BackDone, Event};
 use crate::folder::{JobFolder, Kept};
-use crate::network::{Hope, NotReached};
+use crate::not_reached::{Hope, NotReached};
 
 /// What programs are told of a checkpoint of which this node had no part yet when its mover ended.
 const GIVEN_UP: &str = "gpuos_mover on this node was started anew while it was made; the checkpoint before is as it was";
