@@ -114,6 +114,13 @@ impl MadeRecord {
         }
     }
 
+    /// What was made is removed at its owner's word: the job begins from its start, as one of which nothing was asked.
+    pub fn forget(&mut self) {
+        for run in &mut self.runs {
+            run.progress = Progress::Begun;
+        }
+    }
+
     /// The runs that are named, in their order.
     pub fn runs(&self) -> &[Run] {
         &self.runs
@@ -249,6 +256,20 @@ mod tests {
             assert_eq!(record.write_into(&field), field);
         }
         assert_eq!(MadeRecord::parse("billed to X"), None);
+    }
+
+    #[test]
+    fn what_is_forgotten_was_never_made() {
+        let mut record = of(&[
+            run(0, &["n1", "n2"], Progress::Made(4)),
+            run(1, &["n4"], Progress::Asked),
+        ]);
+        record.forget();
+        assert_eq!(record.made(), None);
+        let nodes = record.nodes().unwrap();
+        assert!(nodes.iter().all(|(_, asked)| !asked) && nodes.len() == 3);
+        let field = record.write_into("billed to X");
+        assert_eq!(MadeRecord::parse(&field), Some(record));
     }
 
     #[test]

@@ -388,7 +388,10 @@ proptest! {
         for line in slurm.did.lock().unwrap().iter() {
             let own = *line == format!("scontrol requeue incomplete {whole}")
                 || *line == format!("scancel {label}")
-                || line.starts_with(&format!("scontrol update JobId={label} StartTime=now"));
+                || line.starts_with(&format!("scontrol update JobId={label} ExcNodeList="))
+                || line.starts_with(&format!("scontrol update JobId={label} StartTime=now"))
+                // A heterogeneous job starts as a whole.
+                || *line == format!("scontrol update JobId={whole} StartTime=now");
             prop_assert!(own, "{line}");
         }
     }

@@ -457,15 +457,30 @@ impl Handler {
                 // The command shows the answers of several nodes one below the other.
                 match standing {
                     Standing::Over => format!("{node}: what was kept of job {job} is removed"),
-                    _ => format!(
-                        "{node}: what was kept of job {job} is removed, and it begins from its start"
-                    ),
+                    _ => self.forgotten(job),
                 }
             }
             Ok(None) => format!("{node}: nothing was kept of job {job}"),
             Err(error) => return refused(Code::Failed, error.to_string()),
         };
         Reply::Done { message }
+    }
+}
+
+impl Handler {
+    /// What was kept of a job that may come back is removed: its record may not send it to look for that.
+    fn forgotten(&self, job: &JobId) -> String {
+        let node = &self.shared.node;
+        match self.shared.manager.forget_checkpoints(job) {
+            Outcome::Done(_) | Outcome::Nothing(_) => format!(
+                "{node}: what was kept of job {job} is removed, and it begins from its start"
+            ),
+            other => format!(
+                "{node}: what was kept of job {job} is removed, but its record still says that a checkpoint was made ({}): say it again, or \
+                 the job is told that its checkpoint is not found",
+                other.words()
+            ),
+        }
     }
 }
 

@@ -76,6 +76,11 @@ pub trait WorkloadManager: Send + Sync {
         Outcome::Nothing(format!("nothing is noted of job {job}"))
     }
 
+    /// Has the record of a job that waits say that no run of it has made a checkpoint: they are removed at its owner's word. It can be repeated.
+    fn forget_checkpoints(&self, job: &JobId) -> Outcome {
+        Outcome::Nothing(format!("nothing is noted of job {job}"))
+    }
+
     /// The nodes of a step that a user has started, in an order that all nodes are told alike; `None`: it is not known any more, or users start
     /// none.
     ///

@@ -181,6 +181,22 @@ impl WorkloadManager for Recorded {
         })
     }
 
+    fn forget_checkpoints(&self, job: &JobId) -> Outcome {
+        self.with(|table| {
+            if let Some(why) = &table.no_answer {
+                return Outcome::NoAnswer(why.clone());
+            }
+            if let Some(record) = table
+                .holders
+                .get_mut(job)
+                .and_then(|all| all.record.as_mut())
+            {
+                record.forget();
+            }
+            Outcome::Done("it is forgotten".into())
+        })
+    }
+
     fn step_nodes(&self, step: &StepId) -> Result<Option<Vec<String>>, Outcome> {
         self.answer(|table| table.steps.get(step).cloned())
     }

@@ -99,6 +99,13 @@ impl WorkloadManager for Slurm {
         }
     }
 
+    fn forget_checkpoints(&self, id: &JobId) -> Outcome {
+        match id.number() {
+            Some(number) => act::forget_checkpoints(&*self.machine, &self.node, number),
+            None => Outcome::Nothing(format!("{id} is no job of Slurm's")),
+        }
+    }
+
     fn step_nodes(&self, step: &StepId) -> Result<Option<Vec<String>>, Outcome> {
         let Some(number) = step.job.number() else {
             return Ok(None);

@@ -227,6 +227,7 @@ fn a_job_that_is_not_requeued_is_ended_where_it_has_the_gpu() {
             job: Some(noted), ..
         },
         Effect::PollScheduler(PollBy::In(_)),
+        Effect::Ask(Task::Act(Action::Tell { job: told, .. }, Why::Rule)),
         Effect::MayNotRequeue(kept),
         Effect::Ask(Task::Act(
             Action::Kill {
@@ -240,7 +241,7 @@ fn a_job_that_is_not_requeued_is_ended_where_it_has_the_gpu() {
     else {
         panic!("{fx:?}");
     };
-    assert_eq!([forgotten, noted, kept, killed], [&7.into(); 4]);
+    assert_eq!([forgotten, noted, told, kept, killed], [&7.into(); 5]);
     let kills = |effect: &Effect| matches!(effect, Effect::Ask(_));
     assert!(!refused(8.into()).iter().any(kills), "it is not here");
 }

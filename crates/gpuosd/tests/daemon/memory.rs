@@ -129,7 +129,7 @@ fn who_is_no_program_of_such_a_job_gets_nothing() {
             panic!("it is not refused");
         };
         assert!(
-            why.contains("no --gpuos-mem") || why.contains("another user's"),
+            why.contains("no memory in tiers") || why.contains("another user's"),
             "{why}"
         );
         assert_eq!(program.told(), None);
@@ -261,7 +261,7 @@ fn turns_are_on_gpus_that_slurm_gives_in_parts_and_on_no_others() {
     for (id, gpu) in [(7, 2), (8, 3)] {
         let mut program = Program::start(&site, &daemon, id);
         let why = program.ask(gpu, GIB).unwrap_err();
-        assert!(why.contains("no --gpuos-mem"), "{why}");
+        assert!(why.contains("no memory in tiers"), "{why}");
     }
     assert!(status(&daemon).programs.is_empty());
 }

@@ -107,7 +107,7 @@ fn while_the_driver_is_away_jobs_are_held_and_not_ended_and_let_go_when_it_is_ba
     assert_eq!(count("requeue "), 3);
     for id in [7, 8] {
         let record = site.slurm(&format!("jobs/{id}"));
-        let said = record.contains("AdminComment=gpuos: held by node n1: it starts when");
+        let said = record.contains("gpuos: held by node n1: it starts when");
         assert!(said && held(&site, id), "{record}");
     }
     // A gpuosd that is started anew knows them; while the driver is away they stay.
@@ -121,7 +121,7 @@ fn while_the_driver_is_away_jobs_are_held_and_not_ended_and_let_go_when_it_is_ba
         site.until("the job is let go", || (!held(&site, id)).then_some(()));
         site.until("its comment is gone", || {
             let record = site.slurm(&format!("jobs/{id}"));
-            record.contains("AdminComment=\n").then_some(())
+            (!record.contains("held by")).then_some(())
         });
     }
     let soon = || count("update JobId=8 StartTime=now") > 0;

@@ -9,6 +9,8 @@ use gpuos_workload::{Hint, Holder, Holders};
 use super::{Slurm, silent};
 use crate::Machine;
 use crate::slurm::NodeRecord;
+use crate::slurm::rows::Row;
+use crate::slurm::target::Target;
 
 /// Somebody may write to the comment at the same moment, and take back what was noted: it is tried so often.
 const TRIES: u32 = 3;
@@ -60,29 +62,55 @@ pub fn holders(machine: &dyn Machine, job: u32) -> Result<Holders, Outcome> {
 
 /// Notes in the record of a job that runs on `node` how far a run of it has come with checkpoints.
 pub fn note(machine: &dyn Machine, node: &str, job: u32, run: &Run) -> Outcome {
-    let noted = noted(&Slurm::new(machine, node), job, run);
+    let slurm = Slurm::new(machine, node);
+    let row = || {
+        let found = slurm.job_here(job)?;
+        match found.0.restarts == run.run {
+            true => Ok(found),
+            false => Err(Outcome::Nothing(format!("job {job} is in another run"))),
+        }
+    };
+    let noted = rewrite(&slurm, row, |record| record.note(run.clone()));
     noted.unwrap_or_else(|outcome| outcome)
 }
 
-fn noted(slurm: &Slurm<'_>, job: u32, run: &Run) -> Result<Outcome, Outcome> {
-    for _ in 0..TRIES {
-        let (row, target) = slurm.job_here(job)?;
-        if row.restarts != run.run {
-            return Ok(Outcome::Nothing(format!("job {job} is in another run")));
+/// Has the record of a job that waits say that none of its runs has made a checkpoint.
+pub fn forget(machine: &dyn Machine, node: &str, job: u32) -> Outcome {
+    let slurm = Slurm::new(machine, node);
+    let gone = || Outcome::Nothing(format!("job {job} is gone"));
+    let row = || {
+        let (row, _) = slurm.row(job)?.ok_or_else(gone)?;
+        let target = Target::of_row(&row).ok_or_else(gone)?;
+        match MadeRecord::parse(&row.admin_comment) {
+            Some(_) => Ok((row, target)),
+            None => Err(Outcome::Nothing(format!("nothing is noted of job {job}"))),
         }
+    };
+    let forgotten = rewrite(&slurm, row, MadeRecord::forget);
+    forgotten.unwrap_or_else(|outcome| outcome)
+}
+
+/// Writes another record into a job's comment, until it stands there. `row` asks for the job.
+fn rewrite(
+    slurm: &Slurm<'_>,
+    row: impl Fn() -> Result<(Row, Target), Outcome>,
+    change: impl Fn(&mut MadeRecord),
+) -> Result<Outcome, Outcome> {
+    for _ in 0..TRIES {
+        let (row, target) = row()?;
         let stands = MadeRecord::parse(&row.admin_comment);
         let mut wanted = stands.clone().unwrap_or_default();
-        wanted.note(run.clone());
+        change(&mut wanted);
         let field = wanted.write_into(&row.admin_comment);
         // What is too long to be named is written otherwise than it is known here.
         if stands.is_some() && field == row.admin_comment {
             return Ok(Outcome::Done(format!(
-                "the record of job {job} says how far it has come with checkpoints"
+                "the record of job {target} says how far it has come with checkpoints"
             )));
         }
         slurm.update_job(&target.to_string(), &[&format!("AdminComment={field}")])?;
     }
     Err(Outcome::NoAnswer(format!(
-        "the comment of job {job} was written {TRIES} times, and says something else"
+        "the comment of the job was written {TRIES} times, and says something else"
     )))
 }
