@@ -172,7 +172,7 @@ fn requests_of_nvme(cluster: &Cluster) {
         ),
         (
             &["--gpuos-share=timeslice,mem=1G,park=tape"],
-            "park= is nvme or host",
+            "is neither nvme nor host",
         ),
     ] {
         let said = cluster.submit_held(args).expect_err("it is refused");
