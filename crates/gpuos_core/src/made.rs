@@ -17,8 +17,8 @@ use gpuos_model::hostlist::{compress, expand, is_name};
 
 /// What the text begins with.
 const START: &str = "gpuos checkpoints: ";
-/// Between it and what others have written into the same field.
-const BESIDE: &str = " | ";
+/// Between it and what others have written into the same field, the parts of gpuos's among them.
+pub const BESIDE: &str = " | ";
 /// In place of names of nodes that are too many.
 const UNNAMED: &str = "*";
 /// Runs that are named at most. Own choice: those before have nothing newer.
@@ -126,12 +126,6 @@ impl MadeRecord {
         &self.runs
     }
 
-    /// How far a run has come, as far as it is named.
-    pub fn progress(&self, run: u32) -> Option<Progress> {
-        let known = self.runs.iter().find(|known| known.run == run);
-        known.map(|known| known.progress)
-    }
-
     /// The last run in which a checkpoint was made, and its number.
     pub fn made(&self) -> Option<(&Run, u32)> {
         self.runs.iter().rev().find_map(|run| match run.progress {
@@ -232,6 +226,11 @@ mod tests {
         }
     }
 
+    fn progress(record: &MadeRecord, run: u32) -> Option<Progress> {
+        let known = record.runs().iter().find(|known| known.run == run);
+        known.map(|known| known.progress)
+    }
+
     fn of(runs: &[Run]) -> MadeRecord {
         let mut record = MadeRecord::default();
         runs.iter().cloned().for_each(|run| record.note(run));
@@ -300,7 +299,7 @@ mod tests {
             run(0, &["n1"], Progress::Made(4)),
             run(0, &["n2"], Progress::Begun),
         ]);
-        assert_eq!(record.progress(0), Some(Progress::Made(4)));
+        assert_eq!(progress(&record, 0), Some(Progress::Made(4)));
         assert_eq!(record.nodes(), Some(vec![("n1", true), ("n2", true)]));
         for number in 1..20 {
             record.note(run(number, &["n3"], Progress::Begun));
@@ -309,7 +308,7 @@ mod tests {
             record.made().map(|(run, made)| (run.run, made)),
             Some((0, 4))
         );
-        assert_eq!(record.progress(19), Some(Progress::Begun));
+        assert_eq!(progress(&record, 19), Some(Progress::Begun));
         assert!(record.nodes().unwrap().contains(&("n3", false)));
         record.note(run(20, &[], Progress::Asked));
         assert_eq!(record.nodes(), None, "too many to be named");

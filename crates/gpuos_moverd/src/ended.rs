@@ -10,7 +10,7 @@ use gpuos_core::job::JobId;
 use gpuos_store::store::JobUsage;
 use gpuos_workload::WorkloadManager;
 
-use crate::jobs::{Jobs, locked};
+use crate::jobs::{Jobs, Standing, locked};
 
 /// Jobs that are asked about at a time: users may leave something of many.
 const AT_A_TIME: usize = 4;
@@ -18,8 +18,6 @@ const AT_A_TIME: usize = 4;
 const AGAIN: Duration = Duration::from_secs(60);
 /// ... and one that is over after so long: it can be requeued as long as its record is there.
 const OVER_AGAIN: Duration = Duration::from_secs(600);
-/// Bytes in a GiB.
-const GIB: u64 = 1 << 30;
 
 /// What is known of a job.
 struct Verdict {
@@ -44,12 +42,22 @@ impl Ended {
             })
         };
         for job in kept.iter().filter(is_due).take(AT_A_TIME) {
+            let standing = jobs.standing(job, manager);
+            // Where it does not tell of one it would not of the others.
+            if matches!(standing, Standing::Untold(_)) {
+                break;
+            }
             let verdict = Verdict {
-                is_over: jobs.is_over(job, manager),
+                is_over: standing == Standing::Over,
                 at: Instant::now(),
             };
             locked(&self.0).insert(job.clone(), verdict);
         }
+    }
+
+    /// What was heard of a job last; `None`: nothing yet.
+    pub fn is_over(&self, job: &JobId) -> Option<bool> {
+        locked(&self.0).get(job).map(|verdict| verdict.is_over)
     }
 
     /// The jobs that this node names of those whose checkpoints it keeps, with their bytes, and whether it leaves any out.
@@ -57,10 +65,7 @@ impl Ended {
         let known = locked(&self.0);
         let of = |one: &JobUsage| {
             Some(Candidate {
-                held: HeldJob {
-                    job: one.job.number()?,
-                    gib: u32::try_from(one.bytes.div_ceil(GIB)).unwrap_or(u32::MAX),
-                },
+                held: HeldJob::of(one.job.number()?, one.bytes),
                 uid: one.owner,
                 is_over: known.get(&one.job).is_some_and(|verdict| verdict.is_over),
             })

@@ -17,7 +17,7 @@ use gpuos_store::disk::LinuxDisk;
 use gpuos_store::error::{Error, Result as Stored};
 use gpuos_store::inventory::Forms;
 use gpuos_store::job::JobStore;
-use gpuos_store::owned::Owner;
+use gpuos_store::owned::{Owned, Owner};
 use gpuos_store::verify::verify;
 use gpuos_workload::action::{Action, Outcome};
 use gpuos_workload::job::Job;
@@ -443,13 +443,8 @@ impl Handler {
             let job = job.clone();
             level3.remove(Unwanted { job, by, anew });
         }
-        let gone = self.shared.store.owned(job, by).and_then(|owned| {
-            let Some(owned) = owned else {
-                return Ok(None);
-            };
-            let uid = owned.uid();
-            owned.remove().map(|()| Some(uid))
-        });
+        let owned = self.shared.store.owned(job, by);
+        let gone = owned.and_then(|owned| owned.map(Owned::remove).transpose());
         let message = match gone {
             Ok(Some(uid)) => {
                 let why = format!("user {} has asked for that; {standing}", peer.uid);
@@ -465,9 +460,7 @@ impl Handler {
         };
         Reply::Done { message }
     }
-}
 
-impl Handler {
     /// What was kept of a job that may come back is removed: its record may not send it to look for that.
     fn forgotten(&self, job: &JobId) -> String {
         let node = &self.shared.node;

@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use gpuos_store::owned::Owner;
+use gpuos_store::disk::LinuxDisk;
+use gpuos_store::drained::DrainedStore;
+use gpuos_store::owned::{OwnedDrained, Owner};
 use gpuos_workload::WorkloadManager;
 
 use crate::audit::removed;
@@ -80,13 +82,11 @@ impl Keeper {
             tracing::warn!(%job, "what is drained of job {job} stays: {standing}");
             return;
         }
-        let gone = self.level3.open().and_then(|store| {
-            let Some(owned) = store.owned(job, what.by)? else {
-                return Ok(None);
-            };
-            let uid = owned.uid();
-            owned.remove().map(|()| Some(uid))
-        });
+        let owned = |store: &DrainedStore<LinuxDisk>| {
+            let owned = store.owned(job, what.by)?;
+            owned.map(OwnedDrained::remove).transpose()
+        };
+        let gone = self.level3.open().and_then(|store| owned(&store));
         match gone {
             Ok(Some(uid)) => removed(
                 job,
@@ -123,19 +123,18 @@ impl Keeper {
                 .led_by()
                 .is_some_and(|node| node == self.level3.node);
             let wait = self.level3.ended_s + if own { 0 } else { OTHERS };
-            let noted = drained.over_since().unwrap_or_default();
-            if !self.jobs.is_over(&job, &*self.manager) {
-                self.over.forget(&job);
-                if noted.is_some()
-                    && let Err(error) = drained.note_over(None)
-                {
-                    tracing::warn!(%job, "{error}");
-                }
+            let noted = drained.over_since();
+            let last = noted.as_ref().ok().copied().flatten().unwrap_or(0);
+            // Nothing goes yet at another mover's hand: who led asks, so that not all movers ask about all that is drained.
+            if !own && now.saturating_sub(newest.max(last)) < wait {
                 continue;
             }
-            let note = |since| drained.note_over(Some(since));
-            let since = self.over.of(&job, noted, note, now).max(newest);
-            if now.saturating_sub(since) >= wait {
+            let is_over = self.jobs.is_over(&job, &*self.manager);
+            let note = |time| drained.note_over(time);
+            let Some(since) = self.over.since(&job, is_over, noted, note, now) else {
+                continue;
+            };
+            if now.saturating_sub(since.max(newest)) >= wait {
                 self.remove(&Unwanted {
                     by: Owner::user(drained.uid()),
                     job,

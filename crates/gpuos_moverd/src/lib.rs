@@ -6,7 +6,7 @@
 //!   are told, and [`left`] finds those that an earlier mover has served; `sweeper` removes what is kept of jobs that are over, some time after their end; [`launch`]: starts of a program on some of the job's nodes;
 //! - [`ended`]: which jobs of the store are over; [`ends`]: when jobs will be ended, and the requeue of those that have saved before; [`domains`]: which nodes of a job fail together;
 //! - [`folder`]: the folder by which a job's programs are spoken with;
-//! - [`level3`]: the folder on a parallel file system, and [`keeper`], which looks after it;
+//! - [`level3`]: the folder on a parallel file system, and [`keeper`], which looks after it, and `turns`: whose copy may use it;
 //! - `audit`: what somebody has had done; [`journal`]: how long restarts and drills took;
 //! - [`donor`]: parts for nodes of a job that the node which holds them is not one of any more;
 //! - [`parked`]: memory of GPUs that jobs have parked on NVMe;

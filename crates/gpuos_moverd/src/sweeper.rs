@@ -25,27 +25,32 @@ impl OverSince {
         self.0.retain(|job, _| jobs.contains(job));
     }
 
-    /// The job is over: since when. `noted` on the disk; `note` notes it.
-    pub fn of(
+    /// Since when the job is over, as far as is known; `None`: it is not over. `noted` on the disk; `note` writes that, or removes it.
+    pub fn since(
         &mut self,
         job: &JobId,
-        noted: Option<u64>,
-        note: impl FnOnce(u64) -> Stored<()>,
+        is_over: bool,
+        noted: Stored<Option<u64>>,
+        note: impl Fn(Option<u64>) -> Stored<()>,
         now: u64,
-    ) -> u64 {
+    ) -> Option<u64> {
+        let write = |time| note(time).unwrap_or_else(|error| tracing::warn!(%job, "{error}"));
+        if !is_over {
+            self.0.remove(job);
+            if !matches!(noted, Ok(None)) {
+                write(None);
+            }
+            return None;
+        }
+        let noted = noted.unwrap_or_default();
         let since = noted.or_else(|| self.0.get(job).copied());
         // A clock that was set back would keep it for ever.
         let since = since.filter(|since| *since <= now).unwrap_or(now);
         self.0.insert(job.clone(), since);
         if noted != Some(since) {
-            note(since).unwrap_or_else(|error| tracing::warn!(%job, "{error}"));
+            write(Some(since));
         }
-        since
-    }
-
-    /// The job is not over, or not any more.
-    pub fn forget(&mut self, job: &JobId) {
-        self.0.remove(job);
+        Some(since)
     }
 }
 
@@ -89,25 +94,24 @@ impl Sweeper {
             shared.end_drill(job, &by, owner);
             return Ok(());
         }
-        if !is_over(job) {
-            self.over.forget(job);
-            return match over_since(store) {
-                Ok(None) => Ok(()),
-                _ => note_over(store, None),
-            };
-        }
-        let noted = over_since(store).unwrap_or_default();
-        let note = |since| note_over(store, Some(since));
-        let since = self.over.of(job, noted, note, now);
+        // Of one that nobody was asked about yet the next look knows more.
+        let Some(heard) = shared.ended.is_over(job) else {
+            return Ok(());
+        };
+        let note = |time| note_over(store, time);
+        let since = self.over.since(job, heard, over_since(store), note, now);
+        let Some(since) = since else {
+            return Ok(());
+        };
         let newest = store.kept()?.iter().map(|kept| kept.time).max();
         let since = since.max(newest.unwrap_or(0));
         let limit = u64::from(shared.config.ended_hours) * 3600;
-        if now.saturating_sub(since) < limit {
+        // What was heard may be of before the job was requeued.
+        if now.saturating_sub(since) < limit || !is_over(job) {
             return Ok(());
         }
         if let Some(owned) = shared.store.owned(job, owner)? {
-            let uid = owned.uid();
-            owned.remove()?;
+            let uid = owned.remove()?;
             let hours = shared.config.ended_hours;
             removed(
                 job,

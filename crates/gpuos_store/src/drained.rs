@@ -110,17 +110,9 @@ impl<D: Disk> DrainedStore<D> {
         }
     }
 
-    /// Whose a job is. `None`: it has no folder here.
-    pub(crate) fn uid_of(&self, job: &JobId) -> Result<Option<Result<u32>>> {
-        Ok(match self.0.has_folder(job)? {
-            true => Some(self.0.existing(job).map(|store| store.uid())),
-            false => None,
-        })
-    }
-
-    /// Whether nothing is in the folder of a job.
-    pub(crate) fn is_empty(&self, job: &JobId) -> Result<bool> {
-        self.0.is_empty(job)
+    /// The folders of jobs and the notes of whose they are, as in a store of a node.
+    pub(crate) fn store(&self) -> &Store<D> {
+        &self.0
     }
 
     /// Removes everything of a job, manifests first: see [`crate::owned`].

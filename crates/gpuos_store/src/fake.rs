@@ -87,6 +87,7 @@ impl Stream for FakeStream {
             true => self.one()?,
             false => None,
         };
+        let free = free.filter(|free| free.capacity() >= capacity);
         Ok(free.unwrap_or_else(|| Buffer::new(capacity)))
     }
 

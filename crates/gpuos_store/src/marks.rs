@@ -5,7 +5,6 @@ use gpuos_core::job::JobId;
 use crate::disk::Disk;
 use crate::error::{Error, Kind, Result, Tried};
 use crate::job::JobStore;
-use crate::key::same;
 use crate::names::{DRILL, OVER};
 use crate::small::{read_whole, remove_if_there, replace, there};
 use crate::store::Store;
@@ -33,7 +32,7 @@ fn get<D: Disk>(job: &JobStore<'_, D>, name: &[u8]) -> Result<Option<Vec<u8>>> {
         return Ok(None);
     };
     let note = bytes.split_last_chunk::<CODE>();
-    let note = note.filter(|(note, code)| same(job.keys.state_code(&signed(name, note)), code));
+    let note = note.filter(|(note, code)| job.keys.state_holds(&signed(name, note), code));
     let damaged = || Error::damaged(tried(), "the note does not hold");
     note.map(|(note, _)| Some(note.to_vec()))
         .ok_or_else(damaged)

@@ -72,8 +72,7 @@ pub struct Owned<'a, D: Disk> {
 /// What is drained of a job, of which the same was shown.
 pub struct OwnedDrained<'a, D: Disk> {
     store: &'a DrainedStore<D>,
-    job: JobId,
-    uid: Option<u32>,
+    owned: Owned<'a, D>,
 }
 
 /// Whose a job is by its note. `Ok(None)`: nothing says so.
@@ -123,12 +122,12 @@ impl<'a, D: Disk> Owned<'a, D> {
         self.parts.as_ref()
     }
 
-    /// Removes everything of the job from this node, what is committed first.
+    /// Removes everything of the job from this node, what is committed first. Gives whose it was.
     ///
     /// # Errors
     /// Something cannot be removed; what is left is not used any more, and another call goes on.
-    pub fn remove(self) -> Result<()> {
-        self.store.remove_job(&self.job)
+    pub fn remove(self) -> Result<Option<u32>> {
+        self.store.remove_job(&self.job).map(|()| self.uid)
     }
 }
 
@@ -138,33 +137,24 @@ impl<D: Disk> DrainedStore<D> {
     /// # Errors
     /// It is another user's, or nothing says whose it is; the file system fails.
     pub fn owned(&self, job: &JobId, by: Owner) -> Result<Option<OwnedDrained<'_, D>>> {
-        let Some(uid) = self.uid_of(job)? else {
-            return Ok(None);
-        };
-        let uid = uid_of(uid)?;
-        let is_empty = || self.is_empty(job);
-        if !(by.may(uid) || uid.is_none() && is_empty()?) {
-            return Err(by.refusal(job, uid));
-        }
-        Ok(Some(OwnedDrained {
-            store: self,
-            job: job.clone(),
-            uid,
-        }))
+        let owned = self.store().owned(job, by)?;
+        Ok(owned.map(|owned| OwnedDrained { store: self, owned }))
     }
 }
 
 impl<D: Disk> OwnedDrained<'_, D> {
     /// Whose it is by the signed note; `None`: the note does not hold.
     pub fn uid(&self) -> Option<u32> {
-        self.uid
+        self.owned.uid()
     }
 
-    /// Removes everything that is drained of the job, manifests first. What is gone already does not matter, so that two may do it at a time.
+    /// Removes everything of the job from the shared folder. Gives whose it was.
     ///
     /// # Errors
-    /// Something cannot be removed; another call goes on.
-    pub fn remove(self) -> Result<()> {
-        self.store.remove_job(&self.job)
+    /// As [`Owned::remove`].
+    pub fn remove(self) -> Result<Option<u32>> {
+        self.store
+            .remove_job(&self.owned.job)
+            .map(|()| self.owned.uid)
     }
 }

@@ -22,7 +22,7 @@ use crate::buffer::Buffer;
 /// Writes to one file that go on while their caller does something else. They may reach the file in any order. One that is dropped
 /// without [`Stream::finish`] has written any of them, and writes nothing afterwards.
 pub trait Stream {
-    /// Begins to write the first `length` bytes of the buffer, and gives a buffer of the same length that is free. Waits while too many are on their way.
+    /// Begins to write the first `length` bytes of the buffer, and gives a buffer at least as long that is free. Waits while too many are on their way.
     ///
     /// # Errors
     /// Those of `pwrite`, of this or an earlier write.
@@ -149,10 +149,12 @@ impl Stream for LinuxStream {
             return Err(Errno::PIPE.into());
         }
         self.in_flight += 1;
-        match self.in_flight > IN_FLIGHT {
-            true => self.one(),
-            false => Ok(Buffer::new(capacity)),
-        }
+        let free = match self.in_flight > IN_FLIGHT {
+            // A shorter one, in which a part of an extent was, serves nobody.
+            true => Some(self.one()?).filter(|free| free.capacity() >= capacity),
+            false => None,
+        };
+        Ok(free.unwrap_or_else(|| Buffer::new(capacity)))
     }
 
     fn is_behind(&self) -> bool {

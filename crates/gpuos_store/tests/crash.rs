@@ -310,7 +310,7 @@ fn an_error_of_a_write_that_was_on_its_way_fails_the_checkpoint() {
 
 fn removed(store: &Store<FakeDisk>) -> Result<()> {
     let owned = store.owned(&job(7), Owner::user(7))?;
-    owned.map_or(Ok(()), Owned::remove)
+    owned.map_or(Ok(()), |owned| owned.remove().map(drop))
 }
 
 #[test]

@@ -533,5 +533,5 @@ fn a_folder_that_others_can_enter_or_that_fails_is_told() {
 
 fn removed(far: &DrainedStore<FakeDisk>) -> Result<()> {
     let owned = far.owned(&job(7), Owner::user(UID))?;
-    owned.map_or(Ok(()), OwnedDrained::remove)
+    owned.map_or(Ok(()), |owned| owned.remove().map(drop))
 }

@@ -150,6 +150,34 @@ fn what_is_thinly_written_takes_about_as_much_in_the_store_as_in_its_folder() {
     assert!(after <= 2 * before.max(pages * 4096), "{after} of {before}");
 }
 
+/// Parts of thin extents are written from buffers of their own, which no full extent may be read into afterwards.
+#[test]
+fn full_extents_come_back_after_thin_ones() {
+    let place = Place::new();
+    let step = Limits::default().extent as usize;
+    let mut bytes = random(1, 22 * step);
+    for thin in [9, 15] {
+        bytes[thin * step + 4096..(thin + 1) * step].fill(0);
+    }
+    place.put("mixed", &bytes);
+    let (store, _) = place.open();
+    let job = store.job(&job(7), me()).unwrap();
+    let source = place.folder("program");
+    let draft = job.ingest(
+        &new(id(1, 1)),
+        &LinuxDisk,
+        &source,
+        &Limits::default(),
+        None,
+    );
+    let manifest = job.prepare(draft.unwrap(), alone()).unwrap().0;
+    job.commit(id(1, 1)).unwrap();
+    assert_eq!(
+        restored(&place, &job, &manifest),
+        seen(&place.path("program"))
+    );
+}
+
 #[test]
 fn holes_take_nothing_in_the_store_and_stay_holes() {
     let place = Place::new();

@@ -288,7 +288,7 @@ impl Runner {
                 thread::sleep(PAUSE);
             }
             if gone() {
-                return self.end_group(whom);
+                break;
             }
         }
         // Whoever is in its group is killed all the same.

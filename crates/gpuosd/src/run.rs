@@ -261,8 +261,7 @@ fn mps(
     saved: Option<&store::Saved>,
     to: &SyncSender<Message>,
 ) -> Arc<Runner> {
-    let caps = (&*options.caps, &*options.mig_minors);
-    let groups = OwnGroups::at(&options.cgroup, node, &options.proc, caps);
+    let groups = own_groups(options, node);
     let runner = Arc::new(Runner {
         command: options.mps_command.clone(),
         folder: options.runtime_dir.join("mps"),
@@ -279,14 +278,22 @@ fn mps(
     runner
 }
 
+/// Control groups of gpuosd's own on this node, or why there are none.
+fn own_groups(options: &Options, node: &str) -> Result<OwnGroups, String> {
+    let caps = (&*options.caps, &*options.mig_minors);
+    OwnGroups::at(&options.cgroup, node, &options.proc, caps)
+}
+
 /// What keeps programs of jobs to their GPUs, where the workload manager does not.
 fn confiner(options: &Options, node: &str, files: &Arc<DeviceFiles>) -> Option<Arc<Confiner>> {
-    let caps = (&*options.caps, &*options.mig_minors);
-    let groups = || OwnGroups::at(&options.cgroup, node, &options.proc, caps);
     match options.workload {
         Workload::Slurm => None,
         Workload::Pbs => {
-            let confiner = Confiner::new(groups(), files.clone(), options.mig_minors.clone());
+            let confiner = Confiner::new(
+                own_groups(options, node),
+                files.clone(),
+                options.mig_minors.clone(),
+            );
             Some(Arc::new(confiner))
         }
     }

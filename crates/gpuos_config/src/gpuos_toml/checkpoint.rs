@@ -380,7 +380,7 @@ mod tests {
         assert_eq!(strange.len(), 1, "{strange:?}");
         assert!(
             strange[0].contains(
-                "gpuos.toml:19:12: this cluster has no level leaf, so it keeps no nodes apart"
+                "gpuos.toml:20:12: this cluster has no level leaf, so it keeps no nodes apart"
             ),
             "{strange:?}"
         );

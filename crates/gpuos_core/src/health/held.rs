@@ -26,6 +26,14 @@ pub struct HeldJob {
     pub gib: u32,
 }
 
+impl HeldJob {
+    /// A job whose checkpoints take so many bytes.
+    pub fn of(job: u32, bytes: u64) -> HeldJob {
+        let gib = u32::try_from(bytes.div_ceil(1 << 30)).unwrap_or(u32::MAX);
+        HeldJob { job, gib }
+    }
+}
+
 /// A job whose checkpoints a node holds, and may name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Candidate {

@@ -133,6 +133,8 @@ pub enum Effect {
         started: u64,
         /// The GPU that it is on.
         gpu: GresGpu,
+        /// What was found of it.
+        finding: Finding,
     },
     /// Slurm is to be asked for jobs: a suspicion is older than what it said last.
     Ask,
@@ -239,7 +241,13 @@ pub fn step(
         if let (Key::Process(gpu, pid, started), Foreign::Kill) = (key, policy.foreign)
             && (suspect.finding.uid != Some(0) || policy.kill_root)
         {
-            effects.push(Effect::Kill { pid, started, gpu });
+            let finding = suspect.finding.clone();
+            effects.push(Effect::Kill {
+                pid,
+                started,
+                gpu,
+                finding,
+            });
         }
     }
     if ask {

@@ -17,7 +17,7 @@ use std::fmt;
 use anyhow::{Result, anyhow};
 use gpuos_workload::action::Outcome;
 
-use super::rows::{self, Kind, Row};
+use super::rows::{Kind, Row};
 use super::{Job, act, scontrol};
 use crate::Machine;
 
@@ -77,14 +77,11 @@ impl Target {
     /// # Errors
     /// slurmctld does not answer; or tasks of an array wait together under this number: a sentence that says how one is named.
     pub fn find(machine: &dyn Machine, id: u32) -> Result<Option<Target>> {
-        let which = ["-t", "all", "-j", &id.to_string()];
-        let all = match rows::rows(machine, act::LIMIT, &which, act::is_refusal) {
-            Ok(all) => all,
-            Err(Outcome::Refused(_)) => return Ok(None),
-            Err(Outcome::NoAnswer(why)) => return Err(anyhow!(why)),
-            Err(other) => return Err(anyhow!("{other:?}")),
-        };
-        let Some(row) = all.iter().find(|row| row.id == id) else {
+        let row = act::row(machine, id).map_err(|outcome| match outcome {
+            Outcome::NoAnswer(why) => anyhow!(why),
+            other => anyhow!("{other:?}"),
+        })?;
+        let Some(row) = row else {
             return Ok(None);
         };
         let together = || {
@@ -92,7 +89,7 @@ impl Target {
                 "{id} is an array whose tasks wait together: name one of them, as {id}_TASK (squeue shows them)"
             )
         };
-        Target::of_row(row).map(Some).ok_or_else(together)
+        Target::of_row(&row).map(Some).ok_or_else(together)
     }
 
     /// The job in which this process runs, by the variables that Slurm sets there; `None`: there is none.

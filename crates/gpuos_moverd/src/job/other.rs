@@ -164,8 +164,7 @@ impl Shared {
                 tracing::info!(%job, "what is kept of job {job} stays after drill {by}, which has not made it");
                 return Ok(());
             }
-            let uid = owned.uid();
-            owned.remove()?;
+            let uid = owned.remove()?;
             removed(job, uid, &format!("drill {by}, which had copied it in, is over"));
             Ok(())
         });

@@ -17,13 +17,8 @@ pub fn on_notice(keeper: &mut Keeper, told: Notice, jobs: &Table, now: Now) -> E
     let mut fx = Effects::default();
     match told {
         Notice::Round { seen, blind } => {
-            let mut found = None;
             for said in keeper.round(seen, blind, jobs, now.at) {
-                // Who is killed was found just before.
-                if let Said::Found(finding) = &said {
-                    found = Some(finding.clone());
-                }
-                isolate(said, found.as_ref(), now, &mut fx);
+                isolate(said, now, &mut fx);
             }
         }
         Notice::Killed { pid, gpu, outcome } => {
@@ -38,7 +33,7 @@ pub fn on_notice(keeper: &mut Keeper, told: Notice, jobs: &Table, now: Now) -> E
     fx
 }
 
-fn isolate(said: Said, found: Option<&Finding>, now: Now, fx: &mut Effects) {
+fn isolate(said: Said, now: Now, fx: &mut Effects) {
     match said {
         Said::Found(finding) => {
             let line = line(&finding, finding.message.clone(), now);
@@ -48,10 +43,14 @@ fn isolate(said: Said, found: Option<&Finding>, now: Now, fx: &mut Effects) {
             let line = line(&finding, format!("over: {}", finding.message), now);
             fx.push(Effect::Log(line, Quota::User(finding.uid)));
         }
-        Said::Kill { pid, started, gpu } => {
-            let whose = found.and_then(|found| found.job.as_ref().zip(Some(&found.message)));
-            if let Some((job, message)) = whose {
-                fx.tell(job, format!("process {pid} is killed: {message}"));
+        Said::Kill {
+            pid,
+            started,
+            gpu,
+            finding,
+        } => {
+            if let Some(job) = &finding.job {
+                fx.tell(job, format!("process {pid} is killed: {}", finding.message));
             }
             fx.push(Effect::Isolation(Order::Kill { pid, started, gpu }));
         }

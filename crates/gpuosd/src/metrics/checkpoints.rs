@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use gpuos_core::health::held::HeldJob;
 use gpuos_core::wire::{
     CheckpointFigures, CheckpointJob, CheckpointPhase, CheckpointRecoveries, CheckpointRequest,
     Reply, Request,
@@ -87,11 +88,10 @@ pub(super) fn held(told: &Checkpoints) -> Option<NamedJobs> {
     let Checkpoints::Told(figures) = told else {
         return None;
     };
-    let gib = |bytes: u64| u32::try_from(bytes.div_ceil(1 << 30)).unwrap_or(u32::MAX);
     let kept = figures.kept.as_ref()?.iter();
-    let jobs = kept.filter_map(|(job, bytes)| Some((job.number()?, gib(*bytes))));
+    let jobs = kept.filter_map(|(job, bytes)| Some(HeldJob::of(job.number()?, *bytes)));
     Some(NamedJobs {
-        jobs: jobs.collect(),
+        jobs: jobs.map(|held| (held.job, held.gib)).collect(),
         more: figures.kept_more,
     })
 }

@@ -41,7 +41,7 @@ impl Groups {
         match self {
             Groups::Own(groups, files) => {
                 let gpus = files.of_gpus(&serving.gpus)?;
-                self.enter(groups, whom, gpus)
+                made(groups, whom, gpus)
             }
             Groups::NoneHere => Ok(Vec::new()),
             Groups::Refused(why) => Err(unconfined(why)),
@@ -55,26 +55,12 @@ impl Groups {
     pub fn of_end(&self, whom: &MpsClient) -> Result<Vec<PathBuf>, String> {
         match self {
             Groups::Own(groups, _) => match groups.service_files(&whom.to_string())? {
-                files if files.is_empty() => self.enter(groups, whom, BTreeSet::new()),
+                files if files.is_empty() => made(groups, whom, BTreeSet::new()),
                 files => Ok(files),
             },
             Groups::NoneHere => Ok(Vec::new()),
             Groups::Refused(why) => Err(unconfined(why)),
         }
-    }
-
-    fn enter(
-        &self,
-        groups: &OwnGroups,
-        whom: &MpsClient,
-        gpus: BTreeSet<u32>,
-    ) -> Result<Vec<PathBuf>, String> {
-        let own = Own {
-            gpus,
-            ..Own::default()
-        };
-        let made = groups.make_service(&whom.to_string(), &own);
-        made.map_err(|why| unconfined(&why))
     }
 
     /// Ends all that runs in the group of a daemon, and removes it.
@@ -95,6 +81,16 @@ impl Groups {
             Groups::NoneHere | Groups::Refused(_) => BTreeSet::new(),
         }
     }
+}
+
+/// Makes a group that opens these GPUs: the files by which a process enters it.
+fn made(groups: &OwnGroups, whom: &MpsClient, gpus: BTreeSet<u32>) -> Result<Vec<PathBuf>, String> {
+    let own = Own {
+        gpus,
+        ..Own::default()
+    };
+    let made = groups.make_service(&whom.to_string(), &own);
+    made.map_err(|why| unconfined(&why))
 }
 
 fn unconfined(why: &str) -> String {

@@ -1,5 +1,7 @@
 //! A part of a GPU on a host of PBS: gpuosd lends by what mom's hook tells of it, to this run of a job and to no other.
 
+use std::fs;
+
 use gpuos_core::job::JobId;
 use gpuos_core::step::StepId;
 use gpuos_core::wire::{MomJob, MomReport, Reason, Request, StepMemory};
@@ -60,6 +62,13 @@ fn who_asks_before_mom_has_told_of_the_gpus_waits_for_that() {
     let mom = Mom::start(&site, world(std::slice::from_ref(&sharer)));
     let first = start_with(&site, &PBS);
     knows(&site, &first, 1);
+    // The next one begins with what is on the disk then.
+    site.until("what GPUs have is saved", || {
+        let saved = fs::read(site.path("state/state")).ok()?;
+        let saved = String::from_utf8_lossy(&saved);
+        let sizes = saved.matches("\"memory_total_mib\":81559");
+        (sizes.count() == 8).then_some(())
+    });
     drop(mom);
     drop(first);
     let proc = site.path("proc");

@@ -26,7 +26,7 @@ pub const LIMIT: Duration = Duration::from_secs(240);
 /// slurmctld as far as gpuosd sees it: node n1 with an Extra, a state and a reason in files. What the test reads meanwhile is written
 /// beside it first.
 const SLURM: &str = r#"#!/bin/sh
-cd "$(dirname "$0")/slurm"
+cd "$(dirname "$0")/slurm" || exit 1
 echo "$(basename "$0") $*" >>log
 [ ! -e slow ] || sleep "$(cat slow)"
 if [ -e away ]; then

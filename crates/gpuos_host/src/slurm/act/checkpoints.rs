@@ -20,8 +20,8 @@ const TRIES: u32 = 3;
 /// # Errors
 /// slurmctld does not answer.
 pub fn record(machine: &dyn Machine, job: u32) -> Result<Option<MadeRecord>, Outcome> {
-    let row = Slurm::new(machine, "").row(job)?;
-    Ok(row.and_then(|(row, _)| MadeRecord::parse(&row.admin_comment)))
+    let row = super::row(machine, job)?;
+    Ok(row.and_then(|row| MadeRecord::parse(&row.admin_comment)))
 }
 
 /// Nodes that may hold checkpoints of a job: one question about the job and one about all nodes. Where the job's record names nodes these are

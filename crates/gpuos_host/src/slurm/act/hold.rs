@@ -4,17 +4,14 @@
 //! Slurm has no reason for waiting that could say so; the job's `AdminComment` does, which operators alone may write. By
 //! it gpuosd knows the jobs that it held itself: what an administrator holds stays held.
 
-use gpuos_model::screen::is_control;
-
+use gpuos_core::made::BESIDE;
 use gpuos_workload::action::Outcome;
 
-use super::Slurm;
+use super::{Slurm, plain};
 use crate::slurm::Target;
 
 /// What the comment begins with, before the name of the node.
 const HELD: &str = "gpuos: held by node ";
-/// Between it and what a site has written there.
-const BESIDE: &str = " | ";
 /// The longest reason, in characters.
 const MOST: usize = 300;
 
@@ -34,12 +31,7 @@ fn split(comment: &str) -> Option<(&str, &str)> {
 
 fn comment(before: &str, node: &str, why: &str) -> String {
     let before = split(before).map_or(before, |(before, _)| before);
-    let plain = |c: char| match is_control(c) || "\"|".contains(c) {
-        true => ' ',
-        false => c,
-    };
-    let why: String = why.chars().map(plain).take(MOST).collect();
-    let own = format!("{HELD}{node}: {why}");
+    let own = format!("{HELD}{node}: {}", plain(why, MOST));
     match before.is_empty() {
         true => own,
         false => format!("{before}{BESIDE}{own}"),

@@ -36,6 +36,20 @@ const OURS: &str = "gpuos: ";
 /// Slurm's times of credentials are whole seconds of slurmctld's clock.
 const REVOKED: Duration = Duration::from_secs(1);
 
+/// What squeue says of the job of that number; `None`: slurmctld knows it no more.
+pub(super) fn row(machine: &dyn Machine, job: u32) -> Result<Option<Row>, Outcome> {
+    Ok(Slurm::new(machine, "").row(job)?.map(|(row, _)| row))
+}
+
+/// A text for a job's comment: without what ends a value there, or a part of it; so many characters at most.
+fn plain(text: &str, most: usize) -> String {
+    let plain = |c: char| match is_control(c) || "\"|".contains(c) {
+        true => ' ',
+        false => c,
+    };
+    text.chars().map(plain).take(most).collect()
+}
+
 /// Does `action` for the node of that name.
 pub fn act(machine: &dyn Machine, node: &str, action: &Action) -> Outcome {
     let slurm = Slurm::new(machine, node);
@@ -364,7 +378,7 @@ fn is_drained(record: &NodeRecord) -> bool {
 
 /// Whether slurmctld said no, rather than nothing. Its words for that (slurm_errno.h) are the same from
 /// 22.05 to 26.05. All else is taken for a slurmctld that is away: to ask again harms nobody.
-pub(super) fn is_refusal(said: &str) -> bool {
+fn is_refusal(said: &str) -> bool {
     const WORDS: [&str; 12] = [
         "Invalid job id",
         "Job/step already completing or completed",

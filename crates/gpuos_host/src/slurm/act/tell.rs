@@ -3,15 +3,13 @@
 
 use std::time::Duration;
 
-use gpuos_model::screen::is_control;
+use gpuos_core::made::BESIDE;
 use gpuos_workload::action::Outcome;
 
-use super::Slurm;
+use super::{Slurm, Target, plain};
 
 /// What the comment has, before the name of the node.
 const TOLD: &str = "gpuos: told by node ";
-/// Between it and what else stands there.
-const BESIDE: &str = " | ";
 /// The longest sentence, in characters.
 const MOST: usize = 400;
 /// The end itself waits for it.
@@ -37,14 +35,6 @@ fn comment(before: &str, own: &str) -> String {
     all.join(BESIDE)
 }
 
-fn plain(why: &str) -> String {
-    let plain = |c: char| match is_control(c) || "\"|".contains(c) {
-        true => ' ',
-        false => c,
-    };
-    why.chars().map(plain).take(MOST).collect()
-}
-
 pub(super) fn tell(slurm: &Slurm<'_>, job: u32, why: &str) -> Result<Outcome, Outcome> {
     let slurm = Slurm {
         limit: LIMIT,
@@ -53,17 +43,14 @@ pub(super) fn tell(slurm: &Slurm<'_>, job: u32, why: &str) -> Result<Outcome, Ou
     let gone = || Outcome::Nothing(format!("job {job} is gone"));
     let (row, _) = slurm.row(job)?.ok_or_else(gone)?;
     // A number that means more than this job is none for a comment.
-    if !row.is_single() {
-        return Err(gone());
-    }
-    let (why, name) = (plain(why), format!("JobId={}", row.label));
+    let target = Target::of_row(&row).ok_or_else(gone)?;
+    let why = plain(why, MOST);
     let own = format!("{TOLD}{}: {why}", slurm.node);
     let wanted = comment(&row.admin_comment, &own);
     if wanted == row.admin_comment {
         return Ok(Outcome::Nothing(format!("job {job} has been told")));
     }
-    let text = format!("AdminComment={wanted}");
-    slurm.run("scontrol", &["update", &name, &text])?;
+    slurm.update_job(&target.to_string(), &[&format!("AdminComment={wanted}")])?;
     // A job that has ended since has no standard error any more, and its record says it.
     let said = format!("gpuos: {why}");
     let _ = slurm.run("scontrol", &["notify", &job.to_string(), &said]);
@@ -96,7 +83,7 @@ mod tests {
             assert_eq!(is_held, before == held);
         }
         assert_eq!(told_comment("billed for gpuos: told by node n1: x"), None);
-        assert_eq!(plain("a \"b\" | c\n\u{1b}d"), "a  b    c  d");
-        assert_eq!(plain(&"x".repeat(1000)).len(), MOST);
+        assert_eq!(plain("a \"b\" | c\n\u{1b}d", MOST), "a  b    c  d");
+        assert_eq!(plain(&"x".repeat(1000), MOST).len(), MOST);
     }
 }

@@ -22,7 +22,7 @@ use super::jobs::{named_by, number};
 use super::{Memory, job_of, uuid};
 use crate::driver_checkpoint::Way;
 use crate::memory::caller::{Failed, Order, Outcome};
-use crate::memory::programs::process;
+use crate::memory::programs::{Program, process};
 use crate::memory::watch;
 use crate::queue::{Task, Why};
 
@@ -210,19 +210,8 @@ impl Memory {
         let Some(holder) = self.holders.get(&client) else {
             return;
         };
-        let (pid, job, uid) = (
-            holder.program.pid,
-            holder.program.job.clone(),
-            holder.program.uid,
-        );
-        let what = format!("was not given the GPU in turns: {why}");
-        fx.tell(&job, format!("process {pid} {what}"));
-        fx.push(Effect::Note {
-            text: format!("process {pid} of job {job} {what}"),
-            job: Some(job),
-            uid: Some(uid),
-            quota: Quota::User(Some(uid)),
-        });
+        let what = format!(" was not given the GPU in turns: {why}");
+        tell(&holder.program, &what, fx);
     }
 
     /// Whether a refusal waits: others of the job have what was asked for, and may be dead.
@@ -317,18 +306,11 @@ impl Memory {
             return;
         };
         holder.ending = true;
-        let (job, uid) = (holder.program.job.clone(), holder.program.uid);
-        let pid = holder.program.pid;
-        let text = format!("process {pid} of job {job}: {why}");
-        tracing::warn!(%job, uid, "{text}");
+        let program = holder.program.clone();
+        let (pid, job) = (program.pid, &program.job);
+        tracing::warn!(%job, uid = program.uid, "process {pid} of job {job}: {why}");
         self.say(client, &ToProgram::Note { text: why.into() });
-        fx.tell(&job, format!("process {pid}: {why}"));
-        fx.push(Effect::Note {
-            text,
-            job: Some(job),
-            uid: Some(uid),
-            quota: Quota::User(Some(uid)),
-        });
+        tell(&program, &format!(": {why}"), fx);
     }
 
     /// Has the driver called for a process. Where that is under way it is not begun twice: it was told the same then.
@@ -535,4 +517,16 @@ impl Memory {
         let known = self.seen(client)?;
         named_by(known.job, self.jobs.keys())
     }
+}
+
+/// The user of a process is told what happens to it, and the audit log has it; `what` follows its number.
+fn tell(program: &Program, what: &str, fx: &mut Effects) {
+    let Program { pid, uid, job, .. } = program;
+    fx.tell(job, format!("process {pid}{what}"));
+    fx.push(Effect::Note {
+        text: format!("process {pid} of job {job}{what}"),
+        job: Some(job.clone()),
+        uid: Some(*uid),
+        quota: Quota::User(Some(*uid)),
+    });
 }
