@@ -70,15 +70,12 @@ pub fn nodes(
     let Some((asked, nodes)) = options.checkpoint.zip(least_nodes(shape)) else {
         return Ok(());
     };
-    let Err(why) = config.scheme_for(asked.scheme, nodes) else {
-        return Ok(());
-    };
     // Nodes are not told apart here: too few of them is all that can be wrong with a scheme that the job names.
     let Some(scheme) = asked
         .scheme
         .filter(|scheme| scheme.nodes() > nodes as usize)
     else {
-        return Err(Refusal::impossible(refused::scheme_misfits(asked, why)));
+        return Ok(());
     };
     let least = scheme.nodes() as u32;
     // A job may be given as many as `most`, and has its scheme then.

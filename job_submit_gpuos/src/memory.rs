@@ -23,10 +23,10 @@ use crate::refusal::Refusal;
 use crate::shape::Shape;
 
 /// `NO_VAL64`, `INFINITE64`: nothing is said.
-const NO_VAL64: u64 = u64::MAX - 1;
+pub(crate) const NO_VAL64: u64 = u64::MAX - 1;
 
 /// The bit of `pn_min_memory` that says that it is for each CPU.
-const PER_CPU: u64 = 1 << 63;
+pub(crate) const PER_CPU: u64 = 1 << 63;
 
 /// `CR_MEMORY` in `select_type_param`, the same in every release: Slurm counts memory.
 const CR_MEMORY: u16 = 0x10;
@@ -195,11 +195,8 @@ impl Inventory {
 
     /// A type of GPU with enough memory for a size, if there is one that a job can name.
     fn with_more(&self, mib: u64, tiers: MemoryTiers) -> Option<&str> {
-        let enough = |kind: &&Kind| {
-            let most = kind.gpu_mib.map(|gpu| match tiers {
-                MemoryTiers::Hbm => gpu,
-                MemoryTiers::HbmAndDram => self.config.most_mib(gpu),
-            });
+        let enough = |kind: &Kind| {
+            let most = kind.gpu_mib.map(|gpu| self.most_mib(gpu, tiers));
             !kind.gres_type.is_empty() && most.is_some_and(|most| most >= mib)
         };
         let mut kinds = self.kinds.iter().map(|(kind, _)| kind);
@@ -208,9 +205,17 @@ impl Inventory {
             let same = self.kinds.iter().map(|(other, _)| other);
             let mut same =
                 same.filter(|other| other.gres_type.eq_ignore_ascii_case(&kind.gres_type));
-            same.all(|other| enough(&other))
+            same.all(enough)
         });
-        kind.filter(enough).map(|kind| kind.gres_type.as_str())
+        kind.map(|kind| kind.gres_type.as_str())
+    }
+
+    /// MiB that a job can have with a GPU of so many.
+    fn most_mib(&self, gpu: u64, tiers: MemoryTiers) -> u64 {
+        match tiers {
+            MemoryTiers::Hbm => gpu,
+            MemoryTiers::HbmAndDram => self.config.most_mib(gpu),
+        }
     }
 
     /// The nodes whose GPUs can be shared.
@@ -353,10 +358,7 @@ pub fn choose(
     let (Some(least), Some((share, gpus))) = (least, inventory.needs(asked, shape)) else {
         return Err(Refusal::impossible(refused::memory_of_no_gpu(asked)));
     };
-    let most = match asked.tiers {
-        MemoryTiers::Hbm => least,
-        MemoryTiers::HbmAndDram => inventory.config.most_mib(least),
-    };
+    let most = inventory.most_mib(least, asked.tiers);
     if u64::from(asked.mib) > most {
         let larger = inventory.with_more(asked.mib.into(), asked.tiers);
         let larger = larger.map_or(String::new(), |kind| {

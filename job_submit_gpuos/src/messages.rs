@@ -138,9 +138,6 @@ pub mod refused {
         /// The scheme is for more nodes than the job asks for at least.
         pub fn scheme_needs_nodes(scheme, least, may, range, other) on "--gpuos-checkpoint" =
             "l2={scheme} needs at least {least} nodes, and {may}", write "{range}, or l2={other}";
-        /// The scheme cannot be had for another reason.
-        pub fn scheme_misfits(why) on "--gpuos-checkpoint" =
-            "{why}", write "another scheme";
         /// The program's nodes and the spares together are more than there are.
         pub fn spares_beyond_cluster(all, nodes, have) on "--gpuos-spares" =
             "with the {nodes} nodes of the program the job needs {all}, and this cluster has {have}",

@@ -11,6 +11,7 @@ use slurm_ffi::layout::Fields;
 use slurm_ffi::mem::{read, read_str};
 use slurm_ffi::sizes;
 
+use crate::memory::{NO_VAL64, PER_CPU};
 use crate::shape::Shape;
 
 /// The most entries of `spank_job_env`, and the longest of them, that are read.
@@ -27,9 +28,6 @@ struct Strings {
     per_socket: usize,
     per_task: usize,
 }
-
-/// `NO_VAL64`, and above it `INFINITE64`: nothing is said.
-const NO_VAL64: u64 = u64::MAX - 1;
 
 /// Offsets of the counts, which stand in the description of a job and in a record's details.
 #[derive(Clone, Copy, Debug)]
@@ -170,8 +168,8 @@ impl Offsets {
     /// CPU or GPU, or that is not known.
     pub fn memory_mib(&self, description: *mut c_void) -> Option<u64> {
         let asked: u64 = read((description as usize).checked_add(self.memory?)?)?;
-        // The highest bit says that it is for each CPU, and is set in NO_VAL64, too.
-        (1..1 << 63).contains(&asked).then_some(asked)
+        // The bit of what is for each CPU is the highest, and set in NO_VAL64, too.
+        (1..PER_CPU).contains(&asked).then_some(asked)
     }
 
     /// MiB of memory that a `job_desc_msg_t` asks for with each CPU, `--mem-per-cpu`, and the CPUs that the job has on each node for sure.
@@ -179,7 +177,7 @@ impl Offsets {
     pub fn memory_of_cpus(&self, description: *mut c_void) -> Option<(u64, u64)> {
         let at = description as usize;
         let asked: u64 = read(at.checked_add(self.memory?)?)?;
-        let mib = asked & !(1 << 63);
+        let mib = asked & !PER_CPU;
         let is_per_cpu = asked != mib && asked < NO_VAL64;
         let tasks = small_count(at.checked_add(self.asked_counts.tasks_per_node)?)?;
         let cpus = small_count(at.checked_add(self.cpus_of_task?)?)?;

@@ -428,20 +428,17 @@ pub fn modify(description: *mut c_void, record: *mut c_void) -> Result<(), Refus
     }
     let shape = request::merged(now, &update);
     let sources = Sources::from_spank_env(env.iter().map(String::as_str));
+    // What slurmctld took at submission is not questioned now.
+    let options = JobOptions::from_spank_env(env.iter().map(String::as_str));
+    let mut options = options.unwrap_or_default();
     with_read(known, |read| match &read.checkpoint {
         Some(config) => {
-            // What slurmctld took at submission is not questioned now.
-            let options = JobOptions::from_spank_env(env.iter().map(String::as_str));
-            let options = options.unwrap_or_default();
             checkpoint::nodes(config, &options, &spares::without(shape.clone(), &options))
         }
         None => Ok(()),
     })
     .map_err(|refusal| refusal.named_by(&sources))?;
     with_cluster(known, |cluster| {
-        // What slurmctld took at submission is not questioned now.
-        let mut options =
-            JobOptions::from_spank_env(env.iter().map(String::as_str)).unwrap_or_default();
         notes::silence(&mut options, &sources, &shape);
         if let Some(request) = &options.mig {
             mig::check_update("--gpuos-mig", request, &update)?;

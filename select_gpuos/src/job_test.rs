@@ -7,7 +7,6 @@ use crate::abi::frame::Frame;
 use crate::decide::mix::Spare;
 use crate::decide::{Answer, Decide, HandedOn};
 use crate::engine::{self, Engine};
-use crate::gres::enough;
 use crate::gres::registration::{self, Excluded};
 use crate::gres::withhold::Withheld;
 use crate::messages;
@@ -66,14 +65,13 @@ impl Engine {
     /// ask, as these GPUs are not for it.
     #[cold]
     fn refuse_shortage(&mut self, frame: &Frame<'_>) -> c_int {
-        let Some(short) = enough::shortage(frame, &self.site, &self.trust, 0) else {
+        let read = (&self.site, &self.trust);
+        let taken = (self.placing).takes_back(frame, read, 0, |job, given, asked, place| {
+            messages::too_few_left(job, given, asked, place)
+        });
+        if !taken {
             return 0;
-        };
-        self.placing
-            .log_shortage(frame, &short, |job, given, asked, place| {
-                messages::too_few_left(job, given, asked, place)
-            });
-        enough::take_back(frame);
+        }
         frame.candidates.restore(&self.placing.offered);
         NOT_NOW
     }

@@ -127,10 +127,11 @@ gpuos_model::messages! {
          Report this line with the exact Slurm package",
         "Report it.";
     /// cons_tres took a place that gpuos offered and would have given the job too few GPUs there, as links and sockets in gres.conf
-    /// can have it. The start was taken back, and the job is placed as by stock Slurm.
+    /// can have it. The start was taken back, and the job is placed as by stock Slurm. A job that requires a level is offered the next
+    /// place that has it, and waits where there is none.
     pub fn too_few_offered(job, given, asked, place) =
-        "job {job}: cons_tres selected {given} GPUs of the {asked} asked for {place}; taken back, and the job is placed by \
-         cons_tres alone",
+        "job {job}: cons_tres selected {given} GPUs of the {asked} asked for {place}; taken back, and the job is placed \
+         anew, by cons_tres alone unless it requires a level",
         "Nothing is to be done. Where it comes for many jobs, look at `Links=` and `Cores=` of that node in gres.conf.";
     /// The same beside GPUs that are out of service or MIG-switchable, so that there is no other place: the job waits.
     pub fn too_few_left(job, given, asked, place) =

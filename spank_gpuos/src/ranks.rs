@@ -213,7 +213,6 @@ mod tests {
     fn on_whole_nodes_ranks_stay_on_the_socket_of_their_gpu() {
         let whole = Step {
             cpus: "16(x2)".into(),
-            partition: String::new(),
             ..step("tp2:dp8", "n[1-2]", 0xff)
         };
         let text = text(&site(), &whole).unwrap();

@@ -5,7 +5,7 @@ use gpuos_host::slurm::NodeRecord;
 use gpuos_host::slurm::site::{JobRequest, Judge, Site};
 use gpuos_model::gpuset::GpuSet;
 use gpuos_placement::explain::{Claim, Unavailable, why_wait_on};
-use gpuos_placement::plan::{GpuShape, Never, NodeState, Planner, Wait};
+use gpuos_placement::plan::{Never, NodeState, Planner, Wait};
 use serde_json::{Value, json};
 
 use crate::forecast::{Forecast, forecast};
@@ -136,15 +136,8 @@ fn beyond_ends(planner: &mut Planner, case: Case<'_>) -> Claim {
 /// are about all nodes, also those that are not for this job.
 fn never(planner: &mut Planner, site: &Site, wanted: &JobRequest, sound: &[NodeState]) -> Never {
     let request = &wanted.request;
-    let (each, in_all) = match request.gpus {
-        GpuShape::PerNode(gpus) => (gpus, None),
-        GpuShape::Total(gpus) => (1, Some(gpus)),
-        GpuShape::PerTask { per_task, tasks } => (per_task, Some(per_task.saturating_mul(tasks))),
-        GpuShape::PerSocket {
-            per_socket,
-            sockets,
-        } => (per_socket.saturating_mul(sockets), None),
-    };
+    let units = request.gpus.units();
+    let (each, in_all) = (units.gpus, units.gpus_in_all());
     let room = |state: &NodeState| {
         let most = state.free_cpus.checked_div(request.cpus_per_gpu);
         let gpus = (state.free.len() as u32).min(most.unwrap_or(u32::MAX));

@@ -6,7 +6,7 @@ use gpuos_model::cluster::Cluster;
 use gpuos_model::node_types::NodeFacts;
 
 use crate::gpuos_toml::Config;
-use crate::slurm_conf::{NodeLines, Read, TopologyKeys};
+use crate::slurm_conf::{GresConf, NodeLines, Read, TopologyKeys, lines_of_slurm_conf};
 use crate::slurm_topology::{SlurmRelease, Topologies};
 
 /// The files, read and checked.
@@ -33,12 +33,11 @@ impl Site {
             Some(text) => Config::parse(&text, "gpuos.toml").map_err(|e| e.to_string())?,
             None => Config::default(),
         };
-        let nodes = NodeLines::read(read)?;
-        let keys = TopologyKeys::read(read)?;
+        let slurm_conf = lines_of_slurm_conf(read)?;
+        let nodes = NodeLines::of(&slurm_conf, GresConf::read(read)?);
+        let keys = TopologyKeys::of(&slurm_conf);
         let mut topologies = Topologies::read(release, &keys.plugin, read)?;
-        for one in &keys.nodes {
-            topologies.move_node(&one.node, &one.text);
-        }
+        topologies.move_nodes(keys.moves());
         Ok(Site {
             config,
             nodes,
@@ -67,13 +66,12 @@ impl Site {
         self.with_topology(nodes, number)
     }
 
-    /// The clusters of all topologies, that of the cluster itself first.
+    /// The clusters of all topologies that are told apart ([`Config::views`]), that of the cluster itself first.
     ///
     /// # Errors
     /// As [`Config::cluster`].
     pub fn clusters(&self, nodes: &[NodeFacts]) -> Result<Vec<Cluster>, String> {
-        let count = self.topologies.all().len().max(1);
-        (0..count)
+        (0..self.config.views(&self.topologies))
             .map(|number| self.with_topology(nodes, number))
             .collect()
     }

@@ -71,22 +71,21 @@ impl NodeLines {
     /// # Errors
     /// A file cannot be read, or slurm.conf is missing; the sentence names it.
     pub fn read(read: Read<'_>) -> Result<NodeLines, String> {
-        let mut lines = NodeLines::read_nodes(read)?.ok_or("slurm.conf: no such file")?;
-        lines.gres = GresConf::read(read)?;
-        Ok(lines)
+        let lines = lines_of_slurm_conf(read)?;
+        Ok(NodeLines::of(&lines, GresConf::read(read)?))
     }
 
-    /// Reads slurm.conf alone; `None` when there is none.
-    fn read_nodes(read: Read<'_>) -> Result<Option<NodeLines>, String> {
-        let Some((conf, _)) = readable(read, |read| conf_lines("slurm.conf", read))? else {
-            return Ok(None);
+    /// What the lines of slurm.conf and gres.conf say.
+    pub(crate) fn of(slurm_conf: &[ConfLine], gres: GresConf) -> NodeLines {
+        let mut lines = NodeLines {
+            gres,
+            ..NodeLines::default()
         };
-        let mut lines = NodeLines::default();
         let mut default = HashMap::new();
-        for line in &conf {
+        for line in slurm_conf {
             lines.add_node(line, &mut default);
         }
-        Ok(Some(lines))
+        lines
     }
 
     /// The GPUs that slurm.conf counts on a node, by type; `None`: no line names the node.
@@ -348,19 +347,26 @@ fn first_core(list: &str) -> Option<u32> {
     first.trim_start_matches('[').parse().ok()
 }
 
-/// Reads lines of files; a file that is there and cannot be read is an error wherever it is named.
-fn readable<T>(
-    read: Read<'_>,
-    lines: impl FnOnce(Read<'_>) -> Result<T, String>,
-) -> Result<T, String> {
+/// The lines of slurm.conf, which has to be there, with the files that it includes.
+pub(crate) fn lines_of_slurm_conf(read: Read<'_>) -> Result<Vec<ConfLine>, String> {
+    let lines = lines_of("slurm.conf", read)?;
+    lines.ok_or_else(|| "slurm.conf: no such file".to_owned())
+}
+
+/// The lines of a file with those that it includes; `None`: there is no such file. A file that is there and cannot be read is an
+/// error, also where it is included.
+fn lines_of(file: &str, read: Read<'_>) -> Result<Option<Vec<ConfLine>>, String> {
     let unread = std::cell::OnceCell::new();
     let noting = |name: &str| {
         read(name).inspect_err(|why| {
             let _ = unread.set(why.clone());
         })
     };
-    let found = lines(&noting)?;
-    unread.into_inner().map_or(Ok(found), Err)
+    let found = conf_lines(file, &noting)?;
+    match unread.into_inner() {
+        Some(why) => Err(why),
+        None => Ok(found.map(|(lines, _)| lines)),
+    }
 }
 
 #[cfg(test)]

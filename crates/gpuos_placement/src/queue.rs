@@ -6,7 +6,7 @@
 use gpuos_model::gpuset::GpuSet;
 use serde::Serialize;
 
-use crate::plan::{Choice, Ending, Foresight, GpuShape, NodeState, Planner, Request, Wait};
+use crate::plan::{Choice, Ending, Foresight, GpuShape, NodeState, Planner, Request, Units, Wait};
 
 /// How many domains are looked at for the one in which a job that waits can start first.
 const MOST_PLACES: u32 = 16;
@@ -294,20 +294,12 @@ fn take(state: &mut NodeState, gpus: GpuSet, job: &Waiting) {
 /// On how many nodes a job will lie, and with how many GPUs on each at most, where the largest has `widest`. `None`: it never will.
 fn share(request: &Request, widest: u32) -> Option<(u32, u32)> {
     let least = request.min_nodes.max(1);
-    let spread = |units: u32, of_node: u32, unit: u32| {
-        let nodes = units.div_ceil(of_node.max(1)).max(least);
-        let most = request.max_nodes.max(least);
-        (of_node > 0 && nodes <= most).then(|| (nodes, units.div_ceil(nodes) * unit))
+    let Units { gpus, count } = request.gpus.units();
+    let Some(count) = count else {
+        return Some((least, gpus));
     };
-    match request.gpus {
-        GpuShape::PerNode(each) => Some((least, each)),
-        GpuShape::PerSocket {
-            per_socket,
-            sockets,
-        } => Some((least, per_socket.saturating_mul(sockets))),
-        GpuShape::Total(all) => spread(all, widest, 1),
-        GpuShape::PerTask { per_task, tasks } => {
-            spread(tasks, widest.checked_div(per_task)?, per_task)
-        }
-    }
+    let of_node = widest.checked_div(gpus)?;
+    let nodes = count.div_ceil(of_node.max(1)).max(least);
+    let most = request.max_nodes.max(least);
+    (of_node > 0 && nodes <= most).then(|| (nodes, count.div_ceil(nodes) * gpus))
 }

@@ -1,5 +1,6 @@
 //! Where this daemon's configuration lives.
 
+use std::collections::HashMap;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
@@ -88,8 +89,8 @@ pub fn site(fields: Option<&Fields>, release: Option<Release>) -> Result<Site, S
 pub struct TopologyRead {
     /// Those in force; none where there is no such file.
     pub topologies: Topologies,
-    /// What slurm.conf says of them.
-    pub keys: TopologyKeys,
+    /// The topology that a partition names, by the partition's name.
+    pub partitions: HashMap<String, String>,
     /// The files that were read.
     pub files: Vec<TextFile>,
 }
@@ -114,23 +115,21 @@ pub fn topology(fields: &Fields) -> Result<TopologyRead, String> {
     let own = own_text(fields, "topology_plugin");
     let plugin = own.as_deref().unwrap_or(&keys.plugin);
     let files = std::cell::RefCell::new(Vec::new());
-    let topologies = Topologies::read(Some(fields.release().topology()), plugin, &|name| {
+    let folder = slurm_conf.with_file_name("");
+    let release = Some(fields.release().topology());
+    let topologies = Topologies::read_in(&folder, release, plugin, &|name| {
         let text = beside(&slurm_conf, name)?;
         if let Some(text) = &text {
             files.borrow_mut().push(TextFile {
-                path: slurm_conf.with_file_name("").join(name),
+                path: folder.join(name),
                 text: text.clone(),
             });
         }
         Ok(text)
-    });
-    let topologies = topologies.map_err(|why| match why.starts_with("topology.") {
-        true => slurm_conf.with_file_name(&why).display().to_string(),
-        false => why,
     })?;
     Ok(TopologyRead {
         topologies,
-        keys,
+        partitions: keys.partitions,
         files: files.into_inner(),
     })
 }

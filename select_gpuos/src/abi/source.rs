@@ -214,7 +214,7 @@ impl<'a> Source<'a> {
     }
 
     /// What a job asks for of GPUs of all types together.
-    pub fn sum(&self, job: Job<'a>, of: fn(JobGres<'a>) -> u64) -> u64 {
+    pub fn sum(&self, job: Job<'a>, of: impl Fn(JobGres<'a>) -> u64) -> u64 {
         self.gpus_asked(job).map(of).fold(0, u64::saturating_add)
     }
 

@@ -12,19 +12,17 @@ pub mod policy;
 pub mod refusals;
 pub mod running;
 pub mod short;
+pub mod shortage;
 pub mod slices;
 pub mod views;
 
 use std::ffi::c_int;
 
 use gpuos_config::options::JobOptions;
-use gpuos_model::messages::Message;
-use gpuos_placement::least::Shortage;
 use gpuos_placement::plan::{Choice, GpuShape, Placement};
 use gpuos_placement::record::{self, Tally};
 use slurm_ffi::check::Misfit;
 use slurm_ffi::gres::JobGres;
-use slurm_ffi::log;
 
 use crate::abi::call::{Mode, NOT_NOW};
 use crate::abi::frame::Frame;
@@ -36,7 +34,6 @@ use crate::decide::note::{Decision, Pending};
 use crate::decide::refusals::{Candidates, Refusals};
 use crate::decide::short::Short;
 use crate::decide::slices::SlicePlacing;
-use crate::gres::enough;
 use crate::gres::steer::Steering;
 use crate::read::demand::{Demand, Fitting};
 use crate::read::request::{self, Wanted};
@@ -96,26 +93,6 @@ pub struct Placing {
     pub short: Short,
     /// What is to be noted when the job that was decided last starts.
     pub pending: Option<Pending>,
-}
-
-/// Makes a message of a shortage: the job, GPUs given and asked for, and where.
-pub type SayShortage = fn(u32, u64, u64, &str) -> Message;
-
-impl Placing {
-    /// Has the log say that a job was given too little, once where it is tried again and again.
-    #[cold]
-    pub fn log_shortage(&mut self, frame: &Frame<'_>, short: &Shortage, say: SayShortage) {
-        let job = frame.job.id();
-        if self.short_logged.replace(job) == Some(job) {
-            return;
-        }
-        let node = short.node.and_then(|node| frame.source.node(node));
-        let place = match node {
-            Some(node) => format!("on node {}", node.name()),
-            None => "in all".to_owned(),
-        };
-        log::info(&say(job, short.given, short.asked, &place));
-    }
 }
 
 /// A call that cons_tres decides, by what gpuos had to do with it.
@@ -554,49 +531,6 @@ impl<'a> Decide<'_, 'a> {
             true => NoPlan::Stock,
             false => NoPlan::Answer(code),
         })
-    }
-
-    /// Whether it depends on the nodes how many GPUs a job that starts has: on their sockets and cores, on how large whole ones are, on how many
-    /// of them are left within a range, or on how many its tasks need.
-    fn depends_on_nodes(&self, wanted: &Wanted) -> bool {
-        if !self.frame.is_start() || wanted.required() {
-            return false;
-        }
-        let (request, snapshot) = (&wanted.request, &self.cluster.snapshot);
-        match request.gpus {
-            // By cores that come with a task, some releases give GPUs for more tasks than there are.
-            GpuShape::PerSocket { .. } | GpuShape::PerTask { .. } => true,
-            _ if request.whole_nodes && snapshot.has_sizes() => true,
-            GpuShape::PerNode(_) if wanted.nodes > request.min_nodes => true,
-            GpuShape::PerNode(gpus) => {
-                let (job, least) = (self.frame.job, request.min_nodes.max(1));
-                request.max_nodes > least
-                    && job.tasks() > least
-                    && (!request.required_nodes.is_empty()
-                        || snapshot.has_fewer_cpus(gpus, job.min_cpus().div_ceil(least)))
-            }
-            _ => false,
-        }
-    }
-
-    /// Has cons_tres give the job GPUs as Slurm asked, notes how many they are, and takes all of it back. How many nodes it took; 0 =
-    /// none, or they are not known.
-    #[cold]
-    fn ask_plainly(&mut self) -> u32 {
-        let frame = self.frame;
-        let code = frame.call.without_preemption(|| frame.call.forward());
-        let given = match code {
-            0 => enough::given(frame, self.site, self.trust),
-            _ => None,
-        };
-        let nodes = given.map_or(0, |_| frame.candidates.count() as u32);
-        if given.is_some() {
-            enough::take_back(frame);
-        }
-        frame.call.unanswered();
-        self.placing.steering.restore_candidates(frame);
-        self.plain = given.unwrap_or(0);
-        nodes
     }
 
     /// How many cores of each socket are enough for a job, where cons_tres wastes its time on more of them

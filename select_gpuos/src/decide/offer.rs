@@ -10,9 +10,7 @@ use slurm_ffi::gres::JobGres;
 use crate::abi::call::NOT_NOW;
 use crate::decide::refusals::{Candidates, Facts};
 use crate::decide::{Decide, Placing};
-use crate::gres::enough;
 use crate::gres::steer::Purpose;
-use crate::messages;
 use crate::read::request::Wanted;
 use crate::tell::reasons;
 
@@ -283,21 +281,6 @@ impl Decide<'_, '_> {
             reasons::publish(frame, sentence);
         }
         code
-    }
-
-    /// Takes back an answer that gives the job less than it asks for; whether it was one.
-    pub fn takes_back(&mut self) -> bool {
-        let frame = self.frame;
-        let Some(short) = enough::shortage(frame, self.site, self.trust, self.plain) else {
-            return false;
-        };
-        self.placing
-            .log_shortage(frame, &short, |job, given, asked, place| {
-                messages::too_few_offered(job, given, asked, place)
-            });
-        enough::take_back(frame);
-        self.placing.steering.restore_candidates(frame);
-        true
     }
 
     /// cons_tres has refused the choice: whether the next question should be asked anew, without nodes that it may have

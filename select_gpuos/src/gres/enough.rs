@@ -61,12 +61,7 @@ pub fn given(frame: &Frame<'_>, site: &Site, trust: &LayoutTrust) -> Option<u64>
         return Some(nodes.iter().map(of_node).sum());
     }
     let of_entry = |gpus: JobGres<'_>| nodes.iter().map(|node| gpus.selected_count(node)).sum();
-    Some(
-        source
-            .gpus_asked(job)
-            .map(of_entry)
-            .fold(0, u64::saturating_add),
-    )
+    Some(source.sum(job, of_entry))
 }
 
 fn asked(job: Job<'_>, gpus: JobGres<'_>) -> Asked {

@@ -37,14 +37,12 @@ fn fabrics(source: &Source<'_>, settings: &Settings, names: &[String]) -> Vec<Fa
     let Some(found) = &settings.topologies else {
         return Vec::new();
     };
-    let mut moved = (0..source.nodes()).filter_map(|index| source.node(index));
-    if moved.clone().all(|node| node.topology().is_empty()) {
+    let nodes = (0..source.nodes()).filter_map(|index| source.node(index));
+    if nodes.clone().all(|node| node.topology().is_empty()) {
         return found.fabrics(names);
     }
     let mut topologies = found.clone();
-    moved
-        .by_ref()
-        .for_each(|node| topologies.move_node(node.name(), node.topology()));
+    topologies.move_nodes(nodes.map(|node| (node.name(), node.topology())));
     topologies.fabrics(names)
 }
 

@@ -60,14 +60,8 @@ impl Demand {
         let mut cores = job.cores(parameters);
         cores.alone = job.takes_whole_nodes() || sharing == Sharing::Nothing;
         let on_each = match request.gpus {
-            GpuShape::PerNode(gpus) => gpus,
-            GpuShape::PerSocket {
-                per_socket,
-                sockets,
-            } => per_socket.saturating_mul(sockets),
-            GpuShape::PerTask { per_task, .. } => per_task,
             GpuShape::Total(all) if request.max_nodes == 1 => all,
-            GpuShape::Total(_) => 1,
+            shape => shape.units().gpus,
         };
         let tasks = job.tasks_on_each(cores.overcommit);
         let cpus = (tasks.saturating_mul(cores.cpus_per_task))

@@ -1,11 +1,11 @@
 //! gpuos.toml and Slurm's topology file, read when slurmctld starts and when it reconfigures; the
 //! only files this plugin opens.
 
+use std::collections::HashMap;
 use std::io::ErrorKind;
 use std::path::Path;
 
 use gpuos_config::gpuos_toml::Config;
-use gpuos_config::slurm_conf::TopologyKeys;
 use gpuos_config::slurm_topology::Topologies;
 use gpuos_model::fnv::fnv;
 use slurm_ffi::handles::Job;
@@ -21,8 +21,8 @@ pub struct Settings {
     pub config: Config,
     /// Those that Slurm goes by; `None`: they are not known, for their file could not be read or understood.
     pub topologies: Option<Topologies>,
-    /// What slurm.conf says of them.
-    pub topology_keys: TopologyKeys,
+    /// The topology that a partition names, by the partition's name.
+    pub partitions: HashMap<String, String>,
     /// Whether gpuos.toml is there and could not be read or understood.
     pub broken: bool,
     /// Whether there is no gpuos.toml.
@@ -36,12 +36,10 @@ impl Settings {
         !(self.broken || self.absent) || !self.config.mig.pools.is_empty()
     }
 
-    /// How many topologies are told apart: one where gpuos.toml describes the whole network, and Slurm's say nothing.
+    /// How many topologies are told apart, as [`Config::views`].
     pub fn views(&self) -> usize {
-        match &self.topologies {
-            Some(found) if !self.config.describes_network() => found.all().len().max(1),
-            _ => 1,
-        }
+        let found = self.topologies.as_ref();
+        found.map_or(1, |found| self.config.views(found))
     }
 
     /// Which topology the partition of a job has, by its number; `None`: that is not known.
@@ -56,7 +54,7 @@ impl Settings {
                 let number = found.number(told.name)?;
                 return (i32::try_from(number) == Ok(told.number)).then_some(number);
             }
-            None => self.topology_keys.partitions.get(job.partition()),
+            None => self.partitions.get(job.partition()),
         };
         found.number(named.map_or("", String::as_str))
     }
@@ -103,16 +101,16 @@ pub fn load(fields: &Fields) -> Settings {
         }
     };
     let found = conf::topology(fields);
-    let (topologies, topology_keys) = match found {
+    let (topologies, partitions) = match found {
         Ok(found) => {
             for file in &found.files {
                 has_read(&file.path, &file.text);
             }
-            (Some(found.topologies), found.keys)
+            (Some(found.topologies), found.partitions)
         }
         Err(why) => {
             log::error(&messages::no_fabric(why));
-            (None, TopologyKeys::default())
+            (None, HashMap::new())
         }
     };
     let none = topologies
@@ -125,7 +123,7 @@ pub fn load(fields: &Fields) -> Settings {
     Settings {
         config,
         topologies,
-        topology_keys,
+        partitions,
         broken,
         absent,
     }

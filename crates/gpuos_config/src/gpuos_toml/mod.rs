@@ -14,6 +14,8 @@ use gpuos_placement::fabric::{Net, Recipe};
 use gpuos_placement::traffic::Traffic;
 use toml::Spanned;
 
+use crate::slurm_topology::Topologies;
+
 mod access;
 mod checkpoint;
 mod fabric;
@@ -311,6 +313,14 @@ impl Config {
     /// Whether the file describes the network of the whole cluster, so that Slurm's topology says nothing beside it.
     pub fn describes_network(&self) -> bool {
         self.fabric.has_nets()
+    }
+
+    /// How many of the topologies that were found are told apart: one where the file describes the network, or where there is none.
+    pub fn views(&self, found: &Topologies) -> usize {
+        match self.describes_network() {
+            true => 1,
+            false => found.all().len().max(1),
+        }
     }
 
     /// The conditions of a cluster's nodes, by index; empty when the file says that all are as new.

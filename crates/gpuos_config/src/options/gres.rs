@@ -151,25 +151,33 @@ pub fn parse_count(text: &str) -> Option<u64> {
 
 /// A count with Slurm's suffixes (K, M, G, T, P in steps of 1024); `None` when it is a word.
 fn count(text: &str) -> Result<Option<u64>, String> {
+    let Some((digits, scale)) = digits_and_scale(text) else {
+        return Ok(None);
+    };
+    if digits.is_empty() || !digits.bytes().all(|b| b.is_ascii_digit()) {
+        return Ok(None);
+    }
+    let value = digits.parse::<u64>().ok();
+    let value = value.and_then(|value| value.checked_mul(scale));
+    match value.filter(|&value| value <= MAX_COUNT) {
+        Some(value) => Ok(Some(value)),
+        None => Err("the count is too large".into()),
+    }
+}
+
+/// What stands before the suffix of a count, and what that multiplies it by; `None`: Slurm has no such suffix.
+pub(crate) fn digits_and_scale(text: &str) -> Option<(&str, u64)> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let scale = match text[digits.len()..].to_ascii_lowercase().as_str() {
+    let power = match text[digits.len()..].to_ascii_lowercase().as_str() {
         "" => 0,
         "k" => 1,
         "m" => 2,
         "g" => 3,
         "t" => 4,
         "p" => 5,
-        _ => return Ok(None),
+        _ => return None,
     };
-    if digits.is_empty() || !digits.bytes().all(|b| b.is_ascii_digit()) {
-        return Ok(None);
-    }
-    let value = digits.parse::<u64>().ok();
-    let value = value.and_then(|value| value.checked_mul(1024u64.pow(scale)));
-    match value.filter(|&value| value <= MAX_COUNT) {
-        Some(value) => Ok(Some(value)),
-        None => Err("the count is too large".into()),
-    }
+    Some((digits, 1024u64.pow(power)))
 }
 
 pub(crate) fn check_name(name: &str) -> Result<(), String> {

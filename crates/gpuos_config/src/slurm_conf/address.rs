@@ -3,7 +3,7 @@ use std::collections::HashMap;
 
 use gpuos_model::hostlist::expand;
 
-use super::{Read, conf_lines, readable};
+use super::{Read, lines_of_slurm_conf};
 
 /// slurmd's port where slurm.conf names none (`SLURMD_PORT` in Slurm's configure.ac).
 const SLURMD_PORT: u16 = 6818;
@@ -24,8 +24,7 @@ impl Addresses {
     /// # Errors
     /// A file cannot be read, or slurm.conf is missing; the sentence names it.
     pub fn read(read: Read<'_>) -> Result<Addresses, String> {
-        let lines = readable(read, |read| conf_lines("slurm.conf", read))?;
-        let (lines, _) = lines.ok_or("slurm.conf: no such file")?;
+        let lines = lines_of_slurm_conf(read)?;
         let mut found = Addresses {
             nodes: HashMap::new(),
             port: SLURMD_PORT,

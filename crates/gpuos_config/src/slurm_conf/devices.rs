@@ -1,6 +1,6 @@
 //! The device files of a node's GPUs in gres.conf, in the order in which Slurm numbers them.
 use super::gres_conf::{GresConf, gpus_of};
-use super::{GpuCount, NodeLines, Read};
+use super::{GpuCount, NodeLines, Read, lines_of};
 
 /// A GPU as gres.conf names it. Its place in the list is its GRES index.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -30,7 +30,8 @@ impl GpuDevice {
 /// A file cannot be read; the sentence names it.
 pub fn gpu_devices(node: &str, read: Read<'_>) -> Result<Vec<GpuDevice>, String> {
     let conf = GresConf::read(read)?;
-    let counts = NodeLines::read_nodes(read)?.and_then(|lines| lines.gpu_counts(node));
+    let lines = lines_of("slurm.conf", read)?.unwrap_or_default();
+    let counts = NodeLines::of(&lines, GresConf::default()).gpu_counts(node);
     let all = [GpuCount {
         gres_type: None,
         count: u64::MAX,

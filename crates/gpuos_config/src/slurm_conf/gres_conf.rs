@@ -2,8 +2,8 @@
 
 use gpuos_model::hostlist::expand;
 
-use super::places::{ConfLine, conf_lines};
-use super::{GpuCount, Read, readable};
+use super::{ConfLine, GpuCount, Read, lines_of};
+use crate::options::gres::digits_and_scale;
 
 /// A line of gres.conf that describes GRES.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -104,8 +104,7 @@ impl GresConf {
     /// # Errors
     /// A file cannot be read; the sentence names it.
     pub fn read(read: Read<'_>) -> Result<GresConf, String> {
-        let lines = readable(read, |read| conf_lines("gres.conf", read))?;
-        let (lines, _) = lines.unwrap_or_default();
+        let lines = lines_of("gres.conf", read)?.unwrap_or_default();
         let mut records: Vec<_> = lines.iter().filter_map(GresRecord::of).collect();
         records.sort_by_key(|record| record.nodes.is_some());
         Ok(GresConf {
@@ -181,17 +180,8 @@ pub(super) fn gpus_of<'a>(
 
 /// `8`, `1K`.
 fn count(text: &str) -> Option<u64> {
-    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let power = match text[digits.len()..].to_ascii_lowercase().as_str() {
-        "" => 0,
-        "k" => 1,
-        "m" => 2,
-        "g" => 3,
-        "t" => 4,
-        "p" => 5,
-        _ => return None,
-    };
-    digits.parse::<u64>().ok()?.checked_mul(1024u64.pow(power))
+    let (digits, scale) = digits_and_scale(text)?;
+    digits.parse::<u64>().ok()?.checked_mul(scale)
 }
 
 /// The files of a `File=`: paths with ranges, separated by commas.

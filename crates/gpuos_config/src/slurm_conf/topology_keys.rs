@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use gpuos_model::hostlist::expand;
 
-use super::{Read, conf_lines, readable};
+use super::{ConfLine, Read, lines_of};
 
 /// What slurm.conf says of topologies.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -27,16 +27,28 @@ pub struct NodeTopology {
 }
 
 impl TopologyKeys {
+    /// The nodes and their texts, as [`Topologies::move_nodes`] takes them.
+    ///
+    /// [`Topologies::move_nodes`]: crate::slurm_topology::Topologies::move_nodes
+    pub fn moves(&self) -> impl Iterator<Item = (&str, &str)> {
+        let nodes = self.nodes.iter();
+        nodes.map(|one| (one.node.as_str(), one.text.as_str()))
+    }
+
     /// Reads slurm.conf with the files that it includes.
     ///
     /// # Errors
     /// A file cannot be read; the sentence names it.
     pub fn read(read: Read<'_>) -> Result<TopologyKeys, String> {
-        let lines = readable(read, |read| conf_lines("slurm.conf", read))?;
-        let (lines, _) = lines.unwrap_or_default();
+        let lines = lines_of("slurm.conf", read)?;
+        Ok(TopologyKeys::of(&lines.unwrap_or_default()))
+    }
+
+    /// What the lines of slurm.conf say.
+    pub(crate) fn of(lines: &[ConfLine]) -> TopologyKeys {
         let mut keys = TopologyKeys::default();
         let (mut of_nodes, mut of_partitions) = (None, None);
-        for line in &lines {
+        for line in lines {
             let Some((first, name)) = line.pairs.first() else {
                 continue;
             };
@@ -70,7 +82,7 @@ impl TopologyKeys {
                 }
             }
         }
-        Ok(keys)
+        keys
     }
 }
 

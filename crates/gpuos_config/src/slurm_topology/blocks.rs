@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use gpuos_model::cluster::{Fabric, FabricLevel, NO_DOMAIN};
+use gpuos_model::cluster::{Fabric, FabricLevel};
 
 use super::{Switch, leaf_of, level};
 
@@ -42,7 +42,7 @@ impl Blocks {
     /// Level `block`, and one for each larger size: `block32` are blocks that have 32 nodes together by BlockSizes.
     pub(super) fn fabric(&self, index: &HashMap<&str, usize>) -> Fabric {
         let block_of = leaf_of(&self.blocks, index);
-        let mut levels = vec![level("block", &self.blocks, &block_of)];
+        let mut levels = vec![self.join("block".into(), 1, &block_of)];
         let base = self.base(index);
         for joined in self.joined().into_iter().filter(|joined| *joined > 1) {
             let name = format!("block{}", base.saturating_mul(joined as u32));
@@ -90,11 +90,11 @@ impl Blocks {
 
     /// `joined` neighbours in the order of the file are one domain; the last may have fewer.
     fn join(&self, name: String, joined: usize, block_of: &[Option<usize>]) -> FabricLevel {
-        let mut used: Vec<usize> = block_of.iter().flatten().map(|at| at / joined).collect();
-        used.sort_unstable();
-        used.dedup();
-        let domain = |group: usize| used.binary_search(&group).map_or(NO_DOMAIN, |at| at as u32);
-        let label = |group: &usize| {
+        let group_of: Vec<Option<usize>> = block_of
+            .iter()
+            .map(|block| block.map(|at| at / joined))
+            .collect();
+        level(name, &group_of, |group| {
             let first = group * joined;
             let last = (first + joined).min(self.blocks.len()) - 1;
             let [first, last] = [first, last].map(|at| self.blocks[at].name.as_str());
@@ -102,15 +102,6 @@ impl Blocks {
                 true => first.to_owned(),
                 false => format!("{first}..{last}"),
             }
-        };
-        FabricLevel {
-            name,
-            domains: used.iter().map(label).collect(),
-            domain_of: block_of
-                .iter()
-                .map(|at| at.map_or(NO_DOMAIN, |at| domain(at / joined)))
-                .collect(),
-            gbps: 0.0,
-        }
+        })
     }
 }

@@ -2,6 +2,9 @@
 //!
 //! Everything that places jobs or tells of places asks here, so that plugin, command and daemon go by the same one.
 
+use std::collections::HashMap;
+use std::path::Path;
+
 use gpuos_model::cluster::Fabric;
 
 use super::{TopologyFile, parse_topology_yaml, read_topology_conf};
@@ -122,6 +125,23 @@ impl Topologies {
         })
     }
 
+    /// The same of the files in a folder, which a mistake in one of them names.
+    ///
+    /// # Errors
+    /// As [`Topologies::read`].
+    pub fn read_in(
+        folder: &Path,
+        release: Option<SlurmRelease>,
+        plugin: &str,
+        read: Read<'_>,
+    ) -> Result<Topologies, String> {
+        // What cannot be read has its path from `read`.
+        Topologies::read(release, plugin, read).map_err(|why| match why.starts_with("topology.") {
+            true => folder.join(why).display().to_string(),
+            false => why,
+        })
+    }
+
     /// The cluster's own topology, for partitions that name none.
     pub fn of_cluster(&self) -> Option<&TopologyFile> {
         self.list.first()
@@ -156,16 +176,21 @@ impl Topologies {
         nodes
     }
 
-    /// Puts a node where its `Topology=` says (25.05 and later): `default:root:leaf1,blocks:b2`. In a topology that it does not name the
-    /// node is in no domain. An empty text leaves the node where the file has it.
-    pub fn move_node(&mut self, node: &str, text: &str) {
-        if text.is_empty() {
-            return;
-        }
+    /// Puts nodes where their `Topology=` says (25.05 and later): `default:root:leaf1,blocks:b2`. In a topology that it does not name a
+    /// node is in no domain. An empty text leaves the node where the file has it; of several the last one counts.
+    pub fn move_nodes<'a>(&mut self, texts: impl Iterator<Item = (&'a str, &'a str)>) {
+        let texts: Vec<_> = texts.filter(|(_, text)| !text.is_empty()).collect();
+        let nodes = texts.iter().map(|(node, _)| *node);
+        let last: HashMap<&str, usize> = nodes.zip(0..).collect();
         for topology in &mut self.list {
-            let mut named = text.split(',').filter_map(|part| part.split_once(':'));
-            let unit = named.find(|(name, _)| *name == topology.name);
-            topology.move_node(node, unit.map(|(_, unit)| unit));
+            topology.take_out(|node| last.contains_key(node));
+            for (at, (node, text)) in texts.iter().enumerate() {
+                let mut named = text.split(',').filter_map(|part| part.split_once(':'));
+                let unit = named.find(|(name, _)| *name == topology.name);
+                if let Some((_, unit)) = unit.filter(|_| last[node] == at) {
+                    topology.put(node, unit);
+                }
+            }
         }
     }
 }

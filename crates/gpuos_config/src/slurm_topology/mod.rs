@@ -79,19 +79,29 @@ impl TopologyFile {
         }
     }
 
-    /// Has a node be in one leaf or block alone, or in none: `root:leaf1` is the way down to a leaf, of which the last counts. Switches
+    fn groups_mut(&mut self) -> Option<&mut Vec<Switch>> {
+        match &mut self.shape {
+            Shape::Tree(groups) | Shape::Block(Blocks { blocks: groups, .. }) => Some(groups),
+            Shape::Other => None,
+        }
+    }
+
+    /// Has nodes be in no leaf or block.
+    fn take_out(&mut self, leaves: impl Fn(&str) -> bool) {
+        for group in self.groups_mut().into_iter().flatten() {
+            group.nodes.retain(|node| !leaves(node));
+        }
+    }
+
+    /// Puts a node that is in none into a leaf or block: `root:leaf1` is the way down to a leaf, of which the last counts. Switches
     /// that are new are made under the one before.
-    fn move_node(&mut self, node: &str, unit: Option<&str>) {
-        let is_tree = matches!(self.shape, Shape::Tree(_));
-        let (Shape::Tree(groups) | Shape::Block(Blocks { blocks: groups, .. })) = &mut self.shape
-        else {
+    fn put(&mut self, node: &str, unit: &str) {
+        let is_tree = self.is_block() == Some(false);
+        let Some(groups) = self.groups_mut() else {
             return;
         };
-        for group in &mut *groups {
-            group.nodes.retain(|name| name != node);
-        }
         let mut last = None;
-        for name in unit.into_iter().flat_map(|unit| unit.split(':')) {
+        for name in unit.split(':') {
             let known = groups.iter().position(|group| group.name == name);
             last = match (known, last) {
                 (Some(at), _) => Some(at),
@@ -164,25 +174,17 @@ fn leaf_of(switches: &[Switch], index: &HashMap<&str, usize>) -> Vec<Option<usiz
     leaf
 }
 
-/// A level whose domains are the switches that have nodes, in the order of the file.
-fn level(name: &str, switches: &[Switch], switch_of: &[Option<usize>]) -> FabricLevel {
-    let mut used: Vec<usize> = switch_of.iter().flatten().copied().collect();
+/// A level whose domains are the groups that have nodes, in their order; `label` names one.
+fn level(name: String, group_of: &[Option<usize>], label: impl Fn(usize) -> String) -> FabricLevel {
+    let mut used: Vec<usize> = group_of.iter().flatten().copied().collect();
     used.sort_unstable();
     used.dedup();
-    let domain = |switch: usize| {
-        used.binary_search(&switch)
-            .map_or(NO_DOMAIN, |at| at as u32)
-    };
+    let domain = |group: usize| used.binary_search(&group).map_or(NO_DOMAIN, |at| at as u32);
+    let domain_of = group_of.iter().map(|of| of.map_or(NO_DOMAIN, domain));
     FabricLevel {
-        name: name.into(),
-        domains: used
-            .iter()
-            .map(|&switch| switches[switch].name.clone())
-            .collect(),
-        domain_of: switch_of
-            .iter()
-            .map(|of| of.map_or(NO_DOMAIN, domain))
-            .collect(),
+        name,
+        domain_of: domain_of.collect(),
+        domains: used.iter().map(|&group| label(group)).collect(),
         gbps: 0.0,
     }
 }
@@ -209,7 +211,8 @@ fn tree(switches: &[Switch], index: &HashMap<&str, usize>) -> Fabric {
                 *switch = up;
             }
         }
-        levels.push(level(&level_name(height), switches, &at));
+        let name_of = |switch: usize| switches[switch].name.clone();
+        levels.push(level(level_name(height), &at, name_of));
     }
     Fabric { levels }
 }

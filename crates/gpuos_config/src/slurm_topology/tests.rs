@@ -187,7 +187,7 @@ fn nodes_go_where_their_own_line_puts_them() {
     let nodes = nodes("n[01-04]");
     let shown = |text: &str| {
         let mut all = parse_topology_yaml(YAML, "t").unwrap();
-        all.move_node("n03", text);
+        all.move_nodes([("n03", text)].into_iter());
         let fabrics = all.fabrics(&nodes);
         format!("{}{}", show(&fabrics[0], &nodes), show(&fabrics[2], &nodes))
     };

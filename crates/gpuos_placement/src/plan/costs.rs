@@ -12,7 +12,7 @@ use super::fabric::Span;
 use super::gpus::ValueModel;
 use super::job::Job;
 use super::links::nic_units;
-use super::types::{Choice, GpuShape, NodeState, Request};
+use super::types::{Choice, NodeState, Request};
 use super::{NO_TYPE, Planner, bits, gang};
 use crate::cost::{Condition, Model, Place, Score, Scoring, percent_better, steps};
 use crate::fabric::UNBOUNDED;
@@ -40,15 +40,8 @@ impl Request {
     /// GPUs of the job in all, on the fewest nodes that it may have.
     pub fn gpus_in_all(&self) -> u64 {
         let nodes = u64::from(self.min_nodes.max(1));
-        match self.gpus {
-            GpuShape::PerNode(each) => u64::from(each) * nodes,
-            GpuShape::PerSocket {
-                per_socket,
-                sockets,
-            } => u64::from(per_socket) * u64::from(sockets) * nodes,
-            GpuShape::Total(gpus) => gpus.into(),
-            GpuShape::PerTask { per_task, tasks } => u64::from(per_task) * u64::from(tasks),
-        }
+        let units = self.gpus.units();
+        u64::from(units.gpus) * units.count.map_or(nodes, u64::from)
     }
 }
 

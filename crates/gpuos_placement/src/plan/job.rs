@@ -1,7 +1,7 @@
 //! The request in the planner's own terms, and what a node can offer to it.
 use super::gpus::ValueModel;
 use super::never::Never;
-use super::types::{GpuShape, NodeState, Placement, Request, Wait, against};
+use super::types::{GpuShape, NodeState, Placement, Request, Units, Wait, against};
 use super::values::Needs;
 
 /// How equally close places are told apart.
@@ -56,15 +56,10 @@ impl<'a> Job<'a> {
     /// Normalises a request; a contradiction in it can never run.
     pub fn new(request: &'a Request, nodes: usize) -> Result<Job<'a>, Wait> {
         let never = |why: Never| Err(Wait::Never { why });
-        let (unit, units) = match request.gpus {
-            GpuShape::PerNode(k) => (k, None),
-            GpuShape::PerSocket {
-                per_socket,
-                sockets,
-            } => (per_socket.saturating_mul(sockets), None),
-            GpuShape::Total(n) => (1, Some(n)),
-            GpuShape::PerTask { per_task, tasks } => (per_task, Some(tasks)),
-        };
+        let Units {
+            gpus: unit,
+            count: units,
+        } = request.gpus.units();
         if unit == 0 || units == Some(0) {
             return never(Never::NoGpu);
         }

@@ -2,7 +2,7 @@
 use super::Planner;
 use super::gpus::GpuTable;
 use super::kinds::Kinds;
-use super::types::{GpuShape, Request};
+use super::types::Request;
 use super::values::Building;
 use crate::frag::{Expected, Share};
 
@@ -59,20 +59,15 @@ impl Planner {
         nodes: u32,
         named: impl Iterator<Item = u32>,
     ) -> (Share, u32) {
-        let spread = |gpus: u32| {
-            let most = self.tables.iter().map(|table| table.gpus as u32).max();
-            let nodes = gpus.div_ceil(most.unwrap_or(1).max(1));
-            let nodes = nodes.max(request.min_nodes).max(1);
-            (gpus.div_ceil(nodes), nodes)
-        };
-        let (gpus, nodes) = match request.gpus {
-            GpuShape::PerNode(gpus) => (gpus, nodes),
-            GpuShape::PerSocket {
-                per_socket,
-                sockets,
-            } => (per_socket.saturating_mul(sockets), nodes),
-            GpuShape::Total(gpus) => spread(gpus),
-            GpuShape::PerTask { per_task, tasks } => spread(per_task.saturating_mul(tasks)),
+        let units = request.gpus.units();
+        let (gpus, nodes) = match units.gpus_in_all() {
+            None => (units.gpus, nodes),
+            Some(gpus) => {
+                let most = self.tables.iter().map(|table| table.gpus as u32).max();
+                let nodes = gpus.div_ceil(most.unwrap_or(1).max(1));
+                let nodes = nodes.max(request.min_nodes).max(1);
+                (gpus.div_ceil(nodes), nodes)
+            }
         };
         let cpus = request.cpus_per_gpu.saturating_mul(gpus);
         let share = Share {

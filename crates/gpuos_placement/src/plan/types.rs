@@ -100,6 +100,38 @@ pub enum GpuShape {
     },
 }
 
+/// A number of GPUs in one form for all of [`GpuShape`]: units of some GPUs each, none of them split over nodes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Units {
+    /// GPUs of one unit: of a node's share, of a task, or 1.
+    pub gpus: u32,
+    /// Units over all nodes; `None` = exactly one on each node.
+    pub count: Option<u32>,
+}
+
+impl Units {
+    /// GPUs over all nodes, where they do not depend on how many nodes there are.
+    pub fn gpus_in_all(self) -> Option<u32> {
+        Some(self.gpus.saturating_mul(self.count?))
+    }
+}
+
+impl GpuShape {
+    /// The same GPUs as units.
+    pub fn units(self) -> Units {
+        let (gpus, count) = match self {
+            GpuShape::PerNode(gpus) => (gpus, None),
+            GpuShape::PerSocket {
+                per_socket,
+                sockets,
+            } => (per_socket.saturating_mul(sockets), None),
+            GpuShape::Total(gpus) => (1, Some(gpus)),
+            GpuShape::PerTask { per_task, tasks } => (per_task, Some(tasks)),
+        };
+        Units { gpus, count }
+    }
+}
+
 /// A job's request as the planner sees it.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Request {

@@ -27,30 +27,25 @@ pub(super) fn topologies(machine: &dyn Machine, running: &Running, nodes: &[Node
     let release = SlurmRelease::parse(running.release());
     let plugin = running.get("TopologyPlugin").unwrap_or("");
     let mut found = Found::default();
-    let mut topologies = match of_files(machine, &running.directory(), release, plugin) {
+    let topologies = match of_files(machine, &running.directory(), release, plugin) {
         Ok(topologies) if !topologies.all().is_empty() => {
             let names: Vec<String> = nodes.iter().map(|node| node.name.clone()).collect();
             found.strangers = topologies.unknown_nodes(&names);
-            topologies
+            Ok(topologies)
         }
         // Without slurm.conf there are none of its files here.
-        Ok(none) if machine.read(&running.slurm_conf()).is_ok() && is_flat(plugin) => none,
-        Ok(_) => match shown(machine, release) {
-            Ok(shown) => shown.unwrap_or_default(),
-            Err(why) => {
-                found.note = Some(format!("{why}; the fabric is left out"));
-                return found;
-            }
-        },
-        Err(why) => {
-            found.note = Some(format!("{why}; the fabric is left out"));
-            return found;
-        }
+        Ok(none) if machine.read(&running.slurm_conf()).is_ok() && is_flat(plugin) => Ok(none),
+        Ok(_) => shown(machine, release),
+        Err(why) => Err(why),
     };
-    for node in nodes {
-        topologies.move_node(&node.name, &node.topology);
+    match topologies {
+        Ok(mut topologies) => {
+            let texts = nodes.iter();
+            topologies.move_nodes(texts.map(|node| (&*node.name, &*node.topology)));
+            found.topologies = topologies;
+        }
+        Err(why) => found.note = Some(format!("{why}; the fabric is left out")),
     }
-    found.topologies = topologies;
     found
 }
 
@@ -67,20 +62,14 @@ fn of_files(
     plugin: &str,
 ) -> Result<Topologies, String> {
     let read = |name: &str| text(machine, &folder.join(name));
-    Topologies::read(release, plugin, &read).map_err(|why| match why.starts_with("topology.") {
-        true => format!("{}/{why}", folder.display()),
-        false => why,
-    })
+    Topologies::read_in(folder, release, plugin, &read)
 }
 
-/// The topologies that slurmctld shows; `None`: it shows none.
+/// The topologies that slurmctld shows, if it shows any.
 ///
 /// # Errors
 /// What it shows is not understood.
-fn shown(
-    machine: &dyn Machine,
-    release: Option<SlurmRelease>,
-) -> Result<Option<Topologies>, String> {
+fn shown(machine: &dyn Machine, release: Option<SlurmRelease>) -> Result<Topologies, String> {
     const SHOW_ALL_FROM: SlurmRelease = SlurmRelease {
         major: 25,
         minor: 5,
@@ -89,14 +78,14 @@ fn shown(
         && let Ok(text) = slurm::scontrol(machine, &["show", "topoconf"])
         && let Ok(found) = parse_topology_yaml(&text, "scontrol show topoconf")
     {
-        return Ok(Some(found));
+        return Ok(found);
     }
     let Ok(text) = slurm::scontrol(machine, &["show", "topology"]) else {
-        return Ok(None);
+        return Ok(Topologies::default());
     };
     let file = parse_topology_conf(&without_levels(&text), "scontrol show topology");
     let file = file.map_err(|why| why.to_string())?;
-    Ok(Some(Topologies::of_conf(file)))
+    Ok(Topologies::of_conf(file))
 }
 
 /// The topologies by the files of this node, and where it has none, by slurmctld.
@@ -106,16 +95,14 @@ fn shown(
 pub(crate) fn local_topologies(machine: &dyn Machine) -> Result<Topologies, String> {
     let release = installed(machine);
     let Some(folder) = slurm::conf_folder(machine) else {
-        return Ok(shown(machine, release)?.unwrap_or_default());
+        return shown(machine, release);
     };
     let keys = TopologyKeys::read(&|name| text(machine, &folder.join(name)))?;
     let mut found = of_files(machine, &folder, release, &keys.plugin)?;
     if found.all().is_empty() && !is_flat(&keys.plugin) {
-        found = shown(machine, release)?.unwrap_or_default();
+        found = shown(machine, release)?;
     }
-    for one in &keys.nodes {
-        found.move_node(&one.node, &one.text);
-    }
+    found.move_nodes(keys.moves());
     Ok(found)
 }
 

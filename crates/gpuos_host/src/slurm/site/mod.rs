@@ -41,7 +41,7 @@ pub struct Site {
     pub cluster: Cluster,
     /// The topologies that are in force.
     pub topologies: Topologies,
-    /// The cluster in each of them, where there are several.
+    /// The cluster in each of them that is told apart ([`Config::views`]), that of the cluster itself first.
     views: Vec<Cluster>,
     /// What could not be read and is missed: sentences.
     pub notes: Vec<String>,
@@ -73,19 +73,15 @@ impl Site {
         found.strangers.retain(|name| !hidden.contains(name));
         notes.extend(found.note);
         let fabrics = found.topologies.fabrics(&names);
-        let cluster = config.cluster(&facts, fabrics.first())?;
-        let mut views = Vec::new();
-        if fabrics.len() > 1 && !config.describes_network() {
-            for fabric in &fabrics {
-                views.push(config.cluster(&facts, Some(fabric))?);
-            }
-        }
+        let views = 0..config.views(&found.topologies);
+        let views = views.map(|view| config.cluster(&facts, fabrics.get(view)));
+        let views: Vec<Cluster> = views.collect::<Result<_, _>>()?;
         Ok(Site {
             running,
             nodes,
             config,
             config_file,
-            cluster,
+            cluster: views[0].clone(),
             notes,
             topology_strangers: found.strangers,
             topologies: found.topologies,
@@ -98,7 +94,7 @@ impl Site {
     /// Has the cluster be as jobs in these partitions see it, of which the first counts, as for Slurm; without any it is the default one. From
     /// Slurm 25.05 on a partition may have a topology of its own.
     pub fn see_partition(&mut self, machine: &dyn Machine, partitions: &[String]) {
-        if self.views.is_empty() {
+        if self.views.len() < 2 {
             return;
         }
         let name = fabric::of_partition(machine, partitions).unwrap_or_default();
