@@ -13,7 +13,7 @@
  *         }
  *     gpuos_ckpt_close(ckpt);
  *
- * In a job without checkpoints join returns GPUOS_CKPT_NEW and none is ever wanted. docs/user/checkpoint.md has the protocol behind it,
+ * In a job without checkpoints join returns GPUOS_CKPT_NEW and none is ever wanted. docs/user/checkpoint-files.md has the protocol behind it,
  * examples/checkpoint/counter.c a whole program. Link with `pkg-config --cflags --libs gpuos`.
  *
  * Memory is the second part, from gpuos_mem_open on.

@@ -2,7 +2,7 @@
  * SPDX-License-Identifier: MIT OR Apache-2.0
  *
  * A program that is written for SCR is compiled with this header and linked with `pkg-config --cflags --libs gpuos-scr`. SCR's user manual says what
- * the functions mean; here stands what is different. docs/user/checkpoint.md has more.
+ * the functions mean; here stands what is different. docs/user/checkpoint-scr.md has more.
  *
  * Ranks agree by the program's own MPI: Open MPI, or one with MPICH's ABI (MPICH, Intel MPI, MVAPICH), as a shared library. A program without MPI has one
  * rank. Calls are collective over MPI_COMM_WORLD, but SCR_Config, SCR_Route_file and SCR_Get_version. Everything but SCR_SUCCESS is an error; the first

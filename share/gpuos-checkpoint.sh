@@ -20,7 +20,7 @@
 #
 # In a job without checkpoints gpuos_checkpoint_start succeeds and none is ever wanted. Works under `set -eu`, and needs
 # coreutils alone; with flock of util-linux a start that has ended is told from one that runs, by a file that stays open as one of the descriptors 9 to 3,
-# which programs that are started inherit. docs/user/checkpoint.md has the protocol behind it. Names that begin with _gpuos_ are this file's own.
+# which programs that are started inherit. docs/user/checkpoint-files.md has the protocol behind it. Names that begin with _gpuos_ are this file's own.
 
 gpuos_checkpoint_restored='' # the checkpoint that the program goes on from
 gpuos_checkpoint_from=''     # the folder with its files

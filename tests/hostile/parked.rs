@@ -35,8 +35,20 @@ const NODE: &str = "n3";
 pub fn all() -> Vec<Attempt> {
     let mut all = Vec::new();
     lines(&mut all);
-    all.push(crowd().short());
-    all.push(greedy().short());
+    let crowd = crowded(
+        "four accounts hold 64 connections each, where memory is parked",
+        "another user is answered",
+        &CROWD,
+        OTHER,
+    );
+    all.push(crowd.short());
+    let greedy = crowded(
+        "eight accounts take all places that they get, where memory is parked",
+        "one who has no place is answered as if nobody were there",
+        &GREEDY,
+        MODEST,
+    );
+    all.push(greedy.short());
     all.push(looks());
     all
 }
@@ -94,30 +106,26 @@ fn lines(all: &mut Vec<Attempt>) {
     }
 }
 
-/// Many connections that stay.
-fn crowd() -> Attempt {
-    let held = "another user is answered";
-    attempt(
-        INPUT,
-        "four accounts hold 64 connections each, where memory is parked",
-        held,
-        |stage: &Stage| {
-            let pid = stage.cluster.lab.mover_pid(NODE);
-            let path = socket(stage).display().to_string();
-            let crowd = CROWD.map(|uid| stage.part(uid, "hold", &[&path, "64"]));
-            let mut crowd: Vec<_> = crowd.into_iter().collect();
-            let holds: Vec<String> = crowd.iter_mut().map(first_line).collect();
-            crowd.into_iter().for_each(|one| stage.keep(one));
-            let told = stage.talk_to(OTHER, &socket(stage), b"hello 1 8\n", 1);
-            judge(move |stage| {
-                let told = told.heard();
-                ensure(told.iter().any(|line| line.starts_with("refused ")), || {
-                    format!("{holds:?}; the other was told {told:?}")
-                })?;
-                goes_on(stage, pid)
-            })
-        },
-    )
+/// Connections that stay, 64 of each account of a crowd, and another user who comes then.
+fn crowded(name: &str, held: &'static str, crowd: &'static [u32], other: User) -> Attempt {
+    attempt(INPUT, name, held, move |stage: &Stage| {
+        let pid = stage.cluster.lab.mover_pid(NODE);
+        let path = socket(stage).display().to_string();
+        let crowd = crowd
+            .iter()
+            .map(|uid| stage.part(*uid, "hold", &[&path, "64"]));
+        let mut crowd: Vec<_> = crowd.collect();
+        let holds: Vec<String> = crowd.iter_mut().map(first_line).collect();
+        crowd.into_iter().for_each(|one| stage.keep(one));
+        let told = stage.talk_to(other, &socket(stage), b"hello 1 8\n", 1);
+        judge(move |stage| {
+            let told = told.heard();
+            ensure(told.iter().any(|line| line.starts_with("refused ")), || {
+                format!("{holds:?}; the other was told {told:?}")
+            })?;
+            goes_on(stage, pid)
+        })
+    })
 }
 
 /// The folder itself.
@@ -138,32 +146,6 @@ fn looks() -> Attempt {
                 .is_ok_and(|out| out.stdout.starts_with(b"came\n"));
             judge(move |stage| {
                 ensure(!came, || "he came in".into())?;
-                goes_on(stage, pid)
-            })
-        },
-    )
-}
-
-/// Users who take all places that they can get.
-fn greedy() -> Attempt {
-    let held = "one who has no place is answered as if nobody were there";
-    attempt(
-        INPUT,
-        "eight accounts take all places that they get, where memory is parked",
-        held,
-        |stage: &Stage| {
-            let pid = stage.cluster.lab.mover_pid(NODE);
-            let path = socket(stage).display().to_string();
-            let crowd = GREEDY.map(|uid| stage.part(uid, "hold", &[&path, "64"]));
-            let mut crowd: Vec<_> = crowd.into_iter().collect();
-            let holds: Vec<String> = crowd.iter_mut().map(first_line).collect();
-            crowd.into_iter().for_each(|one| stage.keep(one));
-            let told = stage.talk_to(MODEST, &socket(stage), b"hello 1 8\n", 1);
-            judge(move |stage| {
-                let told = told.heard();
-                ensure(told.iter().any(|line| line.starts_with("refused ")), || {
-                    format!("{holds:?}; he was told {told:?}")
-                })?;
                 goes_on(stage, pid)
             })
         },

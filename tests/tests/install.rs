@@ -174,7 +174,7 @@ fn what_is_installed_follows_its_places_and_goes_again() {
         assert!(
             read(&format!("{prefix}/share/gpuos/prometheus/gpuos.rules.yml")).contains("groups:")
         );
-        // What programs of users find: by pkg-config, and where docs/user/checkpoint.md says.
+        // What programs of users find: by pkg-config, and where docs/user/checkpoint-programs.md says.
         let pkgconfig = read(&format!("{prefix}/lib/pkgconfig/gpuos.pc"));
         for line in [
             format!("libdir=/{prefix}/lib/gpuos"),

@@ -6,6 +6,7 @@ use std::path::Path;
 use gpuos_config::slurm_conf::{NodeLines, conf_lines, gpu_devices};
 use gpuos_lab::Suite;
 use gpuos_model::hostlist::expand;
+use gpuos_model::rng::Rng;
 use gpuos_tests::show::long_field;
 use gpuos_tests::{Cluster, Setup, per_suite};
 
@@ -14,16 +15,16 @@ per_suite!(gpus_are_those_of_slurmd, nodes_are_those_of_slurmctld);
 /// Files that are tried on each release; more by `GPUOS_SLURM_FILES`.
 const FILES: usize = 40;
 
-/// Numbers that are the same for the same seed.
-struct Dice(u64);
+/// What is written, and in which form: the same for the same seed.
+struct Dice(Rng);
 
 impl Dice {
+    fn new(seed: usize) -> Dice {
+        Dice(Rng::new(seed as u64))
+    }
+
     fn below(&mut self, end: usize) -> usize {
-        self.0 = self
-            .0
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) as usize % end.max(1)
+        self.0.below(end as u64) as usize
     }
 
     fn one<'a>(&mut self, of: &[&'a str]) -> &'a str {
@@ -128,7 +129,7 @@ fn gpus_are_those_of_slurmd(suite: &Suite) {
         .to_string();
     let (mut compared, mut refused) = (0, String::new());
     for seed in 0..seeds() {
-        let mut dice = Dice(seed as u64);
+        let mut dice = Dice::new(seed);
         let (gres, conf) = gres_conf(&mut dice, &device);
         cluster
             .lab
@@ -179,11 +180,8 @@ fn with_gres(text: &str, gres: &str) -> String {
 
 /// `Gres=` of a node, and a gres.conf of which what stands behind a 1 goes into an included file.
 fn gres_conf(dice: &mut Dice, device: &str) -> (String, String) {
-    let types: &[&str] = dice
-        .one(&["", "a", "a,b", "b,a"])
-        .split(',')
-        .collect::<Vec<_>>()
-        .leak();
+    let types = dice.one(&["", "a", "a,b", "b,a"]);
+    let types: Vec<&str> = types.split(',').collect();
     let mut numbers: Vec<usize> = (0..8).collect();
     let mut counts = vec![0; types.len()];
     let mut conf = String::new();
@@ -280,7 +278,7 @@ fn nodes_are_those_of_slurmctld(suite: &Suite) {
     let Some(cluster) = setup.stock().up() else {
         return;
     };
-    let mut dice = Dice(seeds() as u64);
+    let mut dice = Dice::new(seeds());
     let mut conf = String::new();
     for at in 0..seeds() {
         let mut pairs = vec![

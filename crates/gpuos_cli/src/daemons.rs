@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::bail;
+use anyhow::{anyhow, bail};
 use gpuos_core::wire::Status;
 use gpuos_host::pbs::Pbs;
 use gpuos_host::socket::{Client, ClientError, NAME};
@@ -106,6 +106,13 @@ pub fn check_known(machine: &dyn Machine, node: &str) -> anyhow::Result<()> {
     }
     let known = compress(known.iter().map(String::as_str));
     bail!("there is no node {}: write one of {known}", line(node))
+}
+
+/// What is said where a daemon of this name answers a question with what belongs to another one.
+pub fn other_answer(daemon: &str) -> anyhow::Error {
+    anyhow!(
+        "{daemon} gave an answer that is none to what was asked: have command and {daemon} of one release"
+    )
 }
 
 /// gpuosd of this machine, if it is that node's.

@@ -76,9 +76,7 @@ pub fn ask(client: &mut Client, verb: Verb, args: &AdminArgs, force: bool) -> Re
     };
     match client.ask(&request)? {
         Answer::Done { message } => Ok(message),
-        _ => bail!(
-            "gpuosd gave an answer that is none to what was asked: have command and gpuosd of one release"
-        ),
+        _ => Err(daemons::other_answer("gpuosd")),
     }
 }
 

@@ -365,9 +365,7 @@ fn nodes(machine: &dyn Machine, wanted: Option<&str>, watched: &Watched) -> Resu
 
 fn reload(runtime_dir: &Path) -> Result<Reply> {
     let Answer::Done { message } = connect(runtime_dir, RELOAD)?.ask(&Request::Reload)? else {
-        bail!(
-            "gpuosd gave an answer that is none to what was asked: have command and gpuosd of one release"
-        );
+        return Err(daemons::other_answer("gpuosd"));
     };
     Ok(reloaded(&message))
 }
@@ -384,9 +382,7 @@ fn reloaded(message: &str) -> Reply {
 fn audit(runtime_dir: &Path, lines: u32, job: Option<JobId>) -> Result<Reply> {
     let asked = Request::Audit { lines, job };
     let Answer::Audit { lines } = connect(runtime_dir, PATIENCE)?.ask(&asked)? else {
-        bail!(
-            "gpuosd gave an answer that is none to what was asked: have command and gpuosd of one release"
-        );
+        return Err(daemons::other_answer("gpuosd"));
     };
     let values: Vec<serde_json::Value> = lines
         .iter()
@@ -419,9 +415,7 @@ fn watch(runtime_dir: &Path, as_json: bool) -> Result<()> {
     loop {
         match client.next_reply()? {
             Some(Answer::Happened { event }) => reply::out(&line(&event, as_json)),
-            Some(_) => bail!(
-                "gpuosd gave an answer that is none to what was asked: have command and gpuosd of one release"
-            ),
+            Some(_) => return Err(daemons::other_answer("gpuosd")),
             None => {}
         }
     }

@@ -22,7 +22,7 @@ use gres_conf::gpus_of;
 
 pub use address::Addresses;
 pub use devices::{GpuDevice, auto_detect, gpu_devices};
-pub use gres_conf::{GresConf, GresRecord};
+pub use gres_conf::{GresConf, GresRecord, RecordsByNode};
 pub use places::{ConfFault, ConfLine, ConfText, conf_lines};
 pub use topology_keys::{NodeTopology, TopologyKeys};
 
@@ -52,6 +52,8 @@ struct NodeLine {
     shards: u64,
     sockets: u16,
     cores_per_socket: u16,
+    /// slurm.conf says how many cores there are.
+    says_cores: bool,
     /// 0: it is not said.
     memory_mib: u64,
     /// GRES beside those of GPUs, by their names.
@@ -107,6 +109,16 @@ impl NodeLines {
         self.nodes.iter().flat_map(of).collect()
     }
 
+    /// Cores of all nodes, in the order of [`NodeLines::all`]; 0: it is not said.
+    pub fn cores(&self) -> Vec<u32> {
+        let of = |node: &NodeLine| {
+            let cores = u32::from(node.sockets) * u32::from(node.cores_per_socket);
+            let said = if node.says_cores { cores } else { 0 };
+            std::iter::repeat_n(said, node.names.len())
+        };
+        self.nodes.iter().flat_map(of).collect()
+    }
+
     /// Whether nodes have shards (GRES `shard`), in the order of [`NodeLines::all`].
     pub fn has_shards(&self) -> Vec<bool> {
         let of = |node: &NodeLine| std::iter::repeat_n(node.shards > 0, node.names.len());
@@ -147,7 +159,7 @@ impl NodeLines {
 
     /// Facts about some nodes, in their order; `None` for those that no line names. Each line is read once.
     pub fn facts(&self, names: &[String]) -> Vec<Option<NodeFacts>> {
-        let lines = self.records_by_node();
+        let lines = self.gres.by_node();
         let mut known: HashMap<&str, &NodeLine> = HashMap::new();
         for line in &self.nodes {
             // Of several lines the last one counts.
@@ -162,27 +174,12 @@ impl NodeLines {
 
     /// Facts about all nodes, in the order of slurm.conf.
     pub fn all(&self) -> Vec<NodeFacts> {
-        let lines = self.records_by_node();
+        let lines = self.gres.by_node();
         let of = |node: &NodeLine| -> Vec<NodeFacts> {
             let names = node.names.iter();
             names.map(|name| node.facts(name, lines.of(name))).collect()
         };
         self.nodes.iter().flat_map(of).collect()
-    }
-
-    fn records_by_node(&self) -> RecordsByNode<'_> {
-        let mut found = RecordsByNode::default();
-        for record in &self.gres.records {
-            match &record.nodes {
-                None => found.all.push(record),
-                Some(names) => {
-                    for name in names {
-                        found.own.entry(name).or_default().push(record);
-                    }
-                }
-            }
-        }
-        found
     }
 
     fn add_node(&mut self, line: &ConfLine, default: &mut HashMap<String, String>) {
@@ -227,26 +224,14 @@ impl NodeLines {
             shards,
             sockets: shape.sockets,
             cores_per_socket: shape.cores_per_socket,
+            says_cores: ["cpus", "procs", "corespersocket"]
+                .iter()
+                .any(|key| get(key).is_some()),
             memory_mib: get("realmemory")
                 .and_then(|value| value.parse().ok())
                 .unwrap_or(0),
             others,
         });
-    }
-}
-
-/// Records of gres.conf by the nodes that they are for.
-#[derive(Default)]
-struct RecordsByNode<'a> {
-    all: Vec<&'a GresRecord>,
-    own: HashMap<&'a str, Vec<&'a GresRecord>>,
-}
-
-impl<'a> RecordsByNode<'a> {
-    /// Those of a node, in Slurm's order.
-    fn of(&self, node: &str) -> impl Iterator<Item = &'a GresRecord> {
-        let own = self.own.get(node).into_iter().flatten();
-        self.all.iter().chain(own).copied()
     }
 }
 
@@ -458,6 +443,7 @@ mod tests {
             ("Procs=6 CoresPerSocket=4", 1, 4),
             ("CPUs=4", 4, 1),
             ("", 1, 1),
+            ("Sockets=2", 2, 1),
             ("Boards=2 CoresPerSocket=4", 2, 4),
             (
                 "Boards=2 SocketsPerBoard=2 Sockets=3 CoresPerSocket=4",
@@ -469,12 +455,16 @@ mod tests {
         ] {
             let conf = format!("NodeName=n1 {line}\n");
             let read = |name: &str| Ok((name == "slurm.conf").then(|| conf.clone()));
-            let node = NodeLines::read(&read).unwrap().all().remove(0);
+            let lines = NodeLines::read(&read).unwrap();
+            let node = lines.all().remove(0);
             assert_eq!(
                 (node.sockets, node.cores_per_socket),
                 (sockets, cores),
                 "{line}"
             );
+            let says_nothing = ["", "Sockets=2"].contains(&line);
+            let said = if says_nothing { 0 } else { sockets * cores };
+            assert_eq!(lines.cores(), [u32::from(said)], "{line}");
         }
     }
 

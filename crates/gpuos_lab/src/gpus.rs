@@ -9,12 +9,16 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 
+use crate::built::{built_dirs, dir_with};
 use crate::cgroup;
 use crate::daemons::Daemons;
 use crate::error::{Context, LabError};
 use crate::mig;
 use crate::process::PREFIX;
 use crate::store::Record;
+
+/// Names the folder of what cargo builds.
+pub(crate) const VARIABLE: &str = "GPUOS_DAEMON_DIR";
 
 /// What cargo builds, and the name under which a lab has it.
 const FILES: [(&str, &str); 3] = [
@@ -29,24 +33,16 @@ const FILES: [(&str, &str); 3] = [
 /// # Errors
 /// A sentence that names what is missing, and how to build it.
 pub fn find_daemon_dir() -> Result<PathBuf, LabError> {
-    if let Some(dir) = env::var_os("GPUOS_DAEMON_DIR").filter(|dir| !dir.is_empty()) {
+    // Who names a folder is told what it lacks, and not given another one.
+    if let Some(dir) = env::var_os(VARIABLE).filter(|dir| !dir.is_empty()) {
         return Ok(PathBuf::from(dir));
     }
-    let own = env::current_exe().ok();
-    let own = own.as_deref().and_then(Path::parent);
-    let dirs: Vec<PathBuf> = own.map_or_else(Vec::new, |own| vec![own.into(), own.join("..")]);
-    let all = |dir: &&PathBuf| FILES.iter().all(|(built, _)| dir.join(built).is_file());
-    dirs.iter().find(all).cloned().ok_or_else(|| {
-        let dirs: Vec<_> = dirs.iter().map(|dir| dir.display().to_string()).collect();
-        LabError::Missing {
-            program: FILES.map(|(built, _)| built).join(", "),
-            fix: format!(
-                "they are not together in {}: `make build` in gpuos's source folder makes them, or name their folder by --daemon-dir or \
-                 GPUOS_DAEMON_DIR",
-                dirs.join(" or ")
-            ),
-        }
-    })
+    let files = FILES.map(|(built, _)| built);
+    dir_with(
+        &files,
+        &built_dirs(VARIABLE),
+        "--daemon-dir or GPUOS_DAEMON_DIR",
+    )
 }
 
 /// The name of a node's gpuosd among the lab's daemons.

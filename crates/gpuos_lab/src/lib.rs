@@ -7,6 +7,7 @@
 //! - `spec`: what is wanted; `lab`: the cluster; `conf`, `daemons`, `plugins`, `accounting`, `cgroup`: what it is made of,
 //! - `suite`: releases of Slurm, by `apt`, `chroot` and `install`,
 //! - `gpus`: simulated GPUs and gpuosd; `movers`: gpuos_mover; `node_type`; `mig`: a pool of divided GPUs, and of the MIG-switchable ones,
+//! - `built`: folders of what cargo has built,
 //! - `pbs`: the same with a PBS, whose hosts have namespaces of their own,
 //! - `guard`, `hold` and `store`: nothing is left behind.
 //!
@@ -25,6 +26,7 @@
 
 mod accounting;
 mod apt;
+mod built;
 mod cgroup;
 mod chroot;
 mod conf;

@@ -1,11 +1,11 @@
 //! A gpuos_mover on each node of a lab, which keeps checkpoints of jobs.
 
-use std::env;
 use std::fs;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 
+use crate::built::built_dirs;
 use crate::daemons::Daemons;
 use crate::error::{Context, LabError};
 use crate::gpus;
@@ -21,15 +21,9 @@ const PROGRAM: &str = "gpuos_mover";
 /// # Errors
 /// A sentence that says how to build it.
 pub fn find_mover_dir() -> Result<PathBuf, LabError> {
-    let given = env::var_os("GPUOS_DAEMON_DIR").filter(|dir| !dir.is_empty());
-    let own = env::current_exe().ok();
-    let own = own.as_deref().and_then(Path::parent);
-    let beside = own.map_or_else(Vec::new, |own| vec![own.into(), own.join("..")]);
-    let dirs: Vec<PathBuf> = given.map(PathBuf::from).into_iter().chain(beside).collect();
-    let has = |dir: &&PathBuf| dir.join(PROGRAM).is_file();
-    dirs.iter()
-        .find(has)
-        .cloned()
+    built_dirs(gpus::VARIABLE)
+        .into_iter()
+        .find(|dir| dir.join(PROGRAM).is_file())
         .ok_or_else(|| LabError::Missing {
             program: PROGRAM.into(),
             fix: "`make build` in gpuos's source folder makes it, or name its folder by --daemon-dir or GPUOS_DAEMON_DIR".into(),

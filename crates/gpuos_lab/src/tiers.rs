@@ -1,10 +1,11 @@
 //! Memory in tiers and GPUs in turns in a lab: the library that programs of such jobs load, a simulated CUDA driver, and what gpuos.toml has of it.
 
 use std::fs;
+use std::iter;
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
-use std::{env, iter};
+use std::path::PathBuf;
 
+use crate::built::{built_dirs, dir_with};
 use crate::daemons::TOOLS;
 use crate::error::{Context, LabError};
 use crate::spec::LabSpec;
@@ -27,22 +28,12 @@ const PROGRAM: &str = "cuda";
 /// # Errors
 /// They are in none of them.
 pub fn find_tiers_dir() -> Result<PathBuf, LabError> {
-    let given = env::var_os("GPUOS_PROGRAM_DIR").filter(|dir| !dir.is_empty());
-    let own = env::current_exe().ok();
-    let own = own.as_deref().and_then(Path::parent);
-    let beside = own.map_or_else(Vec::new, |own| vec![own.into(), own.join("..")]);
-    let dirs: Vec<PathBuf> = given.map(PathBuf::from).into_iter().chain(beside).collect();
-    let all = |dir: &&PathBuf| FILES.iter().all(|(built, _)| dir.join(built).is_file());
-    dirs.iter().find(all).cloned().ok_or_else(|| {
-        let dirs: Vec<String> = dirs.iter().map(|dir| dir.display().to_string()).collect();
-        LabError::Missing {
-            program: FILES.map(|(built, _)| built).join(", "),
-            fix: format!(
-                "they are not together in {}: `make build` in gpuos's source folder makes them, or name their folder by GPUOS_PROGRAM_DIR",
-                dirs.join(" or ")
-            ),
-        }
-    })
+    let files = FILES.map(|(built, _)| built);
+    dir_with(
+        &files,
+        &built_dirs("GPUOS_PROGRAM_DIR"),
+        "GPUOS_PROGRAM_DIR",
+    )
 }
 
 /// The folder of both libraries.

@@ -120,7 +120,7 @@ pub fn draw(seats: &[(Option<Claim>, NodeDomains)], scheme: Scheme) -> Result<Ro
     if let Some((_, newest)) = claims.first().filter(|(_, claim)| claim.nodes != nodes) {
         return Err(format!(
             "the checkpoints of this job were made on {} nodes, and it has {nodes} now; nothing was removed: give it {} nodes, or remove \
-             its checkpoints with gpuos ckpt prune to begin anew",
+             its checkpoints with gpuos ckpt prune --anew",
             newest.nodes, newest.nodes
         ));
     }

@@ -61,7 +61,7 @@ pub struct Level3 {
     pub store: &'static Store<LinuxDisk>,
     /// Bytes a second; 0: as fast as it goes.
     rate: u64,
-    /// What is drained of a job that is over is kept so many seconds after its last checkpoint.
+    /// What is drained of a job that is over is kept so many seconds after its end.
     pub ended_s: u64,
     state: Mutex<State>,
     /// Whose copy may use the folder.

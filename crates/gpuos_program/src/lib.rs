@@ -39,7 +39,7 @@
 //! - [`Rank`]: which process of the program this is, given or from the launcher's environment;
 //! - `words`: the lines of the protocol; `folder`: its files; `past`: what became of the last one.
 //!
-//! docs/user/checkpoint.md has the protocol.
+//! docs/user/checkpoint-files.md has the protocol.
 #![forbid(unsafe_code)]
 
 mod checkpoints;

@@ -11,7 +11,7 @@ use gpuos_store::error::{Kind, Result};
 use gpuos_store::fake::{FakeDisk, Open, Trouble};
 use gpuos_store::ingest::Limits;
 use gpuos_store::job::JobStore;
-use gpuos_store::owned::{Owned, Owner};
+use gpuos_store::owned::Owner;
 use gpuos_store::restore::{Target, restore};
 use gpuos_store::store::Store;
 use gpuos_store::verify::verify;

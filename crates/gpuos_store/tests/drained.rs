@@ -10,7 +10,7 @@ use gpuos_store::error::{Error, Kind, Result};
 use gpuos_store::fake::{FakeDisk, Open, Trouble};
 use gpuos_store::job::{JobStore, New};
 use gpuos_store::key::SiteKey;
-use gpuos_store::owned::{OwnedDrained, Owner};
+use gpuos_store::owned::Owner;
 use gpuos_store::restore::{Target, restore};
 use gpuos_store::store::Store;
 use gpuos_store::transfer::{Trust, copy_part};

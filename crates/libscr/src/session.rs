@@ -343,19 +343,20 @@ impl Session {
         if let Err(why) = together(&self.world, written) {
             return Err(self.seem_to_share(&used, all.is_some())?.or(why));
         }
-        if let Some(all) = all {
-            let own = self.taken(&all, &folder, &used)?;
+        if let Some(all) = &all {
+            let own = self.taken(all, &folder, &used)?;
             // Of a file of several ranks one brings it to its name.
             if let Some(output) = &mut output {
                 output.retain(|from, _| {
-                    let rest = from.strip_prefix(&all);
+                    let rest = from.strip_prefix(all);
                     rest.is_ok_and(|rest| own.contains(rest))
                 });
             }
-            together(&self.world, publish(output.take().unwrap_or_default()))?;
-            self.removed(&all);
         }
         together(&self.world, publish(output.unwrap_or_default()))?;
+        if let Some(all) = &all {
+            self.removed(all);
+        }
         let ready = self
             .client
             .ready(request.number)

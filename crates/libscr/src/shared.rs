@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::fs::{self, File};
-use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
@@ -192,13 +192,9 @@ pub(crate) fn bring(folder: &Path, data: &Path) -> io::Result<()> {
         file.set_len(size)?;
         file.seek(SeekFrom::Start(start))?;
         let mut from = File::open(beside.join(PARTS).join(number.to_string()))?;
-        copy(&mut from, &mut file)?;
+        io::copy(&mut from, &mut file)?;
     }
     Ok(())
-}
-
-fn copy(from: &mut impl Read, to: &mut impl Write) -> io::Result<()> {
-    io::copy(from, to).map(|_| ())
 }
 
 /// A number for a name, to be compared among ranks.

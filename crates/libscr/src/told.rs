@@ -129,19 +129,20 @@ impl Told {
         config: &Settings,
         directory: &Path,
     ) -> Result<Told, String> {
-        let own = |key: &str| {
-            let by_variable = variable(key).filter(|value| !value.is_empty());
-            let by_variable = by_variable.map(|value| (value, "the environment".to_owned()));
-            by_variable.or_else(|| Some((config.get(None, key)?.into(), "SCR_Config".to_owned())))
+        let by_variable = |key: &str| -> Option<Written> {
+            let value = variable(key).filter(|value| !value.is_empty())?;
+            Some((value, "the environment".to_owned()))
         };
+        let by_config = |key: &str| -> Option<Written> {
+            Some((config.get(None, key)?.into(), "SCR_Config".to_owned()))
+        };
+        // Where the file is and what it stands beside cannot be said in it.
+        let own = |key: &str| by_variable(key).or_else(|| by_config(key));
         let prefix = own(PREFIX).map_or(String::new(), |(prefix, _)| prefix);
         let file = file(own(FILE), &directory.join(&prefix))?;
-        let value = |key: &str| -> Option<Written> {
-            let by_variable = variable(key).filter(|value| !value.is_empty());
-            let by_variable = by_variable.map(|value| (value, "the environment".to_owned()));
-            by_variable
-                .or_else(|| file.get(key).cloned())
-                .or_else(|| own(key))
+        let value = |key: &str| {
+            let by_file = || file.get(key).cloned();
+            by_variable(key).or_else(by_file).or_else(|| by_config(key))
         };
         for (key, what) in REFUSED {
             if let Some((value, place)) = value(key)

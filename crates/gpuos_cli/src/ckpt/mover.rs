@@ -144,9 +144,7 @@ impl<'a> Mover<'a> {
                 let node = client.daemon.1.clone();
                 match client.ask(&Request::Checkpoint { what }).map_err(plain)? {
                     Answer::CheckpointReport { recoveries } => Ok((node, recoveries)),
-                    _ => bail!(
-                        "gpuos_mover gave an answer that is none to what was asked: have command and gpuos_mover of one release"
-                    ),
+                    _ => Err(daemons::other_answer("gpuos_mover")),
                 }
             }
             Place::Far(node) => {
@@ -208,9 +206,7 @@ impl<'a> Mover<'a> {
                 let node = client.daemon.1.clone();
                 return match client.ask(&Request::Checkpoint { what }).map_err(plain)? {
                     Answer::Checkpoints { jobs } => Ok(Told { node, jobs }),
-                    _ => bail!(
-                        "gpuos_mover gave an answer that is none to what was asked: have command and gpuos_mover of one release"
-                    ),
+                    _ => Err(daemons::other_answer("gpuos_mover")),
                 };
             }
             Place::Far(node) => node,
@@ -231,9 +227,7 @@ impl<'a> Mover<'a> {
                 let mut client = connect(dir, PATIENCE)?;
                 match client.ask(&Request::Checkpoint { what }).map_err(plain)? {
                     Answer::Done { message } => Ok(message),
-                    _ => bail!(
-                        "gpuos_mover gave an answer that is none to what was asked: have command and gpuos_mover of one release"
-                    ),
+                    _ => Err(daemons::other_answer("gpuos_mover")),
                 }
             }
             Place::Far(node) => {

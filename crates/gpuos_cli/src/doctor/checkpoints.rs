@@ -238,8 +238,14 @@ pub fn site_key(look: &Context, path: &Path, findings: &mut Findings) {
 }
 
 fn keys(look: &Context, config: &CheckpointConfig, findings: &mut Findings) {
-    for path in &config.encrypt_keys {
-        key_file(look, "the key of encrypt-keys", path, true, findings);
+    // gpuos_mover takes others than root for owners of the keys that are like its own: munge's may be among them.
+    for (name, paths, owner) in [
+        ("encrypt-keys", &config.encrypt_keys, true),
+        ("other-keys", &config.other_keys, false),
+    ] {
+        for path in paths {
+            key_file(look, &format!("the key of {name}"), path, owner, findings);
+        }
     }
 }
 
@@ -251,7 +257,7 @@ fn shared(look: &Context, config: &CheckpointConfig, findings: &mut Findings) {
         key: "shared in [checkpoint]",
         path,
         closed: 0o077,
-        why: "nothing is drained there, and a job that loses more nodes than its scheme bears begins anew",
+        why: "nothing is drained there, and a job that loses more nodes than its scheme bears has nothing to go on from",
     };
     let missing = format!(
         "mount the file system on this node, and make the folder once: mkdir -m 700 {}",

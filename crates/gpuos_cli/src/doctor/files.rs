@@ -195,10 +195,7 @@ fn misspelt(conf: &SlurmFile, findings: &mut Findings) {
         if OURS.contains(&key.as_str()) || OTHERS.contains(&key.as_str()) {
             continue;
         }
-        let near = OURS
-            .iter()
-            .find(|own| (1..=2).contains(&distance(own, key)));
-        if let Some(near) = near {
+        if let Some(near) = nearly(&OURS, key) {
             told.push((
                 format!("{key} is no key of slurm.conf; {near} is"),
                 line.place(),
@@ -215,6 +212,12 @@ fn misspelt(conf: &SlurmFile, findings: &mut Findings) {
             )
             .at(place);
     }
+}
+
+/// The first of these keys that nearly is this one.
+pub fn nearly<'a>(keys: &[&'a str], key: &str) -> Option<&'a str> {
+    let mut all = keys.iter().copied();
+    all.find(|own| (1..=2).contains(&distance(own, key)))
 }
 
 /// How many letters have to be put in, taken out, exchanged or swapped with their neighbour to make one word of another.

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use gpuos_config::options::parse_gres;
-use gpuos_config::slurm_conf::ConfLine;
+use gpuos_config::slurm_conf::{GresConf, GresRecord};
 use gpuos_host::slurm::files::SlurmFile;
 use gpuos_model::hostlist::{compress, expand};
 
@@ -21,17 +21,6 @@ struct Wanted {
     gpus: u64,
     types: BTreeSet<String>,
     place: String,
-}
-
-/// What gres.conf says of a node.
-#[derive(Default, Clone)]
-struct GresConfNode {
-    gpus: u64,
-    types: BTreeSet<String>,
-    places: Vec<String>,
-    detect: bool,
-    /// A line of GPUs names no device file.
-    without_file: bool,
 }
 
 pub fn check(look: &Context, findings: &mut Findings) {
@@ -101,8 +90,9 @@ pub fn check(look: &Context, findings: &mut Findings) {
                     findings.fail(NAME, &fault.message, "mend the line: slurmd ends with it");
                 check.at(format!("{}:{}", fault.file, fault.line));
             }
-            gres_lines::check(look, &file, findings);
-            compare(&nodes, &file, findings);
+            let gres = GresConf::of(&file.lines);
+            gres_lines::check(look, &file, &gres, findings);
+            compare(&nodes, &gres, findings);
             detected(look, &file, findings);
         }
         Ok(None) => {
@@ -124,93 +114,41 @@ pub fn check(look: &Context, findings: &mut Findings) {
     }
 }
 
-fn add(given: &mut GresConfNode, line: &ConfLine) {
-    if let Some(how) = line.get("autodetect") {
-        given.detect = !how.eq_ignore_ascii_case("off");
-    }
-    if !line
-        .get("name")
-        .is_some_and(|name| name.eq_ignore_ascii_case("gpu"))
-    {
-        return;
-    }
-    let count = line
-        .get("count")
-        .and_then(|count| count.parse::<u64>().ok());
-    let count = match gres_lines::files(line).map(files_of) {
-        Some(files) => files,
-        None => count.unwrap_or(1),
-    };
-    given.gpus += count;
-    given.without_file |= gres_lines::files(line).is_none();
-    given.types.extend(line.get("type").map(str::to_string));
-    given.places.push(line.place());
-}
-
-/// How many files a `File=` names: a path is a hostlist but for its slashes.
-fn files_of(list: &str) -> u64 {
-    let names = list.replace(",/", ",");
-    let names = names.trim_start_matches('/').replace('/', "-");
-    expand(&names).map_or(0, |all| all.len() as u64)
-}
-
-fn compare(nodes: &BTreeMap<String, Wanted>, file: &SlurmFile, findings: &mut Findings) {
-    let mut general = GresConfNode::default();
-    let mut own: BTreeMap<String, GresConfNode> = BTreeMap::new();
-    for line in &file.lines {
-        match line.get("nodename").map(expand) {
-            None => add(&mut general, line),
-            Some(Ok(names)) => {
-                for name in names.into_iter().filter(|name| nodes.contains_key(name)) {
-                    add(own.entry(name).or_default(), line);
-                }
-            }
-            Some(Err(why)) => {
-                let check = findings.fail(NAME, format!("NodeName: {why}"), "correct the names");
-                check.at(line.place());
-            }
-        }
-    }
+fn compare(nodes: &BTreeMap<String, Wanted>, gres: &GresConf, findings: &mut Findings) {
+    let records = gres.by_node();
     // What is wrong, where, and for whom.
     let mut wrong: BTreeMap<(Status, String, String), Vec<&str>> = BTreeMap::new();
     let mut right = 0;
     for (name, wanted) in nodes {
-        let mut given = general.clone();
-        if let Some(more) = own.get(name) {
-            given.gpus += more.gpus;
-            given.types.extend(more.types.iter().cloned());
-            given.places.extend(more.places.iter().cloned());
-            given.detect |= more.detect;
-            given.without_file |= more.without_file;
-        }
+        let given: Vec<&GresRecord> = records.of(name).filter(|one| one.is("gpu")).collect();
         // A node may have a gres.conf of its own; what slurmd finds itself nobody knows here.
-        if given.gpus == 0 || given.detect {
+        if given.is_empty() || gres.detects(name) {
             continue;
         }
         // What slurmd leaves out was told with its line.
-        if given.without_file {
+        if given.iter().any(|one| one.files.is_empty()) {
             continue;
         }
-        let place = format!("{}, {}", wanted.place, given.places.join(", "));
-        if given.gpus != wanted.gpus {
-            let what = format!(
-                "slurm.conf gives {} GPUs, gres.conf {}",
-                wanted.gpus, given.gpus
-            );
-            let status = if given.gpus < wanted.gpus {
+        let gpus: u64 = given.iter().map(|one| one.devices()).sum();
+        let types = given.iter().map(|one| one.gres_type.clone());
+        let types: BTreeSet<String> = types.filter(|one| !one.is_empty()).collect();
+        let places: Vec<&str> = given.iter().map(|one| one.place.as_str()).collect();
+        let place = format!("{}, {}", wanted.place, places.join(", "));
+        if gpus != wanted.gpus {
+            let what = format!("slurm.conf gives {} GPUs, gres.conf {gpus}", wanted.gpus);
+            let status = if gpus < wanted.gpus {
                 Status::Fail
             } else {
                 Status::Warn
             };
             wrong.entry((status, what, place)).or_default().push(name);
-        } else if !wanted.types.is_empty() && !given.types.is_empty() && wanted.types != given.types
-        {
+        } else if !wanted.types.is_empty() && !types.is_empty() && wanted.types != types {
             let list =
                 |types: &BTreeSet<String>| types.iter().cloned().collect::<Vec<_>>().join(", ");
             let what = format!(
                 "slurm.conf has GPUs of type {}, gres.conf of type {}",
                 list(&wanted.types),
-                list(&given.types)
+                list(&types)
             );
             wrong
                 .entry((Status::Fail, what, place))

@@ -2,134 +2,46 @@
 
 use std::collections::BTreeMap;
 
-use gpuos_config::slurm_conf::ConfLine;
+use gpuos_config::slurm_conf::{GresConf, GresRecord};
 use gpuos_host::slurm::files::SlurmFile;
 use gpuos_model::hostlist::{compress, expand};
 
-use super::Context;
 use super::about::{self, About};
 use super::findings::Findings;
+use super::{Context, toml};
 
 const NAME: About = about::GRES_CONF;
 
-/// What slurm.conf says of the cores of a node.
-#[derive(Clone, Copy)]
-struct Cores {
-    /// Cores, not their threads.
-    all: u32,
-}
-
-/// Whether slurmd finds GPUs itself by a line, or by the file.
-pub fn detects(line: &ConfLine) -> Option<bool> {
-    line.get("autodetect")
-        .map(|how| !how.eq_ignore_ascii_case("off"))
-}
-
-/// Whether a line is of GPUs.
-pub fn is_gpu(line: &ConfLine) -> bool {
-    line.get("name")
-        .is_some_and(|name| name.eq_ignore_ascii_case("gpu"))
-}
-
-/// The files that a line names, by any of Slurm's names for them.
-pub fn files(line: &ConfLine) -> Option<&str> {
-    ["file", "files", "multiplefiles"]
-        .into_iter()
-        .find_map(|key| line.get(key))
-}
-
-/// Stands for a slash while a path is read as a hostlist.
-const SLASH: &str = "_slash_";
-
-/// Paths of a `File=`: a hostlist but for its slashes.
-fn paths(list: &str) -> Vec<String> {
-    let names = list.replace(",/", ",");
-    let names = names.trim_start_matches('/').replace('/', SLASH);
-    let all = expand(&names).unwrap_or_default().into_iter();
-    all.map(|name| format!("/{}", name.replace(SLASH, "/")))
-        .collect()
-}
-
-pub fn check(look: &Context, file: &SlurmFile, findings: &mut Findings) {
-    let cores = cores(look);
-    let general = file
-        .lines
-        .iter()
-        .filter(|line| line.get("nodename").is_none())
-        .find_map(detects);
-    let own: BTreeMap<String, bool> = file
-        .lines
-        .iter()
-        .filter_map(|line| Some((line.get("nodename")?, detects(line)?)))
-        .flat_map(|(names, detects)| {
-            let names = expand(names).unwrap_or_default().into_iter();
-            names.map(move |name| (name, detects))
-        })
-        .collect();
+pub fn check(look: &Context, file: &SlurmFile, gres: &GresConf, findings: &mut Findings) {
+    let Some(lines) = toml::node_lines(look) else {
+        return;
+    };
+    let names = lines.all().into_iter().map(|facts| facts.name);
+    let known: BTreeMap<String, u32> = names.zip(lines.cores()).collect();
+    let all: Vec<String> = known.keys().cloned().collect();
     // Each device of a node, with the line that names it.
-    let mut named: BTreeMap<(String, String), String> = BTreeMap::new();
-    for line in file.lines.iter().filter(|line| is_gpu(line)) {
-        let all: Vec<String> = match line.get("nodename") {
-            Some(names) => expand(names).unwrap_or_default(),
-            None => cores.keys().cloned().collect(),
-        };
-        let found = |name: &String| own.get(name).copied().or(general).unwrap_or(false);
-        let without: Vec<&str> = all
+    let mut named: BTreeMap<(&str, &str), &str> = BTreeMap::new();
+    for record in gres.records.iter().filter(|record| record.is("gpu")) {
+        let nodes = record.nodes.as_ref().unwrap_or(&all);
+        let without: Vec<&str> = nodes
             .iter()
-            .filter(|name| !found(name))
+            .filter(|name| !gres.detects(name))
             .map(String::as_str)
             .collect();
         if !without.is_empty() {
-            device(line, &without, findings);
+            device(record, &without, findings);
         }
-        count(line, findings);
-        cores_of(line, &all, &cores, findings);
-        links(line, findings);
-        if let Some(list) = files(line) {
-            twice(line, &all, list, &mut named, findings);
-        }
+        count(record, findings);
+        cores(record, nodes, &known, findings);
+        links(record, findings);
+        twice(record, nodes, &mut named, findings);
     }
-    strangers(look, file, findings);
-}
-
-/// Cores of the nodes of slurm.conf, where it says them.
-fn cores(look: &Context) -> BTreeMap<String, Cores> {
-    let mut cores = BTreeMap::new();
-    let mut default: Option<&ConfLine> = None;
-    for line in look
-        .conf
-        .into_iter()
-        .flat_map(|conf| conf.table("nodename"))
-    {
-        let name = line.get("nodename").unwrap_or_default();
-        if name.eq_ignore_ascii_case("default") {
-            default = Some(line);
-            continue;
-        }
-        let number = |key: &str| {
-            let written = line.get(key).or_else(|| default?.get(key));
-            written.and_then(|number| number.parse::<u32>().ok())
-        };
-        let sockets = number("sockets").or_else(|| {
-            let boards = number("boards").unwrap_or(1);
-            Some(boards.saturating_mul(number("socketsperboard")?))
-        });
-        let threads = number("threadspercore").unwrap_or(1).max(1);
-        let by_sockets = sockets.zip(number("corespersocket"));
-        let all = match by_sockets {
-            Some((sockets, each)) => sockets.saturating_mul(each),
-            None => number("cpus").or_else(|| number("procs")).unwrap_or(0) / threads,
-        };
-        for node in expand(name).unwrap_or_default() {
-            cores.insert(node, Cores { all });
-        }
-    }
-    cores
+    names_of_nodes(file, &known, lines.dynamic(), findings);
 }
 
 /// Without a device file slurmd leaves a GPU out.
-fn device(line: &ConfLine, nodes: &[&str], findings: &mut Findings) {
-    if files(line).is_some() {
+fn device(record: &GresRecord, nodes: &[&str], findings: &mut Findings) {
+    if !record.files.is_empty() {
         return;
     }
     findings
@@ -141,39 +53,38 @@ fn device(line: &ConfLine, nodes: &[&str], findings: &mut Findings) {
             ),
             "write File=/dev/nvidia[0-7] with the device files of these GPUs (`gpuos discover` prints the line), or AutoDetect=nvml",
         )
-        .at(line.place())
+        .at(&record.place)
         .why("slurmctld takes a node out that reports fewer GPUs than slurm.conf says");
 }
 
 /// Slurm ends with a count that is not that of the files.
-fn count(line: &ConfLine, findings: &mut Findings) {
-    let (Some(count), Some(list)) = (line.get("count"), line.get("file").or(line.get("files")))
-    else {
-        return;
-    };
-    let files = paths(list).len();
-    if count.parse::<usize>().is_ok_and(|count| count != files) {
+fn count(record: &GresRecord, findings: &mut Findings) {
+    let files = record.files.len() as u64;
+    let other = record.count.filter(|count| *count != files);
+    let is_counted = files > 0 && !record.is_one_device;
+    if let Some(count) = other.filter(|_| is_counted) {
         findings
             .fail(
                 NAME,
                 format!("Count={count}, and File= names {files} device files"),
                 "take Count= out: it is that of the files",
             )
-            .at(line.place())
+            .at(&record.place)
             .why("slurmd ends with a line that contradicts itself");
     }
 }
 
 /// Cores that a node does not have.
-fn cores_of(
-    line: &ConfLine,
+fn cores(
+    record: &GresRecord,
     nodes: &[String],
-    known: &BTreeMap<String, Cores>,
+    known: &BTreeMap<String, u32>,
     findings: &mut Findings,
 ) {
-    let Some(list) = line.get("cores").or(line.get("cpus")) else {
+    let list = &record.cores;
+    if list.is_empty() {
         return;
-    };
+    }
     let numbers = expand(&format!("[{list}]")).unwrap_or_default();
     let numbers: Option<Vec<u32>> = numbers.iter().map(|one| one.parse().ok()).collect();
     let Some(last) = numbers.and_then(|numbers| numbers.into_iter().max()) else {
@@ -183,14 +94,14 @@ fn cores_of(
                 format!("Cores={list} is no list of cores"),
                 "write numbers and ranges of cores, such as Cores=0-7",
             )
-            .at(line.place())
+            .at(&record.place)
             .why("slurmd ends with a line that it does not understand");
         return;
     };
     let beyond: Vec<(&str, u32)> = nodes
         .iter()
         .filter_map(|node| {
-            let cores = known.get(node)?.all;
+            let cores = *known.get(node)?;
             (cores > 0 && last >= cores).then_some((node.as_str(), cores))
         })
         .collect();
@@ -205,16 +116,17 @@ fn cores_of(
                 ),
                 format!("write cores from 0 to {}, not their threads (`gpuos discover` prints them), or correct Sockets= and CoresPerSocket=", cores - 1),
             )
-            .at(line.place())
+            .at(&record.place)
             .why("slurmd does not take the line, and slurmctld takes the node out");
     }
 }
 
 /// What of `Links=` is no number for each GPU.
-fn links(line: &ConfLine, findings: &mut Findings) {
-    let Some(list) = line.get("links").or(line.get("link")) else {
+fn links(record: &GresRecord, findings: &mut Findings) {
+    let list = &record.links;
+    if list.is_empty() {
         return;
-    };
+    }
     let entries: Vec<&str> = list.split(',').map(str::trim).collect();
     let shape = "a number of links to each GPU of the node in their order, -1 for the GPU itself, such as Links=-1,4,0,0";
     let mut wrong = |what: String| {
@@ -224,7 +136,7 @@ fn links(line: &ConfLine, findings: &mut Findings) {
                 format!("Links={list}: {what}"),
                 format!("write {shape}"),
             )
-            .at(line.place())
+            .at(&record.place)
             .why("slurmd does not take the line, or Slurm counts links to the wrong GPUs");
     };
     if let Some(at) = entries.iter().position(|entry| entry.is_empty()) {
@@ -245,18 +157,16 @@ fn links(line: &ConfLine, findings: &mut Findings) {
 }
 
 /// A device that two lines give to one node.
-fn twice(
-    line: &ConfLine,
-    nodes: &[String],
-    list: &str,
-    named: &mut BTreeMap<(String, String), String>,
+fn twice<'a>(
+    record: &'a GresRecord,
+    nodes: &'a [String],
+    named: &mut BTreeMap<(&'a str, &'a str), &'a str>,
     findings: &mut Findings,
 ) {
     let mut told = false;
-    for path in paths(list) {
+    for path in &record.files {
         for node in nodes {
-            let key = (node.clone(), path.clone());
-            let Some(first) = named.insert(key, line.place()) else {
+            let Some(first) = named.insert((node, path), &record.place) else {
                 continue;
             };
             if !std::mem::replace(&mut told, true) {
@@ -266,31 +176,34 @@ fn twice(
                         format!("{path} of {node} stands there twice"),
                         "name each device file once for a node",
                     )
-                    .at(format!("{first}, {}", line.place()))
+                    .at(format!("{first}, {}", record.place))
                     .why("one GPU would be given to two jobs");
             }
         }
     }
 }
 
-/// Names of nodes that there are not.
-fn strangers(look: &Context, file: &SlurmFile, findings: &mut Findings) {
-    let known = cores(look);
-    let dynamic = look
-        .conf
-        .is_some_and(|conf| conf.get("maxnodecount").is_some());
-    if known.is_empty() || dynamic {
-        return;
-    }
+/// Names that are none, and those of nodes that there are not.
+fn names_of_nodes(
+    file: &SlurmFile,
+    known: &BTreeMap<String, u32>,
+    dynamic: bool,
+    findings: &mut Findings,
+) {
     for line in &file.lines {
-        let names = line.get("nodename").map(expand);
-        let Some(Ok(names)) = names else { continue };
-        let strange: Vec<&str> = names
-            .iter()
-            .filter(|name| !known.contains_key(*name))
-            .map(String::as_str)
-            .collect();
-        if !strange.is_empty() {
+        let names = match line.get("nodename").map(expand) {
+            None => continue,
+            Some(Ok(names)) => names,
+            Some(Err(why)) => {
+                findings
+                    .fail(NAME, format!("NodeName: {why}"), "correct the names")
+                    .at(line.place());
+                continue;
+            }
+        };
+        let strange = names.iter().filter(|name| !known.contains_key(*name));
+        let strange: Vec<&str> = strange.map(String::as_str).collect();
+        if !strange.is_empty() && !known.is_empty() && !dynamic {
             findings
                 .warn(
                     NAME,

@@ -27,6 +27,7 @@ mod nvme;
 mod pbs;
 mod plugins;
 mod plugstack;
+mod processes;
 mod settings;
 mod shards;
 #[cfg(test)]

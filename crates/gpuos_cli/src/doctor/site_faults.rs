@@ -159,9 +159,20 @@ impl Site {
     }
 }
 
+/// With a key that was munge's, as while the key of gpuos_mover is changed.
+fn other_keys() -> Site {
+    sound()
+        .toml(
+            "encrypt = true",
+            "encrypt = true\nother-keys = [\"/etc/gpuos/0.key\"]",
+        )
+        .stat("/etc/gpuos/0.key", stat(Kind::File, 0o400, 118, 32))
+}
+
 #[test]
 fn a_sound_node_gives_no_finding() {
     assert_eq!(sound().doctor(), [""; 0]);
+    assert_eq!(other_keys().doctor(), [""; 0]);
     // Root and SlurmUser may be others, and a key of munge is munge's.
     let munge = sound().stat("/etc/munge/munge.key", stat(Kind::File, 0o400, 118, 1024));
     assert_eq!(munge.doctor(), [""; 0]);
@@ -196,6 +207,8 @@ fn each_planted_fault_is_named_with_its_subject_and_its_fix() {
         ("encryption key too short", sound().stat("/etc/gpuos/1.key", file(0o400, 0, 16)), "/etc/gpuos/1.key has 16 bytes, and a key 32 or more", "count=1"),
         ("encryption key of a user", sound().stat("/etc/gpuos/1.key", file(0o400, 4_000_000_001, 32)), "/etc/gpuos/1.key is of user 4000000001", "of root with mode 0400"),
         ("encryption key is a folder", sound().stat("/etc/gpuos/1.key", folder(0o700, 0)), "/etc/gpuos/1.key is no file", "of root with mode 0400"),
+        ("other key missing", other_keys().without("/etc/gpuos/0.key"), "fail checkpoints: the key of other-keys /etc/gpuos/0.key is not there", "chmod 400 /etc/gpuos/0.key"),
+        ("other key for all", other_keys().stat("/etc/gpuos/0.key", file(0o440, 118, 32)), "the key of other-keys /etc/gpuos/0.key can be had by others (mode 440)", "mode 0400"),
         ("munge's key missing", sound().without("/etc/munge/munge.key"), "fail checkpoints: the key of gpuos_mover /etc/munge/munge.key is not there", "on all nodes the same"),
         ("munge's key for all", sound().stat("/etc/munge/munge.key", file(0o644, 118, 1024)), "/etc/munge/munge.key can be had by others (mode 644)", "mode 0400"),
         ("munge's key empty", sound().stat("/etc/munge/munge.key", file(0o400, 118, 0)), "/etc/munge/munge.key has 0 bytes", "dd if=/dev/urandom"),

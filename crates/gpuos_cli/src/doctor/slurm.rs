@@ -12,7 +12,7 @@ use gpuos_model::hostlist::expand;
 use super::about;
 use super::findings::{Findings, Status};
 use super::toml::SITE_TABLE;
-use super::{Context, log, plugins};
+use super::{Context, log, plugins, processes};
 
 /// How long slurmctld may take: Slurm's commands try again for a minute where nobody listens.
 const PATIENCE: Duration = Duration::from_secs(75);
@@ -118,17 +118,12 @@ fn alive(look: &Context) -> Option<u32> {
         let named = args.windows(2).find(|pair| pair[0] == "-f");
         named.is_some_and(|pair| Path::new(pair[1]) != own)
     };
-    let told = look
-        .machine
-        .run_within(ANSWERS, "ps", &["-eo", "pid=,args="])
-        .ok()?;
-    told.stdout.lines().find_map(|line| {
-        let mut words = line.split_whitespace();
-        let pid = words.next()?.parse().ok()?;
-        let program = words.next()?.rsplit('/').next()?;
-        let args: Vec<&str> = words.collect();
-        (program == "slurmctld" && !other(&args)).then_some(pid)
-    })
+    let all = processes::shown(look.machine)?;
+    let found = all.iter().find(|one| {
+        let args: Vec<&str> = one.line.split_whitespace().skip(1).collect();
+        one.program() == "slurmctld" && !other(&args)
+    });
+    found.map(|one| one.pid)
 }
 
 /// Names of slurm.conf that nobody answers for, which a slurmctld that starts waits for one after the other.

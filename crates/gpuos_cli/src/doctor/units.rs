@@ -8,6 +8,7 @@ use gpuos_host::Machine;
 use super::Context;
 use super::about::{self, About};
 use super::findings::{Findings, Status};
+use super::processes::{self, Process};
 
 const NAME: About = about::UNITS;
 
@@ -167,22 +168,16 @@ fn parse(text: &str) -> Unit {
     unit
 }
 
-/// Names of all that runs. Where others' processes are hidden the first one is not shown either.
+/// Names of all that runs.
 fn programs(machine: &dyn Machine) -> Option<Vec<String>> {
-    let told = machine.run_within(PATIENCE, "ps", &["-eo", "pid=,args="]);
-    let told = told.ok().filter(|told| told.ok)?;
-    let mut first = false;
-    let mut all = Vec::new();
-    for line in told.stdout.lines() {
-        let mut words = line.split_whitespace();
-        let (Some(pid), Some(program)) = (words.next(), words.next()) else {
-            continue;
-        };
-        first |= pid == "1";
-        let program = program.trim_end_matches(':');
-        all.extend(program.rsplit('/').next().map(str::to_owned));
-    }
-    first.then_some(all)
+    let all = processes::all(machine)?;
+    let names = all.iter().map(Process::program);
+    // A daemon that tells its state in its title.
+    Some(
+        names
+            .map(|name| name.trim_end_matches(':').to_owned())
+            .collect(),
+    )
 }
 
 /// Looks at the units. `two`: slurmd uses version 2 of control groups.

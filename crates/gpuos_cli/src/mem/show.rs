@@ -4,7 +4,7 @@
 use std::io::IsTerminal;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use gpuos_core::job::JobId;
 use gpuos_core::wire::{
     MemoryGpuStatus, MemoryPressureStatus, MemoryProgramStatus, MemoryStatus, MemoryTierStatus,
@@ -58,9 +58,7 @@ fn here(mut client: Client) -> Result<(String, MemoryStatus)> {
     let node = client.daemon.1.clone();
     match client.ask(&Request::Memory)? {
         Answer::Memory { memory } => Ok((node, *memory)),
-        _ => bail!(
-            "gpuosd gave an answer that is none to what was asked: have command and gpuosd of one release"
-        ),
+        _ => Err(daemons::other_answer("gpuosd")),
     }
 }
 

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use gpuos_core::job::JobId;
 use gpuos_core::wire::{MigGpuStatus, MigInstance, MigStatus, Percent, Reply as Answer, Request};
 use gpuos_host::Machine;
@@ -72,9 +72,7 @@ fn here(mut client: Client) -> Result<(String, Box<MigStatus>)> {
     let node = client.daemon.1.clone();
     match client.ask(&Request::Mig)? {
         Answer::Mig { mig } => Ok((node, mig)),
-        _ => bail!(
-            "gpuosd gave an answer that is none to what was asked: have command and gpuosd of one release"
-        ),
+        _ => Err(daemons::other_answer("gpuosd")),
     }
 }
 

@@ -239,3 +239,13 @@ impl Bed {
         (answer.code, found)
     }
 }
+
+/// Fails with the faults that `gpuos doctor` has not told as it should.
+pub fn none_missed(missed: &[String]) {
+    assert!(
+        missed.is_empty(),
+        "{} missed: {}",
+        missed.len(),
+        missed.join("\n")
+    );
+}

@@ -7,7 +7,7 @@ use gpuos_config::gpuos_toml::Config;
 use gpuos_core::wire::MoverSettings;
 
 use crate::ckpt_bed::{Part, mover};
-use crate::doctor_bed::Bed;
+use crate::doctor_bed::{Bed, none_missed};
 use crate::doctor_planted_tables::TABLES;
 
 /// A fault.
@@ -205,6 +205,43 @@ const LINES: &[Fault] = &[
         "fail gres.conf",
         "Count=4, and File= names 8 device files",
         "take Count= out",
+    ),
+    fault(
+        "a count in thousands that is not that of the files",
+        |bed| {
+            gres(
+                bed,
+                "NodeName=n[1-4] Name=gpu Type=h100 Count=1K File=/dev/nvidia[0-7]",
+            )
+        },
+        "fail gres.conf",
+        "Count=1024, and File= names 8 device files",
+        "take Count= out",
+    ),
+    fault(
+        "too few GPUs on nodes that do not find them as the others do",
+        |bed| {
+            let nodes = "NodeName=n[1-4] AutoDetect=off Name=gpu Type=h100 File=/dev/nvidia[0-6]";
+            bed.file(
+                "gres.conf",
+                &format!("AutoDetect=nvml\n{nodes}\nName=shard Count=32\n"),
+            )
+        },
+        "fail gres.conf",
+        "n[1-4]: slurm.conf gives 8 GPUs, gres.conf 7",
+        "make Gres= in slurm.conf",
+    ),
+    fault(
+        "a list of nodes that is none in gres.conf",
+        |bed| {
+            gres(
+                bed,
+                "Name=gpu Type=h100 File=/dev/nvidia[0-7]\nNodeName=n[1- Name=gpu Type=h100 File=/dev/nvidia8",
+            )
+        },
+        "fail gres.conf",
+        "NodeName: ",
+        "correct the names",
     ),
     fault(
         "a device twice",
@@ -423,19 +460,13 @@ fn missed(faults: &[Fault]) -> Vec<String> {
 }
 
 fn seen(faults: &[Fault]) {
-    let missed = missed(faults);
-    assert!(
-        missed.is_empty(),
-        "{} missed: {}",
-        missed.len(),
-        missed.join("\n")
-    );
+    none_missed(&missed(faults));
 }
 
 #[test]
 fn sound_files_give_no_finding() {
     assert_eq!(bed().doctor(&[]), (0, Vec::new()));
-    let sound: [fn(&Bed); 8] = [
+    let sound: [fn(&Bed); 9] = [
         |bed| {
             gres(
                 bed,
@@ -449,6 +480,13 @@ fn sound_files_give_no_finding() {
             )
         },
         |bed| gres(bed, "Name=gpu Type=h100 File=/dev/nvidia[0-7]"),
+        // All files of a `MultipleFiles=` are one GPU.
+        |bed| {
+            gres(
+                bed,
+                "Name=gpu Type=h100 File=/dev/nvidia[0-6]\nName=gpu Type=h100 MultipleFiles=/dev/nvidia7,/dev/nvidia-caps/nvidia-cap[1-2]",
+            )
+        },
         |bed| {
             conf(
                 bed,

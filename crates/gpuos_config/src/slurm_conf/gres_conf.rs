@@ -1,5 +1,7 @@
 //! gres.conf: its lines as Slurm reads them, and which of them become the GPUs of a node, in which order.
 
+use std::collections::HashMap;
+
 use gpuos_model::hostlist::expand;
 
 use super::{ConfLine, GpuCount, Read, lines_of};
@@ -74,20 +76,14 @@ impl GresRecord {
     }
 }
 
-/// How a node finds its GPUs, by a line with `AutoDetect=`.
-#[derive(Clone, PartialEq, Eq, Debug)]
-struct Detection {
-    /// `None`: all nodes.
-    nodes: Option<Vec<String>>,
-    how: String,
-}
-
 /// gres.conf with the files that it includes.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct GresConf {
     /// Its records in the order in which Slurm takes them: those for all nodes, then those with `NodeName=`.
     pub records: Vec<GresRecord>,
-    detections: Vec<Detection>,
+    /// `AutoDetect=` of all nodes, in small letters, and of those that a line names.
+    detect: Option<String>,
+    detect_of: HashMap<String, String>,
 }
 
 /// A record as far as a node has its devices.
@@ -105,25 +101,61 @@ impl GresConf {
     /// A file cannot be read; the sentence names it.
     pub fn read(read: Read<'_>) -> Result<GresConf, String> {
         let lines = lines_of("gres.conf", read)?.unwrap_or_default();
-        let mut records: Vec<_> = lines.iter().filter_map(GresRecord::of).collect();
-        records.sort_by_key(|record| record.nodes.is_some());
-        Ok(GresConf {
-            records,
-            detections: lines.iter().filter_map(detection).collect(),
-        })
+        Ok(GresConf::of(&lines))
+    }
+
+    /// By its lines and those that it includes. One that is not understood is left out.
+    pub fn of(lines: &[ConfLine]) -> GresConf {
+        let mut conf = GresConf::default();
+        conf.records.extend(lines.iter().filter_map(GresRecord::of));
+        conf.records.sort_by_key(|record| record.nodes.is_some());
+        for line in lines {
+            conf.add_detection(line);
+        }
+        conf
+    }
+
+    /// Only a line of its own, or one that names nodes, says how GPUs are found. Of several the last one counts.
+    fn add_detection(&mut self, line: &ConfLine) {
+        let (Some((key, value)), Some(how)) = (line.pairs.first(), line.get("autodetect")) else {
+            return;
+        };
+        let how = how.to_ascii_lowercase();
+        match key.as_str() {
+            "autodetect" => self.detect = Some(how),
+            "nodename" => {
+                let names = expand(value).unwrap_or_default().into_iter();
+                self.detect_of.extend(names.map(|name| (name, how.clone())));
+            }
+            _ => {}
+        }
     }
 
     /// `AutoDetect=` of a node, in small letters: that of a line that names the node, else that of all.
     pub fn auto_detect(&self, node: &str) -> Option<&str> {
-        let last = |own: bool| {
-            let mut found = self.detections.iter().rev();
-            found.find(|one| match &one.nodes {
-                Some(nodes) => own && nodes.iter().any(|name| name == node),
-                None => !own,
-            })
-        };
-        let found = last(true).or_else(|| last(false));
-        found.map(|one| one.how.as_str())
+        let found = self.detect_of.get(node).or(self.detect.as_ref());
+        found.map(String::as_str)
+    }
+
+    /// Whether Slurm finds the GPUs of a node itself.
+    pub fn detects(&self, node: &str) -> bool {
+        self.auto_detect(node).is_some_and(|how| how != "off")
+    }
+
+    /// The records by the nodes that they are for, to be looked up for many nodes.
+    pub fn by_node(&self) -> RecordsByNode<'_> {
+        let mut found = RecordsByNode::default();
+        for record in &self.records {
+            match &record.nodes {
+                None => found.all.push(record),
+                Some(names) => {
+                    for name in names {
+                        found.own.entry(name).or_default().push(record);
+                    }
+                }
+            }
+        }
+        found
     }
 
     /// The records for a node, in Slurm's order.
@@ -135,16 +167,19 @@ impl GresConf {
     }
 }
 
-/// Only a line of its own, or one that names nodes, says how GPUs are found.
-fn detection(line: &ConfLine) -> Option<Detection> {
-    let first = line.pairs.first()?;
-    let nodes = match first.0.as_str() {
-        "autodetect" => None,
-        "nodename" => Some(expand(&first.1).ok()?),
-        _ => return None,
-    };
-    let how = line.get("autodetect")?.to_ascii_lowercase();
-    Some(Detection { nodes, how })
+/// Records of gres.conf by the nodes that they are for.
+#[derive(Default)]
+pub struct RecordsByNode<'a> {
+    all: Vec<&'a GresRecord>,
+    own: HashMap<&'a str, Vec<&'a GresRecord>>,
+}
+
+impl<'a> RecordsByNode<'a> {
+    /// Those of a node, in Slurm's order.
+    pub fn of(&self, node: &str) -> impl Iterator<Item = &'a GresRecord> {
+        let own = self.own.get(node).into_iter().flatten();
+        self.all.iter().chain(own).copied()
+    }
 }
 
 /// The GPUs of a node: what slurm.conf counts, type by type, filled from the records of gres.conf (`_merge_gres2` in Slurm's `gres.c`).
@@ -259,7 +294,12 @@ mod tests {
 
     #[test]
     fn detection_is_that_of_the_node_or_of_a_line_of_its_own() {
-        let how = |text: &str, node: &str| conf(text).auto_detect(node).map(str::to_owned);
+        let how = |text: &str, node: &str| {
+            let conf = conf(text);
+            let how = conf.auto_detect(node);
+            assert_eq!(conf.detects(node), ![None, Some("off")].contains(&how));
+            how.map(str::to_owned)
+        };
         let text = "AutoDetect=NVML\nNodeName=n[2-3] AutoDetect=off Name=gpu File=/dev/nvidia0\n\
                     Name=gpu AutoDetect=rsmi File=/dev/nvidia1\n";
         assert_eq!(how(text, "n1").as_deref(), Some("nvml"));

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use crate::job::JobId;
 use crate::step::StepId;
 
-/// Variable by which a program finds the folder of its job for checkpoints; docs/user/checkpoint.md has what lies there.
+/// Variable by which a program finds the folder of its job for checkpoints; docs/user/checkpoint-files.md has what lies there.
 pub const CHECKPOINT_VARIABLE: &str = "GPUOS_CHECKPOINT_DIR";
 
 /// The file in the folder of all jobs by whose time a step sees when gpuos_mover was there last.

@@ -79,7 +79,7 @@ impl Base {
                     },
                     Reads::Own => Start::Failed(format!(
                         "checkpoint {} was made by {size} ranks, and the program has {}; start it with {size}, have all its ranks say that they can \
-                     read the files of any number (any_ranks), or remove the job's checkpoints with gpuos ckpt prune to begin anew",
+                     read the files of any number (any_ranks), or remove the job's checkpoints with gpuos ckpt prune --anew",
                         id.number, join.size
                     )),
                     Reads::Mixed(rank) => Start::Failed(format!(

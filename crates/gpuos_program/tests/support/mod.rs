@@ -1,4 +1,4 @@
-//! The mover's side of the protocol of docs/user/checkpoint.md, for one node, as a thread over a folder in `/tmp`.
+//! The mover's side of the protocol of docs/user/checkpoint-files.md, for one node, as a thread over a folder in `/tmp`.
 
 use std::collections::BTreeMap;
 use std::fs;

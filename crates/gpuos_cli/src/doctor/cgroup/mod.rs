@@ -9,7 +9,7 @@ use gpuos_host::slurm::files::SlurmFile;
 
 use super::Context;
 use super::about::{self, About};
-use super::files::distance;
+use super::files::nearly;
 use super::findings::{Findings, Status};
 use conf::{Conf, Uses};
 
@@ -127,10 +127,7 @@ fn misspelt(conf: &Conf, findings: &mut Findings) {
             if KEYS.contains(&key.as_str()) {
                 continue;
             }
-            let near = KEYS
-                .iter()
-                .find(|own| (1..=2).contains(&distance(own, key)));
-            if let Some(near) = near {
+            if let Some(near) = nearly(&KEYS, key) {
                 findings
                     .fail(
                         NAME,

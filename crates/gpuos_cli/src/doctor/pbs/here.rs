@@ -6,11 +6,12 @@ use std::time::Duration;
 use gpuos_core::wire::Status;
 use gpuos_host::libraries::Libraries;
 use gpuos_host::socket::{Client, ClientError, MOVER};
-use gpuos_host::{Kind, Machine, elf};
+use gpuos_host::{Kind, elf};
 use gpuos_pbs::hook::resources::{LEAF, NGPUS, NVLINK, SHARE_GPU, SHARE_PARTS};
 
 use super::super::about;
 use super::super::findings::Findings;
+use super::super::processes::{self, Process};
 use super::Look;
 use super::hook::Known;
 use crate::daemons;
@@ -35,7 +36,7 @@ pub fn short(name: &str) -> String {
 
 /// Looks at all of it; `known`: what the hook is configured with.
 pub fn check(look: &Look, known: Option<&Known>, findings: &mut Findings) {
-    let processes = processes(look.machine);
+    let processes = processes::all(look.machine);
     if look.conf.has_sched {
         let hosts = known.iter().flat_map(|known| known.hosts.values());
         let shares = hosts.flat_map(|host| &host.gpus).any(|gpu| gpu.shares > 0);
@@ -71,32 +72,11 @@ pub fn check(look: &Look, known: Option<&Known>, findings: &mut Findings) {
     }
 }
 
-/// Command lines of all that runs. `None`: others' processes are not shown, or ps is missing.
-fn processes(machine: &dyn Machine) -> Option<Vec<String>> {
-    let told = machine.run_within(PATIENCE, "ps", &["-eo", "pid=,args="]);
-    let told = told.ok().filter(|told| told.ok)?;
-    let lines = told.stdout.lines().map(str::trim_start);
-    let pairs: Vec<(&str, &str)> = lines.filter_map(|line| line.split_once(' ')).collect();
-    let is_whole = pairs.iter().any(|(pid, _)| *pid == "1");
-    is_whole.then(|| {
-        pairs
-            .iter()
-            .map(|(_, args)| args.trim().to_owned())
-            .collect()
-    })
-}
-
-/// Whether a command line is that of a program of this name.
-fn is_program(line: &str, name: &str) -> bool {
-    let first = line.split_whitespace().next().unwrap_or_default();
-    first.rsplit('/').next() == Some(name)
-}
-
-/// Whether a command line is that of a planner that goes on without end.
-fn is_planner(line: &str) -> bool {
-    let mut words = line.split_whitespace();
+/// Whether a process is a planner that goes on without end.
+fn is_planner(process: &Process) -> bool {
+    let mut words = process.line.split_whitespace();
     let once = |word: &str| word == "--once" || word == "--dry-run";
-    is_program(line, "gpuos") && words.any(|word| word == "pbs-planner") && !words.any(once)
+    process.program() == "gpuos" && words.any(|word| word == "pbs-planner") && !words.any(once)
 }
 
 /// The command, which pbs_server runs.
@@ -294,10 +274,10 @@ fn counted(text: &str) -> Vec<String> {
 fn planner(
     look: &Look,
     known: Option<&Known>,
-    processes: Option<&[String]>,
+    processes: Option<&[Process]>,
     findings: &mut Findings,
 ) {
-    let runs = processes.map(|lines| lines.iter().any(|line| is_planner(line)));
+    let runs = processes.map(|all| all.iter().any(is_planner));
     let wanted = known.map(|known| known.planner);
     match (wanted, runs) {
         (_, None) => {
@@ -371,7 +351,7 @@ fn planner(
 }
 
 /// gpuosd beside the mom; what it says of the GPUs.
-fn gpuosd(look: &Look, processes: Option<&[String]>, findings: &mut Findings) -> Option<Status> {
+fn gpuosd(look: &Look, processes: Option<&[Process]>, findings: &mut Findings) -> Option<Status> {
     let dir = daemons::pick(&look.args.runtime_dir, Some(&look.conf.host));
     let status = match daemons::status(&dir, PATIENCE) {
         Ok(status) => status,
@@ -408,12 +388,12 @@ fn gpuosd(look: &Look, processes: Option<&[String]>, findings: &mut Findings) ->
         text.lines()
             .any(|line| line.trim() == "GPUOSD_WORKLOAD=pbs")
     };
-    let says = |line: &String| {
-        let line = line.replace('=', " ");
-        is_program(&line, "gpuosd") && line.contains("--workload pbs")
+    let says = |process: &Process| {
+        let line = process.line.replace('=', " ");
+        process.program() == "gpuosd" && line.contains("--workload pbs")
     };
     let is_told = told(&String::from_utf8_lossy(&defaults))
-        || processes.is_none_or(|lines| lines.iter().any(says));
+        || processes.is_none_or(|all| all.iter().any(says));
     if !is_told {
         findings
             .warn(
@@ -524,7 +504,11 @@ mod tests {
             ("gpuos why 7", false),
             ("vi gpuos pbs-planner", false),
         ] {
-            assert_eq!(is_planner(line), is, "{line}");
+            let process = Process {
+                pid: 9,
+                line: line.into(),
+            };
+            assert_eq!(is_planner(&process), is, "{line}");
         }
     }
 
