@@ -4,6 +4,7 @@
 # have the machine to themselves.
 # Usage: scripts/tests.sh quick      the daily round: nothing that needs a Slurm or root, nor gpuosd on simulated GPUs
 #        scripts/tests.sh all        everything; `RUNNER` is put in front of each program, as in RUNNER='sudo -E'
+# A program that runs for 20 minutes, or 50 with real Slurms, is ended: what it printed names the test that hung.
 # Ends with 1 where a test failed; what its program printed is shown, and the first lines of each failure once more in the
 # file $GPUOS_FAILURES, for who has the end of a long output alone. A failure that does not come back in three runs of the
 # test alone is shown there too, and does not fail a run of all that has two of them at most: docs/decisions/0056.
@@ -75,7 +76,7 @@ without_slurm() {
         cd "$1" && log=$logs/$(basename "$2").log
         begun=$(date +%s) less=
         [ "$0" = "$first" ] || less="nice -n 10"
-        if CARGO_MANIFEST_DIR=$1 $less $RUNNER "$2" >"$log" 2>&1; then verdict=ok; else verdict=FAILED; touch "$log.failed"; cat "$log"; fi
+        if CARGO_MANIFEST_DIR=$1 $less $RUNNER timeout -k 30 1200 "$2" >"$log" 2>&1; then verdict=ok; else verdict=FAILED; touch "$log.failed"; cat "$log"; fi
         tests=$(sed -n "s/^test result: .* \([0-9]*\) passed.*/\1/p" "$log")
         printf "%-20s %6s tests %4s s  %s\n" "$0" "${tests:-?}" "$(($(date +%s) - begun))" "$verdict"
     ' <"$logs/side_by_side"
@@ -90,7 +91,7 @@ else
     begun=$(date +%s)
     named "$on_slurm" | while read -r _ folder program; do
         log=$logs/$(basename "$program").log
-        { (cd "$folder" && CARGO_MANIFEST_DIR=$folder $RUNNER "$program" 2>&1) || touch "$log.failed"; } | tee "$log"
+        { (cd "$folder" && CARGO_MANIFEST_DIR=$folder $RUNNER timeout -k 30 3000 "$program" 2>&1) || touch "$log.failed"; } | tee "$log"
     done
     [ -z "${GPUOS_COSTS:-}" ] || printf 'step tests on real Slurms\t%s\n' "$(($(date +%s) - begun))" >>"$GPUOS_COSTS"
     # What the compiler runs of examples in docstrings.

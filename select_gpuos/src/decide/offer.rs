@@ -10,7 +10,9 @@ use slurm_ffi::gres::JobGres;
 use crate::abi::call::NOT_NOW;
 use crate::decide::refusals::{Candidates, Facts};
 use crate::decide::{Decide, Placing};
+use crate::gres::enough;
 use crate::gres::steer::Purpose;
+use crate::messages;
 use crate::read::request::Wanted;
 use crate::tell::reasons;
 
@@ -281,6 +283,62 @@ impl Decide<'_, '_> {
             reasons::publish(frame, sentence);
         }
         code
+    }
+
+    /// Takes back an answer that gives the job less than it asks for; whether it was one.
+    pub fn takes_back(&mut self) -> bool {
+        let (frame, read) = (self.frame, (self.site, &*self.trust));
+        let taken =
+            (self.placing).takes_back(frame, read, self.plain, |job, given, asked, place| {
+                messages::too_few_offered(job, given, asked, place)
+            });
+        if taken {
+            self.placing.steering.restore_candidates(frame);
+        }
+        taken
+    }
+
+    /// Whether it depends on the nodes how many GPUs a job that starts has: on their sockets and cores, on how large whole ones are, on how many
+    /// of them are left within a range, or on how many its tasks need.
+    pub fn depends_on_nodes(&self, wanted: &Wanted) -> bool {
+        if !self.frame.is_start() || wanted.required() {
+            return false;
+        }
+        let (request, snapshot) = (&wanted.request, &self.cluster.snapshot);
+        match request.gpus {
+            // By cores that come with a task, some releases give GPUs for more tasks than there are.
+            GpuShape::PerSocket { .. } | GpuShape::PerTask { .. } => true,
+            _ if request.whole_nodes && snapshot.has_sizes() => true,
+            GpuShape::PerNode(_) if wanted.nodes > request.min_nodes => true,
+            GpuShape::PerNode(gpus) => {
+                let (job, least) = (self.frame.job, request.min_nodes.max(1));
+                request.max_nodes > least
+                    && job.tasks() > least
+                    && (!request.required_nodes.is_empty()
+                        || snapshot.has_fewer_cpus(gpus, job.min_cpus().div_ceil(least)))
+            }
+            _ => false,
+        }
+    }
+
+    /// Has cons_tres give the job GPUs as Slurm asked, notes how many they are, and takes all of it back. How many nodes it took; 0 =
+    /// none, or they are not known.
+    #[cold]
+    pub fn ask_plainly(&mut self) -> u32 {
+        let frame = self.frame;
+        let code = frame.call.without_preemption(|| frame.call.forward());
+        let given = match code {
+            0 => enough::given(frame, self.site, self.trust),
+            _ => None,
+        };
+        let nodes = given.map_or(0, |_| frame.candidates.count() as u32);
+        if given.is_some() {
+            enough::take_back(frame);
+        }
+        frame.call.unanswered();
+        self.placing.steering.restore_candidates(frame);
+        self.plain = given.unwrap_or(0);
+        nodes
     }
 
     /// cons_tres has refused the choice: whether the next question should be asked anew, without nodes that it may have
