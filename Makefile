@@ -52,7 +52,7 @@ STRIPPED = STRIP=$(STRIP) scripts/install-stripped.sh
 VERSION  = $(shell sed -n '/^\[workspace.package\]/,/^version/s/^version = "\(.*\)"/\1/p' Cargo.toml)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check style random reference bench bench-checkpoint bench-memory replay results soak weaker matrix ckpt-matrix ckpt-rto ckpt-losses ckpt-flips ckpt-scale ckpt-overhead ckpt-beside mem-matrix gpu-test pbs upgrade hostile lint licences build release install install-files uninstall clean sentences forms vm-build vm-from vm-test vm-sh vm-table arm-test
+.PHONY: help demo test check style random reference bench bench-checkpoint bench-memory replay results soak weaker plans matrix ckpt-matrix ckpt-rto ckpt-losses ckpt-flips ckpt-scale ckpt-overhead ckpt-beside mem-matrix gpu-test pbs upgrade hostile lint licences build release install install-files uninstall clean sentences forms vm-build vm-from vm-test vm-sh vm-table arm-test
 
 help:
 	@echo 'make demo       real Slurm clusters on this machine, stock and gpuos side by side (root or sudo)'
@@ -66,6 +66,7 @@ help:
 	@echo 'make results    bench and replay, 12,500 nodes too, and the planner: docs/results/*.csv and the tables made of them (ARGS=--quick)'
 	@echo 'make forms      all forms of request by states of a cluster: how many jobs gpuos places (half an hour for each release)'
 	@echo 'make soak       5,000 random requests and failures against an independent ledger; 2,000 with slurmctld killed beside them'
+	@echo 'make plans      what gpuos plan says of random requests, beside what slurmctld then does (CASES=1000, SUITES=native,trixie,sid)'
 	@echo 'make weaker     generated requests, states and gres.conf, on stock Slurm and beside it with gpuos: never fewer GPUs (PAIRS=3000, SEED=, SUITES=native,trixie,sid)'
 	@echo 'make matrix     first jobs under each wrong layout table, on each release'
 	@echo 'make ckpt-matrix programs with checkpoints, and what ends beneath them at random moments (MOMENTS=, SUITES=native,trixie,sid, GPUOS_CKPT_MATRIX_VICTIMS=, …_PROGRAMS=)'
@@ -319,6 +320,13 @@ weaker:
 	GPUOS_TEST_SUITES=$(if $(filter file,$(origin SUITES)),native$(comma)trixie$(comma)sid,$(SUITES)) \
 	GPUOS_WEAKER=$(PAIRS) $(if $(SEED),GPUOS_WEAKER_SEED=$(SEED)) \
 	  $(CARGO) test --workspace --locked $(AS_ROOT) --test slurm -- --nocapture --test-threads=1 weaker::
+
+# What `gpuos plan` says of so many random requests, beside what slurmctld then does, on each release; docs/results/plan.md.
+CASES ?= 1000
+plans:
+	@scripts/needs.sh build lab
+	GPUOS_TEST_SUITES=$(if $(filter file,$(origin SUITES)),native$(comma)trixie$(comma)sid,$(SUITES)) GPUOS_PLAN_CASES=$(CASES) \
+	  $(CARGO) test --workspace --locked $(AS_ROOT) --test slurm -- --nocapture plan_agrees::
 
 # Machines that qemu emulates. Where it cannot be had the tests are skipped, and say so.
 SUITES ?= bookworm trixie sid

@@ -72,6 +72,7 @@ mod pbs_sets;
 mod pbs_share;
 mod pbs_site;
 mod placement;
+mod plan_agrees;
 mod reasons;
 mod records;
 mod restart;

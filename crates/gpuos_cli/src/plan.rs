@@ -9,6 +9,7 @@ use gpuos_host::slurm::site::{Asker, JobRequest, Neighbours, Site, feature_match
 use gpuos_host::{Machine, slurm};
 use gpuos_placement::cost::Scoring;
 use gpuos_placement::explain::sentence;
+use gpuos_placement::fits::Memory;
 use gpuos_placement::plan::{Choice, GpuShape, NodeState, Planner, Request};
 use serde_json::json;
 
@@ -31,7 +32,7 @@ pub fn run(machine: &dyn Machine, config: Option<&Path>, args: &PlanArgs) -> Res
         return crate::mig::plan::of_plan(machine, config, request, args);
     }
     let mut site = Site::read(machine, config)?;
-    site.see_partition(machine, &args.partition);
+    site.see_partition(&args.partition);
     let site = site;
     let partition = partition(machine, &site, args);
     let policy = &site.config.policy;
@@ -334,6 +335,11 @@ fn request(args: &PlanArgs, site: &Site, partition: &str) -> Result<JobRequest> 
     let names = |hosts: &Option<crate::cli::Hosts>| hosts.clone().map(|h| h.0).unwrap_or_default();
     let (required_nodes, _) = site.indices(&names(&args.nodelist));
     let min_nodes = min_nodes.max(required_nodes.len() as u32);
+    let memory = match args.mem {
+        _ if !site.memory_counts() => Memory::Free,
+        Some(mib) => Memory::Node(mib),
+        None => site.default_memory(&args.partition),
+    };
     // Tasks spread over the nodes; each node has room for its share at least.
     let tasks = args
         .ntasks
@@ -341,14 +347,14 @@ fn request(args: &PlanArgs, site: &Site, partition: &str) -> Result<JobRequest> 
         .div_ceil(max_nodes.max(1))
         .max(1);
     let policy = &site.config.policy;
-    Ok(JobRequest {
+    let wanted = JobRequest {
         request: Request {
             min_nodes,
             max_nodes: max_nodes.max(min_nodes),
             gpus,
             cpus_per_node: tasks.saturating_mul(args.cpus_per_task),
             cpus_per_gpu: args.cpus_per_gpu,
-            memory_mib_per_node: args.mem.unwrap_or(0),
+            memory_mib_per_node: 0,
             whole_nodes: args.exclusive,
             required_nodes,
             topology: args
@@ -369,7 +375,9 @@ fn request(args: &PlanArgs, site: &Site, partition: &str) -> Result<JobRequest> 
         excluded: names(&args.exclude),
         missing: Vec::new(),
         needs_host_memory: args.gpu_mem.is_some_and(|asked| asked.tiers.has_host()),
-    })
+        memory: Memory::Free,
+    };
+    Ok(wanted.with_memory(memory))
 }
 
 /// The partition whose rules hold: the first one named, else Slurm's default, which is looked up only

@@ -110,6 +110,7 @@ fn filter(request: Request) -> JobRequest {
         excluded: Vec::new(),
         missing: Vec::new(),
         needs_host_memory: false,
+        memory: gpuos_placement::fits::Memory::Free,
     }
 }
 

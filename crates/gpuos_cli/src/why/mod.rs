@@ -56,7 +56,7 @@ pub fn run(machine: &dyn Machine, config: Option<&Path>, args: &WhyArgs) -> Resu
     let mut yes = false;
     for job in mine {
         let name = asked_for.of(job);
-        site.see_partition(machine, &job.partitions);
+        site.see_partition(&job.partitions);
         let mut answer = answer(machine, &site, &jobs, recording.as_ref(), (job, &name));
         if let Some(told) = requeue::told(&job.admin_comment) {
             answer.sentence += &format!(" {told}");

@@ -176,6 +176,7 @@ fn filter(site: &Site, job: &Job, reserved_away: Vec<String>) -> JobRequest {
         excluded: [&job.excluded_nodes[..], &reserved_away].concat(),
         missing,
         needs_host_memory: false,
+        memory: gpuos_placement::fits::Memory::Free,
     }
 }
 

@@ -43,11 +43,15 @@ impl Site {
         let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../gpuos_host/tests/data");
         for what in ["config", "nodes", "jobs", "topology"] {
             let text = fs::read_to_string(data.join(format!("{release}-{what}.txt"))).unwrap();
-            // The recorded cluster's files lie in this directory instead.
-            site.file(
-                &format!("{what}.txt"),
-                &text.replace("/srv/lab", &site.path("")),
+            // The recorded cluster's files lie in this directory instead, and its jobs take some memory where they ask for none, not all of a
+            // node's.
+            let text = text.replace("/srv/lab", &site.path(""));
+            let text = text.replace(
+                "DefMemPerNode           = UNLIMITED",
+                "DefMemPerNode           = 100",
             );
+            let text = text.replace("MinMemoryNode=0 ", "MinMemoryNode=100M ");
+            site.file(&format!("{what}.txt"), &text);
         }
         let dir = site.path("");
         let script = format!(

@@ -104,6 +104,8 @@ pub struct Job {
     pub tres_per_job: String,
     /// `--cpus-per-gpu` as Slurm writes it.
     pub cpus_per_tres: String,
+    /// Memory for each unit of a TRES that it asks for, as Slurm shows it; empty when it asks for none.
+    pub mem_per_tres: String,
     /// Whether it takes whole nodes.
     pub exclusive: bool,
     /// Whether Slurm would requeue it: a batch job that allows it.
@@ -255,6 +257,7 @@ impl Job {
             tres_per_socket: record.text("TresPerSocket"),
             tres_per_job: record.text("TresPerJob"),
             cpus_per_tres: record.text("CpusPerTres"),
+            mem_per_tres: record.text("MemPerTres"),
             exclusive,
             restarts: number("Restarts"),
             may_requeue: number("Requeue") == 1 && number("BatchFlag") == 1,

@@ -132,7 +132,7 @@ pub(super) fn leading_number(text: &str) -> Option<u64> {
 }
 
 /// MiB of a size as Slurm prints it: `10M`, `1.50G`, `64000`.
-pub(super) fn mebibytes(text: &str) -> Option<u64> {
+pub(in crate::slurm) fn mebibytes(text: &str) -> Option<u64> {
     let number = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let scale = match text[number.len()..].chars().next() {
         None | Some('M') => 1.0,

@@ -9,7 +9,7 @@ use gpuos_config::slurm_topology::{
 
 use crate::Machine;
 use crate::slurm::local::text;
-use crate::slurm::{self, NodeRecord, Record, Running};
+use crate::slurm::{self, NodeRecord, Running};
 
 /// What is known of the topologies.
 #[derive(Default)]
@@ -110,18 +110,6 @@ pub(crate) fn local_topologies(machine: &dyn Machine) -> Result<Topologies, Stri
 fn installed(machine: &dyn Machine) -> Option<SlurmRelease> {
     let output = machine.run("scontrol", &["-V"]).ok().filter(|out| out.ok)?;
     SlurmRelease::parse(output.stdout.split_whitespace().last()?)
-}
-
-/// The topology that a partition names; empty where it names none.
-pub(super) fn of_partition(machine: &dyn Machine, partitions: &[String]) -> Option<String> {
-    let text = slurm::scontrol(machine, &["show", "partitions"]).ok()?;
-    let all = Record::parse_all(&text, "PartitionName");
-    let mut all = all.iter();
-    let own = match partitions.first() {
-        Some(name) => all.find(|record| record.get("PartitionName") == Some(name)),
-        None => all.find(|record| record.get("Default") == Some("YES")),
-    };
-    Some(own?.text("Topology"))
 }
 
 /// `scontrol show topology` in the form of topology.conf: without what is only shown (levels,

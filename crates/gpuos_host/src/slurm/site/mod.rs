@@ -4,6 +4,7 @@
 mod ends;
 mod fabric;
 mod neighbours;
+mod partitions;
 mod request;
 pub mod switchable;
 
@@ -16,6 +17,7 @@ use gpuos_config::slurm_conf::NodeLines;
 use gpuos_config::slurm_topology::Topologies;
 use gpuos_model::cluster::Cluster;
 use gpuos_model::node_types::NodeFacts;
+use gpuos_placement::fits::Memory;
 
 use crate::Machine;
 use crate::config_file;
@@ -24,6 +26,7 @@ use crate::slurm::{self, NodeRecord, Running};
 pub use ends::seconds_between;
 pub(crate) use fabric::local_topologies;
 pub use neighbours::{Asker, Judge, Neighbours};
+pub use partitions::Partition;
 pub use request::{JobRequest, feature_match, options_in_script, options_in_words};
 
 /// The cluster as slurmctld has it now.
@@ -43,6 +46,8 @@ pub struct Site {
     pub topologies: Topologies,
     /// The cluster in each of them that is told apart ([`Config::views`]), that of the cluster itself first.
     views: Vec<Cluster>,
+    /// Partitions; empty where slurmctld does not show them.
+    pub partitions: Vec<Partition>,
     /// What could not be read and is missed: sentences.
     pub notes: Vec<String>,
     /// Nodes that Slurm's topology file names and slurmctld does not have.
@@ -86,6 +91,9 @@ impl Site {
             topology_strangers: found.strangers,
             topologies: found.topologies,
             views,
+            partitions: partitions::read(
+                &slurm::scontrol(machine, &["show", "partitions"]).unwrap_or_default(),
+            ),
             hidden,
             by_name: names.into_iter().zip(0..).collect(),
         })
@@ -93,14 +101,28 @@ impl Site {
 
     /// Has the cluster be as jobs in these partitions see it, of which the first counts, as for Slurm; without any it is the default one. From
     /// Slurm 25.05 on a partition may have a topology of its own.
-    pub fn see_partition(&mut self, machine: &dyn Machine, partitions: &[String]) {
-        if self.views.len() < 2 {
-            return;
-        }
-        let name = fabric::of_partition(machine, partitions).unwrap_or_default();
-        let number = self.topologies.number(&name);
+    pub fn see_partition(&mut self, partitions: &[String]) {
+        let name = self.partition(partitions).map_or("", |one| &one.topology);
+        let number = self.topologies.number(name);
         if let Some(view) = number.and_then(|number| self.views.get(number)) {
             self.cluster = view.clone();
+        }
+    }
+
+    /// The partition that counts among these: the first; without any the default one.
+    fn partition(&self, partitions: &[String]) -> Option<&Partition> {
+        let mut all = self.partitions.iter();
+        match partitions.first() {
+            Some(name) => all.find(|one| one.name == *name),
+            None => all.find(|one| one.is_default),
+        }
+    }
+
+    /// The memory that a job in these partitions gets which asks for none.
+    pub fn default_memory(&self, partitions: &[String]) -> Memory {
+        match self.memory_counts() {
+            true => partitions::memory(&self.running, self.partition(partitions)),
+            false => Memory::Free,
         }
     }
 

@@ -2,10 +2,12 @@
 
 use gpuos_config::options::{GresRequest, JobOptions, parse_gres};
 use gpuos_model::gpuset::GpuSet;
+use gpuos_placement::fits::Memory;
 use gpuos_placement::plan::{GpuShape, NodeState, Placement, Request};
 
 use crate::slurm::site::Site;
 use crate::slurm::site::ends;
+use crate::slurm::text::mebibytes;
 use crate::slurm::{Job, NodeRecord};
 
 /// A request together with what Slurm filters nodes by.
@@ -27,6 +29,8 @@ pub struct JobRequest {
     pub missing: Vec<String>,
     /// Whether its programs may need memory of the host: nodes that are short of it come last then.
     pub needs_host_memory: bool,
+    /// What it asks for of the memory of each node, or is given where it asks for none.
+    pub memory: Memory,
 }
 
 impl JobRequest {
@@ -63,18 +67,14 @@ impl JobRequest {
         let (required_nodes, missing) = site.indices(&job.required_nodes);
         let policy = &site.config.policy;
         let partition = job.partitions.first().map_or("", String::as_str);
-        Some(JobRequest {
+        let wanted = JobRequest {
             request: Request {
                 min_nodes: job.min_nodes.max(1),
                 max_nodes: job.max_nodes.max(job.min_nodes).max(1),
                 gpus: shape,
                 cpus_per_node,
                 cpus_per_gpu,
-                memory_mib_per_node: if job.memory_node_mib > 0 {
-                    job.memory_node_mib
-                } else {
-                    job.memory_cpu_mib.saturating_mul(u64::from(cpus_per_node))
-                },
+                memory_mib_per_node: 0,
                 whole_nodes: job.exclusive,
                 required_nodes,
                 topology: options
@@ -95,7 +95,22 @@ impl JobRequest {
             excluded: job.excluded_nodes.clone(),
             missing,
             needs_host_memory: options.needs_host_memory(),
-        })
+            memory: Memory::Free,
+        };
+        Some(wanted.with_memory(memory(job, site)))
+    }
+
+    /// The same request with this memory on each node.
+    pub fn with_memory(mut self, memory: Memory) -> JobRequest {
+        let request = &mut self.request;
+        let gpus = match request.gpus {
+            GpuShape::Total(all) if request.max_nodes == 1 => all,
+            shape => shape.units().gpus,
+        };
+        let cpus = (request.cpus_per_node).max(gpus.saturating_mul(request.cpus_per_gpu));
+        request.memory_mib_per_node = memory.least(cpus, gpus);
+        self.memory = memory;
+        self
     }
 
     /// The same request at a moment at which these jobs run, if it is one of a job that waits: then
@@ -129,17 +144,24 @@ impl JobRequest {
         let out = node.gpus_out();
         let present = GpuSet::first(node.gpu_count()).minus(out);
         let whole = node.cpus_allocated == 0 && out.is_empty();
-        let idle_enough = !self.request.whole_nodes || whole;
+        let free_memory_mib = match site.memory_counts() {
+            true => node.memory_mib.saturating_sub(node.memory_allocated_mib),
+            false => u64::MAX,
+        };
+        let idle_enough = match self.request.whole_nodes {
+            // It has all CPUs and GPUs there, and memory with each.
+            true => {
+                whole && self.memory.least(node.cpus, node.gpu_count() as u32) <= free_memory_mib
+            }
+            false => true,
+        };
+        let has_memory = !self.memory.takes_all() || node.memory_allocated_mib == 0;
         let mut state = NodeState {
-            candidate: node.is_up() && idle_enough && self.allows(node),
+            candidate: node.is_up() && idle_enough && has_memory && self.allows(node),
             present,
             free: node.gpus_free(self.gres_type.as_deref()),
             free_cpus: node.cpus.saturating_sub(node.cpus_allocated),
-            free_memory_mib: if site.memory_counts() {
-                node.memory_mib.saturating_sub(node.memory_allocated_mib)
-            } else {
-                u64::MAX
-            },
+            free_memory_mib,
             affinity: 0,
             penalty: 0,
             until: 0,
@@ -159,6 +181,27 @@ impl JobRequest {
             && (self.reserved || !node.is_reserved())
             && !self.excluded.contains(&node.name)
             && feature_match(&self.features, &node.features).unwrap_or(true)
+    }
+}
+
+/// What of a node's memory a job asks for, or is given where it asks for none.
+fn memory(job: &Job, site: &Site) -> Memory {
+    if !site.memory_counts() {
+        return Memory::Free;
+    }
+    let per_gpu = job.mem_per_tres.rsplit_once([':', '=']);
+    let per_gpu = per_gpu.filter(|_| job.mem_per_tres.contains("gpu"));
+    if let Some(mib) = per_gpu.and_then(|(_, value)| mebibytes(value)) {
+        return Memory::Gpu(mib);
+    }
+    match (job.memory_node_mib, job.memory_cpu_mib) {
+        // slurmctld writes what its files give by node and CPU into the record, what they give by GPU not.
+        (0, 0) => match site.default_memory(&job.partitions) {
+            Memory::Gpu(mib) => Memory::Gpu(mib),
+            _ => Memory::All,
+        },
+        (0, mib) => Memory::Cpu(mib),
+        (mib, _) => Memory::Node(mib),
     }
 }
 
