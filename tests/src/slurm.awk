@@ -41,6 +41,7 @@ function cell(name, user) {
     if (name == "admin_comment") return get("AdminComment", "(null)")
     if (name == "system_comment") return get("SystemComment", "(null)")
     if (name == "cpus-per-tres") return get("CpusPerTres", "N/A")
+    if (name == "mem-per-tres") return get("MemPerTres", "N/A")
     if (name == "tres-per-job") return get("TresPerJob", "N/A")
     if (name == "tres-per-node") return get("TresPerNode", "N/A")
     if (name == "tres-per-socket") return get("TresPerSocket", "N/A")

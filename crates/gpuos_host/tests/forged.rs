@@ -133,6 +133,7 @@ impl Slurm {
             "Reservation" => or(&job.reservation, "(null)"),
             "system_comment" => or(&job.system_comment, "(null)"),
             "cpus-per-tres" => or(&job.cpus_per_tres, "N/A"),
+            "mem-per-tres" => or(&job.mem_per_tres, "N/A"),
             "tres-per-job" => or(&job.tres_per_job, "N/A"),
             "tres-per-node" => or(&job.tres_per_node, "N/A"),
             "tres-per-socket" => or(&job.tres_per_socket, "N/A"),

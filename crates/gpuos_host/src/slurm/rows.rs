@@ -13,7 +13,7 @@ use crate::{Machine, Output};
 use gpuos_workload::action::Outcome;
 
 /// The fields, by the names that `squeue -O` has for them on every release since 22.05.
-const FIELDS: [&str; 26] = [
+const FIELDS: [&str; 27] = [
     "JobID",
     "ArrayJobID",
     "ArrayTaskID",
@@ -39,6 +39,7 @@ const FIELDS: [&str; 26] = [
     "tres-per-task",
     "PriorityLong",
     "admin_comment",
+    "mem-per-tres",
     // The last one says that the row is whole.
     "JobID",
 ];
@@ -178,6 +179,7 @@ impl Row {
                 ("TresPerSocket", text(21)),
                 ("TresPerTask", text(22)),
                 ("AdminComment", text(24)),
+                ("MemPerTres", text(25)),
             ],
         })
     }
@@ -301,6 +303,7 @@ pub(crate) fn rows_of(jobs: &str, format: &str) -> String {
                 "Licenses" | "Reservation" => get(field),
                 "system_comment" => get("SystemComment"),
                 "cpus-per-tres" => get("CpusPerTres"),
+                "mem-per-tres" => get("MemPerTres"),
                 "tres-per-job" => get("TresPerJob"),
                 "tres-per-node" => get("TresPerNode"),
                 "tres-per-socket" => get("TresPerSocket"),
