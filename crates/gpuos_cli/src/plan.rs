@@ -335,10 +335,10 @@ fn request(args: &PlanArgs, site: &Site, partition: &str) -> Result<JobRequest> 
     let names = |hosts: &Option<crate::cli::Hosts>| hosts.clone().map(|h| h.0).unwrap_or_default();
     let (required_nodes, _) = site.indices(&names(&args.nodelist));
     let min_nodes = min_nodes.max(required_nodes.len() as u32);
+    let default = site.default_memory(&args.partition);
     let memory = match args.mem {
-        _ if !site.memory_counts() => Memory::Free,
-        Some(mib) => Memory::Node(mib),
-        None => site.default_memory(&args.partition),
+        Some(mib) if site.memory_counts() => Memory::Node(mib),
+        _ => default,
     };
     // Tasks spread over the nodes; each node has room for its share at least.
     let tasks = args
@@ -376,6 +376,10 @@ fn request(args: &PlanArgs, site: &Site, partition: &str) -> Result<JobRequest> 
         missing: Vec::new(),
         needs_host_memory: args.gpu_mem.is_some_and(|asked| asked.tiers.has_host()),
         memory: Memory::Free,
+        default_per_gpu_mib: match default {
+            Memory::Gpu(mib) => mib,
+            _ => 0,
+        },
     };
     Ok(wanted.with_memory(memory))
 }

@@ -111,6 +111,7 @@ fn filter(request: Request) -> JobRequest {
         missing: Vec::new(),
         needs_host_memory: false,
         memory: gpuos_placement::fits::Memory::Free,
+        default_per_gpu_mib: 0,
     }
 }
 

@@ -177,6 +177,7 @@ fn filter(site: &Site, job: &Job, reserved_away: Vec<String>) -> JobRequest {
         missing,
         needs_host_memory: false,
         memory: gpuos_placement::fits::Memory::Free,
+        default_per_gpu_mib: 0,
     }
 }
 

@@ -12,7 +12,7 @@ use super::fabric::Span;
 use super::gpus::ValueModel;
 use super::job::Job;
 use super::links::nic_units;
-use super::types::{Choice, NodeState, Request};
+use super::types::{Choice, GpuShape, NodeState, Request};
 use super::{NO_TYPE, Planner, bits, gang};
 use crate::cost::{Condition, Model, Place, Score, Scoring, percent_better, steps};
 use crate::fabric::UNBOUNDED;
@@ -37,6 +37,14 @@ impl Costs {
 }
 
 impl Request {
+    /// GPUs that each node of the job has at least.
+    pub fn gpus_of_node(&self) -> u32 {
+        match self.gpus {
+            GpuShape::Total(all) if self.max_nodes == 1 => all,
+            shape => shape.units().gpus,
+        }
+    }
+
     /// GPUs of the job in all, on the fewest nodes that it may have.
     pub fn gpus_in_all(&self) -> u64 {
         let nodes = u64::from(self.min_nodes.max(1));

@@ -31,6 +31,9 @@ pub struct JobRequest {
     pub needs_host_memory: bool,
     /// What it asks for of the memory of each node, or is given where it asks for none.
     pub memory: Memory,
+    /// MiB that slurm.conf gives with each GPU, and that its nodes must have in all for its GPUs also where it asks for other memory: at
+    /// submission Slurm takes no job else. 0: none.
+    pub default_per_gpu_mib: u64,
 }
 
 impl JobRequest {
@@ -96,6 +99,7 @@ impl JobRequest {
             missing,
             needs_host_memory: options.needs_host_memory(),
             memory: Memory::Free,
+            default_per_gpu_mib: 0,
         };
         Some(wanted.with_memory(memory(job, site)))
     }
@@ -103,10 +107,7 @@ impl JobRequest {
     /// The same request with this memory on each node.
     pub fn with_memory(mut self, memory: Memory) -> JobRequest {
         let request = &mut self.request;
-        let gpus = match request.gpus {
-            GpuShape::Total(all) if request.max_nodes == 1 => all,
-            shape => shape.units().gpus,
-        };
+        let gpus = request.gpus_of_node();
         let cpus = (request.cpus_per_node).max(gpus.saturating_mul(request.cpus_per_gpu));
         request.memory_mib_per_node = memory.least(cpus, gpus);
         self.memory = memory;
@@ -155,7 +156,12 @@ impl JobRequest {
             }
             false => true,
         };
-        let has_memory = !self.memory.takes_all() || node.memory_allocated_mib == 0;
+        let gpus = match self.request.whole_nodes {
+            true => node.gpu_count() as u32,
+            false => self.request.gpus_of_node(),
+        };
+        let has_memory = (!self.memory.takes_all() || node.memory_allocated_mib == 0)
+            && Memory::Gpu(self.default_per_gpu_mib).least(0, gpus) <= node.memory_mib;
         let mut state = NodeState {
             candidate: node.is_up() && idle_enough && has_memory && self.allows(node),
             present,
