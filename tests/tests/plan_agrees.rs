@@ -2,6 +2,7 @@
 //! and compared. `GPUOS_PLAN_CASES=1000` is the long run.
 
 use gpuos_lab::Suite;
+use gpuos_model::rng::Rng;
 use gpuos_tests::plugins::programs;
 use gpuos_tests::show::long_field;
 use gpuos_tests::{Cluster, Setup, per_suite};
@@ -11,16 +12,12 @@ per_suite!(what_is_planned_is_what_happens);
 /// Requests that are tried for each way to give memory to jobs that ask for none.
 const CASES: usize = 6;
 
-/// The same numbers for the same seed.
-struct Dice(u64);
+/// What is asked for: the same for the same seed.
+struct Dice(Rng);
 
 impl Dice {
     fn below(&mut self, end: usize) -> usize {
-        self.0 = self
-            .0
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) as usize % end.max(1)
+        self.0.below(end as u64) as usize
     }
 
     fn one<'a>(&mut self, of: &[&'a [&'a str]]) -> &'a [&'a str] {
@@ -118,7 +115,7 @@ fn what_is_planned_is_what_happens(suite: &Suite) {
         let text = more + &before.lines().map(with).collect::<String>();
         cluster.lab.edit_slurm_conf(|_| text).expect("edits");
         cluster.restart_slurmctld();
-        let mut dice = Dice(at as u64);
+        let mut dice = Dice(Rng::new(at as u64));
         for case in 0..cases() {
             let mut running = Vec::new();
             for _ in 0..dice.below(3) {

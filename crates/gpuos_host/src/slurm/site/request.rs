@@ -31,8 +31,8 @@ pub struct JobRequest {
     pub needs_host_memory: bool,
     /// What it asks for of the memory of each node, or is given where it asks for none.
     pub memory: Memory,
-    /// MiB that slurm.conf gives with each GPU, and that its nodes must have in all for its GPUs also where it asks for other memory: at
-    /// submission Slurm takes no job else. 0: none.
+    /// MiB that slurm.conf gives with each GPU, which must be free also where it asks for other memory (`max_gres` in
+    /// `gres_select_filter.c`). 0: none.
     pub default_per_gpu_mib: u64,
 }
 
@@ -106,12 +106,18 @@ impl JobRequest {
 
     /// The same request with this memory on each node.
     pub fn with_memory(mut self, memory: Memory) -> JobRequest {
-        let request = &mut self.request;
+        let request = &self.request;
         let gpus = request.gpus_of_node();
         let cpus = (request.cpus_per_node).max(gpus.saturating_mul(request.cpus_per_gpu));
-        request.memory_mib_per_node = memory.least(cpus, gpus);
         self.memory = memory;
+        self.request.memory_mib_per_node = self.least_memory(cpus, gpus);
         self
+    }
+
+    /// MiB that must be free on a node for so many CPUs and GPUs.
+    fn least_memory(&self, cpus: u32, gpus: u32) -> u64 {
+        let with_gpus = Memory::Gpu(self.default_per_gpu_mib).least(cpus, gpus);
+        self.memory.least(cpus, gpus).max(with_gpus)
     }
 
     /// The same request at a moment at which these jobs run, if it is one of a job that waits: then
@@ -149,19 +155,10 @@ impl JobRequest {
             true => node.memory_mib.saturating_sub(node.memory_allocated_mib),
             false => u64::MAX,
         };
-        let idle_enough = match self.request.whole_nodes {
-            // It has all CPUs and GPUs there, and memory with each.
-            true => {
-                whole && self.memory.least(node.cpus, node.gpu_count() as u32) <= free_memory_mib
-            }
-            false => true,
-        };
-        let gpus = match self.request.whole_nodes {
-            true => node.gpu_count() as u32,
-            false => self.request.gpus_of_node(),
-        };
-        let has_memory = (!self.memory.takes_all() || node.memory_allocated_mib == 0)
-            && Memory::Gpu(self.default_per_gpu_mib).least(0, gpus) <= node.memory_mib;
+        // With whole nodes it has all CPUs and GPUs there, and memory with each.
+        let idle_enough = !self.request.whole_nodes
+            || (whole && self.least_memory(node.cpus, node.gpu_count() as u32) <= free_memory_mib);
+        let has_memory = !self.memory.takes_all() || node.memory_allocated_mib == 0;
         let mut state = NodeState {
             candidate: node.is_up() && idle_enough && has_memory && self.allows(node),
             present,
