@@ -34,7 +34,7 @@ pub fn run(machine: &dyn Machine, config: Option<&Path>, args: &PlanArgs) -> Res
     let mut site = Site::read(machine, config)?;
     site.see_partition(&args.partition);
     let site = site;
-    let partition = partition(machine, &site, args);
+    let partition = partition(&site, args);
     let policy = &site.config.policy;
     let mut planner = Planner::new(site.cluster.clone());
     names_something(args, &site, &planner.level_names())?;
@@ -55,7 +55,7 @@ pub fn run(machine: &dyn Machine, config: Option<&Path>, args: &PlanArgs) -> Res
     };
     if wanted.partitions.is_empty() {
         // As sbatch does, where Slurm says which one that is.
-        let default = slurm::default_partition(machine);
+        let default = site.default_partition().map(str::to_owned);
         let known = |name: &String| site.nodes.iter().any(|node| node.partitions.contains(name));
         wanted.partitions.extend(default.filter(known));
     }
@@ -384,13 +384,12 @@ fn request(args: &PlanArgs, site: &Site, partition: &str) -> Result<JobRequest> 
     Ok(wanted.with_memory(memory))
 }
 
-/// The partition whose rules hold: the first one named, else Slurm's default, which is looked up only
-/// where a rule could name it.
-fn partition(machine: &dyn Machine, site: &Site, args: &PlanArgs) -> String {
+/// The partition whose rules hold: the first one named, else Slurm's default where a rule could name it.
+fn partition(site: &Site, args: &PlanArgs) -> String {
     let rules = &site.config.policy.rules;
     match args.partition.first() {
         Some(named) => named.clone(),
         None if rules.iter().all(|rule| rule.partition.is_none()) => String::new(),
-        None => slurm::default_partition(machine).unwrap_or_default(),
+        None => site.default_partition().unwrap_or_default().to_owned(),
     }
 }

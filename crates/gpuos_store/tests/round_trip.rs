@@ -18,6 +18,14 @@ use proptest::prelude::*;
 
 use crate::support::*;
 
+/// Checkpoint 1 of what lies in `program`, before it is committed.
+fn prepared(place: &Place, job: &JobStore<'_, LinuxDisk>) -> Manifest {
+    let source = place.folder("program");
+    let limits = Limits::default();
+    let draft = job.ingest(&new(id(1, 1)), &LinuxDisk, &source, &limits, None);
+    job.prepare(draft.unwrap(), alone()).unwrap().0
+}
+
 fn restored(place: &Place, job: &JobStore<'_, LinuxDisk>, manifest: &Manifest) -> Seen {
     let name = manifest.id.to_string();
     let folder = place.folder("restored");
@@ -81,15 +89,7 @@ fn long_files_come_back_with_their_holes_and_their_odd_ends() {
         sum.fetch_add(bytes, Ordering::Relaxed);
     }));
     let job = store.job(&job(7), me()).unwrap();
-    let source = place.folder("program");
-    let draft = job.ingest(
-        &new(id(1, 1)),
-        &LinuxDisk,
-        &source,
-        &Limits::default(),
-        None,
-    );
-    let manifest = job.prepare(draft.unwrap(), alone()).unwrap().0;
+    let manifest = prepared(&place, &job);
     // A disk that has a rate is asked for no more than that, and for all of it.
     let length = manifest.segments[0].length;
     assert_eq!(moved.load(Ordering::Relaxed), length);
@@ -123,15 +123,7 @@ fn what_is_thinly_written_takes_about_as_much_in_the_store_as_in_its_folder() {
     let before = taken(path);
     let (store, _) = place.open();
     let job = store.job(&job(7), me()).unwrap();
-    let source = place.folder("program");
-    let draft = job.ingest(
-        &new(id(1, 1)),
-        &LinuxDisk,
-        &source,
-        &Limits::default(),
-        None,
-    );
-    let manifest = job.prepare(draft.unwrap(), alone()).unwrap().0;
+    let manifest = prepared(&place, &job);
     job.commit(id(1, 1)).unwrap();
     assert!(
         manifest.segments[0].length <= 2 * pages * 4096,
@@ -162,15 +154,7 @@ fn full_extents_come_back_after_thin_ones() {
     place.put("mixed", &bytes);
     let (store, _) = place.open();
     let job = store.job(&job(7), me()).unwrap();
-    let source = place.folder("program");
-    let draft = job.ingest(
-        &new(id(1, 1)),
-        &LinuxDisk,
-        &source,
-        &Limits::default(),
-        None,
-    );
-    let manifest = job.prepare(draft.unwrap(), alone()).unwrap().0;
+    let manifest = prepared(&place, &job);
     job.commit(id(1, 1)).unwrap();
     assert_eq!(
         restored(&place, &job, &manifest),

@@ -59,10 +59,7 @@ impl Demand {
         let sharing = job.sharing();
         let mut cores = job.cores(parameters);
         cores.alone = job.takes_whole_nodes() || sharing == Sharing::Nothing;
-        let on_each = match request.gpus {
-            GpuShape::Total(all) if request.max_nodes == 1 => all,
-            shape => shape.units().gpus,
-        };
+        let on_each = request.gpus_of_node();
         let tasks = job.tasks_on_each(cores.overcommit);
         let cpus = (tasks.saturating_mul(cores.cpus_per_task))
             .max(request.cpus_per_node)

@@ -89,16 +89,6 @@ pub fn jobs(machine: &dyn Machine) -> Result<Vec<Job>> {
     Ok(read::list(&text, &rows, ask))
 }
 
-/// Name of the partition for jobs that name none.
-pub fn default_partition(machine: &dyn Machine) -> Option<String> {
-    let text = scontrol(machine, &["show", "partitions"]).ok()?;
-    let all = Record::parse_all(&text, "PartitionName");
-    let default = all
-        .iter()
-        .find(|record| record.get("Default") == Some("YES"));
-    default.map(|record| record.text("PartitionName"))
-}
-
 /// The nodes of a reservation; `None`: slurmctld does not tell.
 pub fn reserved_nodes(machine: &dyn Machine, name: &str) -> Option<Vec<String>> {
     let text = scontrol(machine, &["show", "reservation", name]).ok()?;

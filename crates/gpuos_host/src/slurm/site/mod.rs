@@ -118,6 +118,11 @@ impl Site {
         }
     }
 
+    /// Name of the partition for jobs that name none; `None`: there is none, or slurmctld does not show it.
+    pub fn default_partition(&self) -> Option<&str> {
+        self.partition(&[]).map(|one| one.name.as_str())
+    }
+
     /// The memory that a job in these partitions gets which asks for none.
     pub fn default_memory(&self, partitions: &[String]) -> Memory {
         match self.memory_counts() {
