@@ -11,9 +11,10 @@ use slurm_ffi::layout::Fields;
 use slurm_ffi::mem::{read, read_bytes};
 use slurm_ffi::sizes;
 
+use crate::hands::{Hands, List};
 use crate::messages::impossible;
 use crate::refusal::{Kind, Refusal};
-use crate::state::{Hands, unreadable};
+use crate::site::unreadable;
 
 /// The most entries of an environment that are read. A job with more asks for nothing.
 const MAX_ENTRIES: u32 = 4096;
@@ -21,15 +22,6 @@ const MAX_ENTRIES: u32 = 4096;
 const MAX_HEAD: usize = 4096;
 /// An entry is read in pieces that end where a page may: the next one need not be mapped.
 const PIECE: usize = 256;
-
-/// Where a description has an array of texts on Slurm's heap, and how many these are, in 32 bits.
-#[derive(Clone, Copy, Debug)]
-pub struct List {
-    /// The array.
-    pub array: usize,
-    /// The count.
-    pub count: usize,
-}
 
 /// Where everything stands that this is about.
 #[derive(Clone, Copy, Debug)]

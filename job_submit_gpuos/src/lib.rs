@@ -11,12 +11,13 @@
 //! - `mig`: board, profiles and GRES of a request for slices; `share`: shards, and what they keep apart; `turns`: host memory for what is parked,
 //! - `notes`: what of a job that is taken is ignored; `jobs` and `neighbours`: whether anybody has a name,
 //! - `wake`: jobs that are let go after a requeue;
-//! - `environment`: jobs of slurmrestd, which ask by variables; `texts`: control characters; `state` and `site`: what is read at start and reconfigure.
+//! - `environment`: jobs of slurmrestd, which ask by variables; `hands`: what changes a description; `texts`: control characters; `state` and `site`: what is read at start and reconfigure.
 
 mod check;
 mod checkpoint;
 mod environment;
 mod forbid;
+mod hands;
 mod jobs;
 mod memory;
 mod memory_share;
@@ -58,7 +59,7 @@ const NODE_CONFIG_UNAVAILABLE: c_int = 2014;
 /// `job_modify` has an `err_msg` from this release on.
 const MODIFY_HAS_MESSAGE: Release = Release::new(23, 2, 0);
 
-const HANDS: state::Hands = state::Hands {
+const HANDS: hands::Hands = hands::Hands {
     rewrite,
     put,
     relist,
@@ -226,12 +227,7 @@ fn rewrite(place: *mut *mut c_char, text: &str) -> bool {
 ///
 /// The array is in the description of the call, at the offsets of the exact release, and was read just before: [`state::submit`] asks for it
 /// after that only.
-fn relist(
-    description: *mut c_void,
-    list: environment::List,
-    kept: &[bool],
-    added: &[String],
-) -> bool {
+fn relist(description: *mut c_void, list: hands::List, kept: &[bool], added: &[String]) -> bool {
     let Ok(api) = Api::get() else {
         return false;
     };

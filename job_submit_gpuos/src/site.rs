@@ -1,6 +1,6 @@
 //! What the site's files say, as it is kept between calls.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use gpuos_config::access::Forbidden;
@@ -110,4 +110,12 @@ fn log_once(why: Option<String>) {
         log::error(&in_log::unchecked(why));
     }
     *said = why;
+}
+
+/// Says once that descriptions of jobs do not look as the table says.
+pub fn unreadable() {
+    static ONCE: OnceLock<()> = OnceLock::new();
+    ONCE.get_or_init(|| {
+        log::error(&in_log::description_misfits());
+    });
 }

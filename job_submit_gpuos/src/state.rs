@@ -1,6 +1,6 @@
 //! What the plugin keeps between calls: offsets of the release, and the cluster.
 
-use std::ffi::{c_char, c_void};
+use std::ffi::c_void;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use gpuos_config::options::{JobOptions, PREFIX, Sources};
@@ -15,8 +15,9 @@ use slurm_ffi::preempt::Preemption;
 use slurm_ffi::release::Release;
 
 use crate::checkpoint;
-use crate::environment::{self, List};
+use crate::environment;
 use crate::forbid::{self, Places};
+use crate::hands::Hands;
 use crate::jobs::Names;
 use crate::memory::{self, Raised};
 use crate::memory_share;
@@ -27,7 +28,7 @@ use crate::refusal::Refusal;
 use crate::request::{self, Offsets};
 use crate::shape::Shape;
 use crate::share;
-use crate::site::{Cluster, Read, now, read_site};
+use crate::site::{Cluster, Read, now, read_site, unreadable};
 use crate::spares::{self, Change};
 use crate::texts::Texts;
 use crate::turns;
@@ -63,16 +64,6 @@ static KNOWN: OnceLock<Option<Known>> = OnceLock::new();
 /// cluster: the site's files have a mistake, or gpuos does not place jobs. What is forbidden is so even then, and checkpoints have
 /// nothing to do with places.
 static CLUSTER: Mutex<Option<Read>> = Mutex::new(None);
-
-/// What changes the description of a job.
-pub struct Hands {
-    /// Puts a text in the place of one of Slurm's; whether that was done.
-    pub rewrite: fn(*mut *mut c_char, &str) -> bool,
-    /// Puts numbers there.
-    pub put: fn(*mut c_void, &[Change]),
-    /// Leaves out entries of an array of texts, of which it is said which stay, and adds others; whether that was done.
-    pub relist: fn(*mut c_void, List, &[bool], &[String]) -> bool,
-}
 
 /// Reads layouts and files once, and says in the log when jobs will not be checked.
 pub fn start(release: Release) {
@@ -483,14 +474,6 @@ pub fn is_let_go(description: *mut c_void, record: *mut c_void) -> bool {
 
 fn has_options(env: &[String]) -> bool {
     env.iter().any(|entry| entry.starts_with(PREFIX))
-}
-
-/// Says once that descriptions of jobs do not look as the table says.
-pub fn unreadable() {
-    static ONCE: OnceLock<()> = OnceLock::new();
-    ONCE.get_or_init(|| {
-        log::error(&in_log::description_misfits());
-    });
 }
 
 /// Runs `check` on the cluster, which is made again when slurmctld has read its configuration again.

@@ -74,6 +74,7 @@ mod pbs_site;
 mod placement;
 mod reasons;
 mod records;
+mod rest;
 mod restart;
 mod rules;
 mod share;
