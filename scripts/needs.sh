@@ -70,6 +70,7 @@ for part in "$@"; do
         want slurmctld slurmctld slurm-wlm-basic-plugins
         want slurmd slurmd slurm-wlm-basic-plugins
         want sbatch slurm-client
+        want slurmrestd slurmrestd
         want munged munge
         want debootstrap debootstrap
         # PBS's hook is Python, and its tests run it.

@@ -11,11 +11,13 @@
 //! - `mig`: board, profiles and GRES of a request for slices; `share`: shards, and what they keep apart; `turns`: host memory for what is parked,
 //! - `notes`: what of a job that is taken is ignored; `jobs` and `neighbours`: whether anybody has a name,
 //! - `wake`: jobs that are let go after a requeue;
-//! - `texts`: control characters; `state`: what is read at start and reconfigure.
+//! - `environment`: jobs of slurmrestd, which ask by variables; `hands`: what changes a description; `texts`: control characters; `state` and `site`: what is read at start and reconfigure.
 
 mod check;
 mod checkpoint;
+mod environment;
 mod forbid;
+mod hands;
 mod jobs;
 mod memory;
 mod memory_share;
@@ -27,6 +29,7 @@ mod refusal;
 mod request;
 mod shape;
 mod share;
+mod site;
 mod spares;
 mod state;
 mod texts;
@@ -56,6 +59,12 @@ const NODE_CONFIG_UNAVAILABLE: c_int = 2014;
 /// `job_modify` has an `err_msg` from this release on.
 const MODIFY_HAS_MESSAGE: Release = Release::new(23, 2, 0);
 
+const HANDS: hands::Hands = hands::Hands {
+    rewrite,
+    put,
+    relist,
+};
+
 /// Called once, when slurmctld loads the plugin.
 #[unsafe(no_mangle)]
 pub extern "C" fn init() -> c_int {
@@ -83,9 +92,7 @@ pub unsafe extern "C" fn job_submit(
     guard(
         "job_submit",
         || SUCCESS,
-        || match texts(description, submit_uid)
-            .and_then(|()| state::submit(description, &state::Hands { rewrite, put }))
-        {
+        || match texts(description, submit_uid).and_then(|()| state::submit(description, &HANDS)) {
             Ok(None) => SUCCESS,
             Ok(Some(sentence)) => {
                 // SAFETY: as the caller promises. sbatch, salloc and srun show it, and go on.
@@ -213,4 +220,61 @@ fn put(description: *mut c_void, changes: &[spares::Change]) {
 fn rewrite(place: *mut *mut c_char, text: &str) -> bool {
     // SAFETY: see above. slurmctld made the description of a message of its own, which no other thread has.
     unsafe { set_string(place, text) }
+}
+
+/// Leaves out entries of an array of texts of a job that is submitted, and adds others; whether that was done. `kept` has as many elements as
+/// the array.
+///
+/// The array is in the description of the call, at the offsets of the exact release, and was read just before: [`state::submit`] asks for it
+/// after that only.
+fn relist(description: *mut c_void, list: hands::List, kept: &[bool], added: &[String]) -> bool {
+    let Ok(api) = Api::get() else {
+        return false;
+    };
+    let free = |mut text: *mut c_void| {
+        // SAFETY: null or of Slurm's heap, and nobody has it; xfree takes null.
+        unsafe { (api.xfree)(&raw mut text) }
+    };
+    let made: Vec<*mut c_char> = added.iter().map(|text| api.xstrdup(text)).collect();
+    let count = kept.iter().filter(|stays| **stays).count() + made.len();
+    // Slurm ends such arrays with null, and counts without it.
+    let array = api.xcalloc_pointers(count + 1);
+    let counted = u32::try_from(count);
+    let (Ok(counted), false, false) = (
+        counted,
+        array.is_null(),
+        made.iter().any(|text| text.is_null()),
+    ) else {
+        made.into_iter().for_each(|text| free(text.cast()));
+        free(array.cast());
+        return false;
+    };
+    let place = description.wrapping_byte_add(list.array);
+    let place = place.cast::<*mut *mut c_char>();
+    // SAFETY: see above. slurmctld made the description of a message of its own, which no other thread has.
+    let old = unsafe { place.read_unaligned() };
+    let mut next = 0;
+    for (index, stays) in kept.iter().enumerate() {
+        // SAFETY: the old array has as many elements as `kept`, and each text has one owner: the new array, or nobody.
+        let text = unsafe { old.add(index).read() };
+        match stays {
+            // SAFETY: the new array has an element for each that stays or was made, and one more.
+            true => unsafe { array.add(next).write(text) },
+            false => free(text.cast()),
+        }
+        next += usize::from(*stays);
+    }
+    for (index, text) in made.into_iter().enumerate() {
+        // SAFETY: as above.
+        unsafe { array.add(next + index).write(text) };
+    }
+    let counts = description.wrapping_byte_add(list.count).cast::<u32>();
+    // SAFETY: as for `old`.
+    unsafe {
+        place.write_unaligned(array);
+        counts.write_unaligned(counted);
+    }
+    // Its texts are the new array's.
+    free(old.cast());
+    true
 }

@@ -1,13 +1,9 @@
 //! What the plugin keeps between calls: offsets of the release, and the cluster.
 
-use std::ffi::{c_char, c_void};
+use std::ffi::c_void;
 use std::sync::{Mutex, OnceLock, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
 
-use gpuos_config::access::Forbidden;
-use gpuos_config::gpuos_toml::{CheckpointConfig, MigConfig};
 use gpuos_config::options::{JobOptions, PREFIX, Sources};
-use gpuos_model::gpuset::MAX_GPUS;
 use gpuos_model::messages::Message;
 use gpuos_placement::rules::Target;
 use slurm_ffi::api;
@@ -18,11 +14,12 @@ use slurm_ffi::mem::{self, read as read_at};
 use slurm_ffi::preempt::Preemption;
 use slurm_ffi::release::Release;
 
-use crate::check::Catalogue;
 use crate::checkpoint;
+use crate::environment;
 use crate::forbid::{self, Places};
+use crate::hands::Hands;
 use crate::jobs::Names;
-use crate::memory::{self, Inventory, Raised};
+use crate::memory::{self, Raised};
 use crate::memory_share;
 use crate::messages::{impossible, in_log, refused};
 use crate::mig::{self, Chosen};
@@ -31,6 +28,7 @@ use crate::refusal::Refusal;
 use crate::request::{self, Offsets};
 use crate::shape::Shape;
 use crate::share;
+use crate::site::{Cluster, Read, now, read_site, unreadable};
 use crate::spares::{self, Change};
 use crate::texts::Texts;
 use crate::turns;
@@ -39,6 +37,8 @@ use crate::wake::LetGo;
 struct Known {
     fields: Fields,
     offsets: Offsets,
+    /// Where the environment of a job stands that no command made.
+    environment: Option<environment::Offsets>,
     /// Where a job with spare nodes is changed.
     spares: Option<spares::Offsets>,
     /// Where a job has the memory that it asks for.
@@ -57,18 +57,6 @@ struct Known {
     unshared: Option<Message>,
 }
 
-/// What requests are checked against.
-struct Cluster {
-    catalogue: Catalogue,
-    mig: MigConfig,
-    /// The most shards of a GPU; 0 = GPUs are not shared.
-    shards: u64,
-    /// Jobs that share a GPU in turns with its memory, at most; 0: jobs cannot.
-    turns: u32,
-    /// The GRES in which Slurm counts NVMe for what is parked.
-    nvme: Option<String>,
-}
-
 /// Absent when this release cannot be read: everything is accepted then.
 static KNOWN: OnceLock<Option<Known>> = OnceLock::new();
 
@@ -76,28 +64,6 @@ static KNOWN: OnceLock<Option<Known>> = OnceLock::new();
 /// cluster: the site's files have a mistake, or gpuos does not place jobs. What is forbidden is so even then, and checkpoints have
 /// nothing to do with places.
 static CLUSTER: Mutex<Option<Read>> = Mutex::new(None);
-
-struct Read {
-    at: i64,
-    /// It was read in a later second than that: what is configured anew from then on has another one.
-    settled: bool,
-    cluster: Option<Cluster>,
-    forbidden: Forbidden,
-    /// Absent: the site's files have a mistake.
-    checkpoint: Option<CheckpointConfig>,
-    /// Absent: the files have a mistake, or the layout table lacks something.
-    memory: Option<Inventory>,
-    /// How many nodes there are; absent: there may be more than the files name, or they have a mistake.
-    nodes: Option<usize>,
-}
-
-/// What changes the description of a job.
-pub struct Hands {
-    /// Puts a text in the place of one of Slurm's; whether that was done.
-    pub rewrite: fn(*mut *mut c_char, &str) -> bool,
-    /// Puts numbers there.
-    pub put: fn(*mut c_void, &[Change]),
-}
 
 /// Reads layouts and files once, and says in the log when jobs will not be checked.
 pub fn start(release: Release) {
@@ -124,6 +90,7 @@ fn known(release: Release) -> Result<Known, String> {
         let_go: LetGo::of(&fields),
         names: Names::of(&fields),
         preemption: Preemption::of(&fields),
+        environment: environment::Offsets::of(&fields),
         spares: spares::Offsets::of(&fields),
         memory: memory::Offsets::of(&fields),
         fields,
@@ -148,10 +115,16 @@ pub fn submit(description: *mut c_void, hands: &Hands) -> Result<Option<String>,
     let Some(Some(known)) = KNOWN.get() else {
         return Ok(None);
     };
-    let Some(env) = known.offsets.asked_env(description) else {
+    let Some(mut env) = known.offsets.asked_env(description) else {
         unreadable();
         return Ok(None);
     };
+    if !has_options(&env) {
+        let of = known.environment.as_ref();
+        if environment::take(of, description, env.len(), hands)? {
+            env = known.offsets.asked_env(description).unwrap_or_default();
+        }
+    }
     if !has_options(&env) {
         return no_shards_by_name(known, description).map(|()| None);
     }
@@ -503,13 +476,6 @@ fn has_options(env: &[String]) -> bool {
     env.iter().any(|entry| entry.starts_with(PREFIX))
 }
 
-fn unreadable() {
-    static ONCE: OnceLock<()> = OnceLock::new();
-    ONCE.get_or_init(|| {
-        log::error(&in_log::description_misfits());
-    });
-}
-
 /// Runs `check` on the cluster, which is made again when slurmctld has read its configuration again.
 fn with_cluster<T>(known: &Known, check: impl FnOnce(&mut Cluster) -> T) -> Option<T> {
     with_read(known, |read| read.cluster.as_mut().map(check))
@@ -521,7 +487,10 @@ fn with_read<T>(known: &Known, check: impl FnOnce(&mut Read) -> T) -> T {
     let at = configured_at();
     match &mut *read {
         Some(read) if read.at == at && read.settled => check(read),
-        read => check(read.insert(read_site(known, at))),
+        read => {
+            let of = (&known.fields, known.release);
+            check(read.insert(read_site(of, known.memory.as_ref(), at)))
+        }
     }
 }
 
@@ -532,68 +501,4 @@ fn configured_at() -> i64 {
     api::symbol(c"slurm_conf")
         .and_then(|conf: *mut c_void| read_at(conf as usize))
         .unwrap_or(0)
-}
-
-/// Seconds since 1970, as slurmctld tells times.
-fn now() -> Option<i64> {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).ok()?;
-    i64::try_from(now.as_secs()).ok()
-}
-
-fn read_site(known: &Known, at: i64) -> Read {
-    let settled = now().is_some_and(|now| now != at);
-    let mut forbidden = Forbidden::default();
-    let mut checkpoint = None;
-    let mut memory = None;
-    let mut number = None;
-    let site = conf::site(Some(&known.fields), Some(known.release)).and_then(|site| {
-        forbidden = site.config.forbidden.clone();
-        checkpoint = Some(site.config.checkpoint.clone());
-        let offsets = known.memory.as_ref();
-        memory = offsets.map(|offsets| Inventory::of(&site, offsets.counted()));
-        let nodes = site.nodes.all();
-        number = Some(nodes.len()).filter(|_| !site.nodes.dynamic());
-        let clusters = site.clusters(&nodes)?;
-        // Nodes with more GPUs than a plan can hold are Slurm's alone.
-        let bounded = !site.nodes.dynamic() && nodes.iter().all(|node| node.gpus <= MAX_GPUS);
-        Ok((site, clusters, bounded))
-    });
-    let cluster = match site {
-        Ok((site, ..)) if !site.config.slurm.steer => None,
-        Ok((site, clusters, bounded)) => {
-            log_once(None);
-            let rules = site.config.rules().clone();
-            Some(Cluster {
-                catalogue: Catalogue::new(clusters, rules, bounded),
-                mig: site.config.mig.clone(),
-                shards: site.nodes.shards_of_gpu(),
-                turns: site.config.memory.turns,
-                nvme: site.config.parking_gres().map(|gres| gres.name.clone()),
-            })
-        }
-        Err(why) => {
-            log_once(Some(why));
-            None
-        }
-    };
-    Read {
-        at,
-        settled,
-        cluster,
-        forbidden,
-        checkpoint,
-        memory,
-        nodes: number,
-    }
-}
-
-/// Says what is wrong with the files, once until something else is: slurmctld reads its
-/// configuration several times while it starts.
-fn log_once(why: Option<String>) {
-    static SAID: Mutex<Option<String>> = Mutex::new(None);
-    let mut said = SAID.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(why) = why.as_ref().filter(|why| said.as_ref() != Some(why)) {
-        log::error(&in_log::unchecked(why));
-    }
-    *said = why;
 }

@@ -3,29 +3,27 @@
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use gpuos_config::options::{OPTIONS, SOURCES, Source, Sources};
+use gpuos_config::options::environment::SOURCES_INHERITED;
+use gpuos_config::options::given::{EffectiveOptions, GivenOptions, Opt, SourcedValue};
+use gpuos_config::options::handover::{Handover, JOB_CHECKPOINT, VARIABLES};
+use gpuos_config::options::{OPTIONS, SOURCES, Source};
 use gpuos_core::wire::CHECKPOINT_VARIABLE;
 use slurm_ffi::guard::guard;
 use slurm_ffi::log;
 use slurm_ffi::spank::{Spank, SpankOption, print_error, print_note};
 
-use crate::handed::{Handed, JOB_CHECKPOINT, VARIABLES};
-use crate::options::{Asked, EffectiveOptions, Opt, SourcedValue};
 use crate::{checkpoint, limits, messages, mig, ranks};
-
-/// [`SOURCES`] as Slurm hands it from one command to the next.
-const SOURCES_INHERITED: &str = "SLURM_SPANK_GPUOS_SOURCES";
 
 /// What srun takes for `--mem-per-gpu`.
 const MEM_PER_GPU: &str = "SLURM_MEM_PER_GPU";
 
-static ASKED: Mutex<Option<Asked>> = Mutex::new(None);
+static ASKED: Mutex<Option<GivenOptions>> = Mutex::new(None);
 
 /// What the job of this command hands to its steps, as it was when the command started: the components of a
 /// heterogeneous step change the environment one after the other. Absent where it makes a job.
-static JOB: OnceLock<Option<Handed>> = OnceLock::new();
+static JOB: OnceLock<Option<Handover>> = OnceLock::new();
 
-fn with_asked<T>(use_it: impl FnOnce(&mut Asked) -> T) -> T {
+fn with_asked<T>(use_it: impl FnOnce(&mut GivenOptions) -> T) -> T {
     let mut asked = ASKED.lock().unwrap_or_else(PoisonError::into_inner);
     use_it(asked.get_or_insert_default())
 }
@@ -65,11 +63,11 @@ pub fn init(spank: Spank<'_>) {
     remove_variable(SOURCES_INHERITED);
     // Steps know what their job asked for by these; another job has its own.
     let step = is_program("srun") && std::env::var_os("SLURM_JOB_ID").is_some();
-    JOB.get_or_init(|| step.then(|| Handed::read(|name| std::env::var(name).ok())));
+    JOB.get_or_init(|| step.then(|| Handover::read(|name| std::env::var(name).ok())));
     // sbatch and salloc set it to what was asked for the program alone. Without it a step has all that its job has.
     if JOB
         .get()
-        .is_some_and(|job| job.as_ref().is_some_and(Handed::has_memory))
+        .is_some_and(|job| job.as_ref().is_some_and(Handover::has_memory))
     {
         remove_variable(MEM_PER_GPU);
     }
@@ -137,7 +135,7 @@ fn source(opt: Opt, value: &str) -> Source {
 }
 
 /// How a step would share its GPU that its job does not allow it.
-fn beyond_its_job(job: &Handed, settled: &EffectiveOptions) -> Option<String> {
+fn beyond_its_job(job: &Handover, settled: &EffectiveOptions) -> Option<String> {
     let share = Opt::Share as usize;
     match &settled.values[share] {
         Some(given) if !job.may_share(&given.value) => {
@@ -191,12 +189,12 @@ pub fn send_options(spank: Spank<'_>) -> c_int {
             None => remove_variable(name),
         }
     }
-    let mut sources = Sources::default();
+    // For the sentences of the controller.
+    let sources = settled.sources();
     for (opt, given) in Opt::ALL.into_iter().zip(settled.values) {
         let name = opt.carried_name();
         match given {
-            Some(SourcedValue { value, source }) => {
-                sources.set(OPTIONS[opt as usize].name, source);
+            Some(SourcedValue { value, .. }) => {
                 set_variable(opt.carried_as(), &value);
                 spank.job_control_setenv(name, &value);
             }
@@ -206,7 +204,6 @@ pub fn send_options(spank: Spank<'_>) -> c_int {
             }
         }
     }
-    // For the sentences of the controller.
     let name = CString::new(SOURCES).unwrap_or_default();
     match sources.text() {
         text if text.is_empty() => spank.job_control_unsetenv(&name),

@@ -5,7 +5,7 @@
 //! that is no value ends the command before anything is sent. On the node every
 //! hook returns 0 whatever happens: Slurm drains a node whose plugins fail.
 //!
-//! - `client`: in the commands; `options`: which value counts, and where it came from; `handed`: what a job hands to its steps,
+//! - `client`: in the commands; which value counts there, and what a job hands to its steps, is `gpuos_config::options`,
 //! - `node`: on the nodes; `job_env` and `ranks`: variables and rank file; `limits` and `mig`: power, clocks and MPS, and slices, of a step
 //!   and its tasks,
 //! - `report`: what gpuosd is told, and answers; `checkpoint`: the same of gpuos_mover, and `ahead`: while that is away; `memory`: the folder in memory,
@@ -15,14 +15,12 @@ mod ahead;
 mod checkpoint;
 mod client;
 mod daemon;
-mod handed;
 mod job_env;
 mod limits;
 mod memory;
 mod messages;
 mod mig;
 mod node;
-mod options;
 mod ranks;
 mod report;
 mod tiers;

@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
+use gpuos_config::options::given::Opt;
 use gpuos_config::options::{Inherited, JobOptions, OPTIONS, Source, is_off};
 use gpuos_core::job::JobId;
 use gpuos_core::limits::{Asked, MpsClient, MpsRequest, Share};
@@ -12,7 +13,6 @@ use gpuos_core::wire::MPS_VARIABLES;
 use slurm_ffi::spank::{Spank, print_note};
 
 use crate::daemon;
-use crate::options::Opt;
 
 /// Variable by which steps learn what their job asked for.
 pub const JOB_LIMITS: &std::ffi::CStr = c"GPUOS_JOB_LIMITS";

@@ -75,6 +75,7 @@ mod placement;
 mod plan_agrees;
 mod reasons;
 mod records;
+mod rest;
 mod restart;
 mod rules;
 mod share;

@@ -13,7 +13,7 @@ use crate::process::MARK;
 use crate::sys::{self, ChildSetup, View};
 
 /// Packages that a lab needs of a suite.
-const PACKAGES: &str = "slurmctld,slurmd,slurm-client,slurm-wlm-basic-plugins,munge";
+const PACKAGES: &str = "slurmctld,slurmd,slurm-client,slurm-wlm-basic-plugins,munge,slurmrestd";
 
 /// Debian suites with a Slurm that gpuos has layouts for.
 const SUPPORTED: [&str; 7] = [

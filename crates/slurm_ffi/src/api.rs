@@ -152,4 +152,21 @@ impl Api {
             copy.cast()
         }
     }
+
+    /// An array of so many null pointers on Slurm's heap, to be freed by Slurm (`xfree`); null where there is no memory.
+    pub fn xcalloc_pointers(&self, count: usize) -> *mut *mut c_char {
+        // SAFETY: xcalloc in "try" mode returns zeroed memory or null.
+        let array = unsafe {
+            (self.xcalloc)(
+                count,
+                size_of::<*mut c_char>(),
+                true,
+                true,
+                c"gpuos".as_ptr(),
+                0,
+                c"xcalloc_pointers".as_ptr(),
+            )
+        };
+        array.cast()
+    }
 }

@@ -14,7 +14,10 @@ use gpuos_placement::mig::MigRequest;
 use gpuos_placement::plan::{Placement, TopologyRequest};
 
 mod checkpoint;
+pub mod environment;
+pub mod given;
 pub mod gres;
+pub mod handover;
 mod limits;
 mod memory;
 mod mig;

@@ -1,7 +1,6 @@
-use gpuos_config::options::PREFIX;
-
+use super::super::PREFIX;
+use super::super::handover::Handover;
 use super::*;
-use crate::handed::Handed;
 
 fn none(_: Opt) -> Option<String> {
     None
@@ -21,7 +20,7 @@ fn flag(value: &str) -> SourcedValue {
 
 /// The values without their sources.
 fn finish(
-    asked: &mut Asked,
+    asked: &mut GivenOptions,
     default: impl Fn(Opt) -> Option<String>,
 ) -> Result<[Option<String>; COUNT], OptionError> {
     let settled = asked.finish(default)?;
@@ -55,7 +54,7 @@ fn names_agree_with_what_the_controller_reads() {
 #[test]
 fn a_shape_is_a_rule_too() {
     let off = |opt| (opt == Opt::Switch).then(|| "off".to_owned());
-    let mut asked = Asked::default();
+    let mut asked = GivenOptions::default();
     asked.note(Opt::Shape, flag("tp2:dp2"), None);
     asked.note(Opt::Profile, flag("io"), None);
     let values = finish(&mut asked, off).unwrap();
@@ -72,7 +71,7 @@ fn limits_and_slices_go_with_any_placement() {
         Opt::Mig => Some("1g.10gb".to_owned()),
         _ => None,
     };
-    let mut asked = Asked::default();
+    let mut asked = GivenOptions::default();
     asked.note(Opt::Power, flag("300W"), None);
     let values = finish(&mut asked, default).unwrap();
     let value = |opt: Opt| values[opt as usize].as_deref();
@@ -93,7 +92,7 @@ fn a_share_and_what_does_not_go_with_it() {
         _ => None,
     };
     let values = |flags: &[(Opt, &str)]| {
-        let mut asked = Asked::default();
+        let mut asked = GivenOptions::default();
         for (opt, value) in flags {
             asked.note(*opt, flag(value), None);
         }
@@ -121,7 +120,7 @@ fn a_share_and_what_does_not_go_with_it() {
 #[test]
 fn memory_beyond_that_of_gpus_and_what_does_not_go_with_it() {
     let values = |flags: &[(Opt, &str)], defaults: &[(Opt, &str)]| {
-        let mut asked = Asked::default();
+        let mut asked = GivenOptions::default();
         for (opt, value) in flags {
             asked.note(*opt, flag(value), None);
         }
@@ -156,8 +155,8 @@ fn memory_beyond_that_of_gpus_and_what_does_not_go_with_it() {
 #[test]
 fn a_step_has_the_memory_of_its_job_or_less() {
     let limits = |job: &str, value: Option<&str>| {
-        let handed = Handed::read(|name| (name == "GPUOS_JOB_LIMITS").then(|| job.to_owned()));
-        let mut asked = Asked::default();
+        let handed = Handover::read(|name| (name == "GPUOS_JOB_LIMITS").then(|| job.to_owned()));
+        let mut asked = GivenOptions::default();
         if let Some(value) = value {
             asked.note(Opt::Memory, flag(value), None);
         }
@@ -196,13 +195,13 @@ fn a_step_has_the_memory_of_its_job_or_less() {
         );
     }
     // A default in the environment of a step is none of its job's.
-    let handed = Handed::read(|_| None);
+    let handed = Handover::read(|_| None);
     assert!(handed.decides(Opt::Memory) && !handed.decides(Opt::Watch));
 }
 
 #[test]
 fn flags_win_over_defaults_and_defaults_fill_in() {
-    let mut asked = Asked::default();
+    let mut asked = GivenOptions::default();
     asked.note(Opt::Topology, flag("node"), None);
     assert_eq!(
         finish(&mut asked, leaf_default),
@@ -221,7 +220,7 @@ fn flags_win_over_defaults_and_defaults_fill_in() {
 
 #[test]
 fn the_last_flag_counts() {
-    let mut asked = Asked::default();
+    let mut asked = GivenOptions::default();
     asked.note(Opt::Topology, flag("node"), None);
     asked.note(Opt::Topology, flag("leaf:required"), None);
     assert_eq!(
@@ -232,7 +231,7 @@ fn the_last_flag_counts() {
 
 #[test]
 fn a_later_component_inherits_nothing() {
-    let mut asked = Asked::default();
+    let mut asked = GivenOptions::default();
     asked.note(Opt::Topology, flag("leaf"), None);
     assert_eq!(
         finish(&mut asked, none),
@@ -259,7 +258,7 @@ fn a_later_component_inherits_nothing() {
 #[test]
 fn defaults_never_contradict_flags() {
     let off = |opt| (opt == Opt::Switch).then(|| "off".to_owned());
-    let mut asked = Asked::default();
+    let mut asked = GivenOptions::default();
     asked.note(Opt::Switch, flag("off"), None);
     assert_eq!(
         finish(&mut asked, leaf_default),
@@ -284,7 +283,7 @@ fn defaults_never_contradict_flags() {
 
 #[test]
 fn a_bad_default_is_named() {
-    let mut asked = Asked::default();
+    let mut asked = GivenOptions::default();
     let sentence = finish(&mut asked, |opt| {
         (opt == Opt::Placement).then(|| "sideways".to_owned())
     })
@@ -366,7 +365,7 @@ enum Way {
 
 /// What comes of one value, as the hooks of a command do it.
 fn settle(opt: Opt, way: Way, value: &str) -> Result<EffectiveOptions, String> {
-    let mut asked = Asked::default();
+    let mut asked = GivenOptions::default();
     // A default of spares is silent without checkpoints.
     if opt == Opt::Spares {
         asked.note(Opt::Checkpoint, flag("10m"), None);
@@ -395,7 +394,7 @@ fn settle(opt: Opt, way: Way, value: &str) -> Result<EffectiveOptions, String> {
         Some(name) => format!("{name}={value}"),
         None => String::new(),
     };
-    let job = Handed::read(|variable| match (way, variable) {
+    let job = Handover::read(|variable| match (way, variable) {
         (Way::Inherited, "GPUOS_JOB_LIMITS") => Some(limits.clone()),
         (Way::Inherited, "GPUOS_JOB_SHAPE") if opt == Opt::Shape => Some(value.into()),
         (Way::Inherited, "GPUOS_JOB_MIG") if opt == Opt::Mig => Some(value.into()),
@@ -473,7 +472,7 @@ fn every_option_from_every_place_is_taken_undone_or_refused_by_its_name() {
                 };
                 assert_eq!(settled.undone[opt as usize], undone && !is_switch, "{case}");
                 // What is undone stays so in the steps.
-                let handed = Handed::default().with(&settled, false);
+                let handed = Handover::default().with(&settled, false);
                 let decides = expected.is_some() || (undone && !is_switch);
                 assert_eq!(
                     handed.decides(opt),
@@ -487,7 +486,7 @@ fn every_option_from_every_place_is_taken_undone_or_refused_by_its_name() {
 
 #[test]
 fn a_silenced_default_stays_silent_in_the_steps_of_the_job() {
-    let mut asked = Asked::default();
+    let mut asked = GivenOptions::default();
     asked.note(Opt::Share, flag("timeslice"), None);
     let default = |opt| match opt {
         Opt::Mig => Some("1g.10gb".to_owned()),
@@ -496,7 +495,7 @@ fn a_silenced_default_stays_silent_in_the_steps_of_the_job() {
         _ => None,
     };
     let settled = asked.finish(default).unwrap();
-    let handed = Handed::default().with(&settled, false);
+    let handed = Handover::default().with(&settled, false);
     let variables: Vec<_> = handed.variables().collect();
     let limits = "power=off watch=5 share=timeslice environment=watch";
     assert_eq!(
@@ -510,11 +509,11 @@ fn a_silenced_default_stays_silent_in_the_steps_of_the_job() {
         ]
     );
     // srun's own step tells by the variable that a job asked for slices; a step of a job leaves it as it is.
-    let mut asked = Asked::default();
+    let mut asked = GivenOptions::default();
     asked.note(Opt::Mig, flag("1g.10gb"), None);
-    let own = Handed::default().with(&asked.finish(none).unwrap(), true);
+    let own = Handover::default().with(&asked.finish(none).unwrap(), true);
     assert!(!own.decides(Opt::Mig));
-    let job = Handed::read(|name| (name == "GPUOS_JOB_MIG").then(|| "1/2".to_owned()));
+    let job = Handover::read(|name| (name == "GPUOS_JOB_MIG").then(|| "1/2".to_owned()));
     asked.note(Opt::Mig, flag("off"), None);
     let step = job.clone().with(&asked.finish(none).unwrap(), true);
     assert_eq!(step, job);
@@ -523,7 +522,7 @@ fn a_silenced_default_stays_silent_in_the_steps_of_the_job() {
 #[test]
 fn from_what_a_job_begins_is_said_with_its_checkpoints() {
     let settle = |given: &[(Opt, &str)], default: &str| {
-        let mut asked = Asked::default();
+        let mut asked = GivenOptions::default();
         for (opt, value) in given {
             asked.note(*opt, flag(value), None);
         }
@@ -566,8 +565,8 @@ fn from_what_a_job_begins_is_said_with_its_checkpoints() {
 
 #[test]
 fn checkpoints_are_the_jobs_and_no_step_changes_them() {
-    let handed = |handed: Handed, value: Option<&str>| {
-        let mut asked = Asked::default();
+    let handed = |handed: Handover, value: Option<&str>| {
+        let mut asked = GivenOptions::default();
         if let Some(value) = value {
             asked.note(Opt::Checkpoint, flag(value), None);
         }
@@ -577,15 +576,15 @@ fn checkpoints_are_the_jobs_and_no_step_changes_them() {
     };
     let some = |text: &str| Some(Some(text.to_owned()));
     // A command that makes a job.
-    assert_eq!(handed(Handed::default(), Some("10m")), some("10m"));
-    assert_eq!(handed(Handed::default(), None), Some(None));
-    assert_eq!(handed(Handed::default(), Some("off")), Some(None));
+    assert_eq!(handed(Handover::default(), Some("10m")), some("10m"));
+    assert_eq!(handed(Handover::default(), None), Some(None));
+    assert_eq!(handed(Handover::default(), Some("off")), Some(None));
     // A step of a job with checkpoints, and of one without.
-    let with = || Handed::read(|name| (name == "GPUOS_JOB_CHECKPOINT").then(|| "1h".to_owned()));
+    let with = || Handover::read(|name| (name == "GPUOS_JOB_CHECKPOINT").then(|| "1h".to_owned()));
     for value in [None, Some("10m"), Some("off")] {
         assert_eq!(handed(with(), value), some("1h"), "{value:?}");
     }
-    let without = || Handed::read(|_| None);
+    let without = || Handover::read(|_| None);
     assert_eq!(handed(without(), None), Some(None));
     assert_eq!(handed(without(), Some("10m")), some("off"));
     assert!(with().decides(Opt::Checkpoint) && without().decides(Opt::Checkpoint));

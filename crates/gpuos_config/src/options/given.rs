@@ -1,14 +1,16 @@
-//! The options in sbatch, salloc and srun: which value counts in the end.
+//! The options as they are given: which value counts in the end.
 //!
-//! Slurm tells a plugin each option as it meets it: first the `#SBATCH` lines,
+//! Slurm tells a plugin of sbatch, salloc and srun each option as it meets it: first the `#SBATCH` lines,
 //! then its own `SLURM_SPANK_…` variables, then the command line, and all of it
-//! again for each component of a heterogeneous job. [`Asked`] keeps what the
-//! user really gave for the component at hand, and adds the `GPUOS_*` defaults that no `off` has undone.
+//! again for each component of a heterogeneous job. [`GivenOptions`] keeps what the
+//! user really gave for the component at hand, and adds the `GPUOS_*` defaults that no `off` has undone. A job that comes by no such command has
+//! these alone.
 
 use std::ffi::CStr;
 
-use gpuos_config::options::{
-    JobOptions, OPTIONS, OptionError, Source, is_off, parse_checkpoint, parse_restart, parse_switch,
+use super::{
+    JobOptions, OPTIONS, OptionError, Source, Sources, is_off, parse_checkpoint, parse_restart,
+    parse_switch,
 };
 
 /// Number of options.
@@ -232,6 +234,17 @@ pub struct EffectiveOptions {
 }
 
 impl EffectiveOptions {
+    /// Where the values came from, for the sentences of the controller.
+    pub fn sources(&self) -> Sources {
+        let mut sources = Sources::default();
+        for (opt, given) in Opt::ALL.into_iter().zip(&self.values) {
+            if let Some(given) = given {
+                sources.set(OPTIONS[opt as usize].name, given.source);
+            }
+        }
+        sources
+    }
+
     /// From what the job begins is a part of what it says of its checkpoints, which is handed on as one value. A default does not
     /// count in a job without checkpoints.
     pub fn with_restart(mut self) -> EffectiveOptions {
@@ -255,12 +268,12 @@ impl EffectiveOptions {
 
 /// What the user asked for, for one component of a job.
 #[derive(Clone, Default, Debug)]
-pub struct Asked {
+pub struct GivenOptions {
     flags: [Option<SourcedValue>; COUNT],
     inherited_seen: [bool; COUNT],
 }
 
-impl Asked {
+impl GivenOptions {
     /// Notes a call of Slurm for `opt`. `inherited` is the present value of [`Opt::inherited_as`]:
     /// Slurm repeats it once for each component, which is not the user's doing.
     pub fn note(&mut self, opt: Opt, given: SourcedValue, inherited: Option<&str>) {
@@ -334,5 +347,5 @@ impl Asked {
 }
 
 #[cfg(test)]
-#[path = "options_tests.rs"]
+#[path = "given_tests.rs"]
 mod tests;

@@ -1,11 +1,9 @@
 //! What a job hands to its steps in its environment, so that they have what it asked for, and no default that it has undone.
 
-use gpuos_config::options::{Inherited, OPTIONS, Source};
+use super::given::{EffectiveOptions, Opt};
+use super::{Inherited, OPTIONS, Source};
 
-use crate::options::{EffectiveOptions, Opt};
-
-/// [`crate::limits::JOB_LIMITS`], [`crate::ranks::JOB_SHAPE`], [`crate::mig::JOB_MIG`], [`JOB_CHECKPOINT`] and [`JOB_SPARES`], as
-/// variables of a command.
+/// The variables: what holds while the job runs, its groups, its slices, [`JOB_CHECKPOINT`] and [`JOB_SPARES`].
 pub const VARIABLES: [&str; 5] = [
     "GPUOS_JOB_LIMITS",
     "GPUOS_JOB_SHAPE",
@@ -14,10 +12,10 @@ pub const VARIABLES: [&str; 5] = [
     JOB_SPARES,
 ];
 
-/// [`crate::checkpoint::JOB_CHECKPOINT`].
+/// What the job says of its checkpoints.
 pub const JOB_CHECKPOINT: &str = "GPUOS_JOB_CHECKPOINT";
 
-/// [`crate::checkpoint::JOB_SPARES`].
+/// Its spare nodes.
 pub const JOB_SPARES: &str = "GPUOS_JOB_SPARES";
 
 /// What stands in place of a value that is undone.
@@ -25,7 +23,7 @@ pub const OFF: &str = "off";
 
 /// Values of [`VARIABLES`].
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
-pub struct Handed {
+pub struct Handover {
     limits: Inherited,
     shape: Option<String>,
     mig: Option<String>,
@@ -35,12 +33,12 @@ pub struct Handed {
     is_of_job: bool,
 }
 
-impl Handed {
+impl Handover {
     /// What a step finds in its environment.
-    pub fn read(get: impl Fn(&str) -> Option<String>) -> Handed {
+    pub fn read(get: impl Fn(&str) -> Option<String>) -> Handover {
         let values = VARIABLES.map(|name| get(name).filter(|v| !v.is_empty()));
         let [limits, shape, mig, checkpoint, spares] = values;
-        Handed {
+        Handover {
             limits: Inherited::parse(&limits.unwrap_or_default()),
             shape,
             mig,
@@ -88,7 +86,7 @@ impl Handed {
 
     /// With what a command adds. `own_step`: it is srun, whose step has its option for slices itself, and tells by the
     /// variable whether a job or a step asked.
-    pub fn with(mut self, settled: &EffectiveOptions, own_step: bool) -> Handed {
+    pub fn with(mut self, settled: &EffectiveOptions, own_step: bool) -> Handover {
         for opt in Opt::LIMITS {
             let name = OPTIONS[opt as usize].name;
             match &settled.values[opt as usize] {
