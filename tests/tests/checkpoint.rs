@@ -16,6 +16,7 @@ per_suite!(
     checkpoints_go_on_after_movers_were_killed,
     a_program_that_starts_while_the_mover_is_away_joins_when_it_is_back,
     a_program_that_refuses_goes_back_over_a_requeue,
+    a_job_of_which_all_is_refused_begins_anew_at_its_users_word,
 );
 
 /// Nodes with a mover each, and no gpuosd.
@@ -400,12 +401,12 @@ fn a_program_that_starts_while_the_mover_is_away_joins_when_it_is_back(suite: &S
     until(&cluster, "a checkpoint", || committed(&cluster, "n1", job));
 }
 
-/// A program in sh that saves a count, and cannot load one that is above 1.
+/// A program in sh that saves a count, and cannot load one that is above `$MOST`.
 const FUSSY: &str = r#"
 set -u
 . "$GPUOS_HELPERS/gpuos-checkpoint.sh"
 gpuos_checkpoint_start || exit 1
-until [ -z "$gpuos_checkpoint_from" ] || [ "$(cat "$gpuos_checkpoint_from/count")" -le 1 ]; do
+until [ -z "$gpuos_checkpoint_from" ] || [ "$(cat "$gpuos_checkpoint_from/count")" -le "$MOST" ]; do
     echo "refused $gpuos_checkpoint_restored"
     gpuos_checkpoint_refuse "the count is $(cat "$gpuos_checkpoint_from/count")"
     gpuos_checkpoint_start || exit 1
@@ -422,52 +423,131 @@ while :; do
 done
 "#;
 
+/// A job of [`FUSSY`], which has begun.
+struct FussyJob<'a> {
+    cluster: &'a Cluster,
+    job: u32,
+}
+
+impl FussyJob<'_> {
+    /// Submits it on two nodes, with the highest count that it loads.
+    fn submit(cluster: &Cluster, most: u32) -> FussyJob<'_> {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        let share = root.canonicalize().expect("the project").join("share");
+        let script = format!(
+            "export GPUOS_HELPERS={} MOST={most}\n{FUSSY}",
+            share.display()
+        );
+        let options = [
+            "--requeue",
+            "-N2",
+            "--open-mode=append",
+            "--gpuos-checkpoint=1h,l2=partner",
+        ];
+        let job = cluster.sbatch(&options, &script);
+        let submitted = FussyJob { cluster, job };
+        submitted.says("goes on at 0 from none", 1);
+        submitted
+    }
+
+    fn says(&self, what: &str, times: usize) {
+        until(self.cluster, what, || {
+            let text = output(self.cluster, self.job);
+            (text.matches(what).count() >= times).then_some(())
+        });
+    }
+
+    /// Runs the command, which asks the mover of a node.
+    fn gpuos(&self, node: &str, words: &str) -> String {
+        self.try_gpuos(node, words).expect(words)
+    }
+
+    fn try_gpuos(&self, node: &str, words: &str) -> Result<String, String> {
+        let program = plugins::programs().join("gpuos");
+        let sockets = self.cluster.lab.gpuosd_runtime_dir(node);
+        let sockets = sockets.to_str().expect("UTF-8");
+        let words = words.split(' ').chain(["--runtime-dir", sockets]);
+        let words: Vec<&str> = words.collect();
+        let program = program.display().to_string();
+        self.cluster.try_run(&program, &words)
+    }
+
+    fn save(&self, count: u32) {
+        println!("{}", self.gpuos("n1", &format!("ckpt now {}", self.job)));
+        self.says(&format!("saved {count}"), 1);
+    }
+}
+
 fn a_program_that_refuses_goes_back_over_a_requeue(suite: &Suite) {
     let Some(cluster) = movers("ckpt-refuse", suite, 2) else {
         return;
     };
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    let share = root.canonicalize().expect("the project").join("share");
-    let script = format!("export GPUOS_HELPERS={}\n{FUSSY}", share.display());
-    let options = [
-        "--requeue",
-        "-N2",
-        "--open-mode=append",
-        "--gpuos-checkpoint=1h,l2=partner",
-    ];
-    let job = cluster.sbatch(&options, &script);
-    let says = |what: &str, times: usize| {
-        until(&cluster, what, || {
-            let text = output(&cluster, job);
-            (text.matches(what).count() >= times).then_some(())
-        });
-    };
-    says("goes on at 0 from none", 1);
-    let gpuos = |words: &str| {
-        let program = plugins::programs().join("gpuos");
-        let sockets = cluster.lab.gpuosd_runtime_dir("n1");
-        let sockets = sockets.to_str().expect("UTF-8");
-        let words = words.split(' ').chain(["--runtime-dir", sockets]);
-        let words: Vec<&str> = words.collect();
-        cluster.run(&program.display().to_string(), &words)
-    };
-    let now = || gpuos(&format!("ckpt now {job}"));
-    for count in 1..=2 {
-        let made = now();
-        says(&format!("saved {count}"), 1);
-        println!("{made}");
-    }
+    let fussy = FussyJob::submit(&cluster, 1);
+    fussy.save(1);
+    fussy.save(2);
     // The second is refused, and the mark holds in the runs after that one.
-    requeue(&cluster, job);
-    says("refused 2", 1);
-    says("goes on at 1 from 1", 1);
-    let shown = gpuos(&format!("ckpt show {job}"));
+    requeue(&cluster, fussy.job);
+    fussy.says("refused 2", 1);
+    fussy.says("goes on at 1 from 1", 1);
+    let shown = fussy.gpuos("n1", &format!("ckpt show {}", fussy.job));
     assert!(
         shown.contains("checkpoint 2 is refused by rank 0 on n1: the count is 2"),
         "{shown}"
     );
     println!("{shown}");
-    requeue(&cluster, job);
-    says("goes on at 1 from 1", 2);
-    assert_eq!(output(&cluster, job).matches("refused 2").count(), 1);
+    until(&cluster, "show says from where it went on", || {
+        let shown = fussy.gpuos("n1", &format!("ckpt show {}", fussy.job));
+        shown.contains("went on from checkpoint 1").then_some(())
+    });
+    requeue(&cluster, fussy.job);
+    fussy.says("goes on at 1 from 1", 2);
+    let text = output(&cluster, fussy.job);
+    assert_eq!(text.matches("refused 2").count(), 1);
+}
+
+/// Its user removes what the program refuses, and the same job begins from its start.
+fn a_job_of_which_all_is_refused_begins_anew_at_its_users_word(suite: &Suite) {
+    let Some(cluster) = movers("ckpt-refuse-all", suite, 2) else {
+        return;
+    };
+    let fussy = FussyJob::submit(&cluster, 0);
+    fussy.save(1);
+    // As from a login node, which has no gpuos_mover.
+    until(&cluster, "list by its record", || {
+        let listed = fussy.gpuos("login", "ckpt list");
+        (listed.contains("run 0 on n[1-2]: checkpoint 1 was made")
+            && listed.contains("RUNNING  n[1-2]"))
+        .then(|| println!("{listed}"))
+    });
+    requeue(&cluster, fussy.job);
+    fussy.says("refused 1", 1);
+    fussy.says("gpuos ckpt prune --anew", 1);
+    until(&cluster, "it has failed", || {
+        cluster
+            .show(fussy.job)
+            .contains("JobState=FAILED")
+            .then_some(())
+    });
+    for node in ["n1", "n2"] {
+        let removed = until(&cluster, "its mover knows that it has ended", || {
+            let removed = fussy.try_gpuos(node, &format!("ckpt prune {}", fussy.job));
+            removed.ok()
+        });
+        println!("{removed}");
+        let gone = format!("{node}: what was kept of job {} is removed", fussy.job);
+        assert!(removed.contains(&gone), "{removed}");
+    }
+    // Slurm lets nobody change the record of a job that has ended.
+    let job = fussy.job.to_string();
+    cluster.run("scontrol", &["requeuehold", &job]);
+    let begins = until(&cluster, "it waits, and is to begin anew", || {
+        let said = fussy.try_gpuos("n2", &format!("ckpt prune --anew {job}"));
+        said.ok()
+            .filter(|said| said.contains("begins from its start"))
+    });
+    println!("{begins}");
+    cluster.run("scontrol", &["release", &job]);
+    starts_soon(&cluster, fussy.job);
+    fussy.says("goes on at 0 from none", 2);
+    cluster.cancel(&[fussy.job]);
 }

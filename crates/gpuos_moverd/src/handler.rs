@@ -450,26 +450,35 @@ impl Handler {
                 let why = format!("user {} has asked for that; {standing}", peer.uid);
                 removed(job, uid, &why);
                 // The command shows the answers of several nodes one below the other.
-                match standing {
-                    Standing::Over => format!("{node}: what was kept of job {job} is removed"),
-                    _ => self.forgotten(job),
+                let gone = format!("{node}: what was kept of job {job} is removed");
+                match (standing, uid) {
+                    (Standing::Over, _) | (_, None) => gone,
+                    (_, Some(uid)) => self.forgotten(job, uid, &gone),
                 }
             }
-            Ok(None) => format!("{node}: nothing was kept of job {job}"),
+            Ok(None) => {
+                let nothing = format!("{node}: nothing was kept of job {job}");
+                // It was removed while the job had ended, when slurmctld lets nobody change its record.
+                match standing {
+                    Standing::Waits(_) if anew => self.forgotten(job, peer.uid, &nothing),
+                    _ => nothing,
+                }
+            }
             Err(error) => return refused(Code::Failed, error.to_string()),
         };
         Reply::Done { message }
     }
 
     /// What was kept of a job that may come back is removed: its record may not send it to look for that.
-    fn forgotten(&self, job: &JobId) -> String {
-        let node = &self.shared.node;
-        match self.shared.manager.forget_checkpoints(job) {
-            Outcome::Done(_) | Outcome::Nothing(_) => format!(
-                "{node}: what was kept of job {job} is removed, and it begins from its start"
-            ),
+    fn forgotten(&self, job: &JobId, uid: u32, gone: &str) -> String {
+        match self.shared.manager.forget_checkpoints(job, uid) {
+            Outcome::Done(_) | Outcome::Nothing(_) => {
+                format!("{gone}, and it begins from its start")
+            }
+            // An earlier job had its number.
+            Outcome::Refused(why) => format!("{gone}; {why}"),
             other => format!(
-                "{node}: what was kept of job {job} is removed, but its record still says that a checkpoint was made ({}): say it again, or \
+                "{gone}, but its record still says that a checkpoint was made ({}): say it again, or \
                  the job is told that its checkpoint is not found",
                 other.words()
             ),

@@ -8,6 +8,7 @@ use std::time::Duration;
 use gpuos_config::access::Forbidden;
 use gpuos_config::gpuos_toml::CheckpointConfig;
 use gpuos_core::job::JobId;
+use gpuos_core::made::MadeRecord;
 use gpuos_core::wire::{CheckpointRequest, Peer, Reply};
 use gpuos_store::disk::LinuxDisk;
 use gpuos_store::key::SiteKey;
@@ -230,6 +231,12 @@ fn what_a_job_may_come_back_to_is_removed_at_its_owners_word_alone() {
         "{said}"
     );
     assert!(!site.kept(8).exists());
+    // Nothing is left, and its record may say otherwise.
+    let said = site.prune(8, ALICE, true).unwrap();
+    assert_eq!(
+        said,
+        "n1: nothing was kept of job 8, and it begins from its start"
+    );
     site.saved(11, ALICE, over);
     let said = site.prune(11, ALICE, false).unwrap();
     assert_eq!(said, "n1: what was kept of job 11 is removed");
@@ -261,4 +268,45 @@ fn what_is_kept_goes_after_the_jobs_end_and_never_while_it_may_come_back() {
         (!gone.exists()).then_some(())
     });
     assert!(later.kept(8).exists(), "it waits");
+}
+
+#[test]
+fn the_record_of_a_job_stays_where_an_earlier_one_had_its_number() {
+    if !is_root() {
+        return;
+    }
+    let site = Site::new(24);
+    let table = &site.mover.manager;
+    site.saved(8, MALLORY, over);
+    // The number came again.
+    let hers = Job {
+        restarts: 1,
+        ..record(8, ALICE)
+    };
+    table.with(|table| {
+        let hers = Job {
+            state: JobState::Waiting,
+            state_word: "PENDING".into(),
+            nodes: Vec::new(),
+            ..hers
+        };
+        table.jobs.insert(8.into(), hers);
+        let made = MadeRecord::parse("gpuos checkpoints: since=0; run=0 nodes=n2 made=4");
+        table.holders.entry(8.into()).or_default().record = made;
+    });
+    let made = || {
+        let record = table.with(|table| table.holders.get(&8.into())?.record.clone());
+        record.is_some_and(|record| record.made().is_some())
+    };
+    for word in [
+        "what was kept of job 8 is removed",
+        "nothing was kept of job 8",
+    ] {
+        let said = site.prune(8, MALLORY, true).unwrap();
+        assert_eq!(said, format!("n1: {word}; job 8 is another user's"));
+        assert!(made(), "{word}");
+    }
+    let said = site.prune(8, ALICE, true).unwrap();
+    assert!(said.ends_with("it begins from its start"), "{said}");
+    assert!(!made());
 }

@@ -76,8 +76,9 @@ pub trait WorkloadManager: Send + Sync {
         Outcome::Nothing(format!("nothing is noted of job {job}"))
     }
 
-    /// Has the record of a job that waits say that no run of it has made a checkpoint: they are removed at its owner's word. It can be repeated.
-    fn forget_checkpoints(&self, job: &JobId) -> Outcome {
+    /// Has the record of a job of user `uid`, which waits, say that no run of it has made a checkpoint: they are removed at its
+    /// owner's word. The record of another user's job of that number stays. It can be repeated.
+    fn forget_checkpoints(&self, job: &JobId, _uid: u32) -> Outcome {
         Outcome::Nothing(format!("nothing is noted of job {job}"))
     }
 

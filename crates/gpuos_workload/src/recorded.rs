@@ -181,10 +181,13 @@ impl WorkloadManager for Recorded {
         })
     }
 
-    fn forget_checkpoints(&self, job: &JobId) -> Outcome {
+    fn forget_checkpoints(&self, job: &JobId, uid: u32) -> Outcome {
         self.with(|table| {
             if let Some(why) = &table.no_answer {
                 return Outcome::NoAnswer(why.clone());
+            }
+            if table.jobs.get(job).is_some_and(|known| known.uid != uid) {
+                return Outcome::Refused(format!("job {job} is another user's"));
             }
             if let Some(record) = table
                 .holders

@@ -1,6 +1,7 @@
 //! `gpuos ckpt verify` and `prune`: what is kept, held against its digests or removed.
 
-use anyhow::Result;
+use anyhow::{Error, Result};
+use gpuos_core::job::JobId;
 use gpuos_host::Machine;
 use gpuos_model::screen::line;
 use serde_json::{Value, json};
@@ -69,7 +70,11 @@ fn verified(told: &Told) -> (String, bool) {
 }
 
 pub fn prune(machine: &dyn Machine, args: &CkptPruneArgs) -> Result<Reply> {
-    let mut found = find::find(machine, &args.reach, &args.job, find::For::Kept)?;
+    let mut found = match find::find(machine, &args.reach, &args.job, find::For::Kept) {
+        Ok(found) => found,
+        Err(nobody) if args.anew => return forget(machine, args, nobody),
+        Err(nobody) => return Err(nobody),
+    };
     let (mut text, mut nodes, mut first) = (String::new(), Vec::<Value>::new(), None);
     let mut failed = Vec::new();
     for (mover, told) in &found.movers {
@@ -104,4 +109,22 @@ pub fn prune(machine: &dyn Machine, args: &CkptPruneArgs) -> Result<Reply> {
         text,
         yes,
     })
+}
+
+/// Of a job of which nobody keeps anything, any more: its record may still send it to look for that.
+fn forget(machine: &dyn Machine, args: &CkptPruneArgs, nobody: Error) -> Result<Reply> {
+    let Ok(id) = args.job.parse::<u32>().map(JobId::from) else {
+        return Err(nobody);
+    };
+    for (_, mover) in find::meant(machine, &args.reach)? {
+        if let Ok(message) = mover.prune(&id, true) {
+            return Ok(Reply {
+                schema: "gpuos.ckpt-prune/1",
+                json: json!({ "job": id, "message": message, "nodes": [], "missing": [] }),
+                text: format!("{}\n", line(&message)),
+                yes: true,
+            });
+        }
+    }
+    Err(nobody)
 }

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 
 use super::find;
 use super::mover::{NoMover, Told};
+use super::recorded;
 use super::words::{self, NONE, size, span};
 use crate::cli::CkptListArgs;
 use crate::reply::Reply;
@@ -27,6 +28,15 @@ pub fn run(machine: &dyn Machine, args: &CkptListArgs) -> Result<Reply> {
                 first.get_or_insert(e);
             }
         }
+    }
+    let reach = &args.reach;
+    if told.is_empty()
+        && reach.node.is_none()
+        && !reach.local
+        && let Some(why) = &first
+        && let Some(reply) = recorded::list(machine, args.job.as_ref(), why)
+    {
+        return Ok(reply);
     }
     if told.is_empty() {
         let hint = match first.as_ref().is_some_and(|e| e.is::<NoMover>())

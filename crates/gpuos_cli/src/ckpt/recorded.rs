@@ -1,13 +1,19 @@
 //! Where a job has made checkpoints, by its record at slurmctld: for who reaches no gpuos_mover that has something of it, as on a login node.
 
+use std::path::Path;
+
 use anyhow::{Error, Result};
+use gpuos_core::job::JobId;
 use gpuos_core::made::{MadeRecord, Progress, Run};
 use gpuos_host::Machine;
-use gpuos_host::slurm::act;
-use gpuos_model::hostlist::compress;
-use serde_json::json;
+use gpuos_host::slurm::act::{self, RecordedJob};
+use gpuos_model::hostlist::{compress, expand};
+use gpuos_model::screen;
+use serde_json::{Value, json};
 
+use super::words::NONE;
 use crate::reply::Reply;
+use crate::table::Table;
 
 /// What slurmctld's record of a job says. `why`: nobody else could be asked.
 ///
@@ -35,6 +41,65 @@ pub fn reply(machine: &dyn Machine, label: &str, why: Error) -> Result<Reply> {
     })
 }
 
+/// A line for each of the caller's jobs, or all for root, that slurmctld has a record of; `None`: it has none, or does not answer. `why`: no
+/// gpuos_mover could be asked.
+pub fn list(machine: &dyn Machine, only: Option<&JobId>, why: &Error) -> Option<Reply> {
+    let own = machine.stat(Path::new("/proc/self/stat")).ok()?.uid;
+    let jobs: Vec<RecordedJob> = act::records(machine)
+        .ok()?
+        .into_iter()
+        .filter(|job| own == 0 || job.uid == own)
+        .filter(|job| only.is_none_or(|only| job.label == only.to_string()))
+        .collect();
+    if jobs.is_empty() {
+        return None;
+    }
+    let why = format!("{why:#}");
+    let rows: Vec<Value> = jobs
+        .iter()
+        .map(|job| {
+            let made = job.record.made().map(|(_, number)| number);
+            json!({
+                "job": job.label,
+                "uid": job.uid,
+                "user": job.user,
+                "nodes": expand(&job.nodes).unwrap_or_default(),
+                "state": job.state,
+                "made": made,
+            })
+        })
+        .collect();
+    Some(Reply {
+        schema: "gpuos.ckpt-list/1",
+        json: json!({ "jobs": [], "told": [], "missing": [why.clone()], "recorded": rows }),
+        text: table(&jobs, &why),
+        yes: true,
+    })
+}
+
+fn table(jobs: &[RecordedJob], why: &str) -> String {
+    let mut table = Table::new(&["JOB", "USER", "STATE", "NODES", "CHECKPOINTS"]);
+    for job in jobs {
+        let newest = job.record.runs().iter().rev();
+        let mut newest = newest.filter(|run| !matches!(run.progress, Progress::Begun));
+        let none = || "none was asked for".into();
+        table.row([
+            job.label.clone(),
+            job.user.clone(),
+            job.state.clone(),
+            match job.nodes.is_empty() {
+                true => NONE.into(),
+                false => job.nodes.clone(),
+            },
+            newest.next().map_or_else(none, line),
+        ]);
+    }
+    let mut text = table.render();
+    text +=
+        "By the jobs' records at slurmctld; what is kept is shown by `gpuos ckpt show JOBID`.\n";
+    text + &format!("gpuos_mover was not asked: {}\n", screen::line(why))
+}
+
 /// What is said of a run.
 fn line(run: &Run) -> String {
     let nodes = match run.nodes.is_empty() {
@@ -44,6 +109,7 @@ fn line(run: &Run) -> String {
     let what = match run.progress {
         Progress::Begun => "no checkpoint was asked for".into(),
         Progress::Asked => "a checkpoint was asked for, and none is known to exist".into(),
+        Progress::Made(number @ ..=1) => format!("checkpoint {number} was made"),
         Progress::Made(number) => format!(
             "checkpoint {number} was made, and perhaps newer ones, below {}",
             u64::from(number) * 2
@@ -63,6 +129,37 @@ fn text(number: u32, record: &MadeRecord, why: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_job_has_a_line_for_its_newest_run_with_checkpoints() {
+        let job = |label: &str, state: &str, nodes: &str, runs: &str| RecordedJob {
+            label: label.into(),
+            uid: 1000,
+            user: "alice".into(),
+            state: state.into(),
+            nodes: nodes.into(),
+            record: MadeRecord::parse(&format!("gpuos checkpoints: since=0; {runs}")).unwrap(),
+        };
+        let jobs = [
+            job(
+                "7",
+                "PENDING",
+                "",
+                "run=0 nodes=n[1-3] made=4; run=1 nodes=n4 begun",
+            ),
+            job("8_1", "RUNNING", "n2", "run=0 nodes=n2 begun"),
+        ];
+        assert_eq!(
+            table(&jobs, "no socket"),
+            "\
+JOB  USER   STATE    NODES  CHECKPOINTS
+7    alice  PENDING  -      run 0 on n[1-3]: checkpoint 4 was made, and perhaps newer ones, below 8
+8_1  alice  RUNNING  n2     none was asked for
+By the jobs' records at slurmctld; what is kept is shown by `gpuos ckpt show JOBID`.
+gpuos_mover was not asked: no socket
+"
+        );
+    }
 
     #[test]
     fn each_run_has_a_line() {

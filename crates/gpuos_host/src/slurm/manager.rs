@@ -99,9 +99,9 @@ impl WorkloadManager for Slurm {
         }
     }
 
-    fn forget_checkpoints(&self, id: &JobId) -> Outcome {
+    fn forget_checkpoints(&self, id: &JobId, uid: u32) -> Outcome {
         match id.number() {
-            Some(number) => act::forget_checkpoints(&*self.machine, &self.node, number),
+            Some(number) => act::forget_checkpoints(&*self.machine, &self.node, number, uid),
             None => Outcome::Nothing(format!("{id} is no job of Slurm's")),
         }
     }

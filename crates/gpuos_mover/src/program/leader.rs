@@ -135,7 +135,8 @@ impl Leader {
             self.base = Some(match ready.lost {
                 true => Base::Lost(format!(
                     "no checkpoint can be restored from the nodes that are left: {}; nothing was removed; have what is missing back and \
-                     requeue the job, or submit it with --gpuos-restart=new, which begins anew where none can be restored",
+                     requeue the job; to begin from its start, requeue and hold it and have gpuos ckpt prune --anew remove what is left, \
+                     or submit it with --gpuos-restart=new, which begins anew where none can be restored",
                     within(&ready.passed_over.join("; "), MOST_PASSED),
                 )),
                 false => Base::Nothing,

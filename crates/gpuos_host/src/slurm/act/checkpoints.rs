@@ -9,7 +9,7 @@ use gpuos_workload::{Hint, Holder, Holders};
 use super::{Slurm, silent};
 use crate::Machine;
 use crate::slurm::NodeRecord;
-use crate::slurm::rows::Row;
+use crate::slurm::rows::{Row, rows};
 use crate::slurm::target::Target;
 
 /// Somebody may write to the comment at the same moment, and take back what was noted: it is tried so often.
@@ -22,6 +22,43 @@ const TRIES: u32 = 3;
 pub fn record(machine: &dyn Machine, job: u32) -> Result<Option<MadeRecord>, Outcome> {
     let row = super::row(machine, job)?;
     Ok(row.and_then(|row| MadeRecord::parse(&row.admin_comment)))
+}
+
+/// A job that slurmctld knows, and what its record says of its checkpoints.
+#[derive(Clone, Debug)]
+pub struct RecordedJob {
+    /// Its number as users write it: `17`, `4_1`, `19+1`.
+    pub label: String,
+    /// Its user.
+    pub uid: u32,
+    /// Its user's name.
+    pub user: String,
+    /// `RUNNING`, …
+    pub state: String,
+    /// Its nodes, as Slurm writes them; empty where it has none.
+    pub nodes: String,
+    /// Its record.
+    pub record: MadeRecord,
+}
+
+/// All jobs that slurmctld shows to who asks and that have a record, in the order of their numbers.
+///
+/// # Errors
+/// slurmctld does not answer.
+pub fn records(machine: &dyn Machine) -> Result<Vec<RecordedJob>, Outcome> {
+    let mut rows = rows(machine, super::LIMIT, &["-t", "all"], |_| false)?;
+    rows.sort_by_key(|row| row.id);
+    let recorded = rows.into_iter().filter_map(|row| {
+        Some(RecordedJob {
+            record: MadeRecord::parse(&row.admin_comment)?,
+            label: row.label,
+            uid: row.uid,
+            user: row.user,
+            state: row.state,
+            nodes: row.nodes,
+        })
+    });
+    Ok(recorded.collect())
 }
 
 /// Nodes that may hold checkpoints of a job: one question about the job and one about all nodes. Where the job's record names nodes these are
@@ -74,14 +111,16 @@ pub fn note(machine: &dyn Machine, node: &str, job: u32, run: &Run) -> Outcome {
     noted.unwrap_or_else(|outcome| outcome)
 }
 
-/// Has the record of a job that waits say that none of its runs has made a checkpoint.
-pub fn forget(machine: &dyn Machine, node: &str, job: u32) -> Outcome {
+/// Has the record of a job of user `uid`, which waits, say that none of its runs has made a checkpoint.
+pub fn forget(machine: &dyn Machine, node: &str, job: u32, uid: u32) -> Outcome {
     let slurm = Slurm::new(machine, node);
     let gone = || Outcome::Nothing(format!("job {job} is gone"));
     let row = || {
         let (row, _) = slurm.row(job)?.ok_or_else(gone)?;
         let target = Target::of_row(&row).ok_or_else(gone)?;
         match MadeRecord::parse(&row.admin_comment) {
+            // Numbers of jobs come again: what was kept under this one was an earlier job's.
+            _ if row.uid != uid => Err(Outcome::Refused(format!("job {job} is another user's"))),
             Some(_) => Ok((row, target)),
             None => Err(Outcome::Nothing(format!("nothing is noted of job {job}"))),
         }

@@ -20,7 +20,9 @@ mod silent;
 mod step;
 mod tell;
 
-pub use checkpoints::{forget as forget_checkpoints, holders, note as note_checkpoints, record};
+pub use checkpoints::{
+    RecordedJob, forget as forget_checkpoints, holders, note as note_checkpoints, record, records,
+};
 pub use hold::held_comment;
 pub use silent::{is_set_down, resume, set_down};
 pub use step::step_nodes;
