@@ -15,7 +15,7 @@ const FOLDER: &str = "Folders of jobs with checkpoints";
 pub(crate) const SOCKET: &str = "Requests on gpuos_mover's socket";
 const PORT: &str = "gpuos_mover's TCP port";
 pub(crate) const OPTION: &str = "Values of gpuos's options";
-const ENVIRONMENT: &str = "Variables of the environment";
+pub(crate) const ENVIRONMENT: &str = "Variables of the environment";
 
 /// Where the attackers' jobs run; the victim's job has this node as well.
 const NODE: &str = "n5";

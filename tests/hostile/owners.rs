@@ -6,7 +6,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::checkpoints::{HELLO, OPTION, SOCKET, goes_on, socket};
+use super::checkpoints::{ENVIRONMENT, HELLO, OPTION, SOCKET, goes_on, socket};
 use crate::attempt::{Attempt, Judge, Wave, attempt, ensure, judge};
 use crate::stage::Stage;
 use crate::users::{EVE, MALLORY, User};
@@ -24,6 +24,8 @@ pub fn all() -> Vec<Attempt> {
     let mut all = Vec::new();
     drills(&mut all);
     prunes(&mut all);
+    forms(&mut all);
+    begins(&mut all);
     all
 }
 
@@ -200,6 +202,113 @@ fn prunes(all: &mut Vec<Attempt>) {
                 })
             },
         ));
+    }
+}
+
+/// Requests that name the victim's job otherwise than by its number, or have more done than its owner could.
+fn forms(all: &mut Vec<Attempt>) {
+    let refused = "is refused, nothing of the victim's goes, and her checkpoints go on";
+    for (name, node, what) in [
+        (
+            "removes another's checkpoints by its number as a text",
+            HERS,
+            "\"do\":\"prune\",\"job\":\"{victim}\",\"anew\":true",
+        ),
+        (
+            "removes what lies at a path that leads to another's",
+            HERS,
+            "\"do\":\"prune\",\"job\":\"x/../{victim}\",\"anew\":true",
+        ),
+        (
+            "removes what a task of another's number would have",
+            HERS,
+            "\"do\":\"prune\",\"job\":\"{victim}[0]\",\"anew\":true",
+        ),
+        (
+            "has another's job begin from an earlier checkpoint, by a node that it has not",
+            OTHER,
+            "\"do\":\"choose\",\"job\":{victim},\"number\":1",
+        ),
+        (
+            "has another's job requeued by root",
+            HERS,
+            "\"do\":\"requeue\",\"job\":{victim}",
+        ),
+    ] {
+        all.push(attempt(
+            SOCKET,
+            name,
+            refused,
+            move |stage: &Stage| -> Judge {
+                let pid = stage.cluster.lab.mover_pid(HERS);
+                let victim = stage.victims.saved;
+                let what = what.replace("{victim}", &victim.to_string());
+                let text = format!("{{\"ask\":\"checkpoint\",\"what\":{{{what}}}}}\n");
+                let text = format!("{HELLO}{text}");
+                let told = stage.talk_to(MALLORY, &socket(stage, node), text.as_bytes(), 2);
+                judge(move |stage| {
+                    let told = told.heard();
+                    let last = told.last().cloned().unwrap_or_default();
+                    ensure(last.contains("\"answer\":\"refused\""), || {
+                        format!("told {told:?}")
+                    })?;
+                    let chosen = stored(stage, HERS, victim).join("chosen");
+                    ensure(!chosen.exists(), || "a checkpoint is chosen".into())?;
+                    let kept = stored(stage, HERS, victim).join("CURRENT");
+                    ensure(kept.exists(), || "what is kept is gone".into())?;
+                    goes_on(stage, pid)
+                })
+            },
+        ));
+    }
+}
+
+/// Begins from the victim's checkpoints, by other ways to say so than the option with her job's number.
+fn begins(all: &mut Vec<Attempt>) {
+    let holds = "is refused at submission, or the program is told that it cannot";
+    for (name, input, value) in [
+        (
+            "begins from another's job by the name of a task",
+            OPTION,
+            "{victim}_0/1",
+        ),
+        (
+            "begins from another's job by the name of a component",
+            OPTION,
+            "{victim}+0/1",
+        ),
+        (
+            "begins from another's job by a default of the environment",
+            ENVIRONMENT,
+            "{victim}/1",
+        ),
+    ] {
+        let begun = attempt(input, name, holds, move |stage: &Stage| -> Judge {
+            let pid = stage.cluster.lab.mover_pid(HERS);
+            let victim = stage.victims.saved;
+            let value = value.replace("{victim}", &victim.to_string());
+            let restart = format!("--gpuos-restart={value}");
+            let mut options = vec!["-w", OTHER, "--gpuos-checkpoint=1s,l2=single"];
+            let mut command = stage.command(MALLORY, "sbatch");
+            match input == OPTION {
+                true => options.push(&restart),
+                false => drop(command.env("GPUOS_RESTART", &value)),
+            }
+            let script = JOINS.replace("3600", "20");
+            let job = stage.sbatch_with(command, &options, &script);
+            judge(move |stage| {
+                if let Ok(job) = job {
+                    let end = stage.told(job, "end=")?;
+                    ensure(end.starts_with("failed "), || {
+                        format!("the program is told {end:?}")
+                    })?;
+                }
+                let kept = stored(stage, HERS, victim).join("CURRENT");
+                ensure(kept.exists(), || "what is kept is gone".into())?;
+                goes_on(stage, pid)
+            })
+        });
+        all.push(begun.in_wave(Wave::Saving));
     }
 }
 
