@@ -17,6 +17,7 @@ per_suite!(
     a_program_that_starts_while_the_mover_is_away_joins_when_it_is_back,
     a_program_that_refuses_goes_back_over_a_requeue,
     a_job_of_which_all_is_refused_begins_anew_at_its_users_word,
+    what_is_not_stored_is_said_where_its_user_looks,
 );
 
 /// Nodes with a mover each, and no gpuosd.
@@ -401,7 +402,7 @@ fn a_program_that_starts_while_the_mover_is_away_joins_when_it_is_back(suite: &S
     until(&cluster, "a checkpoint", || committed(&cluster, "n1", job));
 }
 
-/// A program in sh that saves a count, and cannot load one that is above `$MOST`.
+/// A program in sh that saves a count, and cannot load one that is above `$MOST`. While there is a file `bad` it saves what nobody can store.
 const FUSSY: &str = r#"
 set -u
 . "$GPUOS_HELPERS/gpuos-checkpoint.sh"
@@ -419,7 +420,8 @@ while :; do
     gpuos_checkpoint_wanted && gpuos_checkpoint_folder "$gpuos_checkpoint_number" || continue
     count=$((count + 1))
     echo "$count" >"$gpuos_checkpoint_into/count"
-    gpuos_checkpoint_ready "$gpuos_checkpoint_number" && gpuos_checkpoint_wait "$gpuos_checkpoint_number" && echo "saved $count"
+    [ ! -e bad ] || mkfifo "$gpuos_checkpoint_into/pipe"
+    gpuos_checkpoint_ready "$gpuos_checkpoint_number" && gpuos_checkpoint_wait "$gpuos_checkpoint_number" && echo "saved $count" || echo "lost: $gpuos_checkpoint_why"
 done
 "#;
 
@@ -434,9 +436,11 @@ impl FussyJob<'_> {
     fn submit(cluster: &Cluster, most: u32) -> FussyJob<'_> {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
         let share = root.canonicalize().expect("the project").join("share");
+        // Without a blank line: scontrol of 26.05 prints the script in the job's record.
         let script = format!(
-            "export GPUOS_HELPERS={} MOST={most}\n{FUSSY}",
-            share.display()
+            "export GPUOS_HELPERS={} MOST={most}\n{}",
+            share.display(),
+            FUSSY.trim()
         );
         let options = [
             "--requeue",
@@ -549,5 +553,40 @@ fn a_job_of_which_all_is_refused_begins_anew_at_its_users_word(suite: &Suite) {
     cluster.run("scontrol", &["release", &job]);
     starts_soon(&cluster, fussy.job);
     fussy.says("goes on at 0 from none", 2);
+    cluster.cancel(&[fussy.job]);
+}
+
+fn what_is_not_stored_is_said_where_its_user_looks(suite: &Suite) {
+    let Some(cluster) = movers("ckpt-unsaved", suite, 2) else {
+        return;
+    };
+    let fussy = FussyJob::submit(&cluster, 9);
+    fussy.save(1);
+    let bad = cluster.lab.dir().join("work/bad");
+    fs::write(&bad, "").expect("the job's folder");
+    let now = format!("ckpt now {}", fussy.job);
+    let refused = fussy.try_gpuos("n1", &now).expect_err("it is not stored");
+    assert!(refused.contains("came to nothing"), "{refused}");
+    let job = fussy.job.to_string();
+    until(&cluster, "its record says so", || {
+        let comment = cluster.show(fussy.job);
+        (comment.contains("made=1") && comment.contains("gpuos: not saved: checkpoint 2"))
+            .then_some(())
+    });
+    // As from a login node, which has no gpuos_mover.
+    let listed = fussy.gpuos("login", "ckpt list");
+    let why = fussy.gpuos("login", &format!("why {job}"));
+    println!("{listed}\n{why}");
+    let line = format!("job {job}: checkpoints come to nothing: checkpoint 2");
+    assert!(listed.contains(&line), "{listed}");
+    let sentence = "By its record its checkpoints come to nothing: checkpoint 2";
+    assert!(why.contains(sentence), "{why}");
+    fussy.says("lost: cannot read", 1);
+    fs::remove_file(&bad).expect("it is there");
+    fussy.gpuos("n1", &now);
+    until(&cluster, "its record says so no more", || {
+        let comment = cluster.show(fussy.job);
+        (!comment.contains("not saved") && comment.contains("made=3")).then_some(())
+    });
     cluster.cancel(&[fussy.job]);
 }

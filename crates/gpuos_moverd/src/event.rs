@@ -14,6 +14,15 @@ use gpuos_workload::Hint;
 use crate::carried::Body;
 use crate::not_reached::NotReached;
 
+/// Something that is noted in a job's record at the workload manager.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Note {
+    /// How far the run has come.
+    Progress(Progress),
+    /// Why its checkpoints come to nothing; `None`: they do not.
+    Unsaved(Option<String>),
+}
+
 /// Something that the thread of a job is told.
 pub enum Event {
     /// A step has started on this node.
@@ -81,10 +90,10 @@ pub enum Event {
     Back(BackDone),
     /// What nodes outside the job hold is known.
     Donors(Found),
-    /// How far the run has come was noted in the job's record, or not: a clause, and whether another try may help.
+    /// Something was noted in the job's record, or not: a clause, and whether another try may help.
     Noted {
         /// What was to be noted.
-        progress: Progress,
+        note: Note,
         /// Why it was not.
         result: Result<(), (String, bool)>,
     },

@@ -162,12 +162,22 @@ fn what_is_over_the_quota_is_refused_and_the_last_good_one_stays() {
     assert_eq!(shown.phase, CheckpointPhase::Running);
     let kept = shown.checkpoints.iter().map(|kept| kept.number).max();
     assert_eq!(kept, Some(same));
+    let noted = || {
+        mover
+            .manager
+            .with(|table| table.unsaved.get(&1.into()).cloned())
+    };
+    let why = until("the job's record says so", noted);
+    assert!(why.contains("1.0 GiB"), "{why}");
     // When there is room again the next one is made.
     fs::remove_file(filling).unwrap();
     let (_, outcome) = rank.checkpoint(&noise(3, 8 << 20));
     assert_eq!(outcome, Ok(()));
     mover.until_shown(1, "it is over", |shown| {
         shown.failed_in_row == 0 && shown.failed_why.is_empty()
+    });
+    until("the job's record does not say so any more", || {
+        noted().is_none().then_some(())
     });
 }
 

@@ -76,6 +76,12 @@ pub trait WorkloadManager: Send + Sync {
         Outcome::Nothing(format!("nothing is noted of job {job}"))
     }
 
+    /// Has the record of a job that runs on this node say why its checkpoints come to nothing, for its user; `None`: they do not any more. It can be
+    /// repeated.
+    fn note_unsaved(&self, job: &JobId, _why: Option<&str>) -> Outcome {
+        Outcome::Nothing(format!("nothing is noted of job {job}"))
+    }
+
     /// Has the record of a job of user `uid`, which waits, say that no run of it has made a checkpoint: they are removed at its
     /// owner's word. The record of another user's job of that number stays. It can be repeated.
     fn forget_checkpoints(&self, job: &JobId, _uid: u32) -> Outcome {

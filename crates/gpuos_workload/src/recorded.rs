@@ -39,6 +39,8 @@ pub struct Table {
     pub topology: Option<Result<Topology, String>>,
     /// The node is set down because its peers found it silent.
     pub set_down: bool,
+    /// What records of jobs say of checkpoints that come to nothing.
+    pub unsaved: BTreeMap<JobId, String>,
     /// What it was told, in order.
     pub calls: Vec<Call>,
 }
@@ -177,6 +179,19 @@ impl WorkloadManager for Recorded {
             }
             let holders = table.holders.entry(job.clone()).or_default();
             holders.record.get_or_insert_default().note(run.clone());
+            Outcome::Done("it is noted".into())
+        })
+    }
+
+    fn note_unsaved(&self, job: &JobId, why: Option<&str>) -> Outcome {
+        self.with(|table| {
+            if let Some(why) = &table.no_answer {
+                return Outcome::NoAnswer(why.clone());
+            }
+            match why {
+                Some(why) => table.unsaved.insert(job.clone(), why.into()),
+                None => table.unsaved.remove(job),
+            };
             Outcome::Done("it is noted".into())
         })
     }

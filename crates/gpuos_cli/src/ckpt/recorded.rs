@@ -66,6 +66,7 @@ pub fn list(machine: &dyn Machine, only: Option<&JobId>, why: &Error) -> Option<
                 "nodes": expand(&job.nodes).unwrap_or_default(),
                 "state": job.state,
                 "made": made,
+                "unsaved": job.unsaved,
             })
         })
         .collect();
@@ -95,6 +96,12 @@ fn table(jobs: &[RecordedJob], why: &str) -> String {
         ]);
     }
     let mut text = table.render();
+    for job in jobs {
+        if let Some(why) = &job.unsaved {
+            let why = screen::line(why);
+            text += &format!("job {}: checkpoints come to nothing: {why}\n", job.label);
+        }
+    }
     text +=
         "By the jobs' records at slurmctld; what is kept is shown by `gpuos ckpt show JOBID`.\n";
     text + &format!("gpuos_mover was not asked: {}\n", screen::line(why))
@@ -139,6 +146,7 @@ mod tests {
             state: state.into(),
             nodes: nodes.into(),
             record: MadeRecord::parse(&format!("gpuos checkpoints: since=0; {runs}")).unwrap(),
+            unsaved: (label == "7").then(|| "checkpoint 5: the store is full".into()),
         };
         let jobs = [
             job(
@@ -155,6 +163,7 @@ mod tests {
 JOB  USER   STATE    NODES  CHECKPOINTS
 7    alice  PENDING  -      run 0 on n[1-3]: checkpoint 4 was made, and perhaps newer ones, below 8
 8_1  alice  RUNNING  n2     none was asked for
+job 7: checkpoints come to nothing: checkpoint 5: the store is full
 By the jobs' records at slurmctld; what is kept is shown by `gpuos ckpt show JOBID`.
 gpuos_mover was not asked: no socket
 "

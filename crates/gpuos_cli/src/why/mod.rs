@@ -14,6 +14,7 @@ use std::path::Path;
 use anyhow::{Result, anyhow};
 use gpuos_config::options::JobOptions;
 use gpuos_host::Machine;
+use gpuos_host::slurm::act::unsaved_comment;
 use gpuos_host::slurm::site::{Site, options_in_script, options_in_words};
 use gpuos_host::slurm::{self, Job};
 use gpuos_placement::explain::Note;
@@ -72,6 +73,9 @@ pub fn run(machine: &dyn Machine, config: Option<&Path>, args: &WhyArgs) -> Resu
             if let Value::Object(fields) = &mut answer.json {
                 fields.insert("checkpoints".into(), told);
             }
+        } else if let Some(why) = unsaved_comment(&job.admin_comment) {
+            let why = why.trim_end_matches('.');
+            answer.sentence += &format!(" By its record its checkpoints come to nothing: {why}.");
         }
         if !text.is_empty() {
             text.push('\n');

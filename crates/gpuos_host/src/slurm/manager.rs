@@ -99,6 +99,13 @@ impl WorkloadManager for Slurm {
         }
     }
 
+    fn note_unsaved(&self, id: &JobId, why: Option<&str>) -> Outcome {
+        match id.number() {
+            Some(number) => act::note_unsaved(&*self.machine, &self.node, number, why),
+            None => Outcome::Nothing(format!("{id} is no job of Slurm's")),
+        }
+    }
+
     fn forget_checkpoints(&self, id: &JobId, uid: u32) -> Outcome {
         match id.number() {
             Some(number) => act::forget_checkpoints(&*self.machine, &self.node, number, uid),

@@ -1,5 +1,5 @@
 //! What a run of the job has come to is noted in the job's record at the workload manager, which outlives the nodes: that its movers serve it, that a
-//! checkpoint is asked for, that one was made. The next run looks there.
+//! checkpoint is asked for, that one was made. The next run looks there. That checkpoints come to nothing is noted beside it, for the job's user.
 //!
 //! Seat 0 notes that the run has begun, whatever becomes of it, and the node that leads what follows. A thread does it, as the workload manager may
 //! be slow; what it does not take is tried again. A checkpoint that is asked for takes longer than a note, so that none exists of which the record
@@ -12,15 +12,22 @@ use gpuos_core::made::{Progress, Run};
 use gpuos_workload::action::Outcome;
 
 use super::{Phase, Worker};
-use crate::event::Event;
+use crate::event::{Event, Note};
 
 /// The workload manager is told again so long after it took nothing.
 const AGAIN: Duration = Duration::from_secs(5);
+/// That checkpoints come to nothing is noted no sooner than this after it was noted last. Own choice: a job may make one each second, and each note
+/// is a change of its record.
+const SELDOM: Duration = Duration::from_secs(60);
 
 /// What is noted, as far as this node knows.
 #[derive(Default)]
 pub struct Noting {
     noted: Option<Progress>,
+    /// Whether it is noted that checkpoints come to nothing; `None`: an earlier run may have had that noted.
+    unsaved: Option<bool>,
+    /// That they do is not noted again before this.
+    unsaved_due: Option<Instant>,
     /// A thread is at it.
     runs: bool,
     /// Not before this.
@@ -31,16 +38,19 @@ pub struct Noting {
 
 /// Has noted what has not been.
 pub(super) fn look(worker: &mut Worker) {
-    let progress = progress(worker);
-    let noting = &mut worker.noting;
-    let is_due = noting.due.is_none_or(|due| Instant::now() >= due);
-    let Some(progress) = progress.filter(|it| is_new(noting.noted, *it)) else {
-        return;
-    };
-    if noting.runs || !is_due {
+    let now = Instant::now();
+    let noting = &worker.noting;
+    if noting.runs || noting.due.is_some_and(|due| now < due) {
         return;
     }
-    noting.runs = true;
+    let progress = progress(worker).filter(|it| is_new(noting.noted, *it));
+    let note = progress
+        .map(Note::Progress)
+        .or_else(|| unsaved(worker, now));
+    let Some(note) = note else {
+        return;
+    };
+    worker.noting.runs = true;
     let (manager, job, to) = (
         worker.shared.manager.clone(),
         worker.start.job.clone(),
@@ -51,45 +61,91 @@ pub(super) fn look(worker: &mut Worker) {
         &worker.start.spares,
         &worker.start.lost,
     ];
-    let run = Run {
-        run: worker.start.run,
-        nodes: nodes.into_iter().flatten().cloned().collect(),
-        progress,
-    };
-    let note = move || {
-        let result = match manager.note_checkpoints(&job, &run) {
+    let (run, nodes) = (
+        worker.start.run,
+        nodes.into_iter().flatten().cloned().collect(),
+    );
+    let told = note.clone();
+    let write = move || {
+        let outcome = match &note {
+            Note::Progress(progress) => {
+                let progress = *progress;
+                manager.note_checkpoints(
+                    &job,
+                    &Run {
+                        run,
+                        nodes,
+                        progress,
+                    },
+                )
+            }
+            Note::Unsaved(why) => manager.note_unsaved(&job, why.as_deref()),
+        };
+        let result = match outcome {
             Outcome::Done(_) | Outcome::Nothing(_) => Ok(()),
             Outcome::NotYet(why) | Outcome::NoAnswer(why) => Err((why, true)),
             Outcome::Refused(why) => Err((why, false)),
         };
-        let _ = to.send(Event::Noted { progress, result });
+        let _ = to.send(Event::Noted { note, result });
     };
-    let thread = thread::Builder::new().name("note".into()).spawn(note);
+    let thread = thread::Builder::new().name("note".into()).spawn(write);
     if let Err(error) = thread {
-        noted(worker, progress, Err((error.to_string(), true)));
+        noted(worker, told, Err((error.to_string(), true)));
     }
 }
 
 /// It is noted, or not.
-pub(super) fn noted(worker: &mut Worker, progress: Progress, result: Result<(), (String, bool)>) {
+pub(super) fn noted(worker: &mut Worker, note: Note, result: Result<(), (String, bool)>) {
     let noting = &mut worker.noting;
     noting.runs = false;
-    let Err((why, again)) = result else {
-        noting.noted = noting.noted.max(Some(progress));
+    let again = result.as_ref().err().is_some_and(|(_, again)| *again);
+    match (&note, again) {
+        (_, true) => noting.due = Some(Instant::now() + AGAIN),
+        (Note::Progress(progress), false) => noting.noted = noting.noted.max(Some(*progress)),
+        (Note::Unsaved(why), false) => {
+            noting.unsaved = Some(why.is_some());
+            if why.is_some() {
+                noting.unsaved_due = Some(Instant::now() + SELDOM);
+            }
+        }
+    }
+    let Err((why, _)) = result else {
         (noting.due, noting.said) = (None, false);
         return;
     };
-    match again {
-        true => noting.due = Some(Instant::now() + AGAIN),
-        false => noting.noted = noting.noted.max(Some(progress)),
-    }
     if !std::mem::replace(&mut noting.said, true) {
         let job = &worker.start.job;
+        let what = match note {
+            Note::Progress(_) => "where its checkpoints are",
+            Note::Unsaved(_) => "whether its checkpoints come to nothing",
+        };
         tracing::warn!(
             %job,
-            "job {job}: its record does not say where its checkpoints are: {why}{}",
+            "job {job}: its record does not say {what}: {why}{}",
             if again { "; it is tried again" } else { "" }
         );
+    }
+}
+
+/// What is to be noted of checkpoints that come to nothing, if anything is.
+fn unsaved(worker: &Worker, now: Instant) -> Option<Note> {
+    let Phase::Running(running) = &worker.phase else {
+        return None;
+    };
+    if !running.leads() {
+        return None;
+    }
+    let noting = &worker.noting;
+    let is_early = noting.unsaved_due.is_some_and(|due| now < due);
+    let (in_row, why) = &worker.tally.failing;
+    let why = (*in_row > 0).then(|| why.clone());
+    let first = worker.start.run == 0;
+    match (noting.unsaved, &why) {
+        (Some(true), Some(_)) | (Some(false), None) => None,
+        (_, Some(_)) if is_early => None,
+        // Nothing can have been noted, or nothing is known yet.
+        (None, None) if first || running.newest.is_none() => None,
+        _ => Some(Note::Unsaved(why)),
     }
 }
 

@@ -89,7 +89,7 @@ impl Worker {
                 donors::taken_in(self, session, results)
             }
             Event::Donors(found) => self.donors.found(found),
-            Event::Noted { progress, result } => noting::noted(self, progress, result),
+            Event::Noted { note, result } => noting::noted(self, note, result),
             Event::Choose { number, reply } => choice::choose(self, number, reply),
             Event::Want(reason) => {
                 self.wanted = self.wanted.max(Some(reason));

@@ -6,6 +6,7 @@ use gpuos_core::made::{MadeRecord, Run};
 use gpuos_workload::action::Outcome;
 use gpuos_workload::{Hint, Holder, Holders};
 
+use super::unsaved::unsaved_comment;
 use super::{Slurm, silent};
 use crate::Machine;
 use crate::slurm::NodeRecord;
@@ -39,6 +40,8 @@ pub struct RecordedJob {
     pub nodes: String,
     /// Its record.
     pub record: MadeRecord,
+    /// Why its checkpoints come to nothing, if its comment says that they do.
+    pub unsaved: Option<String>,
 }
 
 /// All jobs that slurmctld shows to who asks and that have a record, in the order of their numbers.
@@ -51,6 +54,7 @@ pub fn records(machine: &dyn Machine) -> Result<Vec<RecordedJob>, Outcome> {
     let recorded = rows.into_iter().filter_map(|row| {
         Some(RecordedJob {
             record: MadeRecord::parse(&row.admin_comment)?,
+            unsaved: unsaved_comment(&row.admin_comment).map(String::from),
             label: row.label,
             uid: row.uid,
             user: row.user,

@@ -19,6 +19,7 @@ mod hold;
 mod silent;
 mod step;
 mod tell;
+mod unsaved;
 
 pub use checkpoints::{
     RecordedJob, forget as forget_checkpoints, holders, note as note_checkpoints, record, records,
@@ -27,6 +28,7 @@ pub use hold::held_comment;
 pub use silent::{is_set_down, resume, set_down};
 pub use step::step_nodes;
 pub use tell::told_comment;
+pub use unsaved::{note as note_unsaved, unsaved_comment};
 
 /// Longest time for one command: Slurm's own wait for slurmctld ends after `MessageTimeout`, 10 s by
 /// default, and scontrol asks more than once.

@@ -20,17 +20,21 @@ pub fn told_comment(admin_comment: &str) -> Option<&str> {
     parts(admin_comment).find_map(|part| part.strip_prefix(TOLD))
 }
 
-fn parts(comment: &str) -> impl Iterator<Item = &str> {
+pub(super) fn parts(comment: &str) -> impl Iterator<Item = &str> {
     comment.split(BESIDE)
 }
 
-/// The comment with this sentence in the place of an earlier one; what others have written stays, and what gpuos says of a job that it holds
-/// stays the last.
 fn comment(before: &str, own: &str) -> String {
-    let others = parts(before).filter(|part| !part.starts_with(TOLD) && !part.is_empty());
+    with_part(before, TOLD, Some(own))
+}
+
+/// The comment with this part in the place of an earlier one that begins with `start`, or without such a one; what others have written stays, and
+/// what gpuos says of a job that it holds stays the last.
+pub(super) fn with_part(before: &str, start: &str, own: Option<&str>) -> String {
+    let others = parts(before).filter(|part| !part.starts_with(start) && !part.is_empty());
     let (held, mut all): (Vec<&str>, Vec<&str>) =
         others.partition(|part| super::held_comment(part).is_some());
-    all.push(own);
+    all.extend(own);
     all.extend(held);
     all.join(BESIDE)
 }
