@@ -91,6 +91,28 @@ fn faults_of_daemons_are_seen() {
     assert!(all >= 90, "{all}");
 }
 
+/// Either way: munge looks at both ends.
+#[test]
+fn a_clock_that_differs_from_slurmctlds_is_seen() {
+    for (differs, is_seen) in [
+        ("-10 minutes", true),
+        ("10 minutes", true),
+        ("-9 seconds", false),
+    ] {
+        let bed = Bed::new();
+        let now = "date +%FT%T";
+        let scontrol = fs::read_to_string(bed.path("scontrol.text")).unwrap();
+        assert!(scontrol.contains(now));
+        let other = scontrol.replace(now, &format!("date -d '{differs}' +%FT%T"));
+        bed.site.program("scontrol", &other);
+        let (_, found) = bed.doctor(&[]);
+        let told = found.iter().any(|one| {
+            one.starts_with("warn clock: slurmctld's clock and this machine's differ by")
+        });
+        assert_eq!(told, is_seen, "{differs}: {found:#?}");
+    }
+}
+
 /// On a node with GPUs somebody has to watch them.
 #[test]
 fn a_gpuosd_that_does_not_run_is_seen() {

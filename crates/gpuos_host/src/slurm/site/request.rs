@@ -99,7 +99,7 @@ impl JobRequest {
             missing,
             needs_host_memory: options.needs_host_memory(),
             memory: Memory::Free,
-            default_per_gpu_mib: 0,
+            default_per_gpu_mib: default_per_gpu_mib(job, site),
         };
         Some(wanted.with_memory(memory(job, site)))
     }
@@ -205,6 +205,17 @@ fn memory(job: &Job, site: &Site) -> Memory {
         },
         (0, mib) => Memory::Cpu(mib),
         (mib, _) => Memory::Node(mib),
+    }
+}
+
+/// MiB of `DefMemPerGPU`, which must be free with each GPU of a job that asks for memory of its nodes or CPUs, too; 0: none.
+fn default_per_gpu_mib(job: &Job, site: &Site) -> u64 {
+    if !site.memory_counts() || !job.mem_per_tres.is_empty() {
+        return 0;
+    }
+    match site.default_memory(&job.partitions) {
+        Memory::Gpu(mib) => mib,
+        _ => 0,
     }
 }
 
