@@ -30,6 +30,8 @@ pub const NODES: [&str; 5] = ["n1", "n2", "n3", "n4", "n5"];
 
 /// A longer wait than anything takes that happens at all.
 const LIMIT: Duration = Duration::from_secs(400);
+/// Whether Slurm holds a job that says nothing is asked after this time.
+const SOON: Duration = Duration::from_secs(10);
 
 /// All that a site can switch on that does something to processes and nodes.
 const TOML: &str = "\
@@ -341,18 +343,23 @@ impl Stage {
 
     /// Waits for a line of a job's output that starts so, and gives the rest of it.
     pub fn told(&self, job: u32, start: &str) -> Result<String, String> {
-        let find = || {
+        let reason = || {
+            let args = ["-h", "-j", &job.to_string(), "-o", "%r"];
+            self.cluster.try_run("squeue", &args)
+        };
+        let begun = Instant::now();
+        let found = self.try_until(|| {
             let text = self.output(job);
             let found = text.lines().find_map(|line| line.strip_prefix(start));
-            found.map(str::to_owned)
-        };
-        let found = self.try_until(find);
-        found.ok_or_else(|| {
+            // One that Slurm holds says nothing more.
+            let is_held =
+                || begun.elapsed() > SOON && reason().is_ok_and(|it| it.contains("requeued held"));
+            let found = found.map(|rest| Some(rest.to_owned()));
+            found.or_else(|| is_held().then_some(None))
+        });
+        found.flatten().ok_or_else(|| {
             let (state, said) = (self.jobs(&[job]), self.output(job));
-            let reason = self
-                .cluster
-                .try_run("squeue", &["-h", "-j", &job.to_string(), "-o", "%r"]);
-            format!("job {job} says no {start}: {state:?} {reason:?} {said}")
+            format!("job {job} says no {start}: {state:?} {:?} {said}", reason())
         })
     }
 

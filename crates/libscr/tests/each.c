@@ -87,7 +87,7 @@ static int without(void)
     return 0;
 }
 
-/* Saves three checkpoints: one that a rank cannot write at first, one that is output too and comes to nothing, and the end. */
+/* Saves four checkpoints: one that a rank cannot write at first, one that is output too and comes to nothing, one after it, and the end. */
 static int with(void)
 {
     int flag;
@@ -115,6 +115,12 @@ static int with(void)
     WANT(SCR_Route_file(mine, routed) == SCR_SUCCESS && put(routed, state));
     WANT(SCR_Complete_output(1) == SCR_SUCCESS && holds(mine, state));
 
+    /* It is saved itself, and says that the one before came to nothing. */
+    WANT(needed() == 0);
+    WANT(SCR_Start_output("third", SCR_FLAG_CHECKPOINT) == SCR_SUCCESS);
+    WANT(SCR_Route_file(mine, routed) == SCR_SUCCESS && put(routed, state));
+    WANT(SCR_Complete_output(1) != SCR_SUCCESS);
+
     WANT(needed() == 0);
     WANT(SCR_Start_output(NULL, SCR_FLAG_CHECKPOINT) == SCR_SUCCESS);
     WANT(SCR_Route_file(mine, routed) == SCR_SUCCESS && put(routed, state));
@@ -134,7 +140,7 @@ static int again(void)
     snprintf(mine, sizeof mine, "step/rank.%d", rank);
     snprintf(state, sizeof state, "state of rank %d of %d\n", rank, size);
     WANT(SCR_Init() == SCR_SUCCESS);
-    WANT(SCR_Have_restart(&flag, known) == SCR_SUCCESS && flag == 1 && strcmp(known, "checkpoint.3") == 0);
+    WANT(SCR_Have_restart(&flag, known) == SCR_SUCCESS && flag == 1 && strcmp(known, "checkpoint.4") == 0);
     WANT(SCR_Current(known) == SCR_SUCCESS && SCR_Current("first") != SCR_SUCCESS);
     WANT(SCR_Start_restart(name) == SCR_SUCCESS && strcmp(name, known) == 0);
     WANT(SCR_Need_checkpoint(&flag) != SCR_SUCCESS);
@@ -143,6 +149,8 @@ static int again(void)
     WANT(SCR_Route_file("another/same", routed) == SCR_SUCCESS && holds(routed, "two\n"));
     WANT(SCR_Route_file("same", routed) != SCR_SUCCESS && SCR_Route_file("left-over", routed) != SCR_SUCCESS);
     WANT(SCR_Complete_restart(rank != size - 1) != SCR_SUCCESS);
+    WANT(SCR_Have_restart(&flag, known) == SCR_SUCCESS && flag == 1 && strcmp(known, "third") == 0);
+    WANT(SCR_Start_restart(name) == SCR_SUCCESS && SCR_Complete_restart(0) != SCR_SUCCESS);
     WANT(SCR_Have_restart(&flag, known) == SCR_SUCCESS && flag == 1 && strcmp(known, "first again") == 0);
     WANT(SCR_Start_restart(name) == SCR_SUCCESS && strcmp(name, known) == 0);
     WANT(SCR_Route_file(mine, routed) == SCR_SUCCESS && holds(routed, state));

@@ -83,9 +83,13 @@ fn finished(out: &Output) {
 fn each(ranks: u16, start: impl Fn(&str, Option<&Mover>, &Path) -> Vec<Child>) {
     let work = tempfile::tempdir().expect("a folder");
     let ended = |programs: Vec<Child>| {
+        let mut said = String::new();
         for program in programs {
-            finished(&program.wait_with_output().expect("ends"));
+            let out = program.wait_with_output().expect("ends");
+            finished(&out);
+            said += &String::from_utf8_lossy(&out.stderr);
         }
+        said
     };
     if ranks == 1 {
         ended(start("without", None, work.path()));
@@ -97,8 +101,16 @@ fn each(ranks: u16, start: impl Fn(&str, Option<&Mover>, &Path) -> Vec<Child>) {
     mover
         .ended(mover.ask_in_vain("asked", "no room"))
         .expect_err("fails");
+    mover.ended(mover.ask("asked")).expect("committed");
     mover.ended(mover.ask("end")).expect("committed");
-    ended(programs);
+    let said = ended(programs);
+    // By one rank, once, with the reason and from where the program would go on.
+    let lost = said.lines().filter(|line| line.contains("came to nothing"));
+    let lost: Vec<&str> = lost.collect();
+    assert!(
+        matches!(&lost[..], [line] if line.contains("checkpoint 2") && line.contains("no room") && line.contains("checkpoint 1")),
+        "{said}"
+    );
     for rank in 0..ranks {
         let kept = mover.kept(1, rank);
         let state = fs::read_to_string(kept.join(format!("data/step/rank.{rank}")));
