@@ -318,7 +318,7 @@ PAIRS ?= 3000
 weaker:
 	@scripts/needs.sh build lab
 	GPUOS_TEST_SUITES=$(if $(filter file,$(origin SUITES)),native$(comma)trixie$(comma)sid,$(SUITES)) \
-	GPUOS_WEAKER=$(PAIRS) $(if $(SEED),GPUOS_WEAKER_SEED=$(SEED)) \
+	GPUOS_WEAKER=$(PAIRS) $(if $(SEED),GPUOS_WEAKER_SEED=$(SEED)) $(if $(SRUNS),GPUOS_WEAKER_SRUNS=$(SRUNS)) \
 	  $(CARGO) test --workspace --locked $(AS_ROOT) --test slurm -- --nocapture --test-threads=1 weaker::
 
 # What `gpuos plan` says of so many random requests, beside what slurmctld then does, on each release; docs/results/plan.md.

@@ -8,7 +8,7 @@ use std::ffi::c_void;
 
 use gpuos_config::options::environment::EnvironmentRequest;
 use slurm_ffi::layout::Fields;
-use slurm_ffi::mem::{read, read_bytes};
+use slurm_ffi::mem::{in_blocks, read, read_bytes};
 use slurm_ffi::sizes;
 
 use crate::hands::{Hands, List};
@@ -16,8 +16,8 @@ use crate::messages::impossible;
 use crate::refusal::{Kind, Refusal};
 use crate::site::unreadable;
 
-/// The most entries of an environment that are read. A job with more asks for nothing.
-const MAX_ENTRIES: u32 = 4096;
+/// The most entries of an environment that are looked at: as many as sbatch could hand on at most, with 128 bytes each (`ARG_MAX`).
+const MAX_ENTRIES: u32 = 16_384;
 /// So much of an entry is read: more than any value of an option may have.
 const MAX_HEAD: usize = 4096;
 /// An entry is read in pieces that end where a page may: the next one need not be mapped.
@@ -94,15 +94,19 @@ pub fn take(
 fn entries(at: usize, list: List) -> Option<Vec<String>> {
     let array: usize = read(at.checked_add(list.array)?)?;
     let count: u32 = read(at.checked_add(list.count)?)?;
-    if array == 0 || count > MAX_ENTRIES {
-        return (array == 0 && count == 0).then(Vec::new);
+    if array == 0 {
+        return (count == 0).then(Vec::new);
+    }
+    // A job with more asks for nothing.
+    if count > MAX_ENTRIES {
+        return Some(Vec::new());
     }
     sizes::array(array, count as usize, size_of::<usize>(), "environment").ok()?;
     let entry = |index: usize| match read(array + index * size_of::<usize>())? {
         0 => Some(String::new()),
         at => head(at).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()),
     };
-    (0..count as usize).map(entry).collect()
+    in_blocks(|| (0..count as usize).map(entry).collect())
 }
 
 /// The start of a text.

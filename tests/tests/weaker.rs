@@ -88,7 +88,35 @@ struct Tally {
     other_states: usize,
     /// Starts that gpuos took back, as cons_tres would have given too little.
     taken_back: usize,
+    /// Sruns that fail alone where gpuos has placed the job, and on stock Slurm too where it is given those nodes.
+    on_stock_too: usize,
     differences: Vec<String>,
+}
+
+/// Whether the srun of a request fails on stock Slurm too, on the nodes that it has with gpuos.
+fn fails_on_stock_too(pair: &Pair, state: &State, gpuos: &Outcome) -> bool {
+    let Outcome::Started {
+        gpus,
+        step: Some(false),
+        ..
+    } = gpuos
+    else {
+        return false;
+    };
+    let nodes: Vec<&str> = gpus.keys().map(String::as_str).collect();
+    let mut request = state.requests[0].clone();
+    request.options.push(format!("-w{}", nodes.join(",")));
+    request.options.push(format!("-N{}", nodes.len()));
+    request.step = true;
+    let there = State {
+        holds: state.holds.clone(),
+        requests: vec![request],
+    };
+    let (stock, _) = pair.run(&[there]);
+    matches!(
+        &stock[0].outcomes[0],
+        Outcome::Started { gpus: on, step: Some(false), .. } if on == gpus
+    )
 }
 
 impl Tally {
@@ -133,6 +161,14 @@ impl Tally {
             let Some(how) = weaker(stock_is, gpuos_is) else {
                 continue;
             };
+            if fails_on_stock_too(pair, state, gpuos_is) {
+                eprintln!(
+                    "{seed}: {}: its srun fails on stock too, on {gpuos_is:?}",
+                    state.requests[0].options.join(" ")
+                );
+                self.on_stock_too += 1;
+                continue;
+            }
             let request = state.requests[0].options.join(" ");
             let mut text = format!("{seed}: {request} {how} with gpuos\n");
             let _ = writeln!(text, "stock: {stock_is:?}\ngpuos: {gpuos_is:?}");
@@ -169,15 +205,20 @@ fn try_sites(name: &str, suite: &Suite, site: MakeSite, state: MakeState) {
     let mut seed = number("GPUOS_WEAKER_SEED").unwrap_or_else(fresh);
     let pairs = wanted.unwrap_or(20) as usize;
     let states = if wanted.is_some() { STATES } else { 2 };
+    let with_sruns = std::env::var("GPUOS_WEAKER_SRUNS").as_deref() != Ok("none");
     let mut tally = Tally::default();
     let mut version = String::new();
     let first = seed;
     while tally.pairs < pairs {
         let mut rng = Rng::new(seed);
         let site = site(&mut rng);
-        let states: Vec<State> = (0..states)
+        let mut states: Vec<State> = (0..states)
             .map(|_| state(&mut rng, &site, REQUESTS))
             .collect();
+        if !with_sruns {
+            let requests = states.iter_mut().flat_map(|state| &mut state.requests);
+            requests.for_each(|request| request.step = false);
+        }
         let Some(pair) = Pair::up(&site, suite) else {
             return;
         };
@@ -197,13 +238,14 @@ fn try_sites(name: &str, suite: &Suite, site: MakeSite, state: MakeState) {
         );
     }
     eprintln!(
-        "never weaker ({name}), Slurm {version}: {} pairs of seeds {first} to {}, {} started on stock, {} sruns, {} states differed, {} starts taken back, {} differences",
+        "never weaker ({name}), Slurm {version}: {} pairs of seeds {first} to {}, {} started on stock, {} sruns, {} states differed, {} starts taken back, {} sruns that fail on stock too, {} differences",
         tally.pairs,
         seed - 1,
         tally.started,
         tally.steps,
         tally.other_states,
         tally.taken_back,
+        tally.on_stock_too,
         tally.differences.len()
     );
     assert!(

@@ -438,13 +438,18 @@ impl Handler {
         if let Some(why) = stays {
             return refused(Code::Failed, why);
         }
-        // Later, by another thread: the file system may hang, and the job may run elsewhere.
-        if let Some(level3) = &self.shared.level3 {
-            let job = job.clone();
-            level3.remove(Unwanted { job, by, anew });
-        }
         let owned = self.shared.store.owned(job, by);
         let gone = owned.and_then(|owned| owned.map(Owned::remove).transpose());
+        // Later, by another thread: the file system may hang, and the job may run elsewhere.
+        if let (Some(level3), Ok(_)) = (&self.shared.level3, &gone) {
+            let job = job.clone();
+            level3.remove(Unwanted {
+                job,
+                by,
+                anew,
+                asked_s: crate::clock::seconds(),
+            });
+        }
         let message = match gone {
             Ok(Some(uid)) => {
                 let why = format!("user {} has asked for that; {standing}", peer.uid);
@@ -453,14 +458,14 @@ impl Handler {
                 let gone = format!("{node}: what was kept of job {job} is removed");
                 match (standing, uid) {
                     (Standing::Over, _) | (_, None) => gone,
-                    (_, Some(uid)) => self.forgotten(job, uid, &gone),
+                    (_, uid) => self.forgotten(job, uid, &gone),
                 }
             }
             Ok(None) => {
                 let nothing = format!("{node}: nothing was kept of job {job}");
                 // It was removed while the job had ended, when slurmctld lets nobody change its record.
                 match standing {
-                    Standing::Waits(_) if anew => self.forgotten(job, peer.uid, &nothing),
+                    Standing::Waits(_) if anew => self.forgotten(job, by.uid(), &nothing),
                     _ => nothing,
                 }
             }
@@ -470,10 +475,10 @@ impl Handler {
     }
 
     /// What was kept of a job that may come back is removed: its record may not send it to look for that.
-    fn forgotten(&self, job: &JobId, uid: u32, gone: &str) -> String {
+    fn forgotten(&self, job: &JobId, uid: Option<u32>, gone: &str) -> String {
         match self.shared.manager.forget_checkpoints(job, uid) {
             Outcome::Done(_) | Outcome::Nothing(_) => {
-                format!("{gone}, and it begins from its start")
+                format!("{gone}; it begins from its start where no other node keeps any of it")
             }
             // An earlier job had its number.
             Outcome::Refused(why) => format!("{gone}; {why}"),

@@ -56,7 +56,7 @@ impl Keeper {
         let due = |at: Option<Instant>, every| at.is_none_or(|at| at.elapsed() >= every);
         loop {
             if self.level3.why_off().is_some() && due(looked, AGAIN) {
-                self.level3.look();
+                self.level3.look(self.manager.cluster());
                 looked = Some(Instant::now());
             }
             if self.level3.why_off().is_none() {
@@ -83,6 +83,12 @@ impl Keeper {
             return;
         }
         let owned = |store: &DrainedStore<LinuxDisk>| {
+            // It was asked while the folder was away, and the job has run since.
+            let drained = store.existing(job).ok().flatten();
+            let newest = drained.and_then(|drained| drained.complete(1).ok()?.into_iter().next());
+            if newest.is_some_and(|newest| newest.time > what.asked_s) {
+                return Ok(None);
+            }
             let owned = store.owned(job, what.by)?;
             owned.map(OwnedDrained::remove).transpose()
         };
@@ -139,6 +145,7 @@ impl Keeper {
                     by: Owner::user(drained.uid()),
                     job,
                     anew: false,
+                    asked_s: now,
                 });
             }
         }

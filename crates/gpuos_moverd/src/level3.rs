@@ -16,6 +16,7 @@ use gpuos_store::drained::DrainedStore;
 use gpuos_store::error::{Error, Kind, Result as Stored};
 use gpuos_store::owned::Owner;
 use gpuos_store::store::Store;
+use gpuos_workload::action::Outcome;
 
 use crate::jobs::locked;
 use crate::turns::Turns;
@@ -46,6 +47,8 @@ pub struct Unwanted {
     pub by: Owner,
     /// Also if the job waits to begin again: it begins anew then.
     pub anew: bool,
+    /// When that was asked, in seconds since 1970: what is drained later stays.
+    pub asked_s: u64,
 }
 
 /// The folder, and what is done there.
@@ -159,9 +162,17 @@ impl Level3 {
         std::mem::take(&mut *locked(&self.unwanted))
     }
 
-    /// Looks whether the folder can be used.
-    pub fn look(&self) {
-        let seen = self.open().and_then(|store| store.probe(&self.node));
+    /// Looks whether the folder can be used, by the cluster of this name, if it has one; an error: it could not be asked for.
+    pub fn look(&self, cluster: Result<Option<String>, Outcome>) {
+        let seen = self.open().and_then(|store| {
+            let cluster = cluster.map_err(|outcome| {
+                let tried = "ask for the name of the cluster, whose jobs the folder has";
+                let next = "see whether the workload manager answers";
+                Error::refused(tried, outcome.words(), next)
+            })?;
+            store.probe(&self.node)?;
+            cluster.map_or(Ok(()), |cluster| store.claim(&cluster))
+        });
         let next = match seen {
             Ok(()) => State::On,
             // Where systemd has made all but some folders read-only, the kernel's log has nothing of it.

@@ -105,7 +105,7 @@ impl Site {
             let listed = Arc::new(Jobs::new(sync_channel(16).0));
             let giver = Arc::new(Giver::new(store, Arc::new(manager.clone())));
             let level3 = Level3::new(&config, &name(node), store);
-            level3.iter().for_each(|level3| level3.look());
+            level3.iter().for_each(|level3| level3.look(Ok(None)));
             let listener = listens(&network, &name(node), &listed);
             network
                 .take(listener, listed.clone(), move |link| giver.take(link))

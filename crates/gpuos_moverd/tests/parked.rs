@@ -2,6 +2,7 @@
 
 mod client;
 
+use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
 use std::io::BufReader;
 use std::os::fd::OwnedFd;
@@ -190,11 +191,15 @@ fn what_was_promised_once_is_not_written_when_it_is_promised_no_more() {
 fn what_an_earlier_run_has_left_is_removed_and_two_do_not_share_a_folder() {
     let site = Site::without(MIB);
     fs::create_dir(site.folder()).unwrap();
-    for name in ["7.70.0123abcd", "x", "1.2", "70.7.70.70"] {
+    // An administrator's files are none of gpuos, whatever the folder was before.
+    let others = ["x", "1.2", "70.7.70.70", "7.70.boot", ".70.0a"];
+    for name in ["7.70.0123abcd", "70.7."].iter().chain(&others) {
         fs::write(site.folder().join(name), "left").unwrap();
     }
     site.start(0).unwrap();
-    assert!(site.segments().is_empty());
+    let left: BTreeSet<PathBuf> = site.segments().into_iter().collect();
+    let others = others.map(|name| site.folder().join(name));
+    assert_eq!(left, others.into());
     let why = site.start(0).unwrap_err();
     assert!(why.contains("another gpuos_mover parks memory in"), "{why}");
 }

@@ -22,7 +22,8 @@ use crate::disk::{Disk, Form};
 use crate::error::{Error, Kind, Result, Tried};
 use crate::job::JobStore;
 use crate::marks;
-use crate::small::{make_or_open, read_whole, remove_if_there, replace};
+use crate::names::CLUSTER;
+use crate::small::{make_or_open, read_whole, remove_if_there, replace, there};
 use crate::store::Store;
 use crate::transfer::looks_whole;
 
@@ -54,6 +55,9 @@ pub struct Complete {
     pub refused: Option<Refusal>,
 }
 
+/// Bytes of the note of a cluster's name. Slurm's names are shorter.
+const MOST_CLUSTER: usize = 1024;
+
 impl<D: Disk> DrainedStore<D> {
     /// Opens the store in a folder that only the running user can enter, with the keys of this node's own store.
     ///
@@ -80,6 +84,29 @@ impl<D: Disk> DrainedStore<D> {
         let why = format!("what root writes there is owned by user {}", facts.uid);
         let next = "export it without root squash to the nodes (no_root_squash, or a nodemap of Lustre that trusts them)";
         Err(Error::refused(tried(), why, next))
+    }
+
+    /// Notes that the folder has jobs of this cluster, whose numbers another one has, too.
+    ///
+    /// # Errors
+    /// It has those of another one, or the file system fails.
+    pub fn claim(&self, cluster: &str) -> Result<()> {
+        let tried = || "see of which cluster the drained checkpoints are".to_string();
+        let (disk, root) = (self.0.disk(), self.0.root());
+        let noted = there(read_whole(disk, root, CLUSTER, MOST_CLUSTER)).tried(tried)?;
+        match noted.as_deref().map(|noted| noted.trim_ascii()) {
+            Some(noted) if noted == cluster.as_bytes() => Ok(()),
+            Some(noted) => {
+                let noted = String::from_utf8_lossy(noted);
+                let why = format!(
+                    "they are those of cluster {}, and this is {cluster}: jobs of both have the same numbers",
+                    noted.escape_debug()
+                );
+                let next = "name another folder, one for each cluster; if the cluster has a new name, remove .cluster there";
+                Err(Error::refused(tried(), why, next))
+            }
+            None => replace(disk, root, CLUSTER, format!("{cluster}\n").as_bytes()).tried(tried),
+        }
     }
 
     /// Jobs that have something here.

@@ -20,6 +20,8 @@ pub(crate) const OVER: &[u8] = b"over";
 pub(crate) const OWNER: &[u8] = b"owner";
 /// A program could not load it.
 pub(crate) const REFUSED: &[u8] = b"refused";
+/// The cluster whose jobs a shared folder has; no job is called so.
+pub(crate) const CLUSTER: &[u8] = b".cluster";
 /// What a file is called until it is complete ends so.
 pub(crate) const UNFINISHED: &str = ".tmp";
 

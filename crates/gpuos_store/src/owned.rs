@@ -39,6 +39,14 @@ impl Owner {
         }
     }
 
+    /// The user; `None`: the administrator, at whose word anybody's may go.
+    pub fn uid(self) -> Option<u32> {
+        match self.0 {
+            Who::Administrator => None,
+            Who::User(uid) => Some(uid),
+        }
+    }
+
     /// Whether what is this user's may go at his word; `None`: nothing says whose it is.
     fn may(self, uid: Option<u32>) -> bool {
         match self.0 {

@@ -446,6 +446,25 @@ fn the_files_of_another_job_user_or_site_are_of_no_use() {
     assert_eq!(copied.unwrap_err().kind, Kind::Refused);
 }
 
+/// Two clusters may have one key, and both have a job 7.
+#[test]
+fn a_folder_has_the_jobs_of_one_cluster() {
+    let disk = node(ZERO, 2);
+    let store = open(&disk);
+    let far_disk = FakeDisk::new(0);
+    for _ in 0..2 {
+        shared(&store, &far_disk).claim("alps").unwrap();
+    }
+    let refused = shared(&store, &far_disk).claim("eiger").unwrap_err();
+    assert_eq!(refused.kind, Kind::Refused);
+    let said = refused.to_string();
+    for part in ["of cluster alps", "this is eiger", "another folder"] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    shared(&store, &far_disk).claim("alps").unwrap();
+    assert_eq!(shared(&store, &far_disk).jobs(), Ok(Vec::new()));
+}
+
 #[test]
 fn damage_on_the_node_is_not_drained() {
     let disk = node(ZERO, 2);

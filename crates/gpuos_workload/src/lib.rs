@@ -76,15 +76,15 @@ pub trait WorkloadManager: Send + Sync {
         Outcome::Nothing(format!("nothing is noted of job {job}"))
     }
 
-    /// Has the record of a job that runs on this node say why its checkpoints come to nothing, for its user; `None`: they do not any more. It can be
+    /// Has the record of a job that runs on this node, in this run, say why its checkpoints come to nothing, for its user; `None`: they do not any more. It can be
     /// repeated.
-    fn note_unsaved(&self, job: &JobId, _why: Option<&str>) -> Outcome {
+    fn note_unsaved(&self, job: &JobId, _run: u32, _why: Option<&str>) -> Outcome {
         Outcome::Nothing(format!("nothing is noted of job {job}"))
     }
 
-    /// Has the record of a job of user `uid`, which waits, say that no run of it has made a checkpoint: they are removed at its
-    /// owner's word. The record of another user's job of that number stays. It can be repeated.
-    fn forget_checkpoints(&self, job: &JobId, _uid: u32) -> Outcome {
+    /// Has the record of a job that waits say that no run of it has made a checkpoint: they are removed at its owner's word. With `uid` the record of
+    /// another user's job of that number stays. It can be repeated.
+    fn forget_checkpoints(&self, job: &JobId, _uid: Option<u32>) -> Outcome {
         Outcome::Nothing(format!("nothing is noted of job {job}"))
     }
 
@@ -100,6 +100,14 @@ pub trait WorkloadManager: Send + Sync {
     /// Number of the user that its controller runs as; `None`: it does not say.
     fn own_user(&self) -> Option<u32> {
         None
+    }
+
+    /// The name of its cluster, where one has been given to it; `None`: it has none.
+    ///
+    /// # Errors
+    /// It does not answer.
+    fn cluster(&self) -> Result<Option<String>, Outcome> {
+        Ok(None)
     }
 
     /// The folder of its configuration, where gpuos.toml lies if no other is named; `None`: it does not answer.

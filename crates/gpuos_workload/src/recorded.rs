@@ -29,6 +29,8 @@ pub struct Table {
     pub holders: BTreeMap<JobId, Holders>,
     /// See [`WorkloadManager::own_user`].
     pub own_user: Option<u32>,
+    /// See [`WorkloadManager::cluster`].
+    pub cluster: Option<String>,
     /// See [`WorkloadManager::config_folder`].
     pub config_folder: Option<PathBuf>,
     /// See [`WorkloadManager::numbering`].
@@ -183,7 +185,7 @@ impl WorkloadManager for Recorded {
         })
     }
 
-    fn note_unsaved(&self, job: &JobId, why: Option<&str>) -> Outcome {
+    fn note_unsaved(&self, job: &JobId, _run: u32, why: Option<&str>) -> Outcome {
         self.with(|table| {
             if let Some(why) = &table.no_answer {
                 return Outcome::NoAnswer(why.clone());
@@ -196,12 +198,16 @@ impl WorkloadManager for Recorded {
         })
     }
 
-    fn forget_checkpoints(&self, job: &JobId, uid: u32) -> Outcome {
+    fn forget_checkpoints(&self, job: &JobId, uid: Option<u32>) -> Outcome {
         self.with(|table| {
             if let Some(why) = &table.no_answer {
                 return Outcome::NoAnswer(why.clone());
             }
-            if table.jobs.get(job).is_some_and(|known| known.uid != uid) {
+            if table
+                .jobs
+                .get(job)
+                .is_some_and(|known| uid.is_some_and(|uid| known.uid != uid))
+            {
                 return Outcome::Refused(format!("job {job} is another user's"));
             }
             if let Some(record) = table
@@ -221,6 +227,10 @@ impl WorkloadManager for Recorded {
 
     fn own_user(&self) -> Option<u32> {
         self.answer(|table| table.own_user).ok()?
+    }
+
+    fn cluster(&self) -> Result<Option<String>, Outcome> {
+        self.answer(|table| table.cluster.clone())
     }
 
     fn config_folder(&self) -> Option<PathBuf> {

@@ -53,7 +53,10 @@ if [ $1 = 1 ]; then timeout 40 srun true && echo STEP good || echo STEP bad; fi'
 try() {
     step=$1; shift
     echo "== request"
-    salloc -I -Q "$@" sh -c "$INSIDE" inside $step </dev/null 2>&1
+    # salloc of 24.11 asks again for minutes where some requests cannot start now.
+    limit=8
+    [ $step = 0 ] || limit=60
+    timeout $limit salloc -I -Q "$@" sh -c "$INSIDE" inside $step </dev/null 2>&1
     rest $held
 }
 hold() { salloc -I -Q --no-shell "$@" </dev/null >/dev/null 2>&1; }

@@ -33,7 +33,7 @@ pub fn run(machine: &dyn Machine, args: &CkptListArgs) -> Result<Reply> {
     if told.is_empty()
         && reach.node.is_none()
         && !reach.local
-        && let Some(why) = &first
+        && let Some(why) = first.as_ref().filter(|e| e.is::<NoMover>())
         && let Some(reply) = recorded::list(machine, args.job.as_ref(), why)
     {
         return Ok(reply);

@@ -23,9 +23,11 @@ pub fn reply(machine: &dyn Machine, label: &str, why: Error) -> Result<Reply> {
     let Ok(number) = label.parse::<u32>() else {
         return Err(why);
     };
-    let Ok(Some(record)) = act::record(machine, number) else {
+    let jobs = act::records(machine, None, Some(number));
+    let Some(job) = jobs.ok().and_then(|jobs| jobs.into_iter().next()) else {
         return Err(why);
     };
+    let (record, unsaved) = (&job.record, &job.unsaved);
     let why = format!("{why:#}");
     let lines: Vec<String> = record
         .runs()
@@ -36,7 +38,7 @@ pub fn reply(machine: &dyn Machine, label: &str, why: Error) -> Result<Reply> {
     Ok(Reply {
         schema: "gpuos.ckpt/1",
         json: json!({ "job": number, "told": [], "missing": lines }),
-        text: text(number, &record, &why),
+        text: text(number, record, unsaved.as_deref(), &why),
         yes: true,
     })
 }
@@ -45,11 +47,16 @@ pub fn reply(machine: &dyn Machine, label: &str, why: Error) -> Result<Reply> {
 /// gpuos_mover could be asked.
 pub fn list(machine: &dyn Machine, only: Option<&JobId>, why: &Error) -> Option<Reply> {
     let own = machine.stat(Path::new("/proc/self/stat")).ok()?.uid;
-    let jobs: Vec<RecordedJob> = act::records(machine)
-        .ok()?
+    let number = only
+        .map(|only| only.number().ok_or(only))
+        .transpose()
+        .ok()?;
+    let jobs = act::records(machine, (own != 0).then_some(own), number).ok()?;
+    // Of an array squeue shows all tasks.
+    let jobs: Vec<RecordedJob> = jobs
         .into_iter()
         .filter(|job| own == 0 || job.uid == own)
-        .filter(|job| only.is_none_or(|only| job.label == only.to_string()))
+        .filter(|job| number.is_none_or(|number| job.id == number))
         .collect();
     if jobs.is_empty() {
         return None;
@@ -125,10 +132,13 @@ fn line(run: &Run) -> String {
     format!("run {} on {nodes}: {what}", run.run)
 }
 
-fn text(number: u32, record: &MadeRecord, why: &str) -> String {
+fn text(number: u32, record: &MadeRecord, unsaved: Option<&str>, why: &str) -> String {
     let mut text = format!("Job {number}, by its record at slurmctld\n");
     for run in record.runs() {
         text += &format!("  {}\n", line(run));
+    }
+    if let Some(reason) = unsaved {
+        text += &format!("  checkpoints come to nothing: {}\n", screen::line(reason));
     }
     text + &format!("  its gpuos_movers were not asked: {why}\n")
 }
@@ -140,6 +150,7 @@ mod tests {
     #[test]
     fn each_job_has_a_line_for_its_newest_run_with_checkpoints() {
         let job = |label: &str, state: &str, nodes: &str, runs: &str| RecordedJob {
+            id: 7,
             label: label.into(),
             uid: 1000,
             user: "alice".into(),
@@ -175,9 +186,9 @@ gpuos_mover was not asked: no socket
         let field = "gpuos checkpoints: since=0; run=0 nodes=n[1-3] made=4; run=1 nodes=n4 begun";
         let record = MadeRecord::parse(field).unwrap();
         assert_eq!(
-            text(7, &record, "ssh n1 failed"),
+            text(7, &record, Some("no room"), "ssh n1 failed"),
             "Job 7, by its record at slurmctld\n  run 0 on n[1-3]: checkpoint 4 was made, and perhaps newer ones, below 8\n  \
-             run 1 on n4: no checkpoint was asked for\n  its gpuos_movers were not asked: ssh n1 failed\n"
+             run 1 on n4: no checkpoint was asked for\n  checkpoints come to nothing: no room\n  its gpuos_movers were not asked: ssh n1 failed\n"
         );
     }
 }

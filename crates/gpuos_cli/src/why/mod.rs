@@ -75,7 +75,11 @@ pub fn run(machine: &dyn Machine, config: Option<&Path>, args: &WhyArgs) -> Resu
             }
         } else if let Some(why) = unsaved_comment(&job.admin_comment) {
             let why = why.trim_end_matches('.');
-            answer.sentence += &format!(" By its record its checkpoints come to nothing: {why}.");
+            let what = match job.is_running() {
+                true => "its checkpoints come to nothing",
+                false => "the checkpoints of its last run came to nothing",
+            };
+            answer.sentence += &format!(" By its record {what}: {why}.");
         }
         if !text.is_empty() {
             text.push('\n');

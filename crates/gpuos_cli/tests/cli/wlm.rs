@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
@@ -448,4 +449,27 @@ fn lines_that_come_with_the_end_of_a_job_are_not_answered() {
     let told = "START\nPARAM CMDARG0 x\nBEGIN\nSTART\nPARAM l_hard gpu=1\n";
     let said = wlm(&["submit-filter", "gridengine"], told, &[]);
     assert_eq!((code(&said), out(&said)), (0, "STARTED\n".to_string()));
+}
+
+/// Where sh is bash it takes functions from the environment, which is the job's user's, and `[` is a name like any other.
+#[test]
+fn roots_scripts_take_no_functions_from_a_jobs_environment() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/gridengine");
+    for name in ["prolog", "epilog", "site"] {
+        let path = folder.join(name);
+        let text = fs::read_to_string(&path).unwrap();
+        let flags = text
+            .lines()
+            .next()
+            .and_then(|it| it.strip_prefix("#!/bin/sh"));
+        for function in ["BASH_FUNC_[%%", "BASH_FUNC_exec%%", "BASH_FUNC_shift%%"] {
+            let mut command = Command::new("bash");
+            command.arg0("sh").args(flags.unwrap().split_whitespace());
+            command.arg(&path).args(["7", "undefined", "root"]);
+            command.env(function, "() { echo stolen >&2; }");
+            let out = command.output().unwrap();
+            let said = String::from_utf8_lossy(&out.stderr);
+            assert!(!said.contains("stolen"), "{name}, {function}: {said}");
+        }
+    }
 }

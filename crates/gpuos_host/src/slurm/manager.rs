@@ -99,14 +99,14 @@ impl WorkloadManager for Slurm {
         }
     }
 
-    fn note_unsaved(&self, id: &JobId, why: Option<&str>) -> Outcome {
+    fn note_unsaved(&self, id: &JobId, run: u32, why: Option<&str>) -> Outcome {
         match id.number() {
-            Some(number) => act::note_unsaved(&*self.machine, &self.node, number, why),
+            Some(number) => act::note_unsaved(&*self.machine, &self.node, number, run, why),
             None => Outcome::Nothing(format!("{id} is no job of Slurm's")),
         }
     }
 
-    fn forget_checkpoints(&self, id: &JobId, uid: u32) -> Outcome {
+    fn forget_checkpoints(&self, id: &JobId, uid: Option<u32>) -> Outcome {
         match id.number() {
             Some(number) => act::forget_checkpoints(&*self.machine, &self.node, number, uid),
             None => Outcome::Nothing(format!("{id} is no job of Slurm's")),
@@ -125,6 +125,12 @@ impl WorkloadManager for Slurm {
         let running = running(&*self.machine).ok()?;
         let (_, number) = running.get("SlurmUser")?.rsplit_once('(')?;
         number.strip_suffix(')')?.parse().ok()
+    }
+
+    fn cluster(&self) -> Result<Option<String>, Outcome> {
+        let running = running(&*self.machine);
+        let running = running.map_err(|e| Outcome::NoAnswer(format!("{e:#}")))?;
+        Ok(running.get("ClusterName").map(String::from))
     }
 
     fn config_folder(&self) -> Option<PathBuf> {

@@ -80,7 +80,7 @@ impl Place {
             ..CheckpointConfig::default()
         };
         let level3 = Level3::new(&config, name, store).unwrap();
-        level3.look();
+        level3.look(Ok(None));
         let (to, from) = sync_channel(16);
         let program = self.0.path().join(format!("{name}-program"));
         Node {
@@ -391,7 +391,7 @@ fn a_node_that_cannot_is_told_of_once_and_the_drained_one_stays() {
     drained(&mut nodes, 1);
     // Node 1 does not see the folder any more.
     fs::rename(place.shared(), place.0.path().join("away")).unwrap();
-    nodes[1].level3.look();
+    nodes[1].level3.look(Ok(None));
     fs::rename(place.0.path().join("away"), place.shared()).unwrap();
     nodes.iter().for_each(|node| node.take(2));
     nodes[0].drain.committed(id(2), false);

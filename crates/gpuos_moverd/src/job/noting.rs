@@ -24,9 +24,9 @@ const SELDOM: Duration = Duration::from_secs(60);
 #[derive(Default)]
 pub struct Noting {
     noted: Option<Progress>,
-    /// Whether it is noted that checkpoints come to nothing; `None`: an earlier run may have had that noted.
-    unsaved: Option<bool>,
-    /// That they do is not noted again before this.
+    /// Why checkpoints come to nothing, as is noted: some reason, or that they do not; `None`: an earlier run, or mover, may have had that noted.
+    unsaved: Option<Option<String>>,
+    /// A reason is not noted again before this.
     unsaved_due: Option<Instant>,
     /// A thread is at it.
     runs: bool,
@@ -79,7 +79,7 @@ pub(super) fn look(worker: &mut Worker) {
                     },
                 )
             }
-            Note::Unsaved(why) => manager.note_unsaved(&job, why.as_deref()),
+            Note::Unsaved(why) => manager.note_unsaved(&job, run, why.as_deref()),
         };
         let result = match outcome {
             Outcome::Done(_) | Outcome::Nothing(_) => Ok(()),
@@ -103,7 +103,7 @@ pub(super) fn noted(worker: &mut Worker, note: Note, result: Result<(), (String,
         (_, true) => noting.due = Some(Instant::now() + AGAIN),
         (Note::Progress(progress), false) => noting.noted = noting.noted.max(Some(*progress)),
         (Note::Unsaved(why), false) => {
-            noting.unsaved = Some(why.is_some());
+            noting.unsaved = Some(why.clone());
             if why.is_some() {
                 noting.unsaved_due = Some(Instant::now() + SELDOM);
             }
@@ -127,6 +127,12 @@ pub(super) fn noted(worker: &mut Worker, note: Note, result: Result<(), (String,
     }
 }
 
+/// The reason without the number of the checkpoint before it.
+fn reason(why: &Option<String>) -> Option<&str> {
+    let why = why.as_deref()?;
+    Some(why.split_once(": ").map_or(why, |(_, reason)| reason))
+}
+
 /// What is to be noted of checkpoints that come to nothing, if anything is.
 fn unsaved(worker: &Worker, now: Instant) -> Option<Note> {
     let Phase::Running(running) = &worker.phase else {
@@ -139,12 +145,11 @@ fn unsaved(worker: &Worker, now: Instant) -> Option<Note> {
     let is_early = noting.unsaved_due.is_some_and(|due| now < due);
     let (in_row, why) = &worker.tally.failing;
     let why = (*in_row > 0).then(|| why.clone());
-    let first = worker.start.run == 0;
-    match (noting.unsaved, &why) {
-        (Some(true), Some(_)) | (Some(false), None) => None,
+    match (&noting.unsaved, &why) {
+        (Some(noted), why) if reason(noted) == reason(why) => None,
         (_, Some(_)) if is_early => None,
-        // Nothing can have been noted, or nothing is known yet.
-        (None, None) if first || running.newest.is_none() => None,
+        // Nothing is known yet.
+        (None, None) if running.newest.is_none() => None,
         _ => Some(Note::Unsaved(why)),
     }
 }

@@ -84,6 +84,14 @@ impl Folder {
         (name == self.name(owner)).then_some(owner)
     }
 
+    /// Whether a name is one of a segment's, of whatever boot.
+    fn is_segment(name: &str) -> bool {
+        let parts: Vec<&str> = name.split('.').collect();
+        let digits = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
+        let hex = |part: &str| part.bytes().all(|b| b.is_ascii_hexdigit());
+        matches!(parts[..], [pid, started, boot] if digits(pid) && digits(started) && hex(boot))
+    }
+
     /// The segment of a process, and its length. With a limit it is made where it is missing, and is so long at least.
     ///
     /// # Errors
@@ -124,7 +132,7 @@ impl Folder {
         }
     }
 
-    /// Frees all that is of dead processes, or of no process at all; whose it was.
+    /// Frees all that is of dead processes, or of those of an earlier boot; whose it was. What has another name is not of gpuos, and stays.
     ///
     /// # Errors
     /// The file system refuses.
@@ -134,7 +142,7 @@ impl Folder {
             let entry = entry?;
             let name = entry.file_name();
             let text = name.to_str().unwrap_or("");
-            if matches!(text, "." | "..") {
+            if !Folder::is_segment(text) {
                 continue;
             }
             let owner = self.owner(text);

@@ -6,7 +6,7 @@ use gpuos_core::made::{MadeRecord, Run};
 use gpuos_workload::action::Outcome;
 use gpuos_workload::{Hint, Holder, Holders};
 
-use super::unsaved::unsaved_comment;
+use super::unsaved::{unsaved_comment, without_reason};
 use super::{Slurm, silent};
 use crate::Machine;
 use crate::slurm::NodeRecord;
@@ -28,6 +28,8 @@ pub fn record(machine: &dyn Machine, job: u32) -> Result<Option<MadeRecord>, Out
 /// A job that slurmctld knows, and what its record says of its checkpoints.
 #[derive(Clone, Debug)]
 pub struct RecordedJob {
+    /// Its own number.
+    pub id: u32,
     /// Its number as users write it: `17`, `4_1`, `19+1`.
     pub label: String,
     /// Its user.
@@ -44,17 +46,31 @@ pub struct RecordedJob {
     pub unsaved: Option<String>,
 }
 
-/// All jobs that slurmctld shows to who asks and that have a record, in the order of their numbers.
+/// All jobs that slurmctld shows to who asks and that have a record, in the order of their numbers. `of`: this user's alone; `only`: this job, by its
+/// own number.
 ///
 /// # Errors
-/// slurmctld does not answer.
-pub fn records(machine: &dyn Machine) -> Result<Vec<RecordedJob>, Outcome> {
-    let mut rows = rows(machine, super::LIMIT, &["-t", "all"], |_| false)?;
+/// slurmctld does not answer, or does not know the job.
+pub fn records(
+    machine: &dyn Machine,
+    of: Option<u32>,
+    only: Option<u32>,
+) -> Result<Vec<RecordedJob>, Outcome> {
+    let (of, only) = (of.map(|it| it.to_string()), only.map(|it| it.to_string()));
+    let mut which = vec!["-t", "all"];
+    if let Some(of) = &of {
+        which.extend(["-u", of]);
+    }
+    if let Some(only) = &only {
+        which.extend(["-j", only]);
+    }
+    let mut rows = rows(machine, super::LIMIT, &which, |_| false)?;
     rows.sort_by_key(|row| row.id);
     let recorded = rows.into_iter().filter_map(|row| {
         Some(RecordedJob {
             record: MadeRecord::parse(&row.admin_comment)?,
             unsaved: unsaved_comment(&row.admin_comment).map(String::from),
+            id: row.id,
             label: row.label,
             uid: row.uid,
             user: row.user,
@@ -104,19 +120,14 @@ pub fn holders(machine: &dyn Machine, job: u32) -> Result<Holders, Outcome> {
 /// Notes in the record of a job that runs on `node` how far a run of it has come with checkpoints.
 pub fn note(machine: &dyn Machine, node: &str, job: u32, run: &Run) -> Outcome {
     let slurm = Slurm::new(machine, node);
-    let row = || {
-        let found = slurm.job_here(job)?;
-        match found.0.restarts == run.run {
-            true => Ok(found),
-            false => Err(Outcome::Nothing(format!("job {job} is in another run"))),
-        }
-    };
-    let noted = rewrite(&slurm, row, |record| record.note(run.clone()));
+    let noted = rewrite(&slurm, in_run(&slurm, job, run.run), |comment| {
+        with_record(comment, |record| record.note(run.clone()))
+    });
     noted.unwrap_or_else(|outcome| outcome)
 }
 
-/// Has the record of a job of user `uid`, which waits, say that none of its runs has made a checkpoint.
-pub fn forget(machine: &dyn Machine, node: &str, job: u32, uid: u32) -> Outcome {
+/// Has the record of a job that waits say that none of its runs has made a checkpoint. `uid`: of a job of this user alone; `None`: whoever's it is.
+pub fn forget(machine: &dyn Machine, node: &str, job: u32, uid: Option<u32>) -> Outcome {
     let slurm = Slurm::new(machine, node);
     let gone = || Outcome::Nothing(format!("job {job} is gone"));
     let row = || {
@@ -124,34 +135,56 @@ pub fn forget(machine: &dyn Machine, node: &str, job: u32, uid: u32) -> Outcome 
         let target = Target::of_row(&row).ok_or_else(gone)?;
         match MadeRecord::parse(&row.admin_comment) {
             // Numbers of jobs come again: what was kept under this one was an earlier job's.
-            _ if row.uid != uid => Err(Outcome::Refused(format!("job {job} is another user's"))),
+            _ if uid.is_some_and(|uid| row.uid != uid) => {
+                Err(Outcome::Refused(format!("job {job} is another user's")))
+            }
             Some(_) => Ok((row, target)),
             None => Err(Outcome::Nothing(format!("nothing is noted of job {job}"))),
         }
     };
-    let forgotten = rewrite(&slurm, row, MadeRecord::forget);
+    let forgotten = rewrite(&slurm, row, |comment| {
+        without_reason(&with_record(comment, MadeRecord::forget))
+    });
     forgotten.unwrap_or_else(|outcome| outcome)
 }
 
-/// Writes another record into a job's comment, until it stands there. `row` asks for the job.
-fn rewrite(
+/// A comment with another record of checkpoints in it.
+fn with_record(comment: &str, change: impl Fn(&mut MadeRecord)) -> String {
+    let mut record = MadeRecord::parse(comment).unwrap_or_default();
+    change(&mut record);
+    record.write_into(comment)
+}
+
+/// Asks for a job that is in this run, here.
+pub(super) fn in_run<'a>(
+    slurm: &'a Slurm<'_>,
+    job: u32,
+    run: u32,
+) -> impl Fn() -> Result<(Row, Target), Outcome> + 'a {
+    move || {
+        let found = slurm.job_here(job)?;
+        match found.0.restarts == run {
+            true => Ok(found),
+            false => Err(Outcome::Nothing(format!("job {job} is in another run"))),
+        }
+    }
+}
+
+/// Writes into a job's comment what `change` makes of it, until it stands there. `row` asks for the job.
+pub(super) fn rewrite(
     slurm: &Slurm<'_>,
     row: impl Fn() -> Result<(Row, Target), Outcome>,
-    change: impl Fn(&mut MadeRecord),
+    change: impl Fn(&str) -> String,
 ) -> Result<Outcome, Outcome> {
     for _ in 0..TRIES {
         let (row, target) = row()?;
-        let stands = MadeRecord::parse(&row.admin_comment);
-        let mut wanted = stands.clone().unwrap_or_default();
-        change(&mut wanted);
-        let field = wanted.write_into(&row.admin_comment);
-        // What is too long to be named is written otherwise than it is known here.
-        if stands.is_some() && field == row.admin_comment {
+        let wanted = change(&row.admin_comment);
+        if wanted == row.admin_comment {
             return Ok(Outcome::Done(format!(
                 "the record of job {target} says how far it has come with checkpoints"
             )));
         }
-        slurm.update_job(&target.to_string(), &[&format!("AdminComment={field}")])?;
+        slurm.update_job(&target.to_string(), &[&format!("AdminComment={wanted}")])?;
     }
     Err(Outcome::NoAnswer(format!(
         "the comment of the job was written {TRIES} times, and says something else"

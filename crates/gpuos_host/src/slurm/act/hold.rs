@@ -51,7 +51,15 @@ pub(super) fn hold(slurm: &Slurm<'_>, job: u32, why: &str) -> Result<Outcome, Ou
         }
         return Err(outcome);
     }
-    match slurm.row(job)? {
+    let now = slurm.row(job)?;
+    // Somebody may have written back what stood there before.
+    if let Some((now, _)) = &now
+        && now.restarts != row.restarts
+        && held_comment(&now.admin_comment).is_none()
+    {
+        set(&comment(&now.admin_comment, slurm.node, why))?;
+    }
+    match now {
         Some((now, _)) if now.restarts == row.restarts && now.state != "RUNNING" => {
             Ok(Outcome::Nothing(format!("job {job} ended by itself")))
         }

@@ -3,6 +3,7 @@
 
 use gpuos_workload::action::Outcome;
 
+use super::checkpoints::{in_run, rewrite};
 use super::tell::{parts, with_part};
 use super::{Slurm, plain};
 use crate::Machine;
@@ -17,24 +18,19 @@ pub fn unsaved_comment(admin_comment: &str) -> Option<&str> {
     parts(admin_comment).find_map(|part| part.strip_prefix(UNSAVED))
 }
 
-/// Has the comment of a job that runs on `node` say why its checkpoints come to nothing; `None`: that they do not.
-pub fn note(machine: &dyn Machine, node: &str, job: u32, why: Option<&str>) -> Outcome {
+/// The comment without the reason.
+pub(super) fn without_reason(comment: &str) -> String {
+    with_part(comment, UNSAVED, None)
+}
+
+/// Has the comment of a job that runs on `node`, in this run, say why its checkpoints come to nothing; `None`: that they do not.
+pub fn note(machine: &dyn Machine, node: &str, job: u32, run: u32, why: Option<&str>) -> Outcome {
     let slurm = Slurm::new(machine, node);
-    let noted = || {
-        let (row, target) = slurm.job_here(job)?;
-        let own = why.map(|why| format!("{UNSAVED}{}", plain(why, MOST)));
-        let wanted = with_part(&row.admin_comment, UNSAVED, own.as_deref());
-        if wanted == row.admin_comment {
-            return Ok(Outcome::Nothing(format!(
-                "the record of job {target} says so"
-            )));
-        }
-        slurm.update_job(&target.to_string(), &[&format!("AdminComment={wanted}")])?;
-        Ok(Outcome::Done(format!(
-            "the record of job {target} says whether its checkpoints come to nothing"
-        )))
-    };
-    noted().unwrap_or_else(|outcome: Outcome| outcome)
+    let own = why.map(|why| format!("{UNSAVED}{}", plain(why, MOST)));
+    let noted = rewrite(&slurm, in_run(&slurm, job, run), |comment| {
+        with_part(comment, UNSAVED, own.as_deref())
+    });
+    noted.unwrap_or_else(|outcome| outcome)
 }
 
 #[cfg(test)]
