@@ -40,6 +40,11 @@ pub fn removed(job: &JobId, uid: Option<u32>, why: &str) {
     tracing::info!(target: "audit", audit = "remove", %job, by = uid, "what was kept of job {job} of {whose} is removed: {why}");
 }
 
+/// The folder of a job's programs is gone, which does not run here.
+pub fn folder_removed(job: &JobId) {
+    tracing::info!(target: "audit", audit = "remove", %job, "the folder of job {job}, which does not run here, is removed");
+}
+
 /// How many were left out; `None`: this one is, too.
 fn turn(what: &'static str, by: u32) -> Option<u64> {
     let now = Instant::now();

@@ -77,9 +77,7 @@ impl Left {
                 Some(goes) => go.push(goes),
                 None if is_served(&job) => {}
                 None => match self.trash.remove_job(&job) {
-                    Ok(()) => {
-                        tracing::info!(%job, "the folder of job {job}, which does not run here, is removed")
-                    }
+                    Ok(()) => crate::audit::folder_removed(&job),
                     Err(error) => {
                         tracing::error!(%job, "the folder of job {job} is not removed: {error}")
                     }
