@@ -93,15 +93,18 @@ pub struct Queue {
 
 impl Queue {
     /// Adds a task. One that waits already is not added again, and a newer publication takes the place of
-    /// one that waits.
+    /// one that waits: a job that is requeued after that may not start again on a GPU of which nobody knows yet that it is out.
     pub fn push(&mut self, task: Task) {
         if self.waiting.contains(&task) || self.under_way.as_ref() == Some(&task) {
             return;
         }
         let publishes = |task: &Task| matches!(task, Task::Act(Action::Publish(_), _));
         let reads = |task: &Task| matches!(task, Task::Jobs(_));
-        if publishes(&task) {
-            self.waiting.retain(|waiting| !publishes(waiting));
+        if publishes(&task)
+            && let Some(older) = self.waiting.iter_mut().find(|waiting| publishes(waiting))
+        {
+            *older = task;
+            return;
         }
         if reads(&task) {
             self.waiting.retain(|waiting| !reads(waiting));
@@ -181,11 +184,12 @@ mod tests {
         ] {
             queue.push(task);
         }
-        assert_eq!(queue.begin(), Some(kill.clone()));
-        assert_eq!(queue.begin(), None);
-        queue.push(kill);
-        queue.done();
         assert_eq!(queue.begin(), Some(publish(2)));
+        assert_eq!(queue.begin(), None);
+        queue.push(publish(2));
+        queue.push(kill.clone());
+        queue.done();
+        assert_eq!(queue.begin(), Some(kill));
         queue.done();
         assert_eq!(queue.begin(), Some(Task::Show));
         queue.done();
