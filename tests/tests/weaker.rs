@@ -32,6 +32,7 @@ const STATES: usize = 6;
 struct Pair {
     stock: Cluster,
     gpuos: Cluster,
+    suite: Suite,
 }
 
 impl Pair {
@@ -50,6 +51,7 @@ impl Pair {
             Some(Pair {
                 stock: stock.join().expect("stock Slurm starts")?,
                 gpuos: gpuos?,
+                suite: suite.clone(),
             })
         })
     }
@@ -90,6 +92,8 @@ struct Tally {
     taken_back: usize,
     /// Sruns that fail alone where gpuos has placed the job, and on stock Slurm too where it is given those nodes.
     on_stock_too: usize,
+    /// Requests at which slurmctld ends on stock Slurm.
+    ends_on_stock: usize,
     differences: Vec<String>,
 }
 
@@ -119,16 +123,47 @@ fn fails_on_stock_too(pair: &Pair, state: &State, gpuos: &Outcome) -> bool {
     )
 }
 
+/// Where slurmctld ended, as a place among the states and one among the requests.
+fn end_of(seen: &[Seen]) -> Option<(usize, usize)> {
+    let state = seen.iter().position(|state| state.slurmctld_ended)?;
+    Some((state, seen[state].outcomes.len().saturating_sub(1)))
+}
+
 impl Tally {
+    /// Counts where slurmctld ended; that it does so with gpuos alone is a difference.
+    fn compare_ends(&mut self, stock: &[Seen], gpuos: &[Seen], states: &[State], seed: &str) {
+        let (stock, gpuos) = (end_of(stock), end_of(gpuos));
+        let request = |(state, at): (usize, usize)| {
+            let words = states[state]
+                .requests
+                .get(at)
+                .map(|it| it.options.join(" "));
+            words.unwrap_or_default()
+        };
+        if let Some(at) = stock {
+            eprintln!("{seed}: slurmctld of stock ends at {}", request(at));
+            self.ends_on_stock += 1;
+        }
+        if let Some(at) = gpuos.filter(|at| stock.is_none_or(|of_stock| *at < of_stock)) {
+            let text = format!("{seed}: slurmctld ends with gpuos at {}\n", request(at));
+            eprintln!("{text}");
+            self.differences.push(text);
+        }
+    }
+
     /// Compares all requests of all states of a cluster; those that differ are tried once more, in both.
     fn compare(&mut self, pair: &Pair, site: &Site, states: &[State], seed: &str) {
         let (stock, gpuos) = pair.run(states);
+        let ended = end_of(&stock).is_some() || end_of(&gpuos).is_some();
+        self.compare_ends(&stock, &gpuos, states, seed);
         let log = pair.gpuos.lab.slurmctld_log();
         self.taken_back += log.matches("; taken back, and the job is placed").count();
         let mut again = Vec::new();
         for (state, (stock, gpuos)) in states.iter().zip(stock.iter().zip(&gpuos)) {
-            assert_eq!(stock.outcomes.len(), state.requests.len(), "{stock:?}");
-            assert_eq!(gpuos.outcomes.len(), state.requests.len(), "{gpuos:?}");
+            for side in [stock, gpuos] {
+                let all = side.outcomes.len() == state.requests.len();
+                assert!(all || side.slurmctld_ended, "{side:?}");
+            }
             if stock.used != gpuos.used {
                 eprintln!(
                     "other states: {:?}: {:?}, {:?}",
@@ -155,6 +190,13 @@ impl Tally {
         if again.is_empty() {
             return;
         }
+        let fresh;
+        let pair = if ended {
+            fresh = Pair::up(site, &pair.suite).expect("the same clusters start once more");
+            &fresh
+        } else {
+            pair
+        };
         let (stock, gpuos) = pair.run(&again);
         for (state, (stock, gpuos)) in again.iter().zip(stock.iter().zip(&gpuos)) {
             let (stock_is, gpuos_is) = (&stock.outcomes[0], &gpuos.outcomes[0]);
@@ -238,7 +280,7 @@ fn try_sites(name: &str, suite: &Suite, site: MakeSite, state: MakeState) {
         );
     }
     eprintln!(
-        "never weaker ({name}), Slurm {version}: {} pairs of seeds {first} to {}, {} started on stock, {} sruns, {} states differed, {} starts taken back, {} sruns that fail on stock too, {} differences",
+        "never weaker ({name}), Slurm {version}: {} pairs of seeds {first} to {}, {} started on stock, {} sruns, {} states differed, {} starts taken back, {} sruns that fail on stock too, {} ends of slurmctld on stock, {} differences",
         tally.pairs,
         seed - 1,
         tally.started,
@@ -246,6 +288,7 @@ fn try_sites(name: &str, suite: &Suite, site: MakeSite, state: MakeState) {
         tally.other_states,
         tally.taken_back,
         tally.on_stock_too,
+        tally.ends_on_stock,
         tally.differences.len()
     );
     assert!(

@@ -31,6 +31,8 @@ const PUBLISHED: Duration = Duration::from_secs(5);
 /// What is still to be done about a job.
 struct Todo {
     action: Action,
+    /// The run of the job that has saved: a later one is not ended for it.
+    run: u32,
     since: Instant,
 }
 
@@ -80,9 +82,12 @@ impl Ends {
 
     /// Begins to requeue a job.
     fn requeue(&mut self, job: JobId) {
+        let Some(served) = self.jobs.get(&job) else {
+            return;
+        };
         let action = Action::Requeue { job: job.clone() };
-        let since = Instant::now();
-        self.todo.insert(job.clone(), Todo { action, since });
+        let (run, since) = (served.run, Instant::now());
+        self.todo.insert(job.clone(), Todo { action, run, since });
         self.step(&job);
     }
 
@@ -95,28 +100,32 @@ impl Ends {
     }
 
     fn step(&mut self, job: &JobId) {
-        let Some(Todo { action, since }) = self.todo.remove(job) else {
+        let Some(Todo { action, run, since }) = self.todo.remove(job) else {
             return;
         };
         let requeues = matches!(action, Action::Requeue { .. });
         if requeues && since.elapsed() < PUBLISHED && !self.is_published(job) {
-            self.todo.insert(job.clone(), Todo { action, since });
+            self.todo.insert(job.clone(), Todo { action, run, since });
             return;
         }
-        let next = match (self.manager.act(&action), &action) {
+        let outcome = match requeues {
+            true => self.requeue_run(job, run),
+            false => self.manager.act(&action),
+        };
+        let next = match (outcome, &action) {
             (Outcome::Done(what), Action::Requeue { .. }) => {
                 tracing::info!(%job, "{what} before its end, and goes on from its checkpoint");
                 let (job, avoid_node) = (job.clone(), false);
                 let action = Action::Release { job, avoid_node };
                 let since = Instant::now();
-                Some(Todo { action, since })
+                Some(Todo { action, run, since })
             }
             (Outcome::Done(what) | Outcome::Nothing(what), _) => {
                 tracing::info!(%job, "{what}");
                 None
             }
             (Outcome::NotYet(_) | Outcome::NoAnswer(_), _) if since.elapsed() < TRIED => {
-                Some(Todo { action, since })
+                Some(Todo { action, run, since })
             }
             (Outcome::NotYet(why) | Outcome::NoAnswer(why) | Outcome::Refused(why), action) => {
                 let what = match action {
@@ -129,6 +138,17 @@ impl Ends {
         };
         if let Some(next) = next {
             self.todo.insert(job.clone(), next);
+        }
+    }
+
+    /// Has a job requeued that is still in the run that has saved.
+    fn requeue_run(&self, job: &JobId, run: u32) -> Outcome {
+        match self.manager.job(job) {
+            Ok(Some(record)) if self.manager.counts_runs() && record.restarts != run => {
+                Outcome::Nothing(format!("job {job} has been requeued already"))
+            }
+            Err(outcome) => outcome,
+            Ok(_) => self.manager.act(&Action::Requeue { job: job.clone() }),
         }
     }
 
@@ -314,6 +334,21 @@ mod tests {
             ends.go_on();
             assert_eq!(manager.done().len(), 1, "{in_time}");
         }
+    }
+
+    #[test]
+    fn a_later_run_is_not_requeued_for_what_an_earlier_one_has_saved() {
+        let manager = manager(&[running(7)]);
+        let (mut ends, _told) = ends(&manager, 7, true);
+        manager.with(|table| table.no_answer = Some("away".into()));
+        ends.requeue(7.into());
+        manager.with(|table| {
+            table.no_answer = None;
+            table.jobs.get_mut(&JobId::from(7)).unwrap().restarts = 1;
+        });
+        ends.go_on();
+        assert_eq!(manager.done(), []);
+        assert!(ends.todo.is_empty());
     }
 
     #[test]

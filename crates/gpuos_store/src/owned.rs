@@ -133,9 +133,27 @@ impl<'a, D: Disk> Owned<'a, D> {
     /// Removes everything of the job from this node, what is committed first. Gives whose it was.
     ///
     /// # Errors
-    /// Something cannot be removed; what is left is not used any more, and another call goes on.
+    /// Something cannot be removed; what is left is not used any more, and another call goes on. By now the number is another user's.
     pub fn remove(self) -> Result<Option<u32>> {
+        self.check()?;
         self.store.remove_job(&self.job).map(|()| self.uid)
+    }
+
+    /// What is removed is opened by its name once more, under which another user's job may lie since this was made.
+    fn check(&self) -> Result<()> {
+        if !self.store.has_folder(&self.job)? {
+            return Ok(());
+        }
+        let now = self.store.existing(&self.job);
+        let uid = uid_of(now.as_ref().map(JobStore::uid).map_err(Clone::clone))?;
+        match uid == self.uid {
+            true => Ok(()),
+            false => Err(Error::refused(
+                format!("remove the checkpoints of job {}", self.job),
+                "they became another user's meanwhile".to_string(),
+                "try again, if they are yours",
+            )),
+        }
     }
 }
 
@@ -161,6 +179,7 @@ impl<D: Disk> OwnedDrained<'_, D> {
     /// # Errors
     /// As [`Owned::remove`].
     pub fn remove(self) -> Result<Option<u32>> {
+        self.owned.check()?;
         self.store
             .remove_job(&self.owned.job)
             .map(|()| self.owned.uid)

@@ -39,21 +39,28 @@ impl Outcome {
 pub struct Seen {
     /// What of each node is in use, before anything is asked for.
     pub used: Vec<String>,
-    /// One for each request.
+    /// One for each request, as far as slurmctld came.
     pub outcomes: Vec<Outcome>,
+    /// slurmctld ended at the last of them.
+    pub slurmctld_ended: bool,
 }
 
 const HEAD: &str = r#"
 rest() {
     turn=0
-    while [ "$(squeue -h -o %i | wc -l)" -gt "$1" ] && [ $turn -lt 400 ]; do sleep 0.03; turn=$((turn + 1)); done
+    while jobs=$(timeout 30 squeue -h -o %i) || ended; do
+        [ $(echo "$jobs" | grep -c .) -gt "$1" ] && [ $turn -lt 400 ] || return 0
+        sleep 0.03; turn=$((turn + 1))
+    done
 }
+# Nothing more can be asked of this cluster.
+ended() { echo "== slurmctld ended"; exit 0; }
 INSIDE='scontrol -d show job $SLURM_JOB_ID | grep -E "^JobId=|CPU_IDs="
 if [ $1 = 1 ]; then timeout 40 srun true && echo STEP good || echo STEP bad; fi'
 try() {
     step=$1; shift
     echo "== request"
-    # salloc of 24.11 asks again for minutes where some requests cannot start now.
+    # salloc asks again for minutes where slurmctld ends at its request.
     limit=8
     [ $step = 0 ] || limit=60
     timeout $limit salloc -I -Q "$@" sh -c "$INSIDE" inside $step </dev/null 2>&1
@@ -116,6 +123,7 @@ fn read(text: &str) -> Seen {
     Seen {
         used: used.collect(),
         outcomes: text.split("== request\n").skip(1).map(outcome).collect(),
+        slurmctld_ended: text.contains("== slurmctld ended\n"),
     }
 }
 
