@@ -398,7 +398,7 @@ fn mig_switchable_gpus_are_printed_in_both_gres() {
     let all = slurm(&gres.replace("[6-7]", "6"), toml);
     let told = |words: &str| all.iter().any(|[_, message, _]| message.contains(words));
     assert!(
-        told("number 5 of GRES gpu: it is none of GRES gpu"),
+        told("number 5 of GRES gpu: it is not one of GRES gpu"),
         "{all:?}"
     );
 }

@@ -174,7 +174,7 @@ fn requests(cluster: &Cluster) {
         ),
         (
             &["--gres=gpu:1", "--mem=100", "--gpuos-mem=80G,policy=best"],
-            "is none of gpuos, lru",
+            "is not one of gpuos, lru",
         ),
         (
             &["--gres=gpu:1", "--mem=100", mem, "--gpuos-mps=on"],

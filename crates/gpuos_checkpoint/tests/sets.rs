@@ -129,11 +129,11 @@ fn what_is_no_scheme_is_refused_with_the_forms_there_are() {
     let forms = "give l2=single, l2=partner, l2=xor:NODES (2 to 64) or l2=rs:DATA+PARITY (DATA from 1, PARITY 1 to 16, \
                  together at most 64)";
     for (text, why) in [
-        ("", "it is none of the known schemes"),
-        ("raid", "it is none of the known schemes"),
-        ("Single", "it is none of the known schemes"),
-        ("single:1", "it is none of the known schemes"),
-        ("xor", "it is none of the known schemes"),
+        ("", "it is not one of the known schemes"),
+        ("raid", "it is not one of the known schemes"),
+        ("Single", "it is not one of the known schemes"),
+        ("single:1", "it is not one of the known schemes"),
+        ("xor", "it is not one of the known schemes"),
         (
             "xor:",
             "a number is missing or has other characters than digits",

@@ -110,9 +110,7 @@ pub fn check_known(machine: &dyn Machine, node: &str) -> anyhow::Result<()> {
 
 /// What is said where a daemon of this name answers a question with what belongs to another one.
 pub fn other_answer(daemon: &str) -> anyhow::Error {
-    anyhow!(
-        "{daemon} gave an answer that is none to what was asked: have command and {daemon} of one release"
-    )
+    anyhow!("{daemon} did not answer what was asked: have command and {daemon} of one release")
 }
 
 /// gpuosd of this machine, if it is that node's.

@@ -223,7 +223,7 @@ pub enum Violation {
 impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Violation::Slot => "a slot was named that is none, or is not the program's",
+            Violation::Slot => "a slot was named that does not exist, or is not the program's",
             Violation::Length => "a piece is too long, or no whole pages",
             Violation::Place => "a piece lies outside of what the process may have",
             Violation::Busy => "the segment was given up while pieces of it were on their way",

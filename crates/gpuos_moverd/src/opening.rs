@@ -5,7 +5,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::Path;
 use std::thread;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use gpuos_config::gpuos_toml::{CheckpointConfig, Compression};
 use gpuos_link::bucket::Bucket;
 use gpuos_link::tcp::Pace;
@@ -40,6 +40,9 @@ pub struct Opened {
 pub fn store(store: &Path, jobs: &Path, key: &Path, config: &CheckpointConfig) -> Result<Opened> {
     let folder = store;
     for (folder, mode) in [(store, 0o700), (jobs, 0o755)] {
+        if folder.is_file() {
+            bail!("{} is a file: name a folder", folder.display());
+        }
         let mut builder = std::fs::DirBuilder::new();
         let made = builder.recursive(true).mode(mode).create(folder);
         made.with_context(|| format!("cannot make {}", folder.display()))?;

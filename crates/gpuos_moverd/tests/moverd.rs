@@ -23,4 +23,5 @@ mod parked;
 mod read_fuzz;
 mod refuse;
 mod resume;
+mod starts;
 mod trash;

@@ -82,7 +82,7 @@ fn read_policy(name: Option<String>) -> Result<&'static str, String> {
     let known = NAMES.into_iter().find(|known| *known == name);
     known.ok_or_else(|| {
         let name = name.escape_debug();
-        format!("{POLICY}='{name}' is none of {}", NAMES.join(", "))
+        format!("{POLICY}='{name}' is not one of {}", NAMES.join(", "))
     })
 }
 
@@ -181,7 +181,7 @@ mod tests {
         }
         for wrong in ["", "LRU", "belady", "\u{1b}[2J"] {
             let error = read(wrong).unwrap_err();
-            let names = error.contains("is none of gpuos, lru, clock, 2q, arc");
+            let names = error.contains("is not one of gpuos, lru, clock, 2q, arc");
             assert!(names && !error.contains('\u{1b}'), "{error}");
         }
     }

@@ -134,7 +134,7 @@ impl fmt::Display for NoRecipe {
             ),
             NoRecipe::NoShard(shard) => write!(
                 f,
-                "shard {shard} is none of this stripe, is named twice, or is the wanted one"
+                "shard {shard} is not one of this stripe, is named twice, or is the wanted one"
             ),
             NoRecipe::Sources { named, needed } => {
                 write!(f, "{named} source shards were named, and it takes {needed}")

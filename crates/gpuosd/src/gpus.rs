@@ -181,7 +181,7 @@ pub fn start(
 }
 
 /// Who the GPUs are, numbered as Slurm does. One that gres.conf leaves out, or that is in a pool (`divided`, by NVML's
-/// index), is none of GRES gpu, and none of ours.
+/// index), is not one of GRES gpu, and none of ours.
 pub(crate) fn found(
     library: &dyn GpuLibrary,
     numbering: &Numbering,

@@ -13,6 +13,7 @@ use crate::decide::{Decide, Placing};
 use crate::gres::enough;
 use crate::gres::steer::Purpose;
 use crate::messages;
+use crate::read::demand::has_fewer_cpus;
 use crate::read::request::Wanted;
 use crate::tell::reasons;
 
@@ -312,10 +313,12 @@ impl Decide<'_, '_> {
             GpuShape::PerNode(_) if wanted.nodes > request.min_nodes => true,
             GpuShape::PerNode(gpus) => {
                 let (job, least) = (self.frame.job, request.min_nodes.max(1));
+                let cpus = job.min_cpus().div_ceil(least);
+                let (source, ledger) = (&self.frame.source, &self.cluster.ledger);
                 request.max_nodes > least
                     && job.tasks() > least
                     && (!request.required_nodes.is_empty()
-                        || snapshot.has_fewer_cpus(gpus, job.min_cpus().div_ceil(least)))
+                        || has_fewer_cpus(source, ledger, snapshot, gpus, cpus))
             }
             _ => false,
         }

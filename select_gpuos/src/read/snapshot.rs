@@ -174,14 +174,6 @@ impl Snapshot {
         self.states.iter().filter(fits).count() as u32
     }
 
-    /// Whether some candidate with so many free GPUs has not so many free CPUs.
-    pub fn has_fewer_cpus(&self, gpus: u32, cpus: u32) -> bool {
-        let lacks = |state: &NodeState| {
-            state.candidate && state.free.len() as u32 >= gpus && state.free_cpus < cpus
-        };
-        cpus > 1 && self.states.iter().any(lacks)
-    }
-
     /// Whether some candidates have more GPUs than others that have any.
     pub fn has_sizes(&self) -> bool {
         let mut sizes = self.places.iter().filter(|place| place.has_gpus());

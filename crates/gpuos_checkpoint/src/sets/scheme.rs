@@ -159,7 +159,7 @@ impl SchemeError {
     /// What was given, and what is wrong with it.
     pub fn reason(&self) -> String {
         let why = match self.why {
-            Why::Unknown => "it is none of the known schemes",
+            Why::Unknown => "it is not one of the known schemes",
             Why::NoNumber => "a number is missing or has other characters than digits",
             Why::NoPlus => "the '+' between data and parity shards is missing",
             Why::TooSmall => "a set needs at least 2 nodes",

@@ -113,7 +113,7 @@ fn without_a_mover_a_job_starts_and_is_told_that_it_has_no_checkpoints() {
     let mut job = Job::new(1);
     let nobody = job.work.path().join("nobody").display().to_string();
     let mover = ["--mover", &nobody];
-    // Another checkpointing environment, or none, is none of gpuos's.
+    // Another checkpointing environment, or none, is not one of gpuos's.
     with_store(&mut job, "");
     assert_eq!(code(&job.call_with("prolog", spool, &mover)), 0);
     assert!(!job.environment().contains("GPUOS_CHECKPOINT_DIR"));

@@ -511,7 +511,7 @@ mod tests {
             ("every:100", "every: is not part of this release"),
             (
                 "10m,l2=",
-                "l2= is not understood: it is none of the known schemes",
+                "l2= is not understood: it is not one of the known schemes",
             ),
             (
                 "10m,l2=xor:1",

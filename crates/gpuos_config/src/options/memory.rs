@@ -172,7 +172,7 @@ fn parse_policy(name: &str) -> Result<MemoryPolicy, String> {
         let known = MemoryPolicy::ALL.map(MemoryPolicy::name).join(", ");
         match name {
             "" => not_understood(name),
-            _ => format!("'{}' is none of {known}", shorten(name)),
+            _ => format!("'{}' is not one of {known}", shorten(name)),
         }
     })
 }
@@ -290,7 +290,7 @@ mod tests {
             ),
             (
                 "80G,policy=belady",
-                "'belady' is none of gpuos, lru, clock, 2q, arc",
+                "'belady' is not one of gpuos, lru, clock, 2q, arc",
             ),
             ("80G,policy=lru,policy=arc", "policy= stands there twice"),
         ] {

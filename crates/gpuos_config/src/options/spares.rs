@@ -19,7 +19,9 @@ pub fn parse_spares(value: &str) -> Result<u16, OptionError> {
         return Err(error(&not_understood(value)));
     }
     match value.parse() {
-        Ok(0) => Err(error("no spare node is none")),
+        Ok(0) => Err(error(
+            "0 asks for no spare node; leave the option out for that",
+        )),
         Ok(spares @ 1..=MOST) => Ok(spares),
         _ => Err(error("that is more than a job can have")),
     }

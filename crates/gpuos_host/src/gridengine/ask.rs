@@ -41,7 +41,7 @@ pub(super) fn host(
 ) -> Result<Option<String>, Outcome> {
     let (number, task) = numbers(job)?;
     if !task::is_user(&of.user) {
-        let why = format!("the name of job {job}'s user is none that can be asked for");
+        let why = format!("the name of job {job}'s user cannot be asked for");
         return Err(Outcome::NoAnswer(why));
     }
     let text = command(machine, "qstat", &["-xml", "-s", "rs", "-u", &of.user])?;

@@ -287,7 +287,7 @@ impl Job {
         self.state == "PENDING"
     }
 
-    /// Whether the job is over. A state that is none of Slurm's words for that may come back: REQUEUE_HOLD, SPECIAL_EXIT and the like do, and
+    /// Whether the job is over. A state that is not one of Slurm's words for that may come back: REQUEUE_HOLD, SPECIAL_EXIT and the like do, and
     /// what no release has had until now may.
     pub fn has_ended(&self) -> bool {
         matches!(

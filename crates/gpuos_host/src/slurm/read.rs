@@ -87,7 +87,7 @@ fn split(text: &str, rows: &[Row]) -> BTreeMap<u32, Result<Record, String>> {
         let one = read(n);
         let sound = matches!(one, Some((_, Ok(_))));
         if let Some((id, record)) = one {
-            let unsure = || Err("its record is followed by what is none".to_string());
+            let unsure = || Err("its record is followed by something else".to_string());
             found.insert(id, if behind { record } else { unsure() });
         }
         behind = sound;

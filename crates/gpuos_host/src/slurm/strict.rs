@@ -195,13 +195,13 @@ fn place(line: &str) -> Result<Option<usize>, String> {
     };
     let indented = line
         .strip_prefix("   ")
-        .ok_or_else(|| format!("the line \"{}\" is none of Slurm's", shown()))?;
+        .ok_or_else(|| format!("the line \"{}\" is not one of Slurm's", shown()))?;
     let detail = indented.strip_prefix("  ");
     let (key, _) = detail
         .unwrap_or(indented)
         .split_once('=')
         .filter(|(key, _)| !key.is_empty() && !key.contains(' '))
-        .ok_or_else(|| format!("the line \"{}\" is none of Slurm's", shown()))?;
+        .ok_or_else(|| format!("the line \"{}\" is not one of Slurm's", shown()))?;
     let at = HEAD.iter().position(|(known, ..)| *known == key);
     match (at, detail.is_some()) {
         (Some(at), indented) if indented == (key == DETAIL) => Ok(Some(at)),

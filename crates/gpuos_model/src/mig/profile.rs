@@ -199,7 +199,7 @@ fn check(profile: &Profile) -> Result<(), String> {
         ..
     } = *profile;
     if !is_name(&profile.name) {
-        return Err("the name is none such as 3g.40gb".into());
+        return Err("the name has not the form of 3g.40gb".into());
     }
     if compute == 0 || compute > MOST_SLICES || size == 0 || profile.memory_mib == 0 {
         return Err(format!(

@@ -30,7 +30,8 @@ const MOST: usize = 16;
 /// How long an answer waits until the other side takes it.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// To what is none of the questions.
-const NO_QUESTION: &str = "the question is none: have the same release of gpuos on all nodes";
+const NO_QUESTION: &str =
+    "the question is not understood: have the same release of gpuos on all nodes";
 /// Stack of a thread that serves.
 const STACK: usize = 1 << 20;
 

@@ -257,7 +257,7 @@ const UNSHARED: &str = "force_excl";
 
 fn vnode(name: &str, json: &Json) -> Result<(Vnode, String), String> {
     if !is_vnode(name) {
-        return Err("its name is none".into());
+        return Err("its name is not valid".into());
     }
     let empty = Json::Object(Vec::new());
     let available = json.get("resources_available")?.unwrap_or(&empty);

@@ -197,7 +197,7 @@ fn what_cannot_be_is_refused_with_the_sentences_of_slurm() {
             "80G,tiers=hbm+nvme",
             "the tier nvme is not part of this release",
         ),
-        (chunk, "80G,policy=best", "'best' is none of gpuos, lru"),
+        (chunk, "80G,policy=best", "'best' is not one of gpuos, lru"),
         (
             "1:ngpus=1",
             "120G",

@@ -99,7 +99,7 @@ impl FromStr for Objectives {
             let known = OBJECTIVES.iter().find(|(name, _)| *name == word);
             let Some((_, objective)) = known else {
                 let names = OBJECTIVES.map(|(name, _)| name).join(", ");
-                return Err(format!("'{}' is none of {names}; {form}", shorten(word)));
+                return Err(format!("'{}' is not one of {names}; {form}", shorten(word)));
             };
             let number = number
                 .parse::<u8>()

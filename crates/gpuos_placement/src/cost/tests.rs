@@ -308,7 +308,7 @@ fn weights_in_a_text_read_back_or_are_refused_with_a_sentence() {
     for (text, what) in [
         (
             "",
-            "'' is none of throughput, latency, energy, cost, fairness",
+            "'' is not one of throughput, latency, energy, cost, fairness",
         ),
         ("energy", "energy: '' is no percentage"),
         (
@@ -317,7 +317,7 @@ fn weights_in_a_text_read_back_or_are_refused_with_a_sentence() {
         ),
         ("energy=-1,throughput=101", "energy: '-1' is no percentage"),
         ("energy=50,energy=50", "energy stands twice"),
-        ("watts=100", "'watts' is none of"),
+        ("watts=100", "'watts' is not one of"),
     ] {
         let why = text.parse::<Objectives>().unwrap_err();
         assert!(

@@ -49,7 +49,7 @@ pub(super) fn leaves(text: &str) -> Result<Vec<Leaf>, String> {
         let name = inner.split_whitespace().next().unwrap_or_default();
         let word = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-' | b'.' | b':');
         if name.is_empty() || !name.bytes().all(word) {
-            return Err("the name of an element is none".into());
+            return Err("an element has no valid name".into());
         }
         plain = inner.len() == tag.len();
         if plain {

@@ -70,7 +70,7 @@ impl Host {
                     more => format!(" (and {more} more of such lines since it was said last)"),
                 };
                 tracing::warn!(
-                    "the kernel's log has Xid {} of the GPU at PCI {}, which is none that gpuosd knows{more}",
+                    "the kernel's log has Xid {} of the GPU at PCI {}, which gpuosd does not know{more}",
                     xid.code,
                     xid.pci
                 );

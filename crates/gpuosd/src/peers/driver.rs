@@ -277,7 +277,7 @@ impl Driver {
     fn own(&self, addresses: &dyn Addresses, wanted: u16) -> Result<SocketAddr, String> {
         let (host, port) = addresses.of(&self.node);
         let mut own = first(&host, port).ok_or_else(|| {
-            format!("this node's address {host}, by slurm.conf, is none: see `getent hosts {host}`")
+            format!("this node's address {host}, by slurm.conf, cannot be resolved: see `getent hosts {host}`")
         })?;
         if wanted > 0 {
             own.set_port(wanted);

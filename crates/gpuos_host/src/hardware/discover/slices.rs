@@ -185,7 +185,7 @@ pub fn mig_modes(found: &NodeHardware) -> Option<String> {
 }
 
 /// Where gpuos.toml and the driver differ about GPUs in MIG mode: a sentence, and what to do. Nothing
-/// where gpuos.toml has no pool at all: then MIG is none of gpuos's business.
+/// where gpuos.toml has no pool at all: then MIG is not one of gpuos's business.
 pub fn mig_differences(
     found: &NodeHardware,
     config: &MigConfig,
@@ -248,7 +248,7 @@ fn misnumbered(
     let told = match number {
         Some(number) if number == u8::from(wanted) => return None,
         Some(number) => format!("gres.conf makes it number {number} of GRES gpu"),
-        None => "it is none of GRES gpu in gres.conf, or does not answer".into(),
+        None => "it is not one of GRES gpu in gres.conf, or does not answer".into(),
     };
     Some((
         format!(

@@ -80,7 +80,7 @@ impl OwnGroups {
         caps: (&Path, &Path),
     ) -> Result<OwnGroups, String> {
         if !is_name(node) || node.starts_with('.') {
-            return Err("the name of this node is none that a folder can have".into());
+            return Err("no folder can have the name of this node".into());
         }
         let base = Hierarchy::below(cgroup, proc)?;
         let path = format!("{}/gpuos/{node}", base.path);
