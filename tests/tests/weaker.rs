@@ -352,6 +352,19 @@ fn known(suite: &Suite) {
             holds: vec![vec!["-wn2".into(), "--gres=gpu:1".into()]],
             requests: vec![sockets("-N1"), sockets("-N2"), sockets("-N3")],
         },
+        // More tasks than a socket has cores, and nodes left open: cons_tres takes a second node for those that are far from GPUs.
+        State {
+            holds: vec![
+                vec!["-wn1".into(), "-N1".into(), "--gres=gpu:2".into()],
+                vec!["-wn3".into(), "-N1".into(), "--gres=gpu:7".into()],
+            ],
+            requests: vec![
+                ask(&["--gres=gpu:4", "-n9"]),
+                ask(&["--gres=gpu:4", "-n12"]),
+                ask(&["--gres=gpu:2", "-n9"]),
+                ask(&["--gres=gpu:4", "-n15"]),
+            ],
+        },
     ];
     let mut tally = Tally::default();
     tally.compare(&pair, &site, &states, "known");

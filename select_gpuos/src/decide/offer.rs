@@ -13,7 +13,6 @@ use crate::decide::{Decide, Placing};
 use crate::gres::enough;
 use crate::gres::steer::Purpose;
 use crate::messages;
-use crate::read::demand::has_fewer_cpus;
 use crate::read::request::Wanted;
 use crate::tell::reasons;
 
@@ -311,14 +310,10 @@ impl Decide<'_, '_> {
             GpuShape::PerSocket { .. } | GpuShape::PerTask { .. } => true,
             _ if request.whole_nodes && snapshot.has_sizes() => true,
             GpuShape::PerNode(_) if wanted.nodes > request.min_nodes => true,
-            GpuShape::PerNode(gpus) => {
-                let (job, least) = (self.frame.job, request.min_nodes.max(1));
-                let cpus = job.min_cpus().div_ceil(least);
-                let (source, ledger) = (&self.frame.source, &self.cluster.ledger);
-                request.max_nodes > least
-                    && job.tasks() > least
-                    && (!request.required_nodes.is_empty()
-                        || has_fewer_cpus(source, ledger, snapshot, gpus, cpus))
+            // How many tasks a node takes follows from its sockets, memory and limits of the request: cons_tres takes more nodes for the rest.
+            GpuShape::PerNode(_) => {
+                let least = request.min_nodes.max(1);
+                request.max_nodes > least && self.frame.job.tasks() > least
             }
             _ => false,
         }

@@ -257,38 +257,6 @@ fn bound(
     }
 }
 
-/// Whether some candidate with so many free GPUs has not so many free CPUs, there or on one of its sockets: cons_tres counts those near the
-/// GPUs, and takes another node for the tasks that these leave over.
-pub fn has_fewer_cpus(
-    source: &Source<'_>,
-    ledger: &Ledger,
-    snapshot: &Snapshot,
-    gpus: u32,
-    cpus: u32,
-) -> bool {
-    let lacks = |index: usize| {
-        let state = &snapshot.states[index];
-        if !state.candidate || (state.free.len() as u32) < gpus {
-            return false;
-        }
-        if state.free_cpus < cpus {
-            return true;
-        }
-        let node = source.node(index);
-        let Some(node) = node.filter(|node| node.sockets() > 1 && !snapshot.places[index].flat)
-        else {
-            return false;
-        };
-        let threads = u32::from(node.threads());
-        let known = sockets(node, &ledger.sum(index), &[0; SOCKETS]);
-        known.is_none_or(|(sockets, count)| {
-            let fewer = |socket: &Socket| u32::from(socket.free) * threads < cpus;
-            sockets[..count].iter().any(fewer)
-        })
-    };
-    cpus > 1 && (0..snapshot.states.len()).any(lacks)
-}
-
 /// How many sockets of a node have so many of these GPUs near them; those that are near no socket of their own are near all.
 fn sockets_with(gpus: NodeGres<'_>, node: Node<'_>, free: GpuSet, each: u32) -> u32 {
     let (count, cores) = (
