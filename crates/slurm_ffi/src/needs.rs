@@ -25,6 +25,7 @@ pub const CR_MEMORY: u16 = 0x0010;
 const MEM_PER_CPU: u64 = 1 << 63;
 /// Bits of `job_record.bit_flags`, the same in every known release.
 const GRES_ENFORCE_BIND: u64 = 1 << 4;
+const SPREAD_JOB: u64 = 1 << 8;
 const JOB_MEM_SET: u64 = 1 << 23;
 /// In `part_record.max_share`: jobs share without asking for it.
 const SHARED_FORCE: u16 = 0x8000;
@@ -116,6 +117,11 @@ impl Job<'_> {
     /// Whether its GPUs have to be near its cores (`--gres-flags=enforce-binding`).
     pub fn binds_gpus(self) -> bool {
         self.get::<u64>(self.fields().bit_flags) & GRES_ENFORCE_BIND != 0
+    }
+
+    /// Whether it is to be spread over as many nodes as it may have (`--spread-job`).
+    pub fn is_spread(self) -> bool {
+        self.get::<u64>(self.fields().bit_flags) & SPREAD_JOB != 0
     }
 
     /// With whom it may share cores.

@@ -195,7 +195,8 @@ impl<'a> Decide<'_, 'a> {
         }
         let said = job.has_spank_env().then(|| request::options_of(job));
         let options = said.as_ref().unwrap_or(&NOTHING_SAID);
-        if options.off {
+        // Who asks Slurm to spread a job, and gpuos for no place, wants what gpuos avoids.
+        if options.off || job.is_spread() && !options.asks_for_place() {
             return None;
         }
         let kind = gpus.type_name();

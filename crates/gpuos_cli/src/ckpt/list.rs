@@ -29,28 +29,25 @@ pub fn run(machine: &dyn Machine, args: &CkptListArgs) -> Result<Reply> {
             }
         }
     }
-    let reach = &args.reach;
-    if told.is_empty()
-        && reach.node.is_none()
-        && !reach.local
-        && let Some(why) = first.as_ref().filter(|e| e.is::<NoMover>())
-        && let Some(reply) = recorded::list(machine, args.job.as_ref(), why)
-    {
-        return Ok(reply);
-    }
     if told.is_empty() {
-        let hint = match first.as_ref().is_some_and(|e| e.is::<NoMover>())
-            && args.reach.node.is_none()
+        let Some(why) = first else {
+            bail!("there is no node of a lab here: `gpuos lab up` starts one");
+        };
+        let reach = &args.reach;
+        let is_elsewhere = reach.node.is_none() && why.is::<NoMover>();
+        if is_elsewhere
+            && !reach.local
+            && let Some(reply) = recorded::list(machine, args.job.as_ref(), &why)
         {
+            return Ok(reply);
+        }
+        let hint = match is_elsewhere {
             true => {
                 "; from a machine without one, --node NODE asks a node, and `gpuos ckpt show JOBID` the job's first node"
             }
             false => "",
         };
-        match first {
-            Some(e) => bail!("{e:#}{hint}"),
-            None => bail!("there is no node of a lab here: `gpuos lab up` starts one"),
-        }
+        bail!("{why:#}{hint}");
     }
     let rows = rows(&told);
     let users = words::users(machine, rows.iter().map(|row| row.lead.uid));

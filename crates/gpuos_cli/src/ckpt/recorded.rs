@@ -55,7 +55,6 @@ pub fn list(machine: &dyn Machine, only: Option<&JobId>, why: &Error) -> Option<
     // Of an array squeue shows all tasks.
     let jobs: Vec<RecordedJob> = jobs
         .into_iter()
-        .filter(|job| own == 0 || job.uid == own)
         .filter(|job| number.is_none_or(|number| job.id == number))
         .collect();
     if jobs.is_empty() {

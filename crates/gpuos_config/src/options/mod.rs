@@ -486,6 +486,14 @@ pub struct JobOptions {
 }
 
 impl JobOptions {
+    /// Whether something of it says where the job is to be.
+    pub fn asks_for_place(&self) -> bool {
+        self.topology.is_some()
+            || self.placement.is_some()
+            || self.shape.is_some()
+            || self.exclusive.is_some()
+    }
+
     /// Sets one option by its name in [`OPTIONS`] (`-` and `_` count as the same); `off` clears any but the switch.
     ///
     /// # Errors

@@ -20,7 +20,7 @@ const TRIES: u32 = 3;
 ///
 /// # Errors
 /// slurmctld does not answer.
-pub fn record(machine: &dyn Machine, job: u32) -> Result<Option<MadeRecord>, Outcome> {
+fn record(machine: &dyn Machine, job: u32) -> Result<Option<MadeRecord>, Outcome> {
     let row = super::row(machine, job)?;
     Ok(row.and_then(|row| MadeRecord::parse(&row.admin_comment)))
 }
@@ -181,7 +181,7 @@ pub(super) fn rewrite(
         let wanted = change(&row.admin_comment);
         if wanted == row.admin_comment {
             return Ok(Outcome::Done(format!(
-                "the record of job {target} says how far it has come with checkpoints"
+                "the record of job {target} says what it is to say"
             )));
         }
         slurm.update_job(&target.to_string(), &[&format!("AdminComment={wanted}")])?;

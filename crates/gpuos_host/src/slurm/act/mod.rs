@@ -22,7 +22,7 @@ mod tell;
 mod unsaved;
 
 pub use checkpoints::{
-    RecordedJob, forget as forget_checkpoints, holders, note as note_checkpoints, record, records,
+    RecordedJob, forget as forget_checkpoints, holders, note as note_checkpoints, records,
 };
 pub use hold::held_comment;
 pub use silent::{is_set_down, resume, set_down};

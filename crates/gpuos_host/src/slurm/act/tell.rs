@@ -1,11 +1,13 @@
 //! A job's user is told why gpuos ends or requeues something of it: on the job's standard error, by `scontrol notify`, and in its
 //! `AdminComment`, which operators alone may write, and which slurmctld and accounting keep when the job has ended.
 
+use std::cell::Cell;
 use std::time::Duration;
 
 use gpuos_core::made::BESIDE;
 use gpuos_workload::action::Outcome;
 
+use super::checkpoints::rewrite;
 use super::{Slurm, Target, plain};
 
 /// What the comment has, before the name of the node.
@@ -45,20 +47,27 @@ pub(super) fn tell(slurm: &Slurm<'_>, job: u32, why: &str) -> Result<Outcome, Ou
         ..Slurm::new(slurm.machine, slurm.node)
     };
     let gone = || Outcome::Nothing(format!("job {job} is gone"));
-    let (row, _) = slurm.row(job)?.ok_or_else(gone)?;
-    // A number that means more than this job is none for a comment.
-    let target = Target::of_row(&row).ok_or_else(gone)?;
+    let row = || {
+        let (row, _) = slurm.row(job)?.ok_or_else(gone)?;
+        // A number that means more than this job is none for a comment.
+        let target = Target::of_row(&row).ok_or_else(gone)?;
+        Ok((row, target))
+    };
     let why = plain(why, MOST);
     let own = format!("{TOLD}{}: {why}", slurm.node);
-    let wanted = comment(&row.admin_comment, &own);
-    if wanted == row.admin_comment {
-        return Ok(Outcome::Nothing(format!("job {job} has been told")));
+    let is_new = Cell::new(false);
+    let written = rewrite(&slurm, row, |before| {
+        let wanted = comment(before, &own);
+        is_new.set(is_new.get() || wanted != before);
+        wanted
+    });
+    if !is_new.get() {
+        return written.map(|_| Outcome::Nothing(format!("job {job} has been told")));
     }
-    slurm.update_job(&target.to_string(), &[&format!("AdminComment={wanted}")])?;
     // A job that has ended since has no standard error any more, and its record says it.
     let said = format!("gpuos: {why}");
     let _ = slurm.run("scontrol", &["notify", &job.to_string(), &said]);
-    Ok(Outcome::Nothing(format!("job {job} is told: {why}")))
+    written.map(|_| Outcome::Nothing(format!("job {job} is told: {why}")))
 }
 
 #[cfg(test)]
