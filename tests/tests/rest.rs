@@ -6,10 +6,14 @@ use std::process::{Child, Stdio};
 
 use gpuos_lab::Suite;
 use gpuos_model::gpuset::GpuSet;
+use gpuos_tests::plugins::{daemons, programs};
 use gpuos_tests::{Cluster, Setup, per_suite};
 use serde_json::{Value, json};
 
-per_suite!(jobs_of_slurmrestd_ask_by_variables);
+per_suite!(
+    jobs_of_slurmrestd_ask_by_variables,
+    jobs_of_slurmrestd_share_save_and_are_explained
+);
 
 /// slurmrestd is run neither as root nor as SlurmUser, and takes nobody's word but its own user's.
 const USER: [&str; 3] = ["--reuid=65534", "--regid=65534", "--clear-groups"];
@@ -343,6 +347,96 @@ fn jobs_of_slurmrestd_ask_by_variables(suite: &Suite) {
         show.contains("gpu:1") && show.contains("gpuos:h100-80gb:1"),
         "{show}"
     );
+    cluster.run("scancel", &[&id.to_string()]);
+    drop(rest);
+    cluster.drained();
+}
+
+/// What `gpuos why` says of a job's state and request, without its number; estimates and the last look change while a job waits.
+fn why(cluster: &Cluster, job: u32) -> String {
+    let gpuos = programs().join("gpuos");
+    let said = cluster.run(gpuos.to_str().expect("UTF-8"), &["why", &job.to_string()]);
+    let number = job.to_string();
+    let words = said
+        .split_inclusive(' ')
+        .map(|word| match word.trim_end() == number {
+            true => "N ",
+            false => word,
+        });
+    let said: String = words.collect();
+    let about = |line: &&str| ["Job N ", "It asks "].iter().any(|it| line.starts_with(it));
+    said.lines().filter(about).collect::<Vec<_>>().join("\n")
+}
+
+/// The files of a program that counts and saves, where slurmrestd's user can read them; how it is called.
+fn counter(rest: &Rest<'_>) -> String {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    for (folder, name) in [
+        ("share", "gpuos-checkpoint.sh"),
+        ("examples/checkpoint", "counter.sh"),
+    ] {
+        let to = rest.folder.join(name);
+        std::fs::copy(root.join(folder).join(name), &to).expect("a copy");
+        std::fs::set_permissions(&to, PermissionsExt::from_mode(0o644)).expect("everybody's");
+    }
+    let folder = rest.folder.display();
+    format!("srun -n1 env GPUOS_HELPERS={folder} sh {folder}/counter.sh 100000 0.02")
+}
+
+fn jobs_of_slurmrestd_share_save_and_are_explained(suite: &Suite) {
+    let mut setup = Setup::new("rest-saves", suite);
+    setup.spec.nodes = 1.into();
+    setup.spec.job_submit = true;
+    setup.spec.shards = 4;
+    setup.spec.movers = Some(daemons().to_path_buf());
+    let Some(cluster) = setup.steered() else {
+        return;
+    };
+    let Some(rest) = Rest::start(&cluster) else {
+        return;
+    };
+    // A part of a GPU is the same that sbatch gets, and so is what is said of a job that waits for GPUs.
+    let blocker = cluster.start(&["-N1", "--exclusive"]);
+    for (variables, gres) in [
+        (&["GPUOS_SHARE=timeslice:2"][..], None),
+        (&["GPUOS_CHECKPOINT=10m"], Some("gpu:1")),
+        (&["GPUOS_TOPOLOGY=node:required"], Some("gpu:2")),
+        (&[], Some("gpu:1")),
+    ] {
+        let waits = |id: u32| {
+            cluster.until("slurmctld says why it waits", || {
+                cluster.show(id).contains("Reason=Resources").then_some(())
+            });
+            let seen = (said(&rest, id), why(&cluster, id));
+            let has_shards = cluster.show(id).contains("shard:2");
+            assert_eq!(has_shards, gres.is_none(), "{variables:?}");
+            cluster.cancel(&[id]);
+            seen
+        };
+        let job = job(variables, gres, false);
+        let own = waits(number(&rest.submit(std::slice::from_ref(&job), "true")));
+        assert_eq!(own, waits(by_sbatch(&rest, &job, "true")), "{variables:?}");
+    }
+    cluster.cancel(&[blocker]);
+    // A checkpoint is taken, and the next run goes on from it.
+    let save = job(&["GPUOS_CHECKPOINT=1s"], Some("gpu:1"), false);
+    let id = number(&rest.submit(&[save], &counter(&rest)));
+    let output = || {
+        let file = rest.folder.join(format!("{id}.out"));
+        std::fs::read_to_string(file).unwrap_or_default()
+    };
+    cluster.until("it has saved twice", || {
+        output().contains("saved 2 at ").then_some(())
+    });
+    let told = why(&cluster, id);
+    assert!(told.starts_with("Job N runs"), "{told}");
+    let name = format!("JobId={id}");
+    cluster.run("scontrol", &["requeue", &id.to_string()]);
+    cluster.wait(id, &["PENDING"]);
+    cluster.update(&[&name, "StartTime=now+2"]);
+    cluster.until("it goes on", || {
+        output().contains("restored checkpoint ").then_some(())
+    });
     cluster.run("scancel", &[&id.to_string()]);
     drop(rest);
     cluster.drained();
