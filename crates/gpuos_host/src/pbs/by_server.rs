@@ -37,7 +37,7 @@ pub(super) fn by_server(machine: &dyn Machine, job: &JobId) -> Result<Option<Job
         id: job.clone(),
         user: told.user.clone(),
         // Only who asks for parts of a checkpoint needs it, and a user whom this host does not know gets none.
-        uid: number_of(machine, &told.user).unwrap_or(u32::MAX),
+        uid: number_of(machine, &told.runs_as).unwrap_or(u32::MAX),
         state,
         state_word: told.state.clone(),
         nodes: match state {

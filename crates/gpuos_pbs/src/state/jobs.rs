@@ -17,8 +17,11 @@ pub struct Job {
     pub id: String,
     /// The name that its user gave it.
     pub name: String,
-    /// Its user.
+    /// Who submitted it.
     pub user: String,
+    /// As whom it runs, by `euser`, which PBS shows to its managers, or as who submitted it where it names nobody else (`qsub -u`); empty: that is
+    /// not known.
+    pub runs_as: String,
     /// PBS's letter: `Q` waits, `R` runs, …
     pub state: String,
     /// Its queue.
@@ -147,10 +150,16 @@ fn job(id: &str, json: &Json) -> Result<Job, String> {
         resources.push((name.to_string(), asked.text(name)?.to_owned()));
     }
     let owner = json.text("Job_Owner")?;
+    let owner = owner.split('@').next().unwrap_or(owner);
+    let runs_as = match (json.text("euser")?, json.text("User_List")?) {
+        ("", "") => owner,
+        (euser, _) => euser,
+    };
     let mut job = Job {
         id: id.to_owned(),
         name: json.text("Job_Name")?.to_owned(),
-        user: owner.split('@').next().unwrap_or(owner).to_owned(),
+        user: owner.to_owned(),
+        runs_as: runs_as.to_owned(),
         state: json.text("job_state")?.to_owned(),
         queue: json.text("queue")?.to_owned(),
         reservation: json.text("reserve_ID")?.to_owned(),

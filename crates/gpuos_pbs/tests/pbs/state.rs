@@ -180,6 +180,24 @@ fn no_text_of_a_user_decides_anything() {
 }
 
 #[test]
+fn a_job_that_runs_as_somebody_else_is_not_its_owners() {
+    for (more, wanted) in [
+        ("", "ann"),
+        (r#","euser":"ann""#, "ann"),
+        (r#","euser":"bob","User_List":"bob""#, "bob"),
+        // Who is no manager of PBS is not shown euser.
+        (r#","User_List":"bob@n1,carl""#, ""),
+    ] {
+        let text = format!(
+            r#"{{"Jobs":{{"1.head":{{"Job_Name":"x","Job_Owner":"ann@head","job_state":"R","queue":"workq"{more}}}}}}}"#
+        );
+        let (jobs, _) = jobs::parse(&text).unwrap();
+        assert_eq!(jobs[0].unreadable, "");
+        assert_eq!((&jobs[0].user[..], &jobs[0].runs_as[..]), ("ann", wanted));
+    }
+}
+
+#[test]
 fn the_fabric_is_what_the_vnodes_name() {
     let mut world = World::random(1, 6, 0, 0);
     for (at, host) in world.hosts.iter_mut().enumerate() {
