@@ -138,6 +138,7 @@ impl Pair {
             &"-".repeat(COLUMN),
             &"-".repeat(COLUMN),
         );
+        println!("  Each alone on n1, by -w n1, which is left out here:");
         self.linked(&["--gres=gpu:2"])?;
         self.linked(&["-N1", "--gpus-per-node=4"])?;
         // 36 cores: more than a socket has.
@@ -177,7 +178,7 @@ impl Pair {
         progress("filling n1, but for GPUs 0, 1 and 3");
         let kept_stock = self.stock.leave_free("n1", &[0, 1, 3])?;
         let kept_gpuos = self.gpuos.leave_free("n1", &[0, 1, 3])?;
-        println!("  On n1 only GPUs 0, 1 and 3 are free; a job of one GPU comes, then one of two:");
+        println!("  On n1 only GPUs 0, 1 and 3 are free; a job of one GPU comes, then one of two, both with -w n1:");
         let one = ["--gres=gpu:1", "-w", "n1"];
         let (stock, gpuos) = (self.stock.start(&one)?, self.gpuos.start(&one)?);
         row(
