@@ -2,6 +2,7 @@
 //! of another wait. `cargo test -p gpuos_tests --test slurm faults::` runs the tests of `faults.rs`.
 
 mod accounting;
+mod beside;
 mod checkpoint;
 mod checkpoint_beside;
 mod checkpoint_ends;

@@ -13,7 +13,7 @@ use crate::field::{field, place, text};
 use crate::layout::{JobRecord, Layout, PartRecord};
 use crate::mem::Plain;
 
-pub use crate::nodes::{Node, NodeTable};
+pub use crate::nodes::{Node, NodeTable, POWERED_DOWN};
 
 /// Slurm's "not set" for 32-bit values.
 pub const NO_VAL: u32 = 0xffff_fffe;
@@ -27,6 +27,15 @@ pub struct Job<'a> {
     details: *mut c_void,
     layout: &'a Layout,
     life: PhantomData<&'a mut c_void>,
+}
+
+/// What a record says of how a job waits: cons_tres holds a job that it cannot lay out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Standing {
+    /// Slurm's priority; 0: it is held.
+    pub priority: u32,
+    /// Code of the reason.
+    pub reason: u32,
 }
 
 /// The topology that a partition goes by.
@@ -153,6 +162,14 @@ impl<'a> Job<'a> {
     /// Slurm's priority of the job.
     pub fn priority(self) -> u32 {
         known(self.get(self.layout.job.priority))
+    }
+
+    /// Priority and code of the reason why it waits, as they stand in its record.
+    pub fn standing(self) -> Standing {
+        Standing {
+            priority: self.get(self.layout.job.priority),
+            reason: self.reason(),
+        }
     }
 
     /// Number of the job's user.
@@ -381,6 +398,16 @@ impl<'a> Job<'a> {
                 };
                 each(node, cpus, memory);
             }
+        }
+    }
+
+    /// Has priority and reason be what they were.
+    pub fn set_standing(self, before: Standing) {
+        let fields = &self.layout.job;
+        // SAFETY: both are u32 of the record, which slurmctld has write-locked.
+        unsafe {
+            place::<u32>(self.pointer, fields.priority).write_unaligned(before.priority);
+            place::<u32>(self.pointer, fields.state_reason).write_unaligned(before.reason);
         }
     }
 

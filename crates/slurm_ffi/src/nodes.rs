@@ -8,6 +8,9 @@ use crate::field::{field, text};
 use crate::layout::{Layout, NodeRecord};
 use crate::mem::Plain;
 
+/// In a node's weight as it is scheduled by: power saving has it off (`_set_sched_weight`, src/slurmctld/node_scheduler.c).
+pub const POWERED_DOWN: u64 = 0x200_0000_0000;
+
 /// Slurm's `node_record_t`.
 #[derive(Clone, Copy)]
 pub struct Node<'a> {
@@ -64,9 +67,23 @@ impl<'a> Node<'a> {
         self.get(self.layout.node.real_memory)
     }
 
-    /// Slurm's weight: nodes of lower weight are to be used first.
+    /// Slurm's weight: nodes of lower weight are to be used first. Without the lowest byte, in which cons_tres counts GPUs near cores from 24.11 on.
     pub fn weight(self) -> u64 {
-        self.get(self.layout.node.sched_weight)
+        self.get::<u64>(self.layout.node.sched_weight) & !0xff
+    }
+
+    /// The same where it is asked when a job could start: as cons_tres will have it then (`_set_sched_weight`, select/cons_tres/job_test.c), nodes
+    /// that still clean up after a job after others of their weight.
+    pub fn weight_for_forecast(self) -> u64 {
+        // NODE_STATE_COMPLETING and NODE_STATE_POWERED_DOWN of slurm.h.
+        const COMPLETING: u32 = 1 << 10;
+        const OFF: u32 = 1 << 12;
+        let state = self.get::<u32>(self.layout.node.node_state);
+        let off = match state & OFF {
+            0 => 0,
+            _ => POWERED_DOWN,
+        };
+        off | u64::from(self.configured_weight()) << 16 | u64::from(state & COMPLETING != 0) << 8
     }
 
     /// The weight that slurm.conf gives the node. [`Node::weight`] is of use only where a job may start: cons_tres

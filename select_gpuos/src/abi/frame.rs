@@ -2,6 +2,7 @@
 
 use slurm_ffi::bits::Bitmap;
 use slurm_ffi::handles::Job;
+use slurm_ffi::release::Release;
 
 use crate::abi::call::{Call, Mode};
 use crate::abi::clock;
@@ -56,6 +57,12 @@ impl<'a> Frame<'a> {
     /// Whether a forecast that is answered says "later". By the time of now: cons_tres may have taken a while.
     pub fn starts_later(&self) -> bool {
         self.is_forecast() && self.job.start_time() > clock::now()
+    }
+
+    /// Whether a forecast that is answered says a time after the one from which on it is asked for.
+    pub fn starts_later_than_asked(&self, release: Release) -> bool {
+        let (from, _) = self.call.asked_between(release);
+        self.starts_later() && self.job.start_time() > from
     }
 
     /// The candidates' indices, lowest first.

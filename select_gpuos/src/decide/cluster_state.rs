@@ -187,13 +187,21 @@ impl ClusterState {
     /// Reads candidates.
     pub fn take_snapshot(
         &mut self,
+        is_forecast: bool,
         source: &Source<'_>,
         candidates: Bitmap<'_>,
         wanted_type: Option<&str>,
     ) {
         let known = (&self.ledger, &self.service);
         let prefetch = &mut self.prefetch;
-        (self.snapshot).take(source, prefetch, candidates, wanted_type, known);
+        (self.snapshot).take(
+            is_forecast,
+            source,
+            prefetch,
+            candidates,
+            wanted_type,
+            known,
+        );
     }
 
     /// What a job wants of the planner, and what the candidates are worth to it.

@@ -200,7 +200,7 @@ impl<'a> Decide<'_, 'a> {
             return None;
         }
         let kind = gpus.type_name();
-        (self.cluster).take_snapshot(source, frame.candidates, kind);
+        (self.cluster).take_snapshot(frame.is_forecast(), source, frame.candidates, kind);
         if self.cluster.snapshot.unlisted || !self.model() {
             return None;
         }

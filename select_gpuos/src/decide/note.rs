@@ -214,7 +214,7 @@ impl<'a> Noting<'_, 'a> {
             return Decision::Stock;
         };
         let kind = gpus.type_name();
-        cluster.take_snapshot(source, nodes, kind);
+        cluster.take_snapshot(false, source, nodes, kind);
         if cluster.snapshot.unlisted || !cluster.model(site, self.trust, source) {
             return Decision::Stock;
         }

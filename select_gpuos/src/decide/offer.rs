@@ -88,7 +88,12 @@ impl Decide<'_, '_> {
     ) -> Option<c_int> {
         let frame = self.frame;
         let (source, job) = (&frame.source, frame.job);
-        (self.cluster).take_snapshot(source, frame.candidates, gpus.type_name());
+        (self.cluster).take_snapshot(
+            frame.is_forecast(),
+            source,
+            frame.candidates,
+            gpus.type_name(),
+        );
         (self.cluster.neighbours).mark_avoided(job.id(), &mut self.cluster.snapshot);
         self.placing.holders.mark(&mut self.cluster.snapshot);
         self.placing.short.mark(&mut self.cluster.snapshot);
@@ -183,8 +188,14 @@ impl Decide<'_, '_> {
                 Ok(choice) => {
                     let snapshot = &self.cluster.snapshot;
                     let mut code =
-                        (self.placing.steering).attempt(frame, snapshot, choice, Purpose::Answer);
+                        (self.placing.steering).attempt(frame, snapshot, choice, Purpose::Offer);
                     self.placing.chosen.set(choice);
+                    if code == 0 && frame.starts_later_than_asked(self.site.release) {
+                        // It has the GPUs and lacks something else there; other nodes may have both.
+                        self.placing.steering.restore_candidates(frame);
+                        frame.call.unanswered();
+                        code = NOT_NOW;
+                    }
                     if code == 0 && self.takes_back() {
                         code = NOT_NOW;
                         self.fell_short = !required;

@@ -52,6 +52,8 @@ pub struct Steering {
 pub enum Purpose {
     /// It is the answer to Slurm: on success the choice stays in the bitmap.
     Answer,
+    /// The same, and nobody is preempted: among all candidates some could serve as they are.
+    Offer,
     /// It is only compared with others: the bitmap is put back, nothing is preempted.
     Question,
 }
@@ -176,6 +178,7 @@ impl Steering {
         };
         let _masked = self.masks.scope();
         let (call, source) = (frame.call, &frame.source);
+        let standing = frame.job.standing();
         for one in &choice.nodes {
             if one.gpus == GpuSet::EMPTY {
                 continue;
@@ -192,10 +195,15 @@ impl Steering {
             chosen.clone().for_each(|node| nodes.set_bit(node, true));
             match purpose {
                 Purpose::Answer => call.forward(),
+                Purpose::Offer => call.without_preemption(|| call.forward()),
                 Purpose::Question => call.forward_without_preemption(),
             }
         });
-        narrowed.keep = code == 0 && purpose == Purpose::Answer;
+        narrowed.keep = code == 0 && purpose != Purpose::Question;
+        if code != 0 {
+            // cons_tres holds a job that it finds no way to lay out: on these nodes, and not on others.
+            frame.job.set_standing(standing);
+        }
         code
     }
 }

@@ -4,7 +4,7 @@ use gpuos_model::gpuset::{GpuSet, MAX_GPUS};
 use gpuos_placement::plan::NodeState;
 use slurm_ffi::bits::Bitmap;
 use slurm_ffi::gres::NodeGres;
-use slurm_ffi::handles::Node;
+use slurm_ffi::handles::{Node, POWERED_DOWN};
 
 use crate::abi::source::Source;
 use crate::read::ledger::Ledger;
@@ -66,9 +66,10 @@ pub struct Snapshot {
 impl Snapshot {
     /// Reads the candidates of this call.
     ///
-    /// `wanted_type` restricts the free GPUs to a GRES type.
+    /// `wanted_type` restricts the free GPUs to a GRES type. `is_forecast`: it is asked when a job could start.
     pub fn take(
         &mut self,
+        is_forecast: bool,
         source: &Source<'_>,
         prefetch: &mut Prefetch,
         candidates: Bitmap<'_>,
@@ -109,7 +110,10 @@ impl Snapshot {
                 gres: gpus.raw() as usize,
                 flat: gpus.topologies() == 0,
                 devices,
-                weight: node.weight(),
+                weight: match is_forecast {
+                    true => node.weight_for_forecast(),
+                    false => node.weight(),
+                },
                 idle: cpus == 0,
             };
             let (out, degraded) = service.of(index);
@@ -144,19 +148,9 @@ impl Snapshot {
     /// The different node weights among the candidates, lowest first, at most [`MOST_WEIGHTS`]; the last
     /// one always covers all.
     pub fn weights(&mut self) -> usize {
-        self.weights.clear();
-        for (state, place) in self.states.iter().zip(&self.places) {
-            if state.candidate && !self.weights.contains(&place.weight) {
-                if self.weights.len() == MOST_WEIGHTS {
-                    // So many that a plan for each would take too long: all in one.
-                    self.weights.clear();
-                    self.weights.push(u64::MAX);
-                    return 1;
-                }
-                self.weights.push(place.weight);
-            }
-        }
-        self.weights.sort_unstable();
+        let candidates = self.states.iter().zip(&self.places);
+        let weights = candidates.filter(|(state, _)| state.candidate);
+        few_weights(&mut self.weights, weights.map(|(_, place)| place.weight));
         self.weights.len()
     }
 
@@ -261,6 +255,35 @@ pub fn take<'a>(
     })
 }
 
+/// Different weights, lowest first. A plan for each takes its time: of more than [`MOST_WEIGHTS`] the higher ones are taken together, but those of
+/// nodes that are up not with those of others.
+fn few_weights(few: &mut Vec<u64>, all: impl Iterator<Item = u64> + Clone) {
+    few.clear();
+    for weight in all.clone() {
+        if !few.contains(&weight) {
+            few.push(weight);
+            if few.len() > MOST_WEIGHTS {
+                break;
+            }
+        }
+    }
+    if few.len() > MOST_WEIGHTS {
+        few.clear();
+        few.extend(all);
+    }
+    few.sort_unstable();
+    few.dedup();
+    if few.len() <= MOST_WEIGHTS {
+        return;
+    }
+    let up = few.partition_point(|weight| weight & POWERED_DOWN == 0);
+    let last_up = up.checked_sub(1).map(|last| few[last]);
+    few.truncate(MOST_WEIGHTS - 2);
+    let last = few.last().copied();
+    few.extend(last_up.filter(|weight| Some(*weight) > last));
+    few.push(u64::MAX);
+}
+
 /// The GPUs of a node with so many devices that are of a GRES type, if one is wanted.
 fn fitting(gpus: NodeGres<'_>, devices: usize, wanted_type: Option<&str>) -> GpuSet {
     let present = GpuSet::first(devices);
@@ -300,4 +323,32 @@ fn signature(node: Node<'_>, gpus: NodeGres<'_>, devices: Option<usize>) -> u64 
             (hash ^ field).wrapping_mul(0x0100_0000_01b3)
         })
         | 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn few(all: &[u64]) -> Vec<u64> {
+        let mut few = vec![99];
+        few_weights(&mut few, all.iter().copied());
+        few
+    }
+
+    #[test]
+    fn many_weights_are_few_groups_and_nodes_that_are_up_come_first() {
+        assert!(few(&[]).is_empty());
+        assert_eq!(few(&[5, 1, 5, 1]), [1, 5]);
+        let eight: Vec<u64> = (1..=8).collect();
+        assert_eq!(few(&eight), eight);
+        assert_eq!(
+            few(&(1..=20).rev().collect::<Vec<_>>()),
+            [1, 2, 3, 4, 5, 6, 20, u64::MAX]
+        );
+        let down = (1..=5).map(|weight| weight | POWERED_DOWN);
+        let all: Vec<u64> = (1..=5).chain(down.clone()).collect();
+        assert_eq!(few(&all), [1, 2, 3, 4, 5, 1 | POWERED_DOWN, u64::MAX]);
+        let all: Vec<u64> = (1..=9).chain(down).collect();
+        assert_eq!(few(&all), [1, 2, 3, 4, 5, 6, 9, u64::MAX]);
+    }
 }

@@ -178,7 +178,9 @@ impl Pair {
         progress("filling n1, but for GPUs 0, 1 and 3");
         let kept_stock = self.stock.leave_free("n1", &[0, 1, 3])?;
         let kept_gpuos = self.gpuos.leave_free("n1", &[0, 1, 3])?;
-        println!("  On n1 only GPUs 0, 1 and 3 are free; a job of one GPU comes, then one of two, both with -w n1:");
+        println!(
+            "  On n1 only GPUs 0, 1 and 3 are free; a job of one GPU comes, then one of two, both with -w n1:"
+        );
         let one = ["--gres=gpu:1", "-w", "n1"];
         let (stock, gpuos) = (self.stock.start(&one)?, self.gpuos.start(&one)?);
         row(

@@ -33,8 +33,8 @@ struct Form {
     /// Fewest and most nodes; 0 for a job on one node.
     nodes: (u32, u32),
     rule: Rule,
-    /// Learned, whole, cost first, worth by the mix.
-    flags: [bool; 4],
+    /// Learned, whole, cost first, worth by the mix, dealt.
+    flags: [bool; 5],
     cpus_per_node: u32,
     cpus_per_gpu: u32,
     memory_mib: u64,
@@ -52,6 +52,7 @@ impl Form {
                 job.whole,
                 job.cost_first,
                 job.worth == ValueModel::Learned,
+                job.dealt,
             ],
             cpus_per_node: job.cpus_per_node,
             cpus_per_gpu: job.cpus_per_gpu,

@@ -26,6 +26,8 @@ pub struct Job<'a> {
     pub unit: u32,
     /// Units over all nodes; `None` = exactly one on each node.
     pub units: Option<u32>,
+    /// Whether its units are tasks, which Slurm deals out evenly over the nodes: GPUs that lie otherwise are not those that its steps need.
+    pub dealt: bool,
     /// Fewest nodes, at least 1.
     pub min: u32,
     /// Most nodes, at least `min`.
@@ -90,6 +92,7 @@ impl<'a> Job<'a> {
         Ok(Job {
             unit,
             units,
+            dealt: matches!(request.gpus, GpuShape::PerTask { .. }),
             min,
             max: most.max(min),
             whole: request.whole_nodes,

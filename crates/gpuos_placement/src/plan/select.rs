@@ -75,7 +75,8 @@ impl Job<'_> {
         if nodes > self.max || nodes > count.nodes || nodes > units {
             return None;
         }
-        let full = (nodes == fewest && fewest > must).then_some((smallest, equal));
+        let full = nodes == fewest && fewest > must && !self.dealt;
+        let full = full.then_some((smallest, equal));
         Some(Sharing { nodes, full })
     }
 }
