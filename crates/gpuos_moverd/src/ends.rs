@@ -14,7 +14,7 @@ use gpuos_workload::WorkloadManager;
 use gpuos_workload::action::{Action, Outcome};
 use gpuos_workload::job::JobState;
 
-use crate::event::Event;
+use crate::event::{Event, SavedRun};
 use crate::jobs::{Jobs, locked};
 
 /// How often each job is asked about: a preemption may leave it little time.
@@ -51,7 +51,7 @@ impl Ends {
     pub fn start(
         jobs: Arc<Jobs>,
         manager: Arc<dyn WorkloadManager>,
-        from: Receiver<JobId>,
+        from: Receiver<SavedRun>,
     ) -> std::io::Result<()> {
         let ends = Ends {
             jobs,
@@ -63,11 +63,11 @@ impl Ends {
         Ok(())
     }
 
-    fn run(mut self, from: &Receiver<JobId>) {
+    fn run(mut self, from: &Receiver<SavedRun>) {
         let mut due = Instant::now() + LOOK;
         loop {
             match from.recv_timeout(due.saturating_duration_since(Instant::now())) {
-                Ok(job) => self.requeue(job),
+                Ok(saved) => self.requeue(saved),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
             }
@@ -81,12 +81,9 @@ impl Ends {
     }
 
     /// Begins to requeue a job.
-    fn requeue(&mut self, job: JobId) {
-        let Some(served) = self.jobs.get(&job) else {
-            return;
-        };
+    fn requeue(&mut self, SavedRun { job, run }: SavedRun) {
         let action = Action::Requeue { job: job.clone() };
-        let (run, since) = (served.run, Instant::now());
+        let since = Instant::now();
         self.todo.insert(job.clone(), Todo { action, run, since });
         self.step(&job);
     }
@@ -216,6 +213,13 @@ mod tests {
         }
     }
 
+    fn saved(id: u32) -> SavedRun {
+        SavedRun {
+            job: id.into(),
+            run: 0,
+        }
+    }
+
     fn manager(jobs: &[Job]) -> Recorded {
         let mut node = NodeRecord::default();
         node.published.held.insert(7, 1);
@@ -297,7 +301,7 @@ mod tests {
         let manager = manager(&[running(7)]);
         let (mut ends, told) = ends(&manager, 7, true);
         manager.with(|table| table.no_answer = Some("away".into()));
-        ends.requeue(7.into());
+        ends.requeue(saved(7));
         ends.look();
         assert_eq!(manager.done(), []);
         manager.with(|table| table.no_answer = None);
@@ -319,7 +323,7 @@ mod tests {
             let manager = manager(&[running(7)]);
             manager.with(|table| table.node = NodeRecord::default());
             let (mut ends, _told) = ends(&manager, 7, true);
-            ends.requeue(7.into());
+            ends.requeue(saved(7));
             ends.go_on();
             assert_eq!(manager.done(), []);
             match in_time {
@@ -341,7 +345,7 @@ mod tests {
         let manager = manager(&[running(7)]);
         let (mut ends, _told) = ends(&manager, 7, true);
         manager.with(|table| table.no_answer = Some("away".into()));
-        ends.requeue(7.into());
+        ends.requeue(saved(7));
         manager.with(|table| {
             table.no_answer = None;
             table.jobs.get_mut(&JobId::from(7)).unwrap().restarts = 1;
@@ -360,7 +364,7 @@ mod tests {
         for jobs in [&[kept][..], &[]] {
             let manager = manager(jobs);
             let (mut ends, _told) = ends(&manager, 7, true);
-            ends.requeue(7.into());
+            ends.requeue(saved(7));
             ends.go_on();
             assert_eq!(manager.done(), []);
             assert!(ends.todo.is_empty());

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::mpsc::SyncSender;
 
 use gpuos_checkpoint::ids::CheckpointId;
+use gpuos_core::job::JobId;
 use gpuos_core::made::{MadeRecord, Progress};
 use gpuos_link::tcp::Sender;
 use gpuos_mover::donors::Donor;
@@ -13,6 +14,15 @@ use gpuos_workload::Hint;
 
 use crate::carried::Body;
 use crate::not_reached::NotReached;
+
+/// A run of a job that has saved and is to be requeued.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SavedRun {
+    /// The job.
+    pub job: JobId,
+    /// The workload manager's count of its restarts.
+    pub run: u32,
+}
 
 /// Something that is noted in a job's record at the workload manager.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -25,7 +25,7 @@ use gpuos_workload::job::{Job, JobState};
 
 use crate::clock::seconds;
 use crate::domains::FailureDomains;
-use crate::event::Event;
+use crate::event::{Event, SavedRun};
 use crate::job::{Shared, Start, Worker};
 use crate::jobs::{Jobs, Served, locked};
 use crate::launch::Launch;
@@ -484,7 +484,8 @@ impl Registrar {
         tracing::warn!(%job, "job {job} has lost node {}, on which its script ran", record.script_on);
         if record.may_requeue {
             // Full is for now.
-            let _ = self.shared.requeue.try_send(job.clone());
+            let (job, run) = (job.clone(), record.restarts);
+            let _ = self.shared.requeue.try_send(SavedRun { job, run });
             return;
         }
         let action = Action::Kill {

@@ -6,7 +6,7 @@ use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
@@ -102,6 +102,20 @@ impl Mover {
             }
         }
         all
+    }
+}
+
+impl Mover {
+    /// Its exit status, once its log has ended; `None`: it has none, and is ended.
+    fn code(&mut self) -> Option<i32> {
+        let begun = Instant::now();
+        while begun.elapsed() < LONG {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status.code();
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        None
     }
 }
 
@@ -314,14 +328,14 @@ fn a_fault_that_ends_the_start_is_named_with_its_remedy_and_changes_nothing() {
         }
         let kept = fs::read(node.at("store/77/data")).ok();
         let mut mover = node.start("run");
-        let said = mover.until("gpuos_mover 0.");
+        let said = mover.until("for node n1");
         let here = node.at("").to_string_lossy().into_owned();
         let said = said.replace(&here, "NODE").replace("\\\"", "\"");
-        if said.contains("\"gpuos_mover 0.") {
+        if said.contains("for node n1") {
             wrong.push(format!("{what}: it starts: {said}"));
             continue;
         }
-        let code = mover.child.wait().unwrap().code();
+        let code = mover.code();
         if code != Some(1) || !said.contains(fault) || !said.contains(remedy) {
             wrong.push(format!("{what}: {code:?}, {said}"));
         }
@@ -342,6 +356,11 @@ fn of_two_on_a_store_or_a_socket_the_second_ends() {
     let said = node.start("run2").until("stop it");
     assert!(said.contains("another gpuos_mover has"), "{said}");
     assert!(said.contains("its own --store"), "{said}");
+    fs::rename(node.at("store"), node.at("former")).unwrap();
+    node.folder("store", 0o700);
+    let said = node.start("run").until("stop it");
+    assert!(said.contains("another daemon listens there"), "{said}");
+    assert!(said.contains("its own --runtime-dir"), "{said}");
 }
 
 #[test]

@@ -67,23 +67,23 @@ impl<'a> Node<'a> {
         self.get(self.layout.node.real_memory)
     }
 
-    /// Slurm's weight: nodes of lower weight are to be used first. Without the lowest byte, in which cons_tres counts GPUs near cores from 24.11 on.
+    /// Slurm's weight: nodes of lower weight are to be used first. Without the lowest byte, in which cons_tres counts GPUs near cores.
     pub fn weight(self) -> u64 {
         self.get::<u64>(self.layout.node.sched_weight) & !0xff
     }
 
-    /// The same where it is asked when a job could start: as cons_tres will have it then (`_set_sched_weight`, select/cons_tres/job_test.c), nodes
-    /// that still clean up after a job after others of their weight.
+    /// The same, on the scale of a start, where it is asked when a job could start: then the record has what an earlier call left. Nodes that still
+    /// clean up after a job come after others of their weight, as cons_tres has it.
     pub fn weight_for_forecast(self) -> u64 {
-        // NODE_STATE_COMPLETING and NODE_STATE_POWERED_DOWN of slurm.h.
+        // NODE_STATE_COMPLETING, _POWERED_DOWN and _POWERING_DOWN of slurm.h.
         const COMPLETING: u32 = 1 << 10;
-        const OFF: u32 = 1 << 12;
+        const OFF: u32 = 1 << 12 | 1 << 18;
         let state = self.get::<u32>(self.layout.node.node_state);
         let off = match state & OFF {
             0 => 0,
             _ => POWERED_DOWN,
         };
-        off | u64::from(self.configured_weight()) << 16 | u64::from(state & COMPLETING != 0) << 8
+        off | u64::from(self.configured_weight()) << 8 | u64::from(state & COMPLETING != 0)
     }
 
     /// The weight that slurm.conf gives the node. [`Node::weight`] is of use only where a job may start: cons_tres

@@ -1,7 +1,7 @@
 //! What every phase of one `job_test` goes by: the job, its candidates, and what is asked.
 
 use slurm_ffi::bits::Bitmap;
-use slurm_ffi::handles::Job;
+use slurm_ffi::handles::{Job, Node};
 use slurm_ffi::release::Release;
 
 use crate::abi::call::{Call, Mode};
@@ -63,6 +63,23 @@ impl<'a> Frame<'a> {
     pub fn starts_later_than_asked(&self, release: Release) -> bool {
         let (from, _) = self.call.asked_between(release);
         self.starts_later() && self.job.start_time() > from
+    }
+
+    /// Runs `ask`, in a forecast with cons_tres looking no further than to the time from which on it is asked for.
+    pub fn asking_for_now<T>(&self, release: Release, ask: impl FnOnce() -> T) -> T {
+        if !self.is_forecast() {
+            return ask();
+        }
+        let (from, _) = self.call.asked_between(release);
+        self.call.asking_until(release, from.max(self.now), ask)
+    }
+
+    /// What Slurm orders nodes by: of lower weight first.
+    pub fn weight(&self, node: Node<'_>) -> u64 {
+        match self.is_forecast() {
+            true => node.weight_for_forecast(),
+            false => node.weight(),
+        }
     }
 
     /// The candidates' indices, lowest first.

@@ -466,7 +466,8 @@ impl<'a> Decide<'_, 'a> {
     /// cons_tres has given the job its nodes by itself.
     pub fn delegated_to_slurm(&mut self, left: HandedOn) {
         let frame = self.frame;
-        if left == HandedOn::Refused {
+        // What it takes later it has not taken now.
+        if left == HandedOn::Refused && !frame.starts_later_than_asked(self.site.release) {
             let candidates = Candidates {
                 source: &frame.source,
                 ledger: &self.cluster.ledger,

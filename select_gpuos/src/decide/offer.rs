@@ -187,10 +187,13 @@ impl Decide<'_, '_> {
                 }
                 Ok(choice) => {
                     let snapshot = &self.cluster.snapshot;
-                    let mut code =
-                        (self.placing.steering).attempt(frame, snapshot, choice, Purpose::Offer);
+                    let steering = &mut self.placing.steering;
+                    let mut code = frame.asking_for_now(self.site.release, || {
+                        steering.attempt(frame, snapshot, choice, Purpose::Offer)
+                    });
                     self.placing.chosen.set(choice);
-                    if code == 0 && frame.starts_later_than_asked(self.site.release) {
+                    let later = code == 0 && frame.starts_later_than_asked(self.site.release);
+                    if later {
                         // It has the GPUs and lacks something else there; other nodes may have both.
                         self.placing.steering.restore_candidates(frame);
                         frame.call.unanswered();
@@ -202,7 +205,7 @@ impl Decide<'_, '_> {
                     }
                     self.cluster.records.count(|tally| {
                         tally.offers += 1;
-                        tally.refused += u64::from(code != 0);
+                        tally.refused += u64::from(code != 0 && !later);
                     });
                     if code == 0 {
                         self.placing.attempt = tried;
@@ -335,7 +338,9 @@ impl Decide<'_, '_> {
     #[cold]
     pub fn ask_plainly(&mut self) -> u32 {
         let frame = self.frame;
+        let standing = frame.job.standing();
         let code = frame.call.without_preemption(|| frame.call.forward());
+        frame.job.set_standing(standing);
         let given = match code {
             0 => enough::given(frame, self.site, self.trust),
             _ => None,

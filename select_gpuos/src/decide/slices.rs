@@ -126,8 +126,8 @@ impl<'a> SlicePlacing<'_, 'a> {
 
     fn node_offer(&mut self, index: usize) -> Option<(u32, u64)> {
         let (site, source) = (self.site, &self.frame.source);
-        self.slices
-            .node_state(site, self.service, source, index, self.asked)
+        let number = (self.slices).node_state(site, self.service, source, index, self.asked)?;
+        Some((number, self.frame.weight(source.node(index)?)))
     }
 
     /// Offers nodes to cons_tres, the best first, and at last all that have room.
@@ -142,6 +142,12 @@ impl<'a> SlicePlacing<'_, 'a> {
             let each = offered.map(|one| (one.node, one.pick.bits));
             slices.chosen.extend(each);
             code = steering.attempt_slices(frame, slices.id(), &slices.chosen);
+            if code == 0 && !last && frame.starts_later_than_asked(self.site.release) {
+                // It lacks something else there, and others may have both.
+                steering.restore_candidates(frame);
+                frame.call.unanswered();
+                continue;
+            }
             if code == 0 || last {
                 break;
             }

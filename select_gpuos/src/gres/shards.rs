@@ -229,7 +229,7 @@ impl Shards {
             self.candidates.push(Candidate {
                 node: index,
                 named: named.is_some_and(|named| named.test(index)),
-                weight: node.weight(),
+                weight: frame.weight(node),
                 short: short(index),
                 part,
             });

@@ -248,7 +248,7 @@ impl Slices {
             .flatten()
     }
 
-    /// Reads which slices of a node are free into the pool: the node's number there, and Slurm's weight. `None`: its
+    /// Reads which slices of a node are free into the pool: the node's number there. `None`: its
     /// slices are not for this job.
     pub fn node_state(
         &mut self,
@@ -257,7 +257,7 @@ impl Slices {
         source: &Source<'_>,
         index: usize,
         asked: JobGres<'_>,
-    ) -> Option<(u32, u64)> {
+    ) -> Option<u32> {
         let number = *self.nodes.get(index)?;
         if number == NO_POOL {
             return None;
@@ -295,7 +295,7 @@ impl Slices {
         let gres_of = |nvml: NvmlIndex| own.whole(nvml);
         let out = offer::out_of_service(own.gpus, service.pool_out(index), gres_out, gres_of);
         pool.see(number, taken, out);
-        Some((number, node.weight()))
+        Some(number)
     }
 
     /// A job has slices: remembers what of them a GPU has only one of.

@@ -7,23 +7,39 @@ use gpuos_model::gpuset::GpuSet;
 use gpuos_placement::plan::Choice;
 use slurm_ffi::bits::Bitmap;
 use slurm_ffi::cores::CoreMaps;
+use slurm_ffi::handles::{Job, Standing};
 
 use crate::abi::frame::Frame;
 use crate::abi::masks::Masks;
-use crate::abi::source::Source;
 use crate::read::snapshot::Snapshot;
 
 /// The candidates as Slurm gave them, put back when an attempt did not succeed.
 struct Narrowed<'a> {
     nodes: Bitmap<'a>,
     saved: &'a [u64],
+    job: Job<'a>,
+    /// cons_tres holds a job that it finds no way to lay out: on these nodes, and not on others.
+    standing: Standing,
     keep: bool,
+}
+
+impl<'a> Narrowed<'a> {
+    fn new(frame: &Frame<'a>, saved: &'a [u64]) -> Narrowed<'a> {
+        Narrowed {
+            nodes: frame.candidates,
+            saved,
+            job: frame.job,
+            standing: frame.job.standing(),
+            keep: false,
+        }
+    }
 }
 
 impl Drop for Narrowed<'_> {
     fn drop(&mut self) {
         if !self.keep {
             self.nodes.restore(self.saved);
+            self.job.set_standing(self.standing);
         }
     }
 }
@@ -63,7 +79,7 @@ impl Cores {
     /// if the answer is no: that must never be for a lack of cores. `ask` sets the node bitmap first.
     fn with_fewer(
         &mut self,
-        source: &Source<'_>,
+        frame: &Frame<'_>,
         snapshot: &Snapshot,
         nodes: impl Iterator<Item = usize>,
         mut ask: impl FnMut() -> c_int,
@@ -71,6 +87,7 @@ impl Cores {
         let Some(enough) = self.enough else {
             return ask();
         };
+        let (source, standing) = (&frame.source, frame.job.standing());
         let hidden = self.hidden.scope();
         let idle = |index: &usize| snapshot.places.get(*index).is_some_and(|place| place.idle);
         for node in nodes.filter(idle).filter_map(|index| source.node(index)) {
@@ -87,6 +104,7 @@ impl Cores {
             return code;
         }
         self.enough = None;
+        frame.job.set_standing(standing);
         ask()
     }
 }
@@ -107,7 +125,7 @@ impl Steering {
     /// Asks cons_tres for all candidates.
     pub fn all(&mut self, frame: &Frame<'_>, snapshot: &Snapshot) -> c_int {
         let (all, saved) = (0..snapshot.places.len(), &self.saved);
-        (self.cores).with_fewer(&frame.source, snapshot, all, || {
+        (self.cores).with_fewer(frame, snapshot, all, || {
             frame.candidates.restore(saved);
             frame.call.forward()
         })
@@ -123,11 +141,7 @@ impl Steering {
     ) -> c_int {
         // Undone from below: what is masked, then the candidates.
         let nodes = frame.candidates;
-        let mut narrowed = Narrowed {
-            nodes,
-            saved: &self.saved,
-            keep: false,
-        };
+        let mut narrowed = Narrowed::new(frame, &self.saved);
         let _masked = self.masks.scope();
         nodes.clear();
         let source = &frame.source;
@@ -146,11 +160,7 @@ impl Steering {
     /// Asks cons_tres for exactly these nodes. Nobody is preempted.
     pub fn attempt_nodes(&mut self, frame: &Frame<'_>, chosen: &[u32]) -> c_int {
         let nodes = frame.candidates;
-        let mut narrowed = Narrowed {
-            nodes,
-            saved: &self.saved,
-            keep: false,
-        };
+        let mut narrowed = Narrowed::new(frame, &self.saved);
         nodes.clear();
         for node in chosen {
             nodes.set_bit(*node as usize, true);
@@ -171,14 +181,9 @@ impl Steering {
     ) -> c_int {
         // Undone from below: what is masked, then the candidates.
         let nodes = frame.candidates;
-        let mut narrowed = Narrowed {
-            nodes,
-            saved: &self.saved,
-            keep: false,
-        };
+        let mut narrowed = Narrowed::new(frame, &self.saved);
         let _masked = self.masks.scope();
         let (call, source) = (frame.call, &frame.source);
-        let standing = frame.job.standing();
         for one in &choice.nodes {
             if one.gpus == GpuSet::EMPTY {
                 continue;
@@ -190,7 +195,7 @@ impl Steering {
         }
         slurm_ffi::guard::inject("job_test.masked");
         let chosen = choice.nodes.iter().map(|one| one.node as usize);
-        let code = (self.cores).with_fewer(source, snapshot, chosen.clone(), || {
+        let code = (self.cores).with_fewer(frame, snapshot, chosen.clone(), || {
             nodes.clear();
             chosen.clone().for_each(|node| nodes.set_bit(node, true));
             match purpose {
@@ -200,10 +205,6 @@ impl Steering {
             }
         });
         narrowed.keep = code == 0 && purpose != Purpose::Question;
-        if code != 0 {
-            // cons_tres holds a job that it finds no way to lay out: on these nodes, and not on others.
-            frame.job.set_standing(standing);
-        }
         code
     }
 }

@@ -276,11 +276,13 @@ fn few_weights(few: &mut Vec<u64>, all: impl Iterator<Item = u64> + Clone) {
     if few.len() <= MOST_WEIGHTS {
         return;
     }
-    let up = few.partition_point(|weight| weight & POWERED_DOWN == 0);
+    // Those that are off, and those that rules want last, have higher bits.
+    let up = few.partition_point(|weight| *weight < POWERED_DOWN);
+    let all_up = up == few.len();
     let last_up = up.checked_sub(1).map(|last| few[last]);
     few.truncate(MOST_WEIGHTS - 2);
     let last = few.last().copied();
-    few.extend(last_up.filter(|weight| Some(*weight) > last));
+    few.extend(last_up.filter(|weight| !all_up && Some(*weight) > last));
     few.push(u64::MAX);
 }
 
@@ -343,7 +345,7 @@ mod tests {
         assert_eq!(few(&eight), eight);
         assert_eq!(
             few(&(1..=20).rev().collect::<Vec<_>>()),
-            [1, 2, 3, 4, 5, 6, 20, u64::MAX]
+            [1, 2, 3, 4, 5, 6, u64::MAX]
         );
         let down = (1..=5).map(|weight| weight | POWERED_DOWN);
         let all: Vec<u64> = (1..=5).chain(down.clone()).collect();

@@ -71,7 +71,7 @@ use gpuos_workload::WorkloadManager;
 use crate::carried::{Base, JobRoster, Other};
 use crate::donor::client::Wanted;
 use crate::ended::Ended;
-use crate::event::Event;
+use crate::event::{Event, SavedRun};
 use crate::folder::JobFolder;
 use crate::journal::Journal;
 use crate::launch::Launch;
@@ -106,7 +106,7 @@ pub struct Shared {
     /// The way to other nodes.
     pub network: Arc<Network>,
     /// Where a job goes that has saved before its end, to be requeued.
-    pub requeue: SyncSender<JobId>,
+    pub requeue: SyncSender<SavedRun>,
     /// `[checkpoint]`.
     pub config: CheckpointConfig,
     /// Who knows which nodes hold what.

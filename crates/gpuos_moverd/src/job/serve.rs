@@ -19,7 +19,7 @@ use super::{
     recovery,
 };
 use crate::carried::{Body, Carried};
-use crate::event::{BackDone, Event};
+use crate::event::{BackDone, Event, SavedRun};
 use crate::folder::{JobFolder, Kept};
 use crate::not_reached::{Hope, NotReached};
 
@@ -362,7 +362,11 @@ impl Worker {
             Next::Off => self.with(|running, around| running.conduct(around, Input::EndIsOff)),
             Next::Requeue => {
                 self.note(&format!("{end}: it has saved and is requeued"));
-                if self.shared.requeue.try_send(self.start.job.clone()).is_err() {
+                let saved = SavedRun {
+                    job: self.start.job.clone(),
+                    run: self.start.run,
+                };
+                if self.shared.requeue.try_send(saved).is_err() {
                     self.note("it is not requeued: too many jobs are just now");
                 }
             }

@@ -17,7 +17,6 @@
 //!
 //! Those that many look at are together in [`facts::Node`].
 
-mod answers;
 mod carry_out;
 mod client;
 mod effect;
@@ -32,6 +31,7 @@ mod limits;
 mod memory;
 mod message;
 mod mig;
+mod ports;
 mod quiet;
 mod reports;
 mod requests;
@@ -40,20 +40,20 @@ mod telemetry;
 mod troubles;
 mod watchers;
 
-use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::mpsc::{Sender, SyncSender};
 use std::time::{Duration, Instant};
 
 use gpuos_config::gpuos_toml::Config;
 use gpuos_core::health::{Event, Job, NodeHealth};
+use gpuos_core::job::JobId;
 use gpuos_core::limits as core_limits;
 use gpuos_core::limits::MpsEvent;
 use gpuos_core::peers::PeerView;
 use gpuos_core::step::StepId;
-use gpuos_workload::WorkloadManager;
+use gpuos_core::wire::Code;
+use gpuos_workload::action::{Action, Outcome};
+use gpuos_workload::job::Job as Record;
 
-use client::Client;
+use client::{Client, done};
 use effect::{Effect, Effects, Now, Then};
 use facts::{Facts, Node};
 use gpus::Gpus;
@@ -64,23 +64,20 @@ use limits::Settings;
 use memory::Memory;
 pub use message::Message;
 use mig::Mig;
+pub use ports::{Ports, Start};
 use reports::Reports;
 use scheduler::Scheduler;
 use telemetry::Telemetry;
 use troubles::Troubles;
 
-use crate::blocking::Device;
-use crate::disk::Disk;
+use crate::blocking::Answer;
 use crate::isolation::keep::Keeper;
 use crate::isolation::{Notice as Seen, Order};
-use crate::known::Known;
 use crate::metrics::checkpoints::NamedJobs;
 use crate::metrics::keep::Rest;
-use crate::mig::GpuThreads;
-use crate::mps::Runner;
-use crate::numbering::Numbering;
-use crate::peers::{Peers, Report};
-use crate::queue::{Release, Task};
+use crate::peers::Report;
+use crate::queue::{Release, Task, Why};
+use crate::socket_handler::refused;
 use crate::store::Saved;
 use crate::suspicion::Suspicions;
 
@@ -88,54 +85,6 @@ use crate::suspicion::Suspicions;
 const JOBS_EVERY: Duration = Duration::from_secs(5);
 /// A state that nothing happened to is saved so often: counters are worth no more.
 const SAVE_EVERY: Duration = Duration::from_secs(60);
-
-/// Where effects go.
-pub struct Ports {
-    /// Told which GPUs are in a pool.
-    pub numbering: Arc<Numbering>,
-    /// What the workload manager is asked and told, one at a time.
-    pub workload: Sender<Task>,
-    /// The workload manager, for threads that ask it besides.
-    pub manager: Arc<dyn WorkloadManager>,
-    /// Resets and checks.
-    pub device: Sender<Device>,
-    /// File systems to ask whether they answer.
-    pub file_systems: Sender<Vec<PathBuf>>,
-    /// Power limits and clocks.
-    pub limits: Sender<crate::limits::Task>,
-    /// MPS daemons.
-    pub mps: Arc<Runner>,
-    /// Makes and destroys MIG instances.
-    pub mig: Arc<GpuThreads>,
-    /// To the loop itself, for those who answer later.
-    pub to: SyncSender<Message>,
-    /// Kills, and whether control groups are looked at.
-    pub isolation: Sender<Order>,
-    /// Programs with memory in tiers.
-    pub memory: crate::memory::Ports,
-    /// State and audit log.
-    pub disk: Disk,
-    /// The other nodes of jobs.
-    pub peers: Peers,
-    /// What those who answer clients know of the jobs.
-    pub known: Known,
-    /// Milliseconds since 1970, from a clock that may jump: for dates.
-    pub wall: Box<dyn Fn() -> u64 + Send>,
-    /// A clock that never jumps: for all that waits.
-    pub steady: Box<dyn Fn() -> Instant + Send>,
-}
-
-/// What is known at the start.
-pub struct Start {
-    /// Slurm's name of the node.
-    pub node: String,
-    /// This boot.
-    pub boot: String,
-    /// What was saved; `None`: nothing that could be used.
-    pub saved: Option<Saved>,
-    /// How often GPUs are polled, and the socket of gpuos_mover.
-    pub polls: (Duration, PathBuf),
-}
 
 /// The daemon's start, and what is done every so often.
 struct Times {
@@ -449,6 +398,126 @@ impl EventLoop {
             }
         }
         self.carry_out(fx);
+    }
+
+    /// What slurmctld answered, and what follows from it.
+    fn answered(&mut self, task: Task, answer: Answer) {
+        let fx = self.node.scheduler.answered(&answer, self.now());
+        self.carry_out(fx);
+        match (task, answer) {
+            (Task::Act(action, why), Answer::Act(outcome)) => self.acted(&action, why, outcome),
+            (_, Answer::Show(Ok(record))) => {
+                self.host.shown(&record);
+                let unnamed = self.node.gpus.is_empty();
+                let health = self.node.health.node();
+                let fx = self.node.scheduler.shown(&record, health, unnamed);
+                self.carry_out(fx);
+            }
+            (Task::Jobs(mark), Answer::Jobs(Ok(jobs))) => self.jobs_received(&jobs, mark),
+            (Task::Job(job), Answer::Job(Ok(record))) => {
+                let record = record.as_deref();
+                let mut fx = Effects::default();
+                self.node.reports.unreadable(record, &mut fx);
+                self.carry_out(fx);
+                self.job_received(&job, record);
+                self.mig(|mig, on, fx| mig.job_received(&job, record, on, fx));
+            }
+            // Not asked again: its steps wait.
+            (Task::Job(job), Answer::Job(Err(_))) => self.job_received(&job, None),
+            (_, Answer::Config(told, untold)) => {
+                self.mig(|mig, on, fx| mig.switchable_file_written(untold, on.now.at, fx));
+                self.config_read(told);
+            }
+            _ => {}
+        }
+    }
+
+    fn acted(&mut self, action: &Action, why: Why, outcome: Outcome) {
+        let now = self.now();
+        self.telemetry.acted(action, &outcome, now);
+        self.mig(|mig, _, fx| mig.acted(action, &outcome, fx));
+        let jobs = self.node.reports.table();
+        let fx = self
+            .node
+            .scheduler
+            .acted((action, why), outcome, jobs, now.at);
+        self.carry_out(fx);
+    }
+
+    fn jobs_received(&mut self, jobs: &[Record], mark: u64) {
+        let asked = self.node.scheduler.jobs_asked();
+        let fx = self.node.reports.jobs_received(jobs, mark);
+        self.carry_out(fx);
+        self.ports.peers.jobs(jobs);
+        let node = &self.node.name;
+        let slices = |job: &Record| self.mig.on_moving(node, job);
+        self.isolation.jobs(node, jobs, slices, asked);
+        // Before the rules, which are told who has slices now.
+        self.mig(|mig, on, fx| mig.jobs_received(jobs, asked, on, fx));
+        self.memory(|memory, on, fx| {
+            memory.keep_jobs(on, fx);
+            for job in jobs {
+                memory.job_received(job, on, fx);
+            }
+        });
+        self.publish_jobs(Event::Jobs);
+    }
+
+    fn job_received(&mut self, job: &JobId, record: Option<&Record>) {
+        let fx = self.node.reports.job_received(job, record);
+        self.carry_out(fx);
+        let fx = self.node.reports.job_received_late(job, record);
+        self.carry_out(fx);
+        // After its step, which has waited for this.
+        if let Some(record) = record.filter(|record| record.unreadable.is_empty()) {
+            self.memory(|memory, on, fx| memory.job_received(record, on, fx));
+        }
+    }
+
+    /// gpuos.toml was read, or what is wrong with it; `None`: slurmctld has to say where it is.
+    fn config_read(&mut self, told: Result<Option<Box<Config>>, String>) {
+        let unread = matches!(told, Ok(None));
+        let (answer, trouble) = match told {
+            Ok(Some(config)) => {
+                self.configured(config);
+                (done("gpuos.toml is read"), None)
+            }
+            Ok(None) => {
+                let why = "slurmctld does not answer and has to say where gpuos.toml is; it is asked again until it \
+                           does, and what was read before stays in force (--config names the file without it)";
+                (refused(Code::Failed, why.into()), Some(why.into()))
+            }
+            Err(why) => {
+                let stays = format!("{why}; what was read before stays in force");
+                tracing::error!("{stays}");
+                (refused(Code::Failed, why), Some(stays))
+            }
+        };
+        if trouble.is_some() {
+            self.ports.numbering.configured(&self.node.name, None);
+            self.node.troubles.set("config", trouble);
+        }
+        let fx = self.node.scheduler.configured(unread, &answer);
+        self.carry_out(fx);
+    }
+
+    fn configured(&mut self, config: Box<Config>) {
+        let numbering = &self.ports.numbering;
+        numbering.configured(&self.node.name, Some(&config.mig));
+        self.node.health.set(config.health.clone());
+        self.telemetry.set(&config);
+        self.suspicions.set(config.checkpoint.enabled);
+        self.memory(|memory, on, fx| memory.configured(&config.memory, on, fx));
+        self.ports.peers.configure(config.heartbeat);
+        self.node.troubles.set("config", None);
+        tracing::info!("gpuos.toml is read");
+        self.begin_with(&config);
+        self.isolation.set(&config.isolation);
+        let devices = Order::Devices(config.isolation.devices);
+        let _ = self.ports.isolation.send(devices);
+        let _ = self.ports.file_systems.send(config.file_systems.clone());
+        self.mig(|mig, on, fx| mig.configured(&config.mig, on, fx));
+        self.host.configured(config);
     }
 
     fn now(&self) -> Now {

@@ -57,17 +57,23 @@ pub(super) fn tell(slurm: &Slurm<'_>, job: u32, why: &str) -> Result<Outcome, Ou
     let own = format!("{TOLD}{}: {why}", slurm.node);
     let is_new = Cell::new(false);
     let written = rewrite(&slurm, row, |before| {
+        // Another node of the job may tell something at the same moment: one sentence is enough, whosever it is.
+        if is_new.get() && told_comment(before).is_some() {
+            return before.to_owned();
+        }
         let wanted = comment(before, &own);
-        is_new.set(is_new.get() || wanted != before);
+        is_new.set(wanted != before);
         wanted
     });
-    if !is_new.get() {
-        return written.map(|_| Outcome::Nothing(format!("job {job} has been told")));
+    match written {
+        Ok(_) if is_new.get() => {}
+        Ok(_) => return Ok(Outcome::Nothing(format!("job {job} has been told"))),
+        Err(outcome) => return Err(outcome),
     }
     // A job that has ended since has no standard error any more, and its record says it.
     let said = format!("gpuos: {why}");
     let _ = slurm.run("scontrol", &["notify", &job.to_string(), &said]);
-    written.map(|_| Outcome::Nothing(format!("job {job} is told: {why}")))
+    Ok(Outcome::Nothing(format!("job {job} is told: {why}")))
 }
 
 #[cfg(test)]
