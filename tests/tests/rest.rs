@@ -407,8 +407,14 @@ fn jobs_of_slurmrestd_share_save_and_are_explained(suite: &Suite) {
             cluster.until("slurmctld says why it waits", || {
                 cluster.show(id).contains("Reason=Resources").then_some(())
             });
-            // Slurm's word and gpuos's reason take turns in squeue.
-            let seen = (said(&rest, id).0, why(&cluster, id));
+            // Slurm's word and gpuos's reason take turns in squeue, and what there is room for changes while a job waits.
+            let asks = cluster.until("why says that it waits", || {
+                let told = why(&cluster, id);
+                let asks = told.lines().find(|line| line.starts_with("It asks "));
+                let asks = asks.unwrap_or_default().to_owned();
+                told.starts_with("Job N waits").then_some(asks)
+            });
+            let seen = (said(&rest, id).0, asks);
             let has_shards = cluster.show(id).contains("shard:2");
             assert_eq!(has_shards, gres.is_none(), "{variables:?}");
             cluster.cancel(&[id]);
