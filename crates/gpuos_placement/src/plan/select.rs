@@ -7,7 +7,7 @@
 //!
 //! A request with units over all nodes takes the fewest nodes that have room for all units.
 //! Usually these give all that they have but one node, the best that has room for the rest. When
-//! the job wants more nodes than that, the units are shared out evenly.
+//! the job wants more nodes than that, or the units are tasks, which Slurm deals out so, they are shared out evenly.
 use std::ops::RangeInclusive;
 
 use gpuos_model::cluster::NO_DOMAIN;
