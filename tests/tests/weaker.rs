@@ -1,5 +1,5 @@
 //! Never weaker than stock: forms of request, by states of the cluster, by generated gres.conf and topologies, on stock Slurm and beside it
-//! with gpuos. What starts on stock starts with gpuos, with as many GPUs, and an srun in it runs.
+//! with gpuos. What starts on stock starts with gpuos, with as many GPUs, an srun in it runs, and `sbatch --test-only` says no later start.
 //!
 //! A few pairs of one generated cluster on each release. `GPUOS_WEAKER=3000` (`make weaker`) tries that many, `GPUOS_WEAKER_SEED` names the
 //! cluster to begin with: each that shows a difference prints its own seed.
@@ -81,12 +81,22 @@ fn weaker(stock: &Outcome, gpuos: &Outcome) -> Option<&'static str> {
     }
 }
 
+/// A start is put off by more than that, in seconds.
+const SOON: i64 = 60;
+
+/// Whether stock Slurm would start a request now, and gpuos later or never, as `sbatch --test-only` says.
+fn is_later(stock: Option<i64>, gpuos: Option<i64>) -> bool {
+    stock.is_some_and(|stock| stock < SOON) && gpuos.is_none_or(|gpuos| gpuos >= SOON)
+}
+
 /// What came of a run.
 #[derive(Default)]
 struct Tally {
     pairs: usize,
     started: usize,
     steps: usize,
+    /// Requests for which stock Slurm says when they would start.
+    forecasts: usize,
     other_states: usize,
     /// Starts that gpuos took back, as cons_tres would have given too little.
     taken_back: usize,
@@ -173,13 +183,17 @@ impl Tally {
                 continue;
             }
             let all = stock.outcomes.iter().zip(&gpuos.outcomes);
-            for (request, (stock, gpuos)) in state.requests.iter().zip(all) {
+            let forecasts = stock.forecasts.iter().zip(&gpuos.forecasts);
+            for ((request, (stock, gpuos)), (now, later)) in
+                state.requests.iter().zip(all).zip(forecasts)
+            {
+                self.forecasts += usize::from(now.is_some());
                 self.pairs += 1;
                 if let Outcome::Started { step, .. } = stock {
                     self.started += 1;
                     self.steps += usize::from(step.is_some());
                 }
-                if weaker(stock, gpuos).is_some() {
+                if weaker(stock, gpuos).is_some() || is_later(*now, *later) {
                     again.push(State {
                         holds: state.holds.clone(),
                         requests: vec![request.clone()],
@@ -200,7 +214,9 @@ impl Tally {
         let (stock, gpuos) = pair.run(&again);
         for (state, (stock, gpuos)) in again.iter().zip(stock.iter().zip(&gpuos)) {
             let (stock_is, gpuos_is) = (&stock.outcomes[0], &gpuos.outcomes[0]);
-            let Some(how) = weaker(stock_is, gpuos_is) else {
+            let later = is_later(stock.forecasts[0], gpuos.forecasts[0]);
+            let later = later.then_some("would start later by sbatch --test-only");
+            let Some(how) = weaker(stock_is, gpuos_is).or(later) else {
                 continue;
             };
             if fails_on_stock_too(pair, state, gpuos_is) {
@@ -280,11 +296,12 @@ fn try_sites(name: &str, suite: &Suite, site: MakeSite, state: MakeState) {
         );
     }
     eprintln!(
-        "never weaker ({name}), Slurm {version}: {} pairs of seeds {first} to {}, {} started on stock, {} sruns, {} states differed, {} starts taken back, {} sruns that fail on stock too, {} ends of slurmctld on stock, {} differences",
+        "never weaker ({name}), Slurm {version}: {} pairs of seeds {first} to {}, {} started on stock, {} sruns, {} forecasts, {} states differed, {} starts taken back, {} sruns that fail on stock too, {} ends of slurmctld on stock, {} differences",
         tally.pairs,
         seed - 1,
         tally.started,
         tally.steps,
+        tally.forecasts,
         tally.other_states,
         tally.taken_back,
         tally.on_stock_too,

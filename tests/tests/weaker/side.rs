@@ -41,6 +41,8 @@ pub struct Seen {
     pub used: Vec<String>,
     /// One for each request, as far as slurmctld came.
     pub outcomes: Vec<Outcome>,
+    /// In how many seconds each would start, as `sbatch --test-only` says; `None`: it says nothing of that.
+    pub forecasts: Vec<Option<i64>>,
     /// slurmctld ended at the last of them.
     pub slurmctld_ended: bool,
 }
@@ -60,6 +62,8 @@ if [ $1 = 1 ]; then timeout 40 srun true && echo STEP good || echo STEP bad; fi'
 try() {
     step=$1; shift
     echo "== request"
+    at=$(timeout 8 sbatch --test-only "$@" "$0" 2>&1 | sed -n 's/.* to start at \([^ ]*\) .*/\1/p')
+    [ -z "$at" ] || echo "FORECAST $(($(date -d "$at" +%s) - $(date +%s)))"
     # salloc asks again for minutes where slurmctld ends at its request.
     limit=8
     [ $step = 0 ] || limit=60
@@ -123,8 +127,14 @@ fn read(text: &str) -> Seen {
     Seen {
         used: used.collect(),
         outcomes: text.split("== request\n").skip(1).map(outcome).collect(),
+        forecasts: text.split("== request\n").skip(1).map(forecast).collect(),
         slurmctld_ended: text.contains("== slurmctld ended\n"),
     }
+}
+
+fn forecast(text: &str) -> Option<i64> {
+    let said = text.lines().find_map(|line| line.strip_prefix("FORECAST "));
+    said.and_then(|said| said.parse().ok())
 }
 
 fn outcome(text: &str) -> Outcome {
