@@ -104,7 +104,7 @@ build:
 	$(CARGO) build --workspace --locked
 
 # Tests of a real Slurm mostly wait: more labs side by side than there are cores.
-test: export RUST_TEST_THREADS ?= $(shell echo $$(($$(nproc) + 12)))
+test: export RUST_TEST_THREADS ?= $(shell echo $$(($$(nproc) + 6)))
 # What labs run is built here, once, and with the tests, as they have dependencies with features of their own.
 test: export GPUOS_PLUGIN_DIR ?= $(abspath $(TARGET))/debug
 test: export GPUOS_DAEMON_DIR ?= $(abspath $(TARGET))/debug

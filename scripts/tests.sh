@@ -89,6 +89,8 @@ if [ "$1" = quick ]; then
     echo 'make test has gpuosd on simulated GPUs and real Slurms too'
 else
     begun=$(date +%s)
+    # Labs wait more than processes do: with as many tests at a time as above the machine is idle half of it.
+    RUST_TEST_THREADS=$((RUST_TEST_THREADS + 6))
     named "$on_slurm" | while read -r _ folder program; do
         log=$logs/$(basename "$program").log
         { (cd "$folder" && CARGO_MANIFEST_DIR=$folder $RUNNER timeout -k 30 3000 "$program" 2>&1) || touch "$log.failed"; } | tee "$log"
