@@ -140,8 +140,14 @@ fn end_of(seen: &[Seen]) -> Option<(usize, usize)> {
 }
 
 impl Tally {
-    /// Counts where slurmctld ended; that it does so with gpuos alone is a difference.
-    fn compare_ends(&mut self, stock: &[Seen], gpuos: &[Seen], states: &[State], seed: &str) {
+    /// Counts where slurmctld ended, and says whether it did in one of them; that it does so with gpuos alone is a difference.
+    fn compare_ends(
+        &mut self,
+        stock: &[Seen],
+        gpuos: &[Seen],
+        states: &[State],
+        seed: &str,
+    ) -> bool {
         let (stock, gpuos) = (end_of(stock), end_of(gpuos));
         let request = |(state, at): (usize, usize)| {
             let words = states[state]
@@ -159,13 +165,13 @@ impl Tally {
             eprintln!("{text}");
             self.differences.push(text);
         }
+        stock.is_some() || gpuos.is_some()
     }
 
     /// Compares all requests of all states of a cluster; those that differ are tried once more, in both.
     fn compare(&mut self, pair: &Pair, site: &Site, states: &[State], seed: &str) {
         let (stock, gpuos) = pair.run(states);
-        let ended = end_of(&stock).is_some() || end_of(&gpuos).is_some();
-        self.compare_ends(&stock, &gpuos, states, seed);
+        let ended = self.compare_ends(&stock, &gpuos, states, seed);
         let log = pair.gpuos.lab.slurmctld_log();
         self.taken_back += log.matches("; taken back, and the job is placed").count();
         let mut again = Vec::new();

@@ -51,6 +51,25 @@ impl Node {
         self.mode(name, mode);
     }
 
+    /// The same where something else lies now.
+    fn file_instead(&self, name: &str, mode: u32) {
+        self.remove(name);
+        self.file(name, "", mode);
+    }
+
+    fn folder_instead(&self, name: &str, mode: u32) {
+        self.remove(name);
+        self.folder(name, mode);
+    }
+
+    fn remove(&self, name: &str) {
+        let path = self.at(name);
+        match path.is_dir() {
+            true => fs::remove_dir(path).unwrap(),
+            false => fs::remove_file(path).unwrap(),
+        }
+    }
+
     /// More of `[checkpoint]`; `NODE` is the folder of all this.
     fn more(&self, line: &str) {
         let path = self.at("gpuos.toml");
@@ -103,9 +122,7 @@ impl Mover {
         }
         all
     }
-}
 
-impl Mover {
     /// Its exit status, once its log has ended; `None`: it has none, and is ended.
     fn code(&mut self) -> Option<i32> {
         let begun = Instant::now();
@@ -156,34 +173,25 @@ const FAULTS: &[(&str, Plant, &str, &str)] = &[
     ),
     (
         "a store that is a file",
-        |n| {
-            fs::remove_dir(n.at("store")).unwrap();
-            n.file("store", "", 0o600);
-        },
+        |n| n.file_instead("store", 0o600),
         "NODE/store is a file",
         "name a folder",
     ),
     (
         "folders of jobs that are a file",
-        |n| {
-            fs::remove_dir(n.at("jobs")).unwrap();
-            n.file("jobs", "", 0o600);
-        },
+        |n| n.file_instead("jobs", 0o600),
         "NODE/jobs is a file",
         "name a folder",
     ),
     (
         "no gpuos.toml",
-        |n| fs::remove_file(n.at("gpuos.toml")).unwrap(),
+        |n| n.remove("gpuos.toml"),
         "cannot read NODE/gpuos.toml",
         "No such file",
     ),
     (
         "a gpuos.toml that is a folder",
-        |n| {
-            fs::remove_file(n.at("gpuos.toml")).unwrap();
-            n.folder("gpuos.toml", 0o755);
-        },
+        |n| n.folder_instead("gpuos.toml", 0o755),
         "cannot read NODE/gpuos.toml",
         "directory",
     ),
@@ -231,7 +239,7 @@ const FAULTS: &[(&str, Plant, &str, &str)] = &[
     ),
     (
         "no key of the site",
-        |n| fs::remove_file(n.at("key")).unwrap(),
+        |n| n.remove("key"),
         "cannot read the site's key from NODE/key: No such file",
         "mode 0400",
     ),
@@ -243,19 +251,13 @@ const FAULTS: &[(&str, Plant, &str, &str)] = &[
     ),
     (
         "a key without bytes",
-        |n| {
-            fs::remove_file(n.at("key")).unwrap();
-            n.file("key", "", 0o400);
-        },
+        |n| n.file_instead("key", 0o400),
         "it has 0 bytes",
         "32 bytes or more",
     ),
     (
         "a key that is a folder",
-        |n| {
-            fs::remove_file(n.at("key")).unwrap();
-            n.folder("key", 0o700);
-        },
+        |n| n.folder_instead("key", 0o700),
         "it is no regular file",
         "mode 0400",
     ),
@@ -292,8 +294,6 @@ const FAULTS: &[(&str, Plant, &str, &str)] = &[
     (
         "a store that another has",
         |n| {
-            fs::remove_dir(n.at("store")).unwrap();
-            n.folder("store", 0o700);
             chown(n.at("store"), Some(65534), None).unwrap();
         },
         "NODE/store is of user 65534",
@@ -302,7 +302,7 @@ const FAULTS: &[(&str, Plant, &str, &str)] = &[
     (
         "a store that is a link into a folder of all",
         |n| {
-            fs::remove_dir(n.at("store")).unwrap();
+            n.remove("store");
             n.folder("all", 0o777);
             symlink(n.at("all"), n.at("store")).unwrap();
         },

@@ -72,9 +72,17 @@ impl<'a> Node<'a> {
         self.get::<u64>(self.layout.node.sched_weight) & !0xff
     }
 
-    /// The same, on the scale of a start, where it is asked when a job could start: then the record has what an earlier call left. Nodes that still
+    /// What Slurm orders nodes by in a call that asks for a start, or when a job could start (`is_forecast`).
+    pub fn weight_for(self, is_forecast: bool) -> u64 {
+        match is_forecast {
+            true => self.weight_for_forecast(),
+            false => self.weight(),
+        }
+    }
+
+    /// The weight, on the scale of a start, where it is asked when a job could start: then the record has what an earlier call left. Nodes that still
     /// clean up after a job come after others of their weight, as cons_tres has it.
-    pub fn weight_for_forecast(self) -> u64 {
+    fn weight_for_forecast(self) -> u64 {
         // NODE_STATE_COMPLETING, _POWERED_DOWN and _POWERING_DOWN of slurm.h.
         const COMPLETING: u32 = 1 << 10;
         const OFF: u32 = 1 << 12 | 1 << 18;

@@ -76,10 +76,7 @@ impl<'a> Frame<'a> {
 
     /// What Slurm orders nodes by: of lower weight first.
     pub fn weight(&self, node: Node<'_>) -> u64 {
-        match self.is_forecast() {
-            true => node.weight_for_forecast(),
-            false => node.weight(),
-        }
+        node.weight_for(self.is_forecast())
     }
 
     /// The candidates' indices, lowest first.

@@ -192,11 +192,8 @@ impl Decide<'_, '_> {
                         steering.attempt(frame, snapshot, choice, Purpose::Offer)
                     });
                     self.placing.chosen.set(choice);
-                    let later = code == 0 && frame.starts_later_than_asked(self.site.release);
+                    let later = code == 0 && steering.takes_back_later(frame, self.site.release);
                     if later {
-                        // It has the GPUs and lacks something else there; other nodes may have both.
-                        self.placing.steering.restore_candidates(frame);
-                        frame.call.unanswered();
                         code = NOT_NOW;
                     }
                     if code == 0 && self.takes_back() {

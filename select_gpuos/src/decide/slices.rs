@@ -142,13 +142,7 @@ impl<'a> SlicePlacing<'_, 'a> {
             let each = offered.map(|one| (one.node, one.pick.bits));
             slices.chosen.extend(each);
             code = steering.attempt_slices(frame, slices.id(), &slices.chosen);
-            if code == 0 && !last && frame.starts_later_than_asked(self.site.release) {
-                // It lacks something else there, and others may have both.
-                steering.restore_candidates(frame);
-                frame.call.unanswered();
-                continue;
-            }
-            if code == 0 || last {
+            if last || code == 0 && !steering.takes_back_later(frame, self.site.release) {
                 break;
             }
         }

@@ -177,15 +177,10 @@ impl Shards {
             let offered = self.candidates.offered(attempts, nth);
             self.chosen
                 .extend(offered.map(|(node, gpu)| (node, gpu.alone().0)));
-            if steering.attempt_slices(frame, site.gpu.id, &self.chosen) != 0 {
-                continue;
-            }
-            if !frame.starts_later_than_asked(site.release) {
+            let code = steering.attempt_slices(frame, site.gpu.id, &self.chosen);
+            if code == 0 && !steering.takes_back_later(frame, site.release) {
                 return Some(0);
             }
-            // It lacks something else there.
-            steering.restore_candidates(frame);
-            frame.call.unanswered();
         }
         None
     }

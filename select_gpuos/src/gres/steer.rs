@@ -8,6 +8,7 @@ use gpuos_placement::plan::Choice;
 use slurm_ffi::bits::Bitmap;
 use slurm_ffi::cores::CoreMaps;
 use slurm_ffi::handles::{Job, Standing};
+use slurm_ffi::release::Release;
 
 use crate::abi::frame::Frame;
 use crate::abi::masks::Masks;
@@ -120,6 +121,17 @@ impl Steering {
     /// Gives the candidates back as they came, after an answer that does not count.
     pub fn restore_candidates(&self, frame: &Frame<'_>) {
         frame.candidates.restore(&self.saved);
+    }
+
+    /// Takes back a yes that a forecast gives for later than it is asked for; whether it was one. The nodes of the choice have the GPUs and lack
+    /// something else, and others may have both.
+    pub fn takes_back_later(&self, frame: &Frame<'_>, release: Release) -> bool {
+        let later = frame.starts_later_than_asked(release);
+        if later {
+            self.restore_candidates(frame);
+            frame.call.unanswered();
+        }
+        later
     }
 
     /// Asks cons_tres for all candidates.

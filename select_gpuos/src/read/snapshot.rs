@@ -110,10 +110,7 @@ impl Snapshot {
                 gres: gpus.raw() as usize,
                 flat: gpus.topologies() == 0,
                 devices,
-                weight: match is_forecast {
-                    true => node.weight_for_forecast(),
-                    false => node.weight(),
-                },
+                weight: node.weight_for(is_forecast),
                 idle: cpus == 0,
             };
             let (out, degraded) = service.of(index);

@@ -124,10 +124,11 @@ fn read(text: &str) -> Seen {
             get("GresUsed").unwrap_or_default()
         ))
     });
+    let requests = text.split("== request\n").skip(1);
     Seen {
         used: used.collect(),
-        outcomes: text.split("== request\n").skip(1).map(outcome).collect(),
-        forecasts: text.split("== request\n").skip(1).map(forecast).collect(),
+        outcomes: requests.clone().map(outcome).collect(),
+        forecasts: requests.map(forecast).collect(),
         slurmctld_ended: text.contains("== slurmctld ended\n"),
     }
 }

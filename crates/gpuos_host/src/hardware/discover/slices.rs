@@ -185,7 +185,7 @@ pub fn mig_modes(found: &NodeHardware) -> Option<String> {
 }
 
 /// Where gpuos.toml and the driver differ about GPUs in MIG mode: a sentence, and what to do. Nothing
-/// where gpuos.toml has no pool at all: then MIG is not one of gpuos's business.
+/// where gpuos.toml has no pool at all: then MIG is none of gpuos's business.
 pub fn mig_differences(
     found: &NodeHardware,
     config: &MigConfig,

@@ -129,10 +129,8 @@ pub fn note(machine: &dyn Machine, node: &str, job: u32, run: &Run) -> Outcome {
 /// Has the record of a job that waits say that none of its runs has made a checkpoint. `uid`: of a job of this user alone; `None`: whoever's it is.
 pub fn forget(machine: &dyn Machine, node: &str, job: u32, uid: Option<u32>) -> Outcome {
     let slurm = Slurm::new(machine, node);
-    let gone = || Outcome::Nothing(format!("job {job} is gone"));
     let row = || {
-        let (row, _) = slurm.row(job)?.ok_or_else(gone)?;
-        let target = Target::of_row(&row).ok_or_else(gone)?;
+        let (row, target) = slurm.job_known(job)?;
         match MadeRecord::parse(&row.admin_comment) {
             // Numbers of jobs come again: what was kept under this one was an earlier job's.
             _ if uid.is_some_and(|uid| row.uid != uid) => {

@@ -243,6 +243,14 @@ impl Slurm<'_> {
         here.then_some((row, target)).ok_or_else(gone)
     }
 
+    /// What squeue says of the job, wherever it is. A number that means more than one job is none for a comment.
+    fn job_known(&self, job: u32) -> Result<(Row, Target), Outcome> {
+        let gone = || Outcome::Nothing(format!("job {job} is gone"));
+        let (row, _) = self.row(job)?.ok_or_else(gone)?;
+        let target = Target::of_row(&row).ok_or_else(gone)?;
+        Ok((row, target))
+    }
+
     fn requeue(&self, job: u32) -> Result<Outcome, Outcome> {
         let (row, target) = self.job_here(job)?;
         // Without "incomplete" a job that its user cancels just now would come back: Slurm requeues what has ended, too.

@@ -8,7 +8,7 @@ use gpuos_core::made::BESIDE;
 use gpuos_workload::action::Outcome;
 
 use super::checkpoints::rewrite;
-use super::{Slurm, Target, plain};
+use super::{Slurm, plain};
 
 /// What the comment has, before the name of the node.
 const TOLD: &str = "gpuos: told by node ";
@@ -46,29 +46,24 @@ pub(super) fn tell(slurm: &Slurm<'_>, job: u32, why: &str) -> Result<Outcome, Ou
         limit: LIMIT,
         ..Slurm::new(slurm.machine, slurm.node)
     };
-    let gone = || Outcome::Nothing(format!("job {job} is gone"));
-    let row = || {
-        let (row, _) = slurm.row(job)?.ok_or_else(gone)?;
-        // A number that means more than this job is none for a comment.
-        let target = Target::of_row(&row).ok_or_else(gone)?;
-        Ok((row, target))
-    };
     let why = plain(why, MOST);
     let own = format!("{TOLD}{}: {why}", slurm.node);
     let is_new = Cell::new(false);
-    let written = rewrite(&slurm, row, |before| {
-        // Another node of the job may tell something at the same moment: one sentence is enough, whosever it is.
-        if is_new.get() && told_comment(before).is_some() {
-            return before.to_owned();
-        }
-        let wanted = comment(before, &own);
-        is_new.set(wanted != before);
-        wanted
-    });
-    match written {
-        Ok(_) if is_new.get() => {}
-        Ok(_) => return Ok(Outcome::Nothing(format!("job {job} has been told"))),
-        Err(outcome) => return Err(outcome),
+    rewrite(
+        &slurm,
+        || slurm.job_known(job),
+        |before| {
+            // Another node of the job may tell something at the same moment: one sentence is enough, whosever it is.
+            if is_new.get() && told_comment(before).is_some() {
+                return before.to_owned();
+            }
+            let wanted = comment(before, &own);
+            is_new.set(wanted != before);
+            wanted
+        },
+    )?;
+    if !is_new.get() {
+        return Ok(Outcome::Nothing(format!("job {job} has been told")));
     }
     // A job that has ended since has no standard error any more, and its record says it.
     let said = format!("gpuos: {why}");
