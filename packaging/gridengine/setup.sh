@@ -46,6 +46,9 @@ drop() {
 conf() { qconf -sconf | grep -v '^#'; }
 set_conf() { qconf -Mconf "$work/global"; }
 
+# called QUEUE_FILE: the site's own starter, which gpuos's calls; nothing where it has none.
+called() { value "$1" prolog | sed -n 's/.* --starter \([^],[:blank:]]*\).*/\1/p'; }
+
 # each HOW VALUE: an entry of a queue, `DEFAULT,[HOST=VALUE],...`, with each value as HOW makes it.
 each() {
     HOW=$1 VALUE=$2 KIND=$3 OWN="root@$own/$3 \$job_id \$ja_task_id" SITE=$4 STARTER=$5 awk '
@@ -53,9 +56,13 @@ each() {
         function none(value) { return value == "" || value == "none" || value == "NONE" }
         function made(value,   more) {
             if (ENVIRON["HOW"] == "wrap") {
-                if (ours(value)) return value
                 more = none(ENVIRON["STARTER"]) ? "" : " --starter " ENVIRON["STARTER"]
-                if (!none(value)) more = more " --queue " value
+                if (ours(value)) {
+                    # It may have been set up with another starter.
+                    value = substr(value, length(ENVIRON["OWN"]) + 1)
+                    sub(/^ \$job_owner( --starter [^ ]*)?/, "", value)
+                    more = more value
+                } else if (!none(value)) more = more " --queue " value
                 else if (!none(ENVIRON["SITE"])) more = more " --conf " ENVIRON["SITE"]
                 return ENVIRON["OWN"] (more == "" ? "" : " $job_owner" more)
             }
@@ -82,7 +89,7 @@ remove() {
     for queue in $(qconf -sql); do
         qconf -sq "$queue" >"$work/queue"
         cp "$work/queue" "$work/before"
-        starter=$(value "$work/queue" prolog | sed -n 's/.* --starter \([^ ]*\).*/\1/p')
+        starter=$(called "$work/queue")
         for kind in prolog epilog; do
             put "$work/queue" $kind "$(each unwrap "$(value "$work/queue" $kind)" $kind '' '')"
         done
@@ -193,9 +200,9 @@ if ! is_none "$url" && [ "$url" != "$jsv" ] && [ -z "$keep_jsv" ]; then
 fi
 starter=$(value "$work/queue" starter_method)
 case $starter in
-"$own/starter") starter=$(value "$work/queue" prolog | sed -n 's/.* --starter \([^ ]*\).*/\1/p') ;;
-*,\[* | *[[:blank:]]*)
-    [ "$saves" = none ] || fail "starter_method of $queue is '$starter': gpuos can call one for all hosts, whose path has no blanks. Nothing was changed. Write such a one, or have gpuos_mover keep checkpoints (--store), which needs no starter"
+"$own/starter") starter=$(called "$work/queue") ;;
+*[],[:blank:]]*)
+    [ "$saves" = none ] || fail "starter_method of $queue is '$starter': gpuos can call one for all hosts, whose path has no blanks, commas or brackets. Nothing was changed. Write such a one, or have gpuos_mover keep checkpoints (--store), which needs no starter"
     ;;
 esac
 for host in $(qconf -sconfl 2>/dev/null | grep -v ' '); do
@@ -267,11 +274,11 @@ LINES
 if qconf -sckpt gpuos >/dev/null 2>&1; then qconf -Mckpt "$work/ckpt"; else qconf -Ackpt "$work/ckpt"; fi
 
 # With --store the site's own starter is left alone: no folder is made.
-called=$starter
-if is_none "$starter" || [ "$saves" != none ]; then put "$work/queue" starter_method "$own/starter"; else called=; fi
+if is_none "$starter" || [ "$saves" != none ]; then put "$work/queue" starter_method "$own/starter"; fi
+[ "$(value "$work/queue" starter_method)" = "$own/starter" ] || starter=
 for kind in prolog epilog; do
     with=
-    [ $kind != prolog ] || with=$called
+    [ $kind != prolog ] || with=$starter
     made=$(each wrap "$(value "$work/queue" $kind)" $kind "$(value "$work/global" $kind)" "$with")
     put "$work/queue" $kind "$made"
 done

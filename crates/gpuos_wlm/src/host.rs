@@ -114,7 +114,7 @@ impl Host {
         Ok(self.named(places.iter(), level))
     }
 
-    /// GPUs that another one chose, by their names; `None` where one is not of this host.
+    /// GPUs that another one chose, by their names; `None` where one is not of this host, or named twice.
     pub fn given(&self, names: &[&str]) -> Option<Chosen> {
         let place = |name: &&str| {
             let is = |gpu: &Gpu| gpu.uuid == *name || gpu.number.to_string() == *name;
@@ -123,7 +123,7 @@ impl Host {
         let places: Option<Vec<usize>> = names.iter().map(place).collect();
         let places = places.filter(|places| places.iter().all(|at| *at < self.kind.gpus))?;
         let set = places.iter().fold(GpuSet::EMPTY, |set, at| set.with(*at));
-        if set.is_empty() {
+        if set.is_empty() || set.len() != names.len() {
             return None;
         }
         let wish = TopologyRequest {

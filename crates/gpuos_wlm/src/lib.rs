@@ -6,7 +6,8 @@
 //! - [`start`]: what comes of a job that is about to start,
 //! - [`sense`]: what a host reports,
 //! - [`gridengine`]: what Grid Engine says of a job, and its protocol at submission,
-//! - [`batch`]: LSF and Torque: what is checked at submission, which GPUs they gave, where a job saves,
+//! - [`batch`]: LSF and Torque: which GPUs they gave, where a job saves,
+//! - [`lsf`] and [`torque`]: what a job says to gpuos by the options of bsub and qsub,
 //! - [`saves`]: checkpoints that a program makes when it is asked to.
 
 #![forbid(unsafe_code)]
@@ -16,7 +17,9 @@ pub mod batch;
 pub mod gridengine;
 pub mod host;
 pub mod journal;
+pub mod lsf;
 mod refused;
 pub mod saves;
 pub mod sense;
 pub mod start;
+pub mod torque;

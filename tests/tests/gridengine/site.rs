@@ -68,8 +68,9 @@ fn a_sites_own_scripts_are_called_and_all_comes_back() {
     );
     set_global(&grid, "s,^jsv_url .*,jsv_url none,");
     assert_eq!(configuration(&grid), before);
-    for _ in 0..2 {
-        grid.ok("head", "root", &format!("{SETUP} gpu.q /mnt/saves"));
+    // Run again, and with the other of the two, it still has the site's own called.
+    for saves in ["--store", "/mnt/saves", "--store", "/mnt/saves"] {
+        grid.ok("head", "root", &format!("{SETUP} gpu.q {saves}"));
     }
     for host in HOSTS {
         let line = format!("qconf -aattr exechost complex_values gpu=8 {host}");
@@ -85,6 +86,14 @@ fn a_sites_own_scripts_are_called_and_all_comes_back() {
         assert!(taken || !stock.1, "qalter {form}");
     }
     grid.until("all jobs end", Grid::is_idle);
+    remove(&grid);
+    assert_eq!(configuration(&grid), before);
+    // Without a prolog of the cluster's, a host's entry ends with the site's starter.
+    set_global(&grid, "s,^prolog .*,prolog none,");
+    let before = configuration(&grid);
+    for _ in 0..2 {
+        grid.ok("head", "root", &format!("{SETUP} gpu.q /mnt/saves"));
+    }
     remove(&grid);
     assert_eq!(configuration(&grid), before);
 }

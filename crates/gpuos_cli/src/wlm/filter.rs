@@ -1,17 +1,21 @@
 //! `gpuos wlm submit-filter`: what a job says to gpuos is checked before it is taken.
 
+use std::ffi::OsString;
 use std::io::{BufRead, ErrorKind, Read, Write};
+use std::path::PathBuf;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use gpuos_model::screen;
-use gpuos_wlm::batch;
 use gpuos_wlm::gridengine::jsv::{Jsv, Step};
+use gpuos_wlm::torque::Submission;
+use gpuos_wlm::{batch, lsf};
 
+use super::gpus::text_of;
 use crate::cli::{Manager, WlmFilterArgs};
 
-/// The most of a job script of Torque.
+/// The most of a job script of Torque in which options are looked for.
 const MOST_BYTES: u64 = 64 << 20;
 
 /// How long nothing must come after a line that says that a job is complete: sge_qmaster waits for the answer then, and what
@@ -31,17 +35,14 @@ pub fn run(args: &WlmFilterArgs) -> Result<u8> {
     }
     match args.manager {
         Manager::Gridengine => verify(),
-        Manager::Lsf => {
-            let wish = std::env::var(batch::VARIABLE).unwrap_or_default();
-            Ok(answer(&wish, 1))
-        }
+        Manager::Lsf => Ok(lsf()),
         Manager::Torque => torque(&args.arguments),
     }
 }
 
-fn answer(wish: &str, refuses: u8) -> u8 {
-    match batch::wish(wish) {
-        Ok(_) => 0,
+fn answer(checked: Result<(), String>, refuses: u8) -> u8 {
+    match checked {
+        Ok(()) => 0,
         Err(why) => {
             eprintln!("gpuos: {}", screen::lines(&why));
             refuses
@@ -49,26 +50,38 @@ fn answer(wish: &str, refuses: u8) -> u8 {
     }
 }
 
+/// The wish in the environment of who submits a job.
+fn own_wish() -> String {
+    let own = std::env::var_os(batch::VARIABLE).unwrap_or_default();
+    own.to_string_lossy().into_owned()
+}
+
+fn lsf() -> u8 {
+    let file = std::env::var_os("LSB_SUB_PARM_FILE").map(PathBuf::from);
+    let parameters = file.and_then(|file| text_of(&file).ok());
+    let list = parameters.and_then(|text| lsf::environment_list(&text));
+    let wish = match list {
+        Some(list) => lsf::wish_left(&list, &own_wish()),
+        None => own_wish(),
+    };
+    answer(batch::wish(&wish).map(|_| ()), 1)
+}
+
 /// The script goes on as it came, where it is not refused.
-fn torque(arguments: &[String]) -> Result<u8> {
+fn torque(arguments: &[OsString]) -> Result<u8> {
     let mut script = Vec::new();
-    std::io::stdin()
-        .lock()
-        .take(MOST_BYTES + 1)
-        .read_to_end(&mut script)
-        .context("cannot read the job script")?;
-    if script.len() as u64 > MOST_BYTES {
-        bail!("the job script is longer than {MOST_BYTES} bytes");
-    }
-    let text = String::from_utf8_lossy(&script);
-    let wish = batch::wish_of_script(&text, arguments);
-    // What -V or a name without a value takes comes from here.
-    let own = std::env::var(batch::VARIABLE).unwrap_or_default();
-    let wish = if wish.is_empty() { &own } else { wish };
-    let code = answer(wish, TORQUE_REFUSES);
+    let mut stdin = std::io::stdin().lock();
+    let head = stdin.by_ref().take(MOST_BYTES).read_to_end(&mut script);
+    head.context("cannot read the job script")?;
+    let words = arguments.iter().map(|word| word.to_string_lossy());
+    let words: Vec<String> = words.map(|word| word.into_owned()).collect();
+    let submission = Submission::read(&String::from_utf8_lossy(&script), &words);
+    let code = answer(submission.check(&own_wish()), TORQUE_REFUSES);
     if code == 0 {
         let mut stdout = std::io::stdout().lock();
-        let written = stdout.write_all(&script).and_then(|()| stdout.flush());
+        let written = stdout.write_all(&script);
+        let written = written.and_then(|()| std::io::copy(&mut stdin, &mut stdout));
+        let written = written.and_then(|_| stdout.flush());
         written.context("cannot hand the job script back")?;
     }
     Ok(code)

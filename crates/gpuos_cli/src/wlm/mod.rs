@@ -1,6 +1,7 @@
 //! `gpuos wlm`: what Grid Engine, LSF and Torque call. What is decided is in `gpuos_wlm`; here are its files, pipes and processes.
 
 mod filter;
+mod gpus;
 mod hardware;
 mod held;
 mod job;
@@ -25,6 +26,7 @@ pub fn run(machine: &dyn Machine, args: &WlmArgs) -> Result<u8> {
         WlmCommand::Prolog(args) => job::prolog(machine, args),
         WlmCommand::Epilog(args) => job::epilog(machine, args),
         WlmCommand::Wrap(args) => wrap::run(machine, args),
+        WlmCommand::Gpus(args) => gpus::run(machine, args),
         WlmCommand::Ckpt(args) => saves::ckpt(args),
         WlmCommand::Restore(args) => saves::restore(args),
     }

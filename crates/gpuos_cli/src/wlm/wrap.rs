@@ -1,26 +1,34 @@
 //! `gpuos wlm wrap`: what it runs as the job's user takes the place of this process.
 
 use std::ffi::{OsStr, OsString};
+use std::io::Write;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
-use gpuos_host::{Machine, host_name};
+use gpuos_host::Machine;
 use gpuos_model::screen;
 use gpuos_wlm::{batch, journal};
 
-use super::hardware::{Numbers, host};
-use super::saves;
+use super::{gpus, saves};
 use crate::cli::{Manager, WlmWrapArgs};
 
 /// The job did not get what it requires, and goes back into the queue, where the workload manager is told so.
 const LATER: u8 = 99;
 
+/// There is no such program.
+const NOT_FOUND: u8 = 127;
+
+/// The program is there and cannot be started.
+const NOT_STARTED: u8 = 126;
+
 /// Becomes the program.
 ///
+/// A job that says nothing to gpuos starts in any case, with a line on standard error where it goes without something.
+///
 /// # Errors
-/// It cannot be started, or the GPUs that were given are not this host's.
+/// What the job asks gpuos for cannot be had.
 pub fn run(machine: &dyn Machine, args: &WlmWrapArgs) -> Result<u8> {
     if args.manager != Manager::Torque && args.saves.is_some() {
         bail!(
@@ -40,28 +48,70 @@ pub fn run(machine: &dyn Machine, args: &WlmWrapArgs) -> Result<u8> {
         (Manager::Gridengine, None) => gridengine(&args.command)?,
         (Manager::Lsf | Manager::Torque, _) => plain(&args.command)?,
     };
-    if args.manager != Manager::Gridengine
-        && let Some(why) = tell_gpus(machine, args, &mut command)?
-    {
-        eprintln!("gpuos: {}", screen::lines(&why));
-        return Ok(LATER);
+    // What a job that asked for nothing of it goes without.
+    let mut without = Vec::new();
+    if args.manager != Manager::Gridengine {
+        match tell_gpus(machine, args, &mut command)? {
+            Gpus::Told => {}
+            Gpus::Untold(why) => without.push(format!("it is not told its GPUs: {why:#}")),
+            Gpus::Apart(why) => {
+                say(&why);
+                return Ok(LATER);
+            }
+        }
     }
-    if let Some(folder) = folder(args)? {
-        // What runs within the job must not take away what the job is about to save.
-        let within = var("GPUOS_SAVES").is_some_and(|own| own == folder) || is_later_task(args);
-        let committed = match within {
-            true => saves::last(&folder)?,
-            false => saves::open(&folder)?,
-        };
-        command.env("GPUOS_SAVES", &folder);
-        match committed {
-            Some(committed) => command.env("GPUOS_RESTORE", committed),
-            None => command.env_remove("GPUOS_RESTORE"),
-        };
+    match tell_saves(args, &mut command) {
+        Err(why) if asks_for_saves(args) => return Err(why),
+        Err(why) => without.push(format!("it has no folder for checkpoints: {why:#}")),
+        Ok(()) => {}
+    }
+    if !without.is_empty() {
+        say(&format!("the job starts, but {}", without.join("; and ")));
     }
     let error = command.exec();
     let program = command.get_program().to_string_lossy().into_owned();
-    Err(error).with_context(|| format!("cannot start {program}"))
+    say(&format!("cannot start {program}: {error}"));
+    // As a shell has it.
+    Ok(match error.kind() {
+        std::io::ErrorKind::NotFound => NOT_FOUND,
+        _ => NOT_STARTED,
+    })
+}
+
+/// Writes one line. A job whose standard error takes none starts all the same.
+fn say(text: &str) {
+    let _ = writeln!(std::io::stderr(), "gpuos: {}", screen::line(text));
+}
+
+/// Tells the program where it saves, and what it goes on from.
+fn tell_saves(args: &WlmWrapArgs, command: &mut Command) -> Result<()> {
+    let Some(folder) = folder(args)? else {
+        return Ok(());
+    };
+    // What runs within the job must not take away what the job is about to save.
+    let within = var("GPUOS_SAVES").is_some_and(|own| own == folder) || is_later_task(args);
+    let committed = match within {
+        true => saves::last(&folder)?,
+        false => saves::open(&folder)?,
+    };
+    command.env("GPUOS_SAVES", &folder);
+    match committed {
+        Some(committed) => command.env("GPUOS_RESTORE", committed),
+        None => command.env_remove("GPUOS_RESTORE"),
+    };
+    Ok(())
+}
+
+/// Whether the job itself asked gpuos for checkpoints: not where the site alone has a folder for all jobs.
+fn asks_for_saves(args: &WlmWrapArgs) -> bool {
+    match args.manager {
+        Manager::Gridengine => true,
+        Manager::Lsf => {
+            let methods = var("LSB_ECHKPNT_METHOD").unwrap_or_default();
+            batch::names_gpuos(&methods.to_string_lossy())
+        }
+        Manager::Torque => false,
+    }
 }
 
 fn plain(words: &[OsString]) -> Result<Command> {
@@ -159,43 +209,49 @@ fn is_later_task(args: &WlmWrapArgs) -> bool {
     args.manager == Manager::Torque && !batch::is_first_task(&node, &task)
 }
 
-/// Tells the program which GPUs it was given; why it must not start, where they are not as close as it requires.
-fn tell_gpus(
-    machine: &dyn Machine,
-    args: &WlmWrapArgs,
-    command: &mut Command,
-) -> Result<Option<String>> {
-    let var = |name: &str| std::env::var(name).unwrap_or_default();
-    let (visible, file) = (var("CUDA_VISIBLE_DEVICES"), var("PBS_GPUFILE"));
-    let text = match (args.manager, &file[..]) {
-        (Manager::Torque, "") => String::new(),
-        (Manager::Torque, file) => std::fs::read_to_string(file).unwrap_or_default(),
-        _ => String::new(),
-    };
-    let own = host_name(machine).unwrap_or_default();
-    let names = match args.manager {
-        Manager::Torque => batch::of_gpufile(&text, &own),
-        _ => batch::of_visible(&visible),
+/// What a job is told of its GPUs.
+enum Gpus {
+    /// Which they are; or it has none.
+    Told,
+    /// Nothing, and why.
+    Untold(anyhow::Error),
+    /// They are not as close as it requires: a sentence.
+    Apart(String),
+}
+
+/// Tells the program which GPUs it was given.
+///
+/// # Errors
+/// What the job says to gpuos is not understood, or it requires what cannot be looked at.
+fn tell_gpus(machine: &dyn Machine, args: &WlmWrapArgs, command: &mut Command) -> Result<Gpus> {
+    let names = match gpus::names(machine, args.manager) {
+        Ok(names) => names,
+        Err(why) => return Ok(Gpus::Untold(why)),
     };
     if names.is_empty() {
-        return Ok(None);
+        return Ok(Gpus::Told);
     }
-    let host = host(machine, &args.host, Numbers::Nvml)?;
-    let Some(chosen) = host.given(&names) else {
-        bail!(
-            "the GPUs that the job was given, {}, are not all of this host",
-            names.join(",")
-        );
+    let wish = var(batch::VARIABLE).unwrap_or_default();
+    let ask = batch::wish(&wish.to_string_lossy()).map_err(anyhow::Error::msg)?;
+    let required = ask.linked() > 0 && names.len() > 1;
+    let variables = match gpus::variables(machine, args, &names) {
+        Err(why) if required => {
+            return Err(why.context(
+                "the job requires NVLink between all its GPUs, which gpuos cannot look at",
+            ));
+        }
+        Err(why) => return Ok(Gpus::Untold(why)),
+        Ok(variables) => variables,
     };
-    for (name, value) in chosen.variables() {
-        command.env(name, value);
-    }
-    let ask = batch::wish(&var(batch::VARIABLE)).map_err(anyhow::Error::msg)?;
-    let required = ask.linked() > 0 && chosen.numbers.len() > 1;
-    Ok((required && chosen.level != Some("nvlink")).then(|| {
-        format!(
+    let linked = variables
+        .iter()
+        .any(|(name, value)| name == "GPUOS_LEVEL" && value == "nvlink");
+    if required && !linked {
+        return Ok(Gpus::Apart(format!(
             "the job requires NVLink between all its GPUs, and was given {}, which are not linked so",
             names.join(",")
-        )
-    }))
+        )));
+    }
+    command.envs(variables);
+    Ok(Gpus::Told)
 }
