@@ -7,6 +7,7 @@ the two is missing or wrong, jobs that say nothing to gpuos go on as they would 
 
 For every Python that PBS may be built with: syntax and library of 3.6. `gpuos pbs install` puts it in.
 """
+import collections
 import ctypes
 import grp
 import json
@@ -30,11 +31,14 @@ CONFINED_WITHIN = 20
 UNCONFINED = "gpuos cannot keep this program"
 # What vnodes of one domain of a level have in common.
 DOMAINS = {"node": "host", "nvlink": "gpuos_nvlink", "leaf": "gpuos_leaf"}
-# What is asked of a vnode whose job is launched, and of one whose mom starts.
-OF_GPUS = ("gpuos_uuid", "gpuos_nvlink")
-OF_HOST = ("ncpus", "mem")
+# What pbs_server is asked of a vnode.
+OF_VNODES = ("ngpus", "gpuos_ngpus", "gpuos_host", "gpuos_linked", "gpuos_mig_compute", "gpuos_mig_memory", "gpuos_mig_fits", "gpuos_share_parts", "gpuos_share_fits")
 # Resources whose values PBS has types for.
 TYPED = {"select": "select", "place": "place", "mem": "size"}
+# Events of reservations, their names, and where a changed one is as it was. Not every PBS has the second.
+RESERVATIONS = {pbs.RESVSUB: ("resvsub", None)}
+if hasattr(pbs, "MODIFYRESV"):
+    RESERVATIONS[pbs.MODIFYRESV] = ("modifyresv", "resv_o")
 # So much is read of what pbs_cgroups notes for a job.
 MOST_NOTED = 1 << 14
 # So often pbs_server is asked in one event of a mom.
@@ -43,17 +47,23 @@ TURNS = 2
 GPUOSD = "/run/gpuos/gpuosd.sock"
 MOVER = "/run/gpuos/gpuos_mover.sock"
 # What daemons there are told of a job that runs.
-OF_JOBS = ("gpuos_mig", "gpuos_share", "gpuos_mem", "gpuos_checkpoint", "gpuos_hosts", "walltime")
+OF_JOBS = ("gpuos_topology", "gpuos_mig", "gpuos_share", "gpuos_mem", "gpuos_checkpoint", "gpuos_hosts", "walltime")
 # What programs load that have memory of a GPU in turns, or beyond it, unless the configuration says otherwise.
 PRELOAD = "/usr/lib/gpuos/libgpuos_preload.so.0"
 # Substates of a job: suspended, by qsig, pbs_sched or an owner's keyboard alike (a mom sets the first), and one that mom deletes, which may take minutes.
 SUSPENDED, DELETED = (43, 45), 153
 # `Exit_status` of a run of which pbs_server lost a host, the first or another. So many seconds after a host came back no such job is started on it.
 LOST, SETTLES = (-20, -14), 10
-# Where exec_vnode has GPUs: it names the vnode of one, or counts some.
-GPUS = re.compile(r"\[|ngpus=0*[1-9]")
+# How pbs_sched is named where it starts a job.
+SCHEDULER = "Scheduler"
+# Where exec_vnode has GPUs.
+GPUS = re.compile(r"(ngpus|gpuos_mig_memory|gpuos_share_parts)=0*[1-9]")
 # Names of vnodes in exec_vnode.
 VNODES = re.compile(r"[(+]\s*([^:()+\s]+)")
+
+
+# What is to be done about an event; `must`: a refusal holds for jobs too that say nothing to gpuos.
+Answer = collections.namedtuple("Answer", "refused message edits must")
 
 
 class Missing(Exception):
@@ -63,6 +73,14 @@ class Missing(Exception):
 def text(value):
     """What PBS holds, as JSON can hold it."""
     return str(value).encode("utf-8", "replace").decode("utf-8")
+
+
+def log(level, message):
+    """Says something in the log of PBS. That of 23.06.06 with Python 3.10 has none for hooks, and the event goes on."""
+    try:
+        pbs.logmsg(level, message)
+    except Exception:
+        return
 
 
 def resources(held, names=None):
@@ -108,7 +126,7 @@ def config():
 
 def site(known):
     """What decisions in the server go by."""
-    told = {name: known.get(name) is True for name in ("planner", "checkpoints")}
+    told = {name: known.get(name) is True for name in ("planner", "checkpoints", "several_sets")}
     return dict(told, shares=known.get("shares"), memory=known.get("memory"), largest=known.get("largest", {}), boards=known.get("boards", {}))
 
 
@@ -174,7 +192,7 @@ def ask(way, known, event, until):
     if verdict not in ("accept", "reject"):
         raise Missing(message or "the answer says %r; hook, command and library have to be of one release" % (verdict,))
     if verdict == "accept" and message:
-        pbs.logmsg(pbs.LOG_DEBUG, message)
+        log(pbs.LOG_DEBUG, message)
     for note in answer.get("notes", ()):
         # Of a program that is launched this is the standard error that it begins with.
         sys.stderr.write("gpuos: %s\n" % note)
@@ -183,7 +201,7 @@ def ask(way, known, event, until):
     if wanted and turn < TURNS:
         # The same event comes with what pbs_server says.
         return ask(way, known, dict(event, turn=turn + 1, server=of_server(wanted, event.get("server", {}))), until)
-    return verdict == "reject", message, edits
+    return Answer(verdict == "reject", message, edits, answer.get("must") is True)
 
 
 def of_server(wanted, before):
@@ -194,6 +212,7 @@ def of_server(wanted, before):
         vnode = server.vnode(str(name))
         if vnode is not None and vnode.state is not None:
             vnodes[name] = {"offline": bool(int(vnode.state) & pbs.ND_OFFLINE), "comment": text(vnode.comment or "")}
+            vnodes[name]["resources"] = resources(vnode.resources_available, OF_VNODES)
     for name in wanted["jobs"]:
         job = server.job(str(name))
         if job is not None:
@@ -236,13 +255,17 @@ def set_state(event, edit):
     vnode.state, vnode.comment = pbs.ND_OFFLINE if offline else pbs.ND_FREE, edit["value"] if offline else None
 
 
+def of_event(event):
+    """The job or the reservation that an event is about."""
+    return event.resv if event.type in RESERVATIONS else event.job
+
+
 # What an answer can want.
 EDITS = {
-    "resource": lambda event, edit: event.job.Resource_List.__setitem__(edit["name"], typed(edit["name"], edit["value"])),
+    "resource": lambda event, edit: of_event(event).Resource_List.__setitem__(edit["name"], typed(edit["name"], edit["value"])),
     "start-after": lambda event, edit: setattr(event.job, "Execution_Time", edit["value"]),
     "env": lambda event, edit: event.env.__setitem__(edit["name"], edit["value"]),
     "vnode": lambda event, edit: vnode_of(event, edit["vnode"]).resources_available.__setitem__(edit["name"], typed(edit["name"], edit["value"])),
-    "sharing": lambda event, edit: setattr(vnode_of(event, edit["vnode"]), "sharing", getattr(pbs, "ND_" + edit["value"].upper())),
     "offline": set_state,
     "online": set_state,
     "comment": lambda event, edit: setattr(vnode_of(event, edit["vnode"]), "comment", edit["value"] or None),
@@ -263,27 +286,22 @@ def apply(event, edits):
 
 
 def submitted(event):
-    """A job that is submitted or changed."""
-    job = resources(event.job.Resource_List)
-    changed = event.type == pbs.MODIFYJOB
-    old = resources(event.job_o.Resource_List) if changed else {}
-    about = {"event": "modifyjob" if changed else "queuejob", "job": {"resources": job}, "old": {"resources": old}}
-    return says_something(job) or says_something(old), by_command, lambda known: dict(about, **site(known))
+    """A job or a reservation that is submitted or changed."""
+    job = resources(of_event(event).Resource_List)
+    name, before = {pbs.QUEUEJOB: ("queuejob", None), pbs.MODIFYJOB: ("modifyjob", "job_o")}.get(event.type) or RESERVATIONS[event.type]
+    old = resources(getattr(event, before).Resource_List) if before else {}
+    about = {"event": name, "job": {"resources": job}, "old": {"resources": old}}
+    asks = says_something(job) or says_something(old)
+    return asks, by_command if asks else None, lambda known: dict(about, **site(known))
 
 
 def untimely(job, given):
-    """Why a start has to wait. One of its vnodes is another job's by now: pbs_server gives a job one vnode after the other, refuses the start there, and
-    leaves it those before for good. Nothing comes between this look, which is in pbs_server, and the start. Or a host has come back on which the job was
-    lost: mom drops what she has of it, by its name and when the hook of its end has ended, and a run that has come meanwhile would be in R for ever."""
-    names, server, now, own = sorted(set(VNODES.findall(given))), pbs.server(), int(time.time()), text(job.id or "")
-    lost = number(job.Exit_status) in LOST
-    for name in names if lost or len(names) > 1 else ():
-        vnode = server.vnode(name)
-        owners = text(vnode.jobs or "").split(",") if vnode is not None and int(vnode.state or 0) & pbs.ND_JOB_EXCLUSIVE else ()
-        if any(owner.strip().split("/")[0] != own for owner in owners):
-            return "vnode %s is another job's by now; the start is tried again" % name
-        # The state of a host's own vnode changes with no job that has its GPUs, and where a job has ended its time of use has changed with it.
-        host = (server.vnode(name.split("[")[0]) or vnode) if lost else None
+    """Why a start has to wait: a host has come back on which the job was lost. Mom drops what she has of it, by its name and when the hook of its end has
+    ended, and a run that has come meanwhile would be in R for ever."""
+    server, now, own = pbs.server(), int(time.time()), text(job.id or "")
+    for name in sorted(set(VNODES.findall(given))) if number(job.Exit_status) in LOST else ():
+        # The state of a host's own vnode changes with no job that has a part of it, and where a job has ended its time of use has changed with it.
+        host = server.vnode(name.split("[")[0]) or server.vnode(name)
         since, used = (number(getattr(host, "last_%s_time" % what, None)) or 0 for what in ("state_change", "used"))
         if since + SETTLES > now and since > used:
             # Else it would wait for pbs_sched to look of itself. An array would be over without its subjob.
@@ -293,6 +311,22 @@ def untimely(job, given):
     return ""
 
 
+def left_on(known, event, given):
+    """GPUs that the vnodes of a start have left, where others than pbs_sched start jobs, too: pbs_server itself counts nothing then."""
+    is_counted = known.get("planner") is not True and text(event.requestor) == SCHEDULER
+    # What a reservation has of a vnode is assigned to it, and its jobs have of that.
+    if is_counted or getattr(event.job, "reserve_ID", None):
+        return {}
+    server, left = pbs.server(), {}
+    for name in set(VNODES.findall(given)):
+        vnode = server.vnode(name)
+        counts = [number(resources(getattr(vnode, "resources_" + which), ("ngpus",)).get("ngpus")) for which in ("available", "assigned")]
+        # None there, or those of another vnode.
+        if counts[0] is not None:
+            left[name] = dict(zip(("available", "assigned"), (max(0, count or 0) for count in counts)))
+    return left
+
+
 def started(event):
     """A job that is about to be started."""
     job = resources(event.job.Resource_List)
@@ -300,6 +334,7 @@ def started(event):
     why = untimely(event.job, given)
     if why:
         event.reject(why)
+    asks, counts = says_something(job), "ngpus=" in given
     # Only a level that is required stops a start; for no other are thousands of vnodes looked at.
     wish = " ".join(value.lower() for name, value in job.items() if name.lower() == "gpuos_topology")
     asked = [DOMAINS[level] for level in DOMAINS if level in wish] if "required" in wish else []
@@ -312,14 +347,20 @@ def started(event):
         # How its last run ended, and how many there were.
         ended, runs = number(event.job.Exit_status), number(event.job.run_count) or 0
         what = {"id": text(event.job.id or ""), "resources": job, "exec_vnode": given, "exit": ended, "run": runs}
-        return dict(site(known), event="runjob", now=int(time.time()), job=what, vnodes=vnodes)
+        left = left_on(known, event, given) if counts else {}
+        return None if not asks and not left else dict(site(known), event="runjob", now=int(time.time()), job=what, vnodes=vnodes, left=left)
 
-    return says_something(job), by_command, about
+    return asks, by_command if asks or counts else None, about
 
 
-def own_vnodes(event, names):
-    """The vnodes that a mom tells its hook of."""
-    return {text(name): resources(event.vnode_list[name].resources_available, names) for name in event.vnode_list.keys()}
+def own_vnodes(event, own):
+    """The vnodes of this host among those that a mom tells its hook of: where a program is launched these are the job's, of all hosts."""
+    found = {}
+    for name in event.vnode_list.keys():
+        host = resources(event.vnode_list[name].resources_available, ("host",)).get("host", text(name))
+        if short(host) == short(own):
+            found[text(name)] = {}
+    return found
 
 
 def short(name):
@@ -457,7 +498,7 @@ def launched(event):
             told.update(loads(known, event))
         if known.get("confine", "off") != "off":
             told.update(confine=known["confine"], parent=parent())
-        return dict(told, vnodes=own_vnodes(event, OF_GPUS), hosts=hosts(known, host, others))
+        return dict(told, vnodes=own_vnodes(event, host), hosts=hosts(known, host, others))
 
     return says_something(job), by_library, about
 
@@ -473,17 +514,6 @@ def ended(event):
         of_job.update(held(job), id=text(job.id or ""), exec_vnode=given, exit=number(job.Exit_status))
         return dict(daemons(known), event="execjob_end", host=host, job=of_job, hosts=hosts(known, host))
 
-    return False, by_library, about
-
-
-def mom_started(event):
-    """A mom that starts, or reads its configuration again."""
-    host = text(pbs.get_local_nodename())
-
-    def about(known):
-        return {"event": "exechost_startup", "host": host, "vnodes": own_vnodes(event, OF_HOST), "hosts": hosts(known, host)}
-
-    # There is nobody to be told but the log.
     return False, by_library, about
 
 
@@ -503,7 +533,7 @@ def mom_goes_on(event):
             if advises:
                 jobs[text(name)]["visible"] = noted(text(name))
         told = dict(daemons(known), event="exechost_periodic", host=host, jobs=jobs)
-        return dict(told, vnodes={text(name): {} for name in event.vnode_list.keys()}, hosts=hosts(known, host))
+        return dict(told, vnodes=own_vnodes(event, host), hosts=hosts(known, host))
 
     return False, by_library, about
 
@@ -533,35 +563,41 @@ def is_later(event):
     return bool(number(getattr(event.job, "session_id", None))) and not is_first(event)
 
 
+def is_elsewhere(event):
+    """Whether the script of a job runs on another host: nothing of the job can be queued again from here."""
+    first = VNODES.findall(text(event.job.exec_vnode or ""))[:1]
+    return any(name not in event.vnode_list and short(name) != short(text(pbs.get_local_nodename())) for name in first)
+
+
 def refuse(event, sentence):
     """Refuses an event; a job whose first program is not started is tried again."""
-    if event.type == pbs.EXECJOB_LAUNCH and not is_later(event):
+    if event.type == pbs.EXECJOB_LAUNCH and not is_later(event) and not is_elsewhere(event):
         try:
             # Else PBS deletes it.
             event.job.rerun()
         except Exception as why:
-            pbs.logmsg(pbs.LOG_WARNING, "gpuos cannot have this job run again: %s" % why)
+            log(pbs.LOG_WARNING, "gpuos cannot have this job run again: %s" % why)
     event.reject(sentence)
 
 
 def main():
     """Answers one event."""
     event, began = pbs.event(), time.monotonic()
-    kinds = {
+    kinds = dict.fromkeys(RESERVATIONS, submitted)
+    kinds.update({
         pbs.QUEUEJOB: submitted,
         pbs.MODIFYJOB: submitted,
         pbs.RUNJOB: started,
         pbs.EXECJOB_LAUNCH: launched,
         pbs.EXECJOB_END: ended,
-        pbs.EXECHOST_STARTUP: mom_started,
         pbs.EXECHOST_PERIODIC: mom_goes_on,
-    }
+    })
     if event.type not in kinds:
         event.accept()
     asks = must = False
     try:
         asks, way, about = kinds[event.type](event)
-        if way is None or way is by_command and not asks:
+        if way is None:
             event.accept()
         known = config()
         must = strict(known, event)
@@ -569,29 +605,33 @@ def main():
         asks = asks and not (event.type == pbs.EXECJOB_LAUNCH and advised(known))
         if is_alone(known, event):
             event.accept()
-        refused, message, edits = ask(way, known, about(known), began + WITHIN)
+        told = about(known)
+        if told is None:
+            event.accept()
+        answer = ask(way, known, told, began + WITHIN)
         tries = must and is_first(event)
-        while tries and refused and message.startswith(UNCONFINED) and time.monotonic() < began + CONFINED_WITHIN:
+        while tries and answer.refused and answer.message.startswith(UNCONFINED) and time.monotonic() < began + CONFINED_WITHIN:
             # gpuosd may be on its way, and PBS holds a job whose start is refused again and again.
             time.sleep(1)
-            refused, message, edits = ask(way, known, about(known), began + WITHIN)
+            answer = ask(way, known, about(known), began + WITHIN)
+        must = must or answer.must
         try:
-            apply(event, edits)
+            apply(event, answer.edits)
         except Exception as why:
-            if not refused:
+            if not answer.refused:
                 raise
             # The event is refused all the same.
-            pbs.logmsg(pbs.LOG_WARNING, "gpuos cannot change this job: %s" % why)
+            log(pbs.LOG_WARNING, "gpuos cannot change this job: %s" % why)
     except Exception as why:
         sentence = "gpuos cannot decide about this: %s" % why
         if not asks and not must:
-            pbs.logmsg(pbs.LOG_WARNING, sentence)
+            log(pbs.LOG_WARNING, sentence)
             event.accept()
         refuse(event, sentence)
-    if refused and (asks or must):
-        refuse(event, message)
-    if refused:
-        pbs.logmsg(pbs.LOG_WARNING, message)
+    if answer.refused and (asks or must):
+        refuse(event, answer.message)
+    if answer.refused:
+        log(pbs.LOG_WARNING, answer.message)
     event.accept()
 
 

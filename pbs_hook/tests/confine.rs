@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::support::{Hook, command, has_python, library};
 
 const LAUNCH: &str = "pbs.event().type=execjob_launch\npbs.get_local_nodename()=n1\npbs.event().job.id=1.head\n\
-                      pbs.event().job.exec_vnode=(n1[1]:ngpus=1)\npbs.event().job.euser=root\npbs.event().env=\"\"\"A=1\"\"\"";
+                      pbs.event().job.exec_vnode=(n1:ngpus=1)\npbs.event().job.euser=root\npbs.event().env=\"\"\"A=1\"\"\"";
 
 /// A hook of a site that has it so, with GPUs on n1, and the socket where it looks for gpuosd.
 fn hook(confine: &str, library: &Path) -> (Hook, std::path::PathBuf) {
@@ -37,6 +37,9 @@ fn gpuosd(socket: &Path) -> Receiver<Value> {
                 let answer = match told["ask"].as_str() {
                     Some("hello") => {
                         json!({ "answer": "hello", "protocol": 1, "release": "1", "node": "n1" })
+                    }
+                    Some("mom") => {
+                        json!({ "answer": "mom", "orders": { "chosen": { "1.head": { "gpus": [1] } } } })
                     }
                     Some("confine") => {
                         let _ = to.send(told);
@@ -71,7 +74,8 @@ fn gpuosd_is_asked_about_the_process_of_which_the_hook_is_a_child() {
     let (_, fields) = stat.rsplit_once(')').expect("a name");
     let started = fields.split_ascii_whitespace().nth(19);
     let started: u64 = started.and_then(|field| field.parse().ok()).expect("ticks");
-    let wanted = json!({ "ask": "confine", "job": "1.head", "pid": std::process::id(), "started": started, "gpus": [1] });
+    let wanted =
+        json!({ "ask": "confine", "job": "1.head", "pid": std::process::id(), "started": started });
     assert_eq!(asked, wanted);
 }
 

@@ -44,9 +44,10 @@ fn the_same_comes_of_events_by_python_3_6() {
     let launch = "pbs.event().type=execjob_launch\npbs.get_local_nodename()=n1\npbs.event().job.id=1.head\n\
                   pbs.event().job.exec_vnode=(n1[0]:ngpus=1+n1[1]:ngpus=1)\npbs.event().env=\"\"\"A=1,LIST=x\\,y\"\"\"";
     let asking = format!("{launch}\npbs.event().job.Resource_List[gpuos_topology]=leaf");
-    let start = "pbs.event().type=exechost_startup\npbs.get_local_nodename()=n1\n\
-                 pbs.event().vnode_list[\"n1\"].resources_available[ncpus]=5\n\
-                 pbs.event().vnode_list[\"n1\"].resources_available[mem]=1001kb";
+    let reservation = "pbs.event().type=resvsub\npbs.event().resv.Resource_List[select]=2:ngpus=1\n\
+                       pbs.event().resv.Resource_List[gpuos_topology]=leaf\nlacks=MODIFYRESV";
+    let operator = "pbs.event().type=runjob\npbs.event().requestor=root\npbs.event().job.exec_vnode=(n1:ngpus=2)\n\
+                    pbs.server().vnode(\"n1\").resources_available[ngpus]=2\npbs.server().vnode(\"n1\").resources_assigned[ngpus]=1";
     let run = "pbs.event().type=runjob\nnow=1000\npbs.event().job.Resource_List[gpuos_topology]=leaf:required\n\
                pbs.event().job.exec_vnode=(n1[0]:ngpus=1)+(n2[0]:ngpus=1)\n\
                pbs.server().vnode(\"n1[0]\").resources_available[gpuos_leaf]=l1\n\
@@ -56,9 +57,18 @@ fn the_same_comes_of_events_by_python_3_6() {
     let end = "pbs.event().type=execjob_end\npbs.get_local_nodename()=n1\npbs.event().job.id=1.head\n\
                pbs.event().job.exec_vnode=(n1[0]:ngpus=1)\npbs.event().job.euser=root\npbs.event().job.run_version=1";
     let basic = [
-        PLAIN, ASKING, &wrong, launch, &asking, start, run, periodic, end,
+        PLAIN,
+        ASKING,
+        &wrong,
+        launch,
+        &asking,
+        reservation,
+        operator,
+        run,
+        periodic,
+        end,
     ];
-    let hosts = json!({ "n1": { "leaf": "l1", "gpus": [{ "uuid": "GPU-a", "nvlink": "p" }, { "uuid": "GPU-b", "nvlink": "p" }] } });
+    let hosts = json!({ "n1": { "leaf": "l1", "former": [0, 1], "gpus": [{ "uuid": "GPU-a", "nvlink": "p" }, { "uuid": "GPU-b", "nvlink": "p" }] } });
     let whole = Hook::new(&hosts);
     let nowhere = json!({ "command": "/nowhere/gpuos", "library": "/nowhere/lib.so" });
     let without = Hook::with(&nowhere.to_string());

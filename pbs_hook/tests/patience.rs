@@ -49,24 +49,24 @@ fn event(kind: &str) -> Value {
 /// Starts of all kinds of programs: with each of what jobs ask for, on the host of the script and on another one, the first and a later one.
 fn launches() -> Vec<Value> {
     let asked = [
-        ("", "", "[0]:ngpus=1"),
-        ("gpuos_power", "300W", "[0]:ngpus=1"),
-        ("gpuos_clocks", "1200-1500", "[0]:ngpus=1"),
-        ("gpuos_mps", "50%", "[0]:ngpus=1"),
+        ("", "", ":ngpus=1"),
+        ("gpuos_power", "300W", ":ngpus=1"),
+        ("gpuos_clocks", "1200-1500", ":ngpus=1"),
+        ("gpuos_mps", "50%", ":ngpus=1"),
         (
             "gpuos_mem",
             "120G,policy=lru",
-            "[0]:ngpus=1:mem=57gb:gpuos_mem_beyond=41gb",
+            ":ngpus=1:mem=57gb:gpuos_mem_beyond=41gb",
         ),
         (
             "gpuos_share",
             "timeslice,mem=60G",
-            "[1]:mem=76gb:gpuos_share_parts=2",
+            ":mem=76gb:gpuos_share_parts=2",
         ),
         (
             "gpuos_mig",
             "1g.10gb",
-            "[2]:gpuos_mig_compute=1:gpuos_mig_memory=1",
+            ":gpuos_mig_compute=1:gpuos_mig_memory=1",
         ),
     ];
     let mut all = Vec::new();
@@ -108,29 +108,33 @@ fn no_event_of_a_mom_waits_longer_than_half_the_alarm() {
     // With all three: slices, a group and a folder for checkpoints.
     assert!(all.iter().any(|launch| talks(launch).len() == 3));
     assert!((46_000..=HALF).contains(most), "{most} ms of {HALF}");
+    // For another program than the first mom itself waits.
     let least = launches.iter().min().expect("starts");
-    assert!(*least <= 300, "{least} ms");
+    assert!(*least <= 3_000, "{least} ms");
 
     let saving = json!({ "gpuos_checkpoint": "10m" });
     let mut end = event("execjob_end");
     end["job"] =
-        json!({ "id": "1.head", "exec_vnode": "(n1[0]:ngpus=1)", "run": 1, "resources": saving });
+        json!({ "id": "1.head", "exec_vnode": "(n1:ngpus=1)", "run": 1, "resources": saving });
     assert_eq!(talks(&end).len(), 2);
     assert!(whole(&end) <= HALF);
 
     let mut periodic = event("exechost_periodic");
     periodic["jobs"] =
-        json!({ "1.head": { "exec_vnode": "(n1[0]:ngpus=1)", "run": 1, "resources": saving } });
+        json!({ "1.head": { "exec_vnode": "(n1:ngpus=1)", "run": 1, "resources": saving } });
     assert_eq!(talks(&periodic).len(), 2);
     // It is asked again with what pbs_server says.
     assert!(whole(&periodic) * (of_hook("TURNS") + 1) <= HALF);
-
-    assert_eq!(talks(&event("exechost_startup")).len(), 0);
 }
 
 #[test]
 fn the_hook_waits_no_longer_than_half_the_alarm_from_its_start() {
-    let lines = install(&Objects::new(), &Objects::new(), "/t/h.py", "/t/h.json");
+    let lines = install(
+        &Objects::new(),
+        &Objects::new(),
+        "23.06.06",
+        ("/t/h.py", "/t/h.json"),
+    );
     let lines = lines.expect("lines for qmgr");
     assert!(lines.contains(&format!("set hook gpuos alarm = \"{ALARM}\"")));
     assert!(of_hook("WITHIN") * 1000 <= HALF);
@@ -144,7 +148,7 @@ fn the_hook_waits_no_longer_than_half_the_alarm_from_its_start() {
 fn a_talk_has_no_more_than_those_before_have_left() {
     let mut launch = launches().pop().expect("a start");
     launch["first"] = true.into();
-    launch["job"]["exec_vnode"] = "(n1[2]:gpuos_mig_compute=1:gpuos_mig_memory=1)".into();
+    launch["job"]["exec_vnode"] = "(n1:gpuos_mig_compute=1:gpuos_mig_memory=1)".into();
     let talks = talks(&launch);
     let own: Vec<u64> = talks.iter().map(|talk| talk.patience_ms).collect();
     assert_eq!(own.len(), 3, "{own:?}");
@@ -211,7 +215,7 @@ fn daemons_that_say_nothing_have_the_time_of_the_event_together() {
     launch["mover"] = json!(sockets[1]);
     launch["within_ms"] = 250.into();
     launch["job"] = json!({
-        "id": "1.head", "exec_vnode": "(n1[0]:ngpus=1)", "user": "ann", "uid": 7, "gid": 7, "run": 1,
+        "id": "1.head", "exec_vnode": "(n1:ngpus=1)", "user": "ann", "uid": 7, "gid": 7, "run": 1,
         "resources": { "gpuos_power": "300W", "gpuos_checkpoint": "10m" },
     });
     let library = library();
@@ -254,7 +258,7 @@ fn a_start_that_is_tried_again_has_what_is_left_of_its_time() {
     let launch = |own: u32, tick: u64| {
         format!(
             "pbs.event().type=execjob_launch\npbs.get_local_nodename()=n1\npbs.event().job.id=1.head\npbs.event().env=\"\"\"A=1\"\"\"\n\
-             pbs.event().job.exec_vnode=(n1[0]:ngpus=1)\npbs.event().job.session_id=4711\ngetsid={own}\nticks={tick}"
+             pbs.event().job.exec_vnode=(n1:ngpus=1)\npbs.event().job.session_id=4711\ngetsid={own}\nticks={tick}"
         )
     };
     // A clock that is 3 s later at each look: at the start, before each question, and before each new try, which comes a second after that look.

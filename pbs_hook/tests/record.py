@@ -20,20 +20,20 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "sta
 import pbs
 
 KEPT = re.compile(
-    r"pbs\.event\(\)\.(type|env|job(_o)?\.(Resource_List\[|exec_vnode$|id$)|vnode_list\[.*\]\.resources_available\[(ncpus|mem|gpuos_\w+)\])"
-    r"|pbs\.get_local_nodename\(\)$|pbs\.server\(\)\.vnode\(.*\)\.resources_available\[(host|gpuos_nvlink|gpuos_leaf)\]"
+    r"pbs\.event\(\)\.(type|requestor|env|(job|resv)(_o)?\.(Resource_List\[|exec_vnode$|id$)|vnode_list\[.*\]\.resources_available\[(ncpus|mem|ngpus|gpuos_\w+)\])"
+    r"|pbs\.get_local_nodename\(\)$|pbs\.server\(\)\.vnode\(.*\)\.resources_(available|assigned)\[(host|ngpus|gpuos_\w+)\]"
     r"|pbs\.event\(\)\.job(_list\[.*\])?\.(exec_vnode|euser|egroup|session_id|run_version|run_count|substate)$|pbs\.event\(\)\.job\.Exit_status$"
     r"|pbs\.event\(\)\.job_list\[.*\]\.Resource_List\[(walltime|gpuos_\w+)\]|pbs\.event\(\)\.job(_list\[.*\])?\.resources_used\[walltime\]"
 )
 # What the hook asks pbs_server for in the event of a mom.
-ASKED = re.compile(r"pbs\.server\(\)\.(vnode\(.*\)\.(state|comment)|job\(.*\)\.(Exit_status|Rerunable|Hold_Types))$")
-OF_VNODE = re.compile(r"pbs\.(server\(\)\.vnode\(|event\(\)\.vnode_list\[)\"?[^\[\"]*?(\[(?P<gpu>\d+)\])?\"?[\])]\.comment$")
+ASKED = re.compile(r"pbs\.server\(\)\.(vnode\(.*\)\.(state|comment|resources_available\[(ngpus|gpuos_\w+)\])|job\(.*\)\.(Exit_status|Rerunable|Hold_Types))$")
 _JOB_TIME = "pbs.event().job.Execution_Time"
-MINUTES = (1, 2, 4, 8, 16, 32, 60)
+# How a start that is put off says for how long.
+AGAIN = re.compile(r"tried again in (\d+) (min|s)")
 OPTIONS = ["gpuos_share", "gpuos_mig", "gpuos_mem", "gpuos_checkpoint", "gpuos_mps", "gpuos_power", "gpuos_placement", "gpuos_clocks", "gpuos_topology"]
 COOKIE = re.compile(r"PBS_JOBCOOKIE=\w+")
 STARTED = re.compile(r"\d\d/\d\d/\d{4} \d\d:\d\d:\d\d;S;(?P<job>[^;]+);.* start=(?P<time>\d+) .*exec_vnode=(?P<vnodes>\S+)")
-NEW = re.compile(r"pbs\.event\(\)\.(accept|reject|reject_msg|job\.(Resource_List\[(place|select|gpuos_\w+)\]|Execution_Time|_rerun)|vnode_list\[.*|job_list\[.*\]\._(rerun|delete))$")
+NEW = re.compile(r"pbs\.event\(\)\.(accept|reject|reject_msg|(job|resv)\.(Resource_List\[(place|select|gpuos_\w+)\]|Execution_Time|_rerun)|vnode_list\[.*|job_list\[.*\]\._(rerun|delete))$")
 
 
 def read(path):
@@ -54,8 +54,8 @@ def told(pairs, kind):
     """What the server told of the job, under the name by which the hook has it."""
     if kind == "exechost_periodic":
         return [pair for pair in pairs if ASKED.match(pair[0])]
-    name = {"runjob": "job", "modifyjob": "job_o"}.get(kind, "job_told")
-    return [(re.sub(r"^pbs\.server\(\)\.job\([^)]*\)", "pbs.event()." + name, key), value) for key, value in pairs]
+    name = {"runjob": "job", "modifyjob": "job_o", "modifyresv": "resv_o"}.get(kind, "job_told")
+    return [(re.sub(r"^pbs\.server\(\)\.(job|resv)\([^)]*\)", "pbs.event()." + name, key), value) for key, value in pairs]
 
 
 def made_by(stem, kind):
@@ -89,21 +89,6 @@ def outcome(given, made):
     old, now = environment(given), environment(made)
     variables = [("pbs.event().env[%s]" % name, now[name]) for name in sorted(now) if old.get(name) != now[name]]
     return ["%s=%s" % pair for pair in head + rest + variables]
-
-
-def orders(given, made):
-    """What gpuosd must have said, by what came of it: it is not in PBS's files."""
-    comments = {}
-    for key, value in given + made:
-        match = OF_VNODE.match(key)
-        if match:
-            comments[match.group("gpu")] = value
-    out = sorted(int(gpu) for gpu, text in comments.items() if gpu and text.startswith("gpuos: GPU "))
-    said = {"out": out, "look": any(".vnode(" in key for key, _ in given), "host": "online"}
-    said["host"] = next(({"offline": "gpuos: " + text[len("gpuos: host: "):]} for text in comments.values() if text.startswith("gpuos: host: ")), "online")
-    for name, key in (("rerun", "._rerun"), ("end", "._delete")):
-        said[name] = {of.split('"')[1]: 0 for of, value in made if of.endswith(key) and value == "True"}
-    return json.dumps(said, sort_keys=True)
 
 
 def beside(path):
@@ -206,16 +191,14 @@ def recorded(folders):
             if not any(key == "pbs.event().accept" for key, _ in made):
                 continue
             said, heard = spoken(talks.get(name, []))
-            if kind == "exechost_periodic" and file and not said:
-                # Before anybody stood between hook and daemons.
+            if kind == "exechost_periodic" and not said:
+                # Nobody stood between hook and daemons.
                 continue
-            if kind == "exechost_periodic" and not file:
-                kept.append("orders=" + orders(given, made))
-            # When a job is put off, the moment from which its minutes count.
+            # When a job is put off, the moment from which its time counts.
             new = dict(made)
-            if _JOB_TIME in new:
-                tries = int(new["pbs.event().job.Resource_List[gpuos_vetoes]"])
-                kept.append("now=%d" % (int(new[_JOB_TIME]) - 60 * MINUTES[min(tries, len(MINUTES)) - 1]))
+            again = AGAIN.search(new.get("pbs.event().reject_msg", ""))
+            if _JOB_TIME in new and again:
+                kept.append("now=%d" % (int(new[_JOB_TIME]) - int(again.group(1)) * (60 if again.group(2) == "min" else 1)))
             text = "\n".join(kept + said) + "\n%\n" + "\n".join(outcome(given, made) + heard) + "\n%%\n"
             yield COOKIE.sub("PBS_JOBCOOKIE=0", text)
 

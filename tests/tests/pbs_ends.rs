@@ -9,13 +9,13 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use gpuos_lab::LabSpec;
-use gpuos_lab::pbs::{MOM, PbsLab};
+use gpuos_lab::pbs::PbsLab;
 use gpuos_model::gpuset::GpuSet;
 use gpuos_tests::plugins::{built, daemons};
 use gpuos_tests::{costs, pbs};
 use serde_json::{Value, json};
 
-use crate::pbs_site::{SCHED, gpuos, has_hook, ran};
+use crate::pbs_site::{gpuos, has_hook, ran};
 
 /// How long a change may take to be seen.
 const LIMIT: Duration = Duration::from_secs(240);
@@ -55,27 +55,20 @@ impl Site {
         let hosts = hosts.display().to_string();
         let words = ["pbs", "install", "--hosts", &hosts, "--library", &library];
         ran(self.lab.run(&gpuos(), &words));
-        let config = self.lab.home("head").join("sched_priv/sched_config");
-        let text = fs::read_to_string(&config).unwrap();
-        let counted = "resources: \"gpuos_mig_compute, gpuos_mig_memory, gpuos_mig_board, gpuos_mig_gpu, ngpus,";
-        fs::write(&config, text.replace("resources: \"ngpus,", counted)).unwrap();
-        let pid = self.lab.pid("head", SCHED).expect("pbs_sched runs");
-        let done = Command::new("kill")
-            .args(["-HUP", &pid.to_string()])
-            .status();
-        assert!(done.is_ok_and(|done| done.success()));
         for node in NODES {
             self.until("a mom has the hook", || has_hook(&self.lab, node));
-            ran(self.lab.kill(node, MOM, 15));
-            ran(self.lab.start(node, MOM));
         }
-        self.until("all vnodes are free", || {
+        self.until("all hosts are free, with what is counted", || {
             let text = self.lab.run("pbsnodes", &["-av"]).unwrap_or_default();
-            text.matches("state = free").count() == NODES.len() * (GPUS + 1)
-                && text
-                    .matches("resources_available.gpuos_mig_memory = 8")
-                    .count()
-                    == NODES.len()
+            let counted = [
+                "state = free",
+                "ngpus = 7\n",
+                "gpuos_mig_memory = 8",
+                "gpuos_mig_fits = 8",
+            ];
+            counted
+                .into_iter()
+                .all(|words| text.matches(words).count() == NODES.len())
         });
     }
 
@@ -282,13 +275,15 @@ fn a_job_that_mom_has_only_not_forgotten_does_not_come_back() {
 }
 
 #[test]
-fn what_a_suspended_job_has_stays_its_own_whoever_gets_its_vnode() {
+fn what_a_suspended_job_has_stays_its_own_whoever_comes_in_its_place() {
     let Some(prefix) = pbs("suspended jobs in PBS") else {
         return;
     };
     let _cost = costs::of("slurm::pbs_ends::suspended");
     let site = Site::up(&prefix, "pbs-suspended");
-    let whole = ["-l", "select=1:ncpus=1:ngpus=1:vnode=n1[2]"];
+    // All that the host gives as a whole, so that the next job has these too.
+    let whole = ["-l", "select=1:ncpus=1:ngpus=7:host=n1"];
+    let all: Vec<u64> = (0..7).collect();
     let low = site.submit(&whole);
     site.runs(&low);
     site.until("gpuosd knows the job", || site.knows("n1", &low));
@@ -296,10 +291,10 @@ fn what_a_suspended_job_has_stays_its_own_whoever_gets_its_vnode() {
     site.signal("suspend", &low);
     site.runs(&high);
     assert_eq!(site.state(&low), "S");
-    site.until("both are on the GPU", || {
+    site.until("both are on the GPUs", || {
         let mut known = site.known("n1");
         known.sort();
-        known == [(low.clone(), vec![2]), (high.clone(), vec![2])]
+        known == [(low.clone(), all.clone()), (high.clone(), all.clone())]
     });
     // It goes on where it was when the other one has ended.
     site.signal("resume", &low);
@@ -307,9 +302,9 @@ fn what_a_suspended_job_has_stays_its_own_whoever_gets_its_vnode() {
     site.until("it runs again", || site.state(&low) == "R");
     assert_eq!(site.attribute(&low, "run_count"), "1");
     site.until("gpuosd knows it alone", || {
-        site.known("n1") == [(low.clone(), vec![2])]
+        site.known("n1") == [(low.clone(), all.clone())]
     });
-    // Where a site says that suspended jobs give back CPUs alone, its vnode stays its own.
+    // Where a site says that suspended jobs give back CPUs alone, its GPUs stay its own.
     let only = "set server restrict_res_to_release_on_suspend = ncpus";
     ran(site.lab.run("qmgr", &["-c", only]));
     let high = site.submit(&whole);
@@ -332,7 +327,7 @@ fn what_a_suspended_job_has_stays_its_own_whoever_gets_its_vnode() {
     site.signal("suspend", &low);
     site.until("its start is put off", || {
         site.attribute(&high, "comment")
-            .contains("could not be made")
+            .contains("were not to be had")
     });
     assert_eq!(site.instances("n1"), own);
     site.signal("resume", &low);

@@ -10,14 +10,14 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use gpuos_lab::LabSpec;
-use gpuos_lab::pbs::{MOM, PbsLab};
+use gpuos_lab::pbs::PbsLab;
 use gpuos_model::gpuset::GpuSet;
 use gpuos_tests::mps::MPS_CONTROL;
 use gpuos_tests::plugins::{built, daemons};
 use serde_json::{Value, json};
 
 use crate::memory_turns::CLIENT;
-use crate::pbs_site::{cuda, gpuos, has_hook, ran, signal};
+use crate::pbs_site::{cuda, gpuos, has_hook, ran};
 
 /// How long a change may take to be seen.
 pub const LIMIT: Duration = Duration::from_secs(240);
@@ -60,6 +60,8 @@ pub struct Full {
     pub lab: PbsLab,
     pub work: PathBuf,
     pub hosts: Vec<String>,
+    /// What PBS showed before gpuos was installed.
+    pub before: String,
     cuda: PathBuf,
 }
 
@@ -83,27 +85,20 @@ impl Full {
         fs::set_permissions(&control, fs::Permissions::from_mode(0o755)).unwrap();
         let hosts = lab.record().spec.node_names();
         let work = lab.dir().join("work");
-        let site = Full {
+        let mut site = Full {
             lab,
             work,
             hosts,
+            before: String::new(),
             cuda,
         };
+        site.before = site.shown();
         let mut gpus = vec![json!({}); GPUS];
         gpus[0] = json!({ "shares": 4 });
         let host = json!({ "leaf": "l1", "gpus": gpus });
         let all: BTreeMap<&String, _> = site.hosts.iter().map(|name| (name, &host)).collect();
         fs::write(site.work.join("gpus.json"), json!(all).to_string()).unwrap();
-        let config = site.lab.home("head").join("sched_priv/sched_config");
-        let text = fs::read_to_string(&config).unwrap();
-        let counted = "resources: \"gpuos_mig_compute, gpuos_mig_memory, gpuos_mig_board, gpuos_mig_gpu, gpuos_share_parts, gpuos_share_gpu, ngpus, \
-                       gpuos_nvlink, gpuos_leaf,";
-        fs::write(&config, text.replace("resources: \"ngpus,", counted)).unwrap();
         site.install();
-        for host in &site.hosts {
-            ran(site.lab.kill(host, MOM, 15));
-            ran(site.lab.start(host, MOM));
-        }
         site.all_free();
         site
     }
@@ -117,7 +112,6 @@ impl Full {
         let words = ["pbs", "install", "--hosts", &hosts, "--library", &library];
         let more = ["--preload", &preload, "--confine", "try"];
         ran(self.lab.run(&gpuos(), &[&words[..], &more].concat()));
-        signal(&self.lab, "-HUP");
         for host in &self.hosts {
             self.until("a mom has the hook", || has_hook(&self.lab, host));
         }
@@ -145,13 +139,18 @@ impl Full {
     }
 
     pub fn all_free(&self) {
-        self.until("all vnodes are free, with what is counted", || {
+        self.until("all hosts are free, with what is counted", || {
             let text = self.lab.run("pbsnodes", &["-av"]).unwrap_or_default();
-            let of_each =
-                |words: &str, many: usize| text.matches(words).count() == many * self.hosts.len();
-            of_each("state = free", GPUS + 1)
-                && of_each("resources_available.gpuos_mig_memory = 8", 1)
-                && of_each("resources_available.gpuos_share_parts = 4", 1)
+            let of_each = |words: &str| text.matches(words).count() == self.hosts.len();
+            let counted = [
+                "state = free",
+                "resources_available.ngpus = 6",
+                "free=1-6;",
+                "resources_available.gpuos_mig_memory = 8",
+                "resources_available.gpuos_mig_fits = 8",
+                "resources_available.gpuos_share_fits = 4",
+            ];
+            counted.into_iter().all(of_each)
         });
     }
 

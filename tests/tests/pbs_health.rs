@@ -67,19 +67,10 @@ impl Site {
         let library = library.display().to_string();
         let words = ["pbs", "install", "--hosts", &hosts, "--library", &library];
         ran(self.lab.run(&gpuos(), &words));
-        for node in ["n1", "n2"] {
-            let folder = self.lab.home(node).join("mom_priv/hooks");
-            self.until("a mom has the hook", || {
-                let parts = ["gpuos.HK", "gpuos.PY", "gpuos.CF"];
-                parts.iter().all(|part| folder.join(part).is_file())
-            });
-            ran(self.lab.kill(node, MOM, 15));
-            ran(self.lab.start(node, MOM));
-        }
-        self.until("all vnodes are free", || {
+        self.until("all hosts are free, and show it", || {
             let text = self.lab.run("pbsnodes", &["-av"]).unwrap_or_default();
-            text.matches("sharing = force_excl").count() == 2 * GPUS
-                && text.matches("state = free").count() == 2 * GPUS + 2
+            let of_both = |words: &str| text.matches(words).count() == 2;
+            of_both("state = free") && of_both("free=0-7;") && of_both("ngpus = 8\n")
         });
     }
 
@@ -95,36 +86,55 @@ impl Site {
         }
     }
 
-    /// State and comment of a vnode; empty while the server does not answer.
-    fn vnode(&self, name: &str) -> (String, String) {
+    /// A host as PBS has it; nothing while the server does not answer.
+    fn host(&self, name: &str) -> Seen {
         let text = self.lab.run("pbsnodes", &["-v", "-F", "json", name]);
         let all: Value = serde_json::from_str(&text.unwrap_or_default()).unwrap_or_default();
-        let text = |key: &str| {
-            let value = all["nodes"][name][key].as_str();
-            value.unwrap_or_default().to_string()
-        };
-        (text("state"), text("comment"))
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_string();
+        let host = &all["nodes"][name];
+        Seen {
+            state: text(&host["state"]),
+            comment: text(&host["comment"]),
+            gpus: host["resources_available"]["ngpus"].as_u64(),
+        }
     }
 
-    /// A job that has started; its vnodes, in order.
+    /// A job that has started; its GPUs, in order of its hosts.
     fn start(&self, options: &[&str]) -> (String, Vec<String>) {
-        let job = ran(self.lab.qsub(Some("user1"), options, ENDLESS));
+        let job = ran(self.lab.qsub(Some("user1"), options, &self.script()));
         ran(self.lab.wait_job(&job, &["R"], LIMIT));
-        let vnodes = self.vnodes_of(&job);
-        (job, vnodes)
+        self.until("its programs have noted their GPUs", || {
+            let hosts = self.lab.job(&job, "exec_vnode").ok().flatten();
+            let hosts = hosts.unwrap_or_default().matches("(n").count();
+            self.gpus_of(&job).len() == hosts
+        });
+        let gpus = self.gpus_of(&job);
+        (job, gpus)
     }
 
-    fn vnodes_of(&self, job: &str) -> Vec<String> {
-        let given = self
-            .lab
-            .job(job, "exec_vnode")
-            .ok()
-            .flatten()
-            .unwrap_or_default();
-        let names = given.split(['(', '+']).filter(|part| !part.is_empty());
-        names
-            .map(|part| part.split(':').next().unwrap_or_default().to_string())
-            .collect()
+    /// A script whose programs note host and GPU of each, and then go on until they are ended.
+    fn script(&self) -> String {
+        let work = self.lab.dir().join("work");
+        let note = format!(
+            "echo $(hostname):$GPUOS_GPUS >>{}/$PBS_JOBID.gpus",
+            work.display()
+        );
+        format!(
+            "rm -f {}/$PBS_JOBID.gpus; pbsdsh -- sh -c '{note}'\n{ENDLESS}",
+            work.display()
+        )
+    }
+
+    /// GPUs of a job as its programs have noted them, such as `n1:3`.
+    fn gpus_of(&self, job: &str) -> Vec<String> {
+        let text = fs::read_to_string(self.lab.dir().join(format!("work/{job}.gpus")));
+        let mut gpus: Vec<String> = text
+            .unwrap_or_default()
+            .lines()
+            .map(str::to_owned)
+            .collect();
+        gpus.sort();
+        gpus
     }
 
     fn runs(&self, job: &str) -> String {
@@ -141,30 +151,37 @@ impl Site {
         said.is_ok_and(|text| text.contains(job))
     }
 
-    fn break_gpu(&self, vnode: &str, words: &[&str]) {
-        let (node, gpu) = place(vnode);
+    fn break_gpu(&self, gpu: &str, words: &[&str]) {
+        let (node, gpu) = place(gpu);
         ran(self.lab.fault(node, &format!("gpu{gpu}"), words));
     }
 
-    /// Waits until a job runs again on other vnodes, all of which are in service.
+    /// Waits until a job runs again on other GPUs.
     fn runs_elsewhere(&self, job: &str, bad: &str) {
         self.until("the job runs elsewhere", || {
-            let now = self.vnodes_of(job);
+            let now = self.gpus_of(job);
             self.runs(job) == "2"
                 && self
                     .lab
                     .job(job, "job_state")
                     .is_ok_and(|state| state.as_deref() == Some("R"))
                 && !now.is_empty()
-                && now.iter().all(|vnode| vnode != bad)
+                && now.iter().all(|gpu| gpu != bad)
         });
     }
 }
 
-/// Host and number of the GPU of a vnode.
-fn place(vnode: &str) -> (&str, &str) {
-    let (host, rest) = vnode.split_once('[').expect("a vnode of a GPU");
-    (host, rest.trim_end_matches(']'))
+/// A host as PBS has it.
+#[derive(PartialEq, Eq, Debug, Default)]
+struct Seen {
+    state: String,
+    comment: String,
+    gpus: Option<u64>,
+}
+
+/// Host and number of a GPU such as `n1:3`.
+fn place(gpu: &str) -> (&str, &str) {
+    gpu.split_once(':').expect("a GPU of a host")
 }
 
 /// Says how long it took from a fault to its job on another GPU; a long run holds it against the goal, and writes it down.
@@ -193,7 +210,7 @@ fn goal(lab: &PbsLab, took: Duration) {
 }
 
 #[test]
-fn a_fault_takes_one_vnode_offline_and_its_job_runs_elsewhere() {
+fn a_fault_counts_one_gpu_less_and_its_job_runs_elsewhere() {
     let Some(prefix) = pbs("faults of GPUs in PBS") else {
         return;
     };
@@ -204,16 +221,20 @@ fn a_fault_takes_one_vnode_offline_and_its_job_runs_elsewhere() {
     let bad = on[0].clone();
     let (host, gpu) = place(&bad);
     let beside = format!("select=1:ncpus=1:ngpus=1:host={host}");
-    let (neighbour, _) = site.start(&["-l", &beside]);
-    // An administrator's own, with a word and without.
-    let (taken, silent) = (format!("{host}[7]"), format!("{host}[6]"));
-    for (vnode, attribute) in [
-        (&taken, "state = offline"),
-        (&taken, "comment = fan"),
-        (&silent, "state = offline"),
-    ] {
-        ran(lab.run("qmgr", &["-c", &format!("set node {vnode} {attribute}")]));
+    let (neighbour, second) = site.start(&["-l", &beside]);
+    let second = second[0].clone();
+    assert_ne!(bad, second);
+    // An administrator's own host, with his word.
+    let other = if host == "n1" { "n2" } else { "n1" };
+    for attribute in ["state = offline", "comment = fan"] {
+        ran(lab.run("qmgr", &["-c", &format!("set node {other} {attribute}")]));
     }
+    let seen = |state: &str, comment: &str, gpus| Seen {
+        state: state.into(),
+        comment: comment.into(),
+        gpus: Some(gpus),
+    };
+    let taken = seen("offline", "fan", 8);
     site.until("gpuosd knows the jobs", || {
         site.is_known(host, &struck) && site.is_known(host, &neighbour)
     });
@@ -222,41 +243,44 @@ fn a_fault_takes_one_vnode_offline_and_its_job_runs_elsewhere() {
     site.break_gpu(&bad, &["row-remap", "failure"]);
     site.runs_elsewhere(&struck, &bad);
     goal(&site.lab, began.elapsed());
-    let (state, comment) = site.vnode(&bad);
-    assert!(state.contains("offline"), "{state}");
-    assert!(
-        comment.starts_with(&format!("gpuos: GPU {gpu} is out of service")),
-        "{comment}"
-    );
+    let said = format!("gpuos: GPU {gpu} is out of service; gpuos health on {host} says why");
+    assert_eq!(site.host(host), seen("free", &said, 7));
     assert_eq!(site.runs(&neighbour), "1");
-    assert_eq!(site.vnode(&taken), ("offline".into(), "fan".into()));
+    assert_eq!(site.host(other), taken);
+    // The administrator gives PBS fewer, and then as many as there are.
+    for (number, counted) in [(4, 4), (8, 7)] {
+        ran(lab.run(
+            "qmgr",
+            &[
+                "-c",
+                &format!("set node {host} resources_available.ngpus = {number}"),
+            ],
+        ));
+        site.until("as many count as there are to be had", || {
+            site.host(host).gpus == Some(counted)
+        });
+    }
 
     // Both daemons of the host are killed, with a fault in between that neither has told of yet.
-    let second = site.vnodes_of(&neighbour)[0].clone();
     ran(lab.kill(host, GPUOSD, 9));
     site.break_gpu(&second, &["row-remap", "failure"]);
     ran(lab.kill(host, MOM, 9));
     ran(lab.start(host, MOM));
     ran(lab.start(host, GPUOSD));
-    site.until("the second vnode is offline", || {
-        site.vnode(&second).0.contains("offline")
+    site.until("the second GPU counts no more", || {
+        site.host(host).gpus == Some(6)
     });
-    assert!(site.vnode(&bad).0.contains("offline"));
 
     // Mended, they come back, and what the administrator took stays his.
-    for vnode in [&bad, &second] {
-        site.break_gpu(vnode, &["repair"]);
-        let gpu = format!("{host}:{}", place(vnode).1);
-        ran(lab.run_on(host, None, &gpuos(), &["online", &gpu, "--local"]));
+    for gpu in [&bad, &second] {
+        site.break_gpu(gpu, &["repair"]);
+        ran(lab.run_on(host, None, &gpuos(), &["online", gpu, "--local"]));
     }
-    for vnode in [&bad, &second] {
-        site.until("the vnode is online", || {
-            let (state, comment) = site.vnode(vnode);
-            !state.is_empty() && !state.contains("offline") && comment.is_empty()
-        });
-    }
-    assert_eq!(site.vnode(&taken), ("offline".into(), "fan".into()));
-    assert_eq!(site.vnode(&silent), ("offline".into(), String::new()));
+    site.until("all GPUs count", || {
+        let now = site.host(host);
+        now.gpus == Some(8) && now.comment.is_empty()
+    });
+    assert_eq!(site.host(other), taken);
 }
 
 #[test]
@@ -269,7 +293,17 @@ fn a_job_of_two_hosts_runs_again_whichever_of_them_has_the_fault() {
     let pair = ["-l", "select=2:ncpus=1:ngpus=1", "-l", "place=scatter"];
     let (job, on) = site.start(&pair);
     // Its script runs on the host of the first; the fault is on the other.
-    let bad = on[1].clone();
+    let given = ran(site.lab.job(&job, "exec_vnode")).unwrap_or_default();
+    let script = if given.starts_with("(n1:") {
+        "n1"
+    } else {
+        "n2"
+    };
+    let bad = on
+        .iter()
+        .find(|gpu| place(gpu).0 != script)
+        .unwrap()
+        .clone();
     let once = ["-r", "n", "-l", "select=1:ncpus=1:ngpus=1:host=n1"];
     let (fixed, alone) = site.start(&once);
     for (node, job) in [(place(&bad).0, &job), ("n1", &fixed)] {
@@ -310,14 +344,18 @@ fn without_gpuosd_jobs_run_as_ever_and_one_that_hangs_delays_none() {
             assert!(done.is_ok_and(|done| done.success()));
         }
     };
+    assert_eq!(run("select=1:ncpus=1:ngpus=1").len(), 1);
     stop("-STOP");
     assert_eq!(run("select=1:ncpus=1"), "");
-    assert_eq!(run("select=1:ncpus=1:ngpus=1").len(), 1);
+    // As in PBS without gpuos, and its user is told.
+    let said = run("select=1:ncpus=1:ngpus=1");
+    assert!(said.starts_with("gpuos: no GPUs are chosen"), "{said}");
     stop("-CONT");
     for node in ["n1", "n2"] {
         ran(lab.kill(node, GPUOSD, 9));
     }
-    assert_eq!(run("select=1:ncpus=1:ngpus=1").len(), 1);
+    let said = run("select=1:ncpus=1:ngpus=1");
+    assert!(said.contains("gpuosd does not run on this host"), "{said}");
 }
 
 /// How often gpuosd is killed: `GPUOS_PBS_KILLS=COUNT` makes it more, as for the other daemons.
@@ -347,11 +385,11 @@ fn nothing_is_left_when_gpuosd_is_killed_at_any_moment() {
         ran(lab.kill(node, GPUOSD, 9));
         match broken.take() {
             None => {
-                let vnode = format!("{node}[{}]", below(8));
-                site.break_gpu(&vnode, &["row-remap", "failure"]);
-                broken = Some(vnode);
+                let gpu = format!("{node}:{}", below(8));
+                site.break_gpu(&gpu, &["row-remap", "failure"]);
+                broken = Some(gpu);
             }
-            Some(vnode) => site.break_gpu(&vnode, &["repair"]),
+            Some(gpu) => site.break_gpu(&gpu, &["repair"]),
         }
         sleep(Duration::from_millis(below(1500)));
         ran(lab.start(node, GPUOSD));
@@ -362,12 +400,16 @@ fn nothing_is_left_when_gpuosd_is_killed_at_any_moment() {
     // A GPU comes back by itself or by an administrator's word, and no vnode stays behind.
     let all = ["n1", "n2"].into_iter();
     for (node, gpu) in all.flat_map(|node| (0..GPUS).map(move |gpu| (node, gpu))) {
-        site.break_gpu(&format!("{node}[{gpu}]"), &["repair"]);
         let name = format!("{node}:{gpu}");
+        site.break_gpu(&name, &["repair"]);
         ran(lab.run_on(node, None, &gpuos(), &["online", &name, "--local"]));
     }
-    site.until("all vnodes are free, without a comment of gpuos", || {
-        let text = lab.run("pbsnodes", &["-av"]).unwrap_or_default();
-        text.matches("state = free").count() == 2 * GPUS + 2 && !text.contains("gpuos:")
-    });
+    site.until(
+        "all hosts are free with all their GPUs, and nothing is said",
+        || {
+            let text = lab.run("pbsnodes", &["-av"]).unwrap_or_default();
+            let of_both = |words: &str| text.matches(words).count() == 2;
+            of_both("state = free") && of_both("ngpus = 8\n") && !text.contains("gpuos:")
+        },
+    );
 }

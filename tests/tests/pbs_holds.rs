@@ -1,4 +1,4 @@
-//! What gpuos promises on PBS, under load: no vnode to two jobs, jobs where the planner said, as much as they asked for, and nothing lost or left
+//! What gpuos promises on PBS, under load: no GPU to two jobs, jobs where the planner said, as much as they asked for, and nothing lost or left
 //! when pbs_server, a pbs_mom or the planner is killed at a random moment.
 //!
 //! Two witnesses that know nothing of each other: notes that the jobs themselves write on each of their hosts, of what gpuos told them; and PBS's
@@ -15,8 +15,8 @@ use gpuos_model::rng::Rng;
 use gpuos_tests::{costs, pbs};
 
 use crate::pbs_site::{
-    self, LIMIT, Planner, SERVER, accounting, given, has_hook, left, load, machine,
-    only_left_by_refused_starts, planned, ran, signal, until, write_part,
+    self, Gpus, LIMIT, Planner, SERVER, accounting, given, has_hook, load, machine, planned, ran,
+    signal, until, write_part,
 };
 
 /// How long all jobs may take.
@@ -28,8 +28,8 @@ const NOTES: &str = "work/notes";
 /// What is noted of one run of a job.
 #[derive(Default, Debug)]
 struct Run {
-    /// The vnodes that its hosts were told, and when the last one was.
-    vnodes: BTreeSet<String>,
+    /// The GPUs that its hosts were told, as host and number, and when the last one was.
+    gpus: BTreeSet<(String, String)>,
     begun: u128,
     /// When it said that it ended; none of one that was killed.
     ended: Option<u128>,
@@ -103,7 +103,8 @@ fn noted(lab: &PbsLab) -> HashMap<String, BTreeMap<String, Run>> {
         match words[..] {
             ["begin", _, _, _, host, gpus] => {
                 let gpus = gpus.split(',');
-                run.vnodes.extend(gpus.map(|gpu| format!("{host}[{gpu}]")));
+                run.gpus
+                    .extend(gpus.map(|gpu| (host.to_owned(), gpu.to_owned())));
                 run.begun = run.begun.max(when);
             }
             ["end", ..] => run.ended = Some(when),
@@ -113,23 +114,34 @@ fn noted(lab: &PbsLab) -> HashMap<String, BTreeMap<String, Run>> {
     jobs
 }
 
-/// Pairs of jobs that had a vnode at the same time, by their own notes. Of a run without an end only its beginning is known.
+impl Run {
+    /// How many of each host.
+    fn counts(&self) -> Gpus {
+        let mut counts = Gpus::new();
+        for (host, _) in &self.gpus {
+            *counts.entry(host.clone()).or_default() += 1;
+        }
+        counts
+    }
+}
+
+/// Pairs of jobs that had a GPU at the same time, by their own notes. Of a run without an end only its beginning is known.
 fn twice(jobs: &HashMap<String, BTreeMap<String, Run>>) -> Vec<String> {
-    let mut of: BTreeMap<&str, Vec<(u128, u128, &str)>> = BTreeMap::new();
+    let mut of: BTreeMap<String, Vec<(u128, u128, &str)>> = BTreeMap::new();
     for (job, runs) in jobs {
         for run in runs.values() {
-            for vnode in &run.vnodes {
+            for (host, gpu) in &run.gpus {
                 let had = (run.begun, run.ended.unwrap_or(run.begun), &job[..]);
-                of.entry(vnode).or_default().push(had);
+                of.entry(format!("{host}:{gpu}")).or_default().push(had);
             }
         }
     }
     let mut found = Vec::new();
-    for (vnode, mut all) in of {
+    for (gpu, mut all) in of {
         all.sort_unstable();
         for pair in all.windows(2) {
             if pair[1].0 < pair[0].1 && pair[0].2 != pair[1].2 {
-                found.push(format!("{vnode}: {} and {}", pair[0].2, pair[1].2));
+                found.push(format!("{gpu}: {} and {}", pair[0].2, pair[1].2));
             }
         }
     }
@@ -137,8 +149,8 @@ fn twice(jobs: &HashMap<String, BTreeMap<String, Run>>) -> Vec<String> {
 }
 
 /// Where PBS started each job, each time, in the order in which it did.
-fn started(lab: &PbsLab) -> HashMap<String, Vec<BTreeSet<String>>> {
-    let mut started: HashMap<String, Vec<BTreeSet<String>>> = HashMap::new();
+fn started(lab: &PbsLab) -> HashMap<String, Vec<Gpus>> {
+    let mut started: HashMap<String, Vec<Gpus>> = HashMap::new();
     for (kind, job, rest) in accounting(lab) {
         if kind == "S" {
             started.entry(job).or_default().push(given(&rest));
@@ -202,17 +214,20 @@ fn judge(lab: &PbsLab, asked: &[Asked]) -> Came {
             came.runs += 1;
             // Of a run that was killed a host may not have come to its note.
             let whole = run.ended.is_some();
-            if whole && run.vnodes.len() != one.gpus || run.vnodes.len() > one.gpus {
-                let what = format!("{}: {} for {}", one.job, run.vnodes.len(), one.gpus);
+            if whole && run.gpus.len() != one.gpus || run.gpus.len() > one.gpus {
+                let what = format!("{}: {} for {}", one.job, run.gpus.len(), one.gpus);
                 came.counts.push(what);
             }
             let places = started.get(&one.job).into_iter().flatten();
+            let counts = run.counts();
             let mut places = places.filter(|place| match whole {
-                true => **place == run.vnodes,
-                false => run.vnodes.is_subset(place),
+                true => **place == counts,
+                false => counts
+                    .iter()
+                    .all(|(host, gpus)| place.get(host).is_some_and(|has| gpus <= has)),
             });
             if places.next().is_none() {
-                let what = format!("{}: {:?} by its notes, not by PBS", one.job, run.vnodes);
+                let what = format!("{}: {:?} by its notes, not by PBS", one.job, run.gpus);
                 came.unrecorded.push(what);
             }
         }
@@ -243,7 +258,7 @@ impl Came {
             row("runs that jobs noted", self.runs),
             row("starts by the planner", self.by_planner),
             row("of them with several chunks", self.planned_gangs),
-            row("vnodes that two jobs had at a time", self.twice.len()),
+            row("GPUs that two jobs had at a time", self.twice.len()),
             row(
                 "starts elsewhere than the planner said",
                 self.elsewhere.len(),
@@ -315,17 +330,11 @@ fn random_jobs_while_planner_and_scheduler_compete() {
         ended.store(true, Ordering::Relaxed);
         result.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
     });
-    until("every vnode is free, or told to be left", || {
-        only_left_by_refused_starts(&lab)
-    });
+    pbs_site::all_free(&lab);
     let came = judge(&lab, &asked);
     // The accounting by itself.
     pbs_site::ledger(&lab);
-    let more = format!(
-        "| vnodes left to a job by starts that pbs_server refused half way | {} |\n",
-        left(&lab).len()
-    );
-    let text = head(&lab, seed, &begun) + &came.rows() + &more;
+    let text = head(&lab, seed, &begun) + &came.rows();
     eprintln!("{text}{came:#?}");
     write_part("jobs", &text);
     assert!(came.by_planner > 0);
@@ -391,13 +400,6 @@ fn nothing_is_lost_or_left_when_daemons_are_killed() {
     signal(&lab, "-CONT");
     let lost = all_end_but_lost(&lab, &asked);
     drop(planner);
-    until("every vnode is free, or told to be left", || {
-        only_left_by_refused_starts(&lab)
-    });
-    let by_refused = left(&lab).len();
-    // These are free when the server has been started again.
-    ran(lab.kill("head", SERVER, 15));
-    ran(lab.start("head", SERVER));
     pbs_site::all_free(&lab);
     let hooks = nodes.iter().filter(|node| has_hook(&lab, node)).count();
     let before = noted(&lab).len();
@@ -416,13 +418,12 @@ fn nothing_is_lost_or_left_when_daemons_are_killed() {
     ran(lab.wait_job(&last, &["F"], LIMIT));
     assert_eq!(noted(&lab).len(), before + 1);
     let everywhere = &noted(&lab)[&last];
-    assert_eq!(everywhere.values().next().unwrap().vnodes.len(), 32);
+    assert_eq!(everywhere.values().next().unwrap().gpus.len(), 32);
     let came = judge(&lab, &asked);
     let more = format!(
         "| kills of pbs_server, of a pbs_mom and of the planner, each | {kills} |\n\
          | jobs that pbs_server has as running after its end and no mom has: requeued by hand, then they ran | {} |\n\
-         | vnodes that are not free at the end | 0 |\n\
-         | of them left by starts that pbs_server refused half way, until it was started again | {by_refused} |\n\
+         | hosts that are not free at the end | 0 |\n\
          | moms that have the hook at the end | {hooks} of {} |\n",
         lost.len(),
         nodes.len()
@@ -503,11 +504,7 @@ fn a_level_that_is_a_default_of_the_queue_is_kept_at_the_second_try() {
     let _planner = Planner::start(&lab, 1);
     ran(lab.wait_job(&gang, &["F"], LIMIT));
     let starts = started(&lab).remove(&gang).unwrap();
-    let hosts = starts
-        .iter()
-        .flatten()
-        .filter_map(|name| name.split('[').next());
-    let hosts: BTreeSet<&str> = hosts.collect();
+    let hosts: BTreeSet<&String> = starts.iter().flat_map(Gpus::keys).collect();
     assert_eq!(Vec::from_iter(hosts), ["n3", "n4"]);
     ran(lab.down());
 }

@@ -180,12 +180,12 @@ fn attempts() -> Vec<Attempt> {
         of("hosts of checkpoints", &WHOLE, &["-l", "gpuos_hosts=n1"]).refused(""),
         of("a count of refusals", &WHOLE, &["-l", "gpuos_vetoes=-1"]).refused(""),
         attempt(
-            "a GPU by its UUID",
-            &["-l", "select=1:ngpus=1:gpuos_uuid=GPU-0"],
+            "more linked GPUs than any host has",
+            &["-l", "select=1:ngpus=1:gpuos_linked=99999"],
         ),
         attempt(
-            "the name of a divided GPU",
-            &["-l", "select=1:ncpus=1:gpuos_mig_gpu=n1:mig7"],
+            "a host by what it shows",
+            &["-l", "select=1:ncpus=1:gpuos_host=free=0"],
         ),
         attempt(
             "a resource that no vnode has",
@@ -215,11 +215,7 @@ fn attempts() -> Vec<Attempt> {
         )
         .refused("gpuos_topology=node"),
         of("slices in turns", &TURNS, &["-l", "gpuos_mig=1g.10gb"]).refused("gpuos_"),
-        of(
-            "slices on a GPU alone",
-            &SLICE,
-            &["-l", "place=excl:group=gpuos_mig_gpu"],
-        ),
+        of("slices on a GPU alone", &SLICE, &["-l", "place=excl"]),
         of(
             "slices of another group",
             &SLICE,

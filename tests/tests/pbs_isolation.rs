@@ -64,7 +64,7 @@ for path in ("/run/gpuos/gpuosd.sock", "/run/gpuos/gpuosd.sock.root"):
         s = socket.socket(socket.AF_UNIX)
         s.settimeout(20)
         s.connect(path)
-        s.sendall(b'{"ask":"hello","protocol":1,"client":"x"}\n{"ask":"confine","job":"1.head","pid":%d,"started":1,"gpus":[0,1,2]}\n' % int(sys.argv[1]))
+        s.sendall(b'{"ask":"hello","protocol":1,"client":"x"}\n{"ask":"confine","job":"1.head","pid":%d,"started":1}\n' % int(sys.argv[1]))
         said = b""
         while said.count(b"\n") < 2:
             more = s.recv(4096)
@@ -115,7 +115,6 @@ struct Site {
     lab: PbsLab,
     groups: PathBuf,
     work: PathBuf,
-    divided: GpuSet,
 }
 
 /// A folder of version 1 of the test's own, in the place of all of it; removed at the end.
@@ -188,7 +187,6 @@ impl Site {
             groups: own.join("gpuos/n1"),
             work,
             lab,
-            divided,
         };
         site.install(confine);
         Some(site)
@@ -216,12 +214,9 @@ impl Site {
             let parts = ["gpuos.HK", "gpuos.PY", "gpuos.CF"];
             parts.iter().all(|part| folder.join(part).is_file())
         });
-        ran(self.lab.kill("n1", MOM, 15));
-        ran(self.lab.start("n1", MOM));
-        self.until("all vnodes are free", || {
+        self.until("the host is free, and shows it", || {
             let text = self.lab.run("pbsnodes", &["-av"]).unwrap_or_default();
-            text.matches("sharing = force_excl").count() == GPUS - self.divided.len()
-                && text.matches("state = free").count() == GPUS + 1
+            text.contains("state = free") && text.contains("gpuos_host = whole=")
         });
         self.knows();
     }
@@ -232,19 +227,6 @@ impl Site {
                 .as_str()
                 .is_some_and(|said| said.contains("by control groups in"))
         });
-    }
-
-    /// Has pbs_sched count slices.
-    fn count_slices(&self) {
-        let config = self.lab.home("head").join("sched_priv/sched_config");
-        let text = fs::read_to_string(&config).unwrap();
-        let counted = "resources: \"gpuos_mig_compute, gpuos_mig_memory, gpuos_mig_board, gpuos_mig_gpu, ngpus,";
-        fs::write(&config, text.replace("resources: \"ngpus,", counted)).unwrap();
-        let pid = self.lab.pid("head", "pbs_sched").expect("pbs_sched runs");
-        let done = std::process::Command::new("kill")
-            .args(["-HUP", &pid.to_string()])
-            .status();
-        assert!(done.is_ok_and(|done| done.success()));
     }
 
     /// Starts gpuosd anew with other values of some of its flags.
@@ -308,7 +290,10 @@ impl Site {
     }
 
     fn submit(&self, user: &str, select: &str, script: &str) -> String {
-        ran(self.lab.qsub(Some(user), &["-l", select], script))
+        let told = self.work.join("$PBS_JOBID");
+        let told = told.display();
+        let script = format!("echo $GPUOS_GPUS >{told}.part\nmv {told}.part {told}.gpus\n{script}");
+        ran(self.lab.qsub(Some(user), &["-l", select], &script))
     }
 
     /// What a job's script writes into a file, once it is there.
@@ -320,13 +305,25 @@ impl Site {
 
     /// What a job may open: its own GPUs and what is everybody's.
     fn own(&self, job: &str) -> String {
-        let given = self
-            .lab
-            .job(job, "exec_vnode")
-            .ok()
-            .flatten()
-            .unwrap_or_default();
-        let gpus = (0..GPUS).map(|gpu| given.contains(&format!("n1[{gpu}]:")));
+        let given = self.lab.job(job, "exec_vnode").ok().flatten();
+        let given = given.unwrap_or_default();
+        let counts = given.split("ngpus=").skip(1);
+        let count: usize = counts
+            .filter_map(|rest| rest.split([':', ')', '+']).next()?.parse::<usize>().ok())
+            .sum();
+        // Which ones they are its programs were told.
+        let told = self.work.join(format!("{job}.gpus"));
+        if count > 0 {
+            self.until("its script was told its GPUs", || told.is_file());
+        }
+        let told = fs::read_to_string(told).unwrap_or_default();
+        let own: Vec<&str> = told
+            .trim()
+            .split(',')
+            .filter(|gpu| !gpu.is_empty())
+            .collect();
+        assert_eq!(own.len(), count, "{job}: {told}");
+        let gpus = (0..GPUS).map(|gpu| own.contains(&&gpu.to_string()[..]));
         let words = gpus.chain([true]).map(|own| if own { "yes" } else { "no" });
         words.collect::<Vec<_>>().join(" ")
     }
@@ -550,7 +547,6 @@ fn jobs_with_slices_of_one_gpu_open_each_its_own_instances() {
     let Some(site) = Site::divided(&prefix, "pbs-slices", ("require", divided)) else {
         return;
     };
-    site.count_slices();
     ran(site.lab.run_on("n1", None, "sh", &["-c", MAKE_CAPS]));
     site.gpuosd_with(&[("--caps", CAPS)]);
     jobs_with_slices_open_their_own(&site, &site.groups);

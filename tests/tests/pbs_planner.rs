@@ -1,73 +1,33 @@
 //! `gpuos pbs-planner` beside a real pbs_server, wherever `$GPUOS_TEST_PBS` names an installation.
 //!
-//! The ledger is PBS's own accounting: who had which vnode from when to when, in the order in which it happened.
+//! The ledger is PBS's own accounting: who had how many GPUs of which host from when to when, in the order in which it happened.
 
 use std::collections::BTreeSet;
-use std::fs;
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{scope, sleep};
 use std::time::{Duration, Instant};
 
-use gpuos_lab::pbs::{MOM, PbsLab};
+use gpuos_lab::pbs::PbsLab;
 use gpuos_model::rng::Rng;
 use gpuos_tests::{costs, pbs};
 
 use crate::pbs_site::{
-    self, GPUS, LIMIT, Planner, all_free, gpuos, ledger, names, only_left_by_refused_starts,
-    planned, ran, signal, submit, until,
+    GPUS, LIMIT, Planner, all_free, gpuos, gpus, ledger, names, noted, noting, planned, ran,
+    signal, submit, until, up,
 };
 
 /// How long all random jobs may take.
 const ALL: Duration = Duration::from_secs(900);
 
-/// A lab of four nodes under two leaf switches, each GPU a vnode of one job.
-fn up(prefix: &Path, name: &str) -> PbsLab {
-    let lab = pbs_site::bare(prefix, name);
-    for line in [
-        "create resource gpuos_leaf type=string, flag=h",
-        "create resource gpuos_nvlink type=string, flag=h",
-        "create resource gpuos_topology type=string",
-    ] {
-        ran(lab.run("qmgr", &["-c", line]));
-    }
-    for (at, node) in lab.record().spec.node_names().iter().enumerate() {
-        let file = lab.dir().join(format!("work/vnodes-{node}"));
-        fs::write(&file, vnodes(node, at / 2)).unwrap();
-        let file = file.display().to_string();
-        ran(lab.run_on(node, None, "pbs_mom", &["-s", "remove", "gpus"]));
-        ran(lab.run_on(node, None, "pbs_mom", &["-s", "insert", "gpus", &file]));
-        lab.kill(node, MOM, 15).unwrap_or_else(|e| panic!("{e}"));
-        lab.start(node, MOM).unwrap_or_else(|e| panic!("{e}"));
-    }
-    all_free(&lab);
-    lab
-}
-
-/// The vnodes of a node, as its mom reads them.
-fn vnodes(node: &str, leaf: usize) -> String {
-    let mut text = format!(
-        "$configversion 2\n{node}: resources_available.ncpus = 0\n{node}: resources_available.ngpus = 0\n"
-    );
-    for gpu in 0..GPUS {
-        let vnode = format!("{node}[{gpu}]");
-        text += &format!(
-            "{vnode}: resources_available.ncpus = 2\n{vnode}: resources_available.ngpus = 1\n{vnode}: resources_available.mem = 1gb\n\
-             {vnode}: resources_available.gpuos_leaf = l{leaf}\n{vnode}: resources_available.gpuos_nvlink = {node}.{}\n\
-             {vnode}: sharing = force_excl\n",
-            gpu / 2
-        );
-    }
-    text
-}
-
-fn leaves(vnodes: &BTreeSet<String>) -> BTreeSet<bool> {
-    let second = |name: &String| name.starts_with("n3[") || name.starts_with("n4[");
-    vnodes.iter().map(second).collect()
+fn leaves(hosts: &BTreeSet<String>) -> BTreeSet<bool> {
+    hosts
+        .iter()
+        .map(|host| ["n3", "n4"].contains(&&host[..]))
+        .collect()
 }
 
 #[test]
-fn a_gang_runs_on_exactly_the_planned_vnodes() {
+fn a_gang_runs_on_exactly_the_planned_hosts() {
     let Some(prefix) = pbs("gangs by gpuos pbs-planner") else {
         return;
     };
@@ -124,7 +84,7 @@ fn a_gang_runs_on_exactly_the_planned_vnodes() {
     assert!(done["refused"][0].is_null(), "{done}");
     ran(lab.wait_job(&gang, &["R"], LIMIT));
     let given = ran(lab.job(&gang, "exec_vnode")).unwrap();
-    assert_eq!(names(&given), names(&place));
+    assert_eq!(gpus(&given), gpus(&place));
     // The scheduler's own view of a moment ago gives none of it away again.
     signal(&lab, "-CONT");
     let small: Vec<_> = (0..12)
@@ -157,10 +117,10 @@ fn what_is_kept_for_a_gang_pbs_sched_keeps_too_also_when_the_planner_is_killed()
     };
     let _cost = costs::of("slurm::pbs_planner::kept");
     // With the hook: pbs_sched alone would start the gang across leaves.
-    let lab = pbs_site::up(&prefix, "pbs-keep");
+    let lab = up(&prefix, "pbs-keep");
     let whole = |host: &str, limit: &str| {
         let (select, limit) = (
-            format!("select=8:ngpus=1:host={host}"),
+            format!("select=1:ngpus=8:host={host}"),
             format!("walltime={limit}"),
         );
         let job = submit(&lab, &["-l", &select, "-l", &limit], "sleep 1000\n");
@@ -195,7 +155,7 @@ fn what_is_kept_for_a_gang_pbs_sched_keeps_too_also_when_the_planner_is_killed()
     for job in others {
         ran(lab.wait_job(job, &["R"], LIMIT));
         let place = ran(lab.job(job, "exec_vnode")).unwrap();
-        assert!(place.contains("n4["), "{place}");
+        assert!(place.contains("(n4:"), "{place}");
     }
     until("the last one is told why it waits", || {
         let comment = ran(lab.job(last, "comment")).unwrap_or_default();
@@ -214,11 +174,7 @@ fn what_is_kept_for_a_gang_pbs_sched_keeps_too_also_when_the_planner_is_killed()
     ran(lab.run("qdel", &[&first]));
     ran(lab.wait_job(&gang, &["R"], LIMIT));
     let place = names(&ran(lab.job(&gang, "exec_vnode")).unwrap());
-    assert!(
-        place
-            .iter()
-            .all(|name| name.starts_with("n1[") || name.starts_with("n2["))
-    );
+    assert_eq!(Vec::from_iter(&place), ["n1", "n2"]);
     until("nothing is reserved", || {
         ran(lab.run("pbs_rstat", &[])).trim().is_empty()
     });
@@ -226,13 +182,12 @@ fn what_is_kept_for_a_gang_pbs_sched_keeps_too_also_when_the_planner_is_killed()
 }
 
 #[test]
-fn no_vnode_twice_among_random_jobs_while_planner_and_scheduler_come_and_go() {
+fn no_gpu_twice_among_random_jobs_while_planner_and_scheduler_come_and_go() {
     let Some(prefix) = pbs("random jobs beside gpuos pbs-planner") else {
         return;
     };
     let _cost = costs::of("slurm::pbs_planner::random");
-    // With the hook, which keeps starts from being refused half way.
-    let lab = pbs_site::up(&prefix, "pbs-mix");
+    let lab = up(&prefix, "pbs-mix");
     let mut random = Rng::new(2026);
     let ended = AtomicBool::new(false);
     let mut below = |n: u64| random.below(n);
@@ -271,7 +226,7 @@ fn no_vnode_twice_among_random_jobs_while_planner_and_scheduler_come_and_go() {
             if below(3) == 0 {
                 options.extend(["-l", "gpuos_topology=leaf"]);
             }
-            let script = format!("sleep {}\n", below(3));
+            let script = noting(lab, &format!("sleep {}", below(3)));
             jobs.push(submit(lab, &options, &script));
         }
         let deadline = Instant::now() + ALL;
@@ -287,10 +242,8 @@ fn no_vnode_twice_among_random_jobs_while_planner_and_scheduler_come_and_go() {
     for job in &jobs {
         assert!(started.contains_key(job), "{job} never ran");
     }
-    // pbs_sched may still be the one of whose gangs pbs_server refused a start half way; then the planner names each such vnode.
-    until("every vnode is free, or told to be left", || {
-        only_left_by_refused_starts(&lab)
-    });
+    assert_eq!(noted(&lab).len(), jobs.len(), "each job has noted its GPUs");
+    all_free(&lab);
     let planned = planned(&lab);
     eprintln!(
         "{} of {} jobs were started by the planner",
@@ -298,8 +251,8 @@ fn no_vnode_twice_among_random_jobs_while_planner_and_scheduler_come_and_go() {
         jobs.len()
     );
     assert!(!planned.is_empty());
-    for (job, vnodes) in &planned {
-        assert!(started[job].contains(vnodes), "{job} on {vnodes:?}");
+    for (job, gpus) in &planned {
+        assert!(started[job].contains(gpus), "{job} on {gpus:?}");
     }
     ran(lab.down());
 }

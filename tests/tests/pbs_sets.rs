@@ -1,5 +1,5 @@
-//! Placement sets on a real PBS, wherever `$GPUOS_TEST_PBS` names an installation: the vnodes name leaf switches and NVLink domains, and where the
-//! site has PBS go by them, pbs_sched keeps together what says nothing of gpuos.
+//! Placement sets on a real PBS, wherever `$GPUOS_TEST_PBS` names an installation: hosts name their leaf switches, and where the site has PBS go by them,
+//! pbs_sched keeps together what says nothing of gpuos. On a host gpuosd keeps the GPUs of such a job together.
 
 use gpuos_tests::{costs, pbs};
 
@@ -23,10 +23,7 @@ fn pbs_sched_keeps_jobs_together_that_say_nothing_of_gpuos() {
     let hosts = |job: &str| -> Vec<String> {
         let given = ran(lab.job(job, "exec_vnode")).unwrap_or_default();
         let hosts = ["n1", "n2", "n3", "n4"].into_iter();
-        let has = |host: &&str| {
-            let mut vnodes = names(&given).into_iter();
-            vnodes.any(|name| name.starts_with(&format!("{host}[")))
-        };
+        let has = |host: &&str| names(&given).contains(*host);
         hosts.filter(has).map(str::to_owned).collect()
     };
     let apart = submit(&lab, &whole, "sleep 1000\n");
@@ -38,7 +35,7 @@ fn pbs_sched_keeps_jobs_together_that_say_nothing_of_gpuos() {
     );
     ran(lab.run("qdel", &["-W", "force", &apart]));
     for line in [
-        "set server node_group_key = \"gpuos_nvlink,gpuos_leaf\"",
+        "set server node_group_key = gpuos_leaf",
         "set server node_group_enable = true",
     ] {
         ran(lab.run("qmgr", &["-c", line]));
@@ -46,21 +43,15 @@ fn pbs_sched_keeps_jobs_together_that_say_nothing_of_gpuos() {
     let together = submit(&lab, &whole, "sleep 1000\n");
     ran(lab.wait_job(&together, &["R"], LIMIT));
     assert_eq!(hosts(&together), ["n3", "n4"]);
-    // A pair that NVLink connects.
-    let pair = submit(&lab, &["-l", "select=2:ngpus=1:ncpus=1"], "sleep 1000\n");
-    ran(lab.wait_job(&pair, &["R"], LIMIT));
-    let given = ran(lab.job(&pair, "exec_vnode")).unwrap();
-    let pairs: Vec<Vec<&str>> = vec![
-        vec!["n1[2]", "n1[3]"],
-        vec!["n1[4]", "n1[5]"],
-        vec!["n1[6]", "n1[7]"],
-        vec!["n2[0]", "n2[1]"],
-        vec!["n2[2]", "n2[3]"],
-        vec!["n2[4]", "n2[5]"],
-        vec!["n2[6]", "n2[7]"],
-    ];
-    let vnodes = names(&given);
-    let vnodes: Vec<&str> = vnodes.iter().map(String::as_str).collect();
-    assert!(pairs.contains(&vnodes), "{given}");
+    // GPUs that NVLink connects, two by two.
+    let pair = submit(
+        &lab,
+        &["-l", "select=2:ngpus=1:ncpus=1", "-l", "place=pack"],
+        "echo $GPUOS_GPUS $GPUOS_LEVEL\n",
+    );
+    ran(lab.wait_job(&pair, &["F"], LIMIT));
+    let said = lab.job_output(&pair);
+    let pairs = ["0,1", "2,3", "4,5", "6,7"].map(|pair| format!("{pair} nvlink\n"));
+    assert!(pairs.contains(&said), "{said}");
     ran(lab.down());
 }

@@ -1,6 +1,6 @@
-//! What tests of a PBS with gpuos share: a site as `gpuos pbs install` makes it, a planner that comes and goes, and who had which vnode.
+//! What tests of a PBS with gpuos share: a site as `gpuos pbs install` makes it, a planner that comes and goes, and who had which GPUs.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
 use std::io::Write as _;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use gpuos_lab::LabSpec;
 use gpuos_lab::pbs::{MOM, PbsLab};
-use gpuos_tests::plugins::{built, programs};
+use gpuos_tests::plugins::{built, daemons, programs};
 use gpuos_tests::results;
 
 /// How long a change may take to be seen.
@@ -48,8 +48,9 @@ pub fn gpuos() -> String {
 pub fn bare(prefix: &Path, name: &str) -> PbsLab {
     let spec = LabSpec {
         nodes: NODES.into(),
-        node_type: "pairs-8".into(),
+        node_type: "dgx-h100".into(),
         pbs: Some(prefix.to_path_buf()),
+        simulated_gpus: Some(daemons().to_path_buf()),
         ..LabSpec::unique(name)
     };
     PbsLab::up(&spec, &mut |step| eprintln!("{step}")).unwrap_or_else(|e| panic!("{e}"))
@@ -80,17 +81,8 @@ pub fn up(prefix: &Path, name: &str) -> PbsLab {
     let words = ["pbs", "install", "--planner", "--hosts", &hosts];
     let library = ["--library", &library];
     ran(lab.run(&gpuos(), &[&words[..], &library].concat()));
-    let config = lab.home("head").join("sched_priv/sched_config");
-    let text = fs::read_to_string(&config).unwrap();
-    let text = text.replace(
-        "resources: \"ngpus,",
-        "resources: \"ngpus, gpuos_nvlink, gpuos_leaf,",
-    );
-    fs::write(&config, text).unwrap();
-    signal(&lab, "-HUP");
     for node in lab.record().spec.node_names() {
         until("a mom has the hook", || has_hook(&lab, &node));
-        hang_up(&lab, &node);
     }
     all_free(&lab);
     lab
@@ -101,7 +93,7 @@ fn described(lab: &PbsLab) -> String {
     let nodes = lab.record().spec.node_names();
     let hosts = nodes.iter().enumerate().map(|(at, node)| {
         let gpus: Vec<_> = (0..GPUS)
-            .map(|gpu| serde_json::json!({ "uuid": format!("GPU-{node}-{gpu}"), "nvlink": format!("{node}.{}", gpu / 2) }))
+            .map(|gpu| serde_json::json!({ "nvlink": format!("{node}.{}", gpu / 2) }))
             .collect();
         let host = serde_json::json!({ "leaf": format!("l{}", at / 2), "gpus": gpus });
         (node.clone(), host)
@@ -134,20 +126,12 @@ pub fn has_hook(lab: &PbsLab, node: &str) -> bool {
     parts.iter().all(|part| folder.join(part).is_file())
 }
 
-/// Has a mom read its configuration again, and tell its vnodes.
-pub fn hang_up(lab: &PbsLab, node: &str) {
-    if let Some(pid) = lab.pid(node, MOM) {
-        send("-HUP", pid);
-    }
-}
-
-/// Waits until each GPU is a free vnode of one job.
+/// Waits until each host is free and shows all of its GPUs so.
 pub fn all_free(lab: &PbsLab) {
-    let all = NODES * GPUS;
-    until("all vnodes are free", || {
+    let all = format!("free=0-{};", GPUS - 1);
+    until("all hosts are free and show it", || {
         let text = lab.run("pbsnodes", &["-av"]).unwrap_or_default();
-        text.matches("sharing = force_excl").count() == all
-            && text.matches("state = free").count() == all + NODES
+        text.matches(&all).count() == NODES && text.matches("state = free").count() == NODES
     });
 }
 
@@ -191,13 +175,27 @@ impl Drop for Planner {
     }
 }
 
+/// GPUs by vnode of an exec_vnode.
+pub type Gpus = BTreeMap<String, usize>;
+
+/// What an exec_vnode has of GPUs.
+pub fn gpus(exec_vnode: &str) -> Gpus {
+    let mut found = Gpus::new();
+    for part in exec_vnode
+        .split(['(', ')', '+'])
+        .filter(|part| !part.is_empty())
+    {
+        let mut words = part.split(':');
+        let vnode = words.next().unwrap_or_default().to_owned();
+        let count = words.find_map(|word| word.strip_prefix("ngpus=")?.parse().ok());
+        *found.entry(vnode).or_default() += count.unwrap_or(0);
+    }
+    found
+}
+
 /// Names of the vnodes of an exec_vnode.
 pub fn names(exec_vnode: &str) -> BTreeSet<String> {
-    let words = exec_vnode.split(['(', ')', '+']);
-    let names = words.filter(|word| !word.is_empty());
-    names
-        .map(|word| word.split(':').next().unwrap_or_default().to_owned())
-        .collect()
+    gpus(exec_vnode).into_keys().collect()
 }
 
 /// Lines of PBS's accounting: kind, job, and what is said of it.
@@ -216,67 +214,85 @@ pub fn accounting(lab: &PbsLab) -> Vec<(String, String, String)> {
     lines.collect()
 }
 
-/// The vnodes of a line that says that a job starts.
-pub fn given(rest: &str) -> BTreeSet<String> {
+/// The GPUs of a line that says that a job starts.
+pub fn given(rest: &str) -> Gpus {
     let mut words = rest.split(' ');
     let given = words.find_map(|word| word.strip_prefix("exec_vnode="));
-    names(given.unwrap_or_else(|| panic!("{rest}")))
+    gpus(given.unwrap_or_else(|| panic!("{rest}")))
 }
 
-/// Where jobs were started, each as often as it was, by PBS's accounting; panics where a vnode was given to two at a time.
-pub fn ledger(lab: &PbsLab) -> HashMap<String, Vec<BTreeSet<String>>> {
-    let mut owner = HashMap::new();
-    let mut started: HashMap<String, Vec<BTreeSet<String>>> = HashMap::new();
+/// Where jobs were started, each as often as it was, by PBS's accounting; panics where a host gave more GPUs than it has.
+pub fn ledger(lab: &PbsLab) -> HashMap<String, Vec<Gpus>> {
+    let mut runs: HashMap<String, Gpus> = HashMap::new();
+    let mut started: HashMap<String, Vec<Gpus>> = HashMap::new();
     for (kind, job, rest) in accounting(lab) {
         match &kind[..] {
             "S" => {
                 let given = given(&rest);
-                for vnode in &given {
-                    let before = owner.insert(vnode.clone(), job.clone());
-                    assert!(before.is_none(), "{vnode} of {before:?} was given to {job}");
+                runs.insert(job.clone(), given.clone());
+                for vnode in given.keys() {
+                    let all: usize = runs.values().filter_map(|of| of.get(vnode)).sum();
+                    assert!(
+                        all <= GPUS,
+                        "{all} GPUs of {vnode} are given by {job}: {runs:?}"
+                    );
                 }
                 started.entry(job).or_default().push(given);
             }
-            "E" | "R" => owner.retain(|_, of| *of != job),
+            "E" | "R" => {
+                runs.remove(&job);
+            }
             _ => {}
         }
     }
     started
 }
 
+/// A script that notes which GPUs it has while it runs its lines.
+pub fn noting(lab: &PbsLab, lines: &str) -> String {
+    let ledger = lab.dir().join("work/ledger");
+    let ledger = ledger.display();
+    format!(
+        "echo + $(hostname) $PBS_JOBID $GPUOS_GPUS >>{ledger}\n{lines}\necho - $(hostname) $PBS_JOBID >>{ledger}\n"
+    )
+}
+
+/// The GPUs that scripts have noted, by job; panics where two had one at a time.
+pub fn noted(lab: &PbsLab) -> HashMap<String, Vec<usize>> {
+    let text = fs::read_to_string(lab.dir().join("work/ledger")).unwrap_or_default();
+    let mut owners: HashMap<String, String> = HashMap::new();
+    let mut all = HashMap::new();
+    for line in text.lines() {
+        let words: Vec<&str> = line.split(' ').collect();
+        match words[..] {
+            ["+", host, job, gpus] => {
+                let numbers = gpus.split(',').map(|gpu| gpu.parse().unwrap());
+                let numbers: Vec<usize> = numbers.collect();
+                for gpu in &numbers {
+                    let before = owners.insert(format!("{host}:{gpu}"), job.to_owned());
+                    assert!(
+                        before.is_none(),
+                        "GPU {gpu} of {host} is {before:?}'s and {job}'s\n{text}"
+                    );
+                }
+                all.insert(job.to_owned(), numbers);
+            }
+            ["-", _, job] => owners.retain(|_, owner| owner != job),
+            _ => panic!("{line} in\n{text}"),
+        }
+    }
+    all
+}
+
 /// What the planner said that it started, and where.
-pub fn planned(lab: &PbsLab) -> Vec<(String, BTreeSet<String>)> {
+pub fn planned(lab: &PbsLab) -> Vec<(String, Gpus)> {
     let text = fs::read_to_string(lab.dir().join(SAID)).unwrap_or_default();
     let starts = text.lines().filter_map(|line| {
         let (job, rest) = line.split_once(" starts: ")?;
         let (_, given) = rest.rsplit_once("; ")?;
-        Some((job.to_owned(), names(given)))
+        Some((job.to_owned(), gpus(given)))
     });
     starts.collect()
-}
-
-/// Vnodes that are not free, or have jobs.
-pub fn left(lab: &PbsLab) -> BTreeSet<String> {
-    let text = ran(lab.run("pbsnodes", &["-av"]));
-    let vnodes = text.split("\n\n").filter(|vnode| {
-        let free = vnode.contains("state = free") && !vnode.contains("jobs = ");
-        !free && !vnode.trim().is_empty()
-    });
-    let name = |vnode: &str| vnode.trim().lines().next().unwrap_or_default().to_owned();
-    vnodes.map(name).collect()
-}
-
-/// Whether a plan's notes name each vnode that is not free as left by a start that pbs_server refused half way.
-pub fn only_left_by_refused_starts(lab: &PbsLab) -> bool {
-    let mut command = ran(lab.command(&gpuos()));
-    let out = command.args(["pbs-planner", "--dry-run"]).output().unwrap();
-    let text = String::from_utf8_lossy(&out.stdout);
-    let notes = text.lines().filter(|line| line.starts_with("note: "));
-    let told = notes.collect::<Vec<_>>().join("\n");
-    let left = left(lab);
-    eprintln!("{} vnodes are left by refused starts", left.len());
-    left.iter()
-        .all(|vnode| told.contains(&format!(" {vnode} ")))
 }
 
 pub fn submit(lab: &PbsLab, options: &[&str], script: &str) -> String {

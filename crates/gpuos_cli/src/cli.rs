@@ -33,7 +33,7 @@ pub use run::RunArgs;
 pub use sim::{Protocol, SimArgs};
 pub use values::{Gpus, Hosts};
 pub use wlm::{
-    Manager, WlmArgs, WlmCommand, WlmFilterArgs, WlmHostArgs, WlmJobArgs, WlmSaveArgs,
+    Manager, WlmArgs, WlmCommand, WlmFilterArgs, WlmGpusArgs, WlmHostArgs, WlmJobArgs, WlmSaveArgs,
     WlmSavesArgs, WlmSenseArgs, WlmWrapArgs,
 };
 

@@ -1,5 +1,7 @@
-//! `gpuos health`: how GPUs are. Of this node gpuosd tells everything; of others Slurm's node records tell
+//! `gpuos health`: how GPUs are. Of this node gpuosd tells everything; of others Slurm's node records, or by [`pbs`] PBS's vnodes, tell
 //! which GPUs are out, which jobs avoid, and what is drained.
+
+mod pbs;
 
 use std::path::Path;
 use std::time::Duration;
@@ -12,10 +14,11 @@ use gpuos_host::socket::{Client, ClientError, NAME};
 use gpuos_host::{Machine, host_name, slurm};
 use gpuos_model::hostlist::compress;
 use gpuos_model::node_gpu::NodeGpu;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::cli::HealthArgs;
 use crate::daemons;
+use crate::pbs_why;
 use crate::remote;
 use crate::reply::{self, Reply};
 use crate::table::{Table, utc};
@@ -248,8 +251,29 @@ fn list<T: ToString>(gpus: &[T]) -> String {
     names.join(",")
 }
 
-/// Nodes, by Slurm's records; without a name those with something to tell.
+/// Nodes with something to tell, as a workload manager has them.
+struct Listed {
+    /// What the manager calls its records.
+    records: &'static str,
+    table: Table,
+    rows: Vec<Value>,
+    /// Whether all is well.
+    yes: bool,
+    /// The nodes with GPUs that are asked about.
+    meant: Vec<String>,
+}
+
+/// Nodes, by the workload manager's records; without a name those with something to tell.
 fn nodes(machine: &dyn Machine, wanted: Option<&str>, watched: &Watched) -> Result<Reply> {
+    let listed = match pbs_why::is_meant(machine, false) {
+        true => pbs::nodes(machine, wanted)?,
+        false => of_slurm(machine, wanted)?,
+    };
+    Ok(watching(machine, wanted, watched, listed))
+}
+
+/// Nodes, by Slurm's records.
+fn of_slurm(machine: &dyn Machine, wanted: Option<&str>) -> Result<Listed> {
     let all = slurm::nodes(machine)?;
     if let Some(name) = wanted
         && !all.iter().any(|node| node.name == name)
@@ -257,7 +281,7 @@ fn nodes(machine: &dyn Machine, wanted: Option<&str>, watched: &Watched) -> Resu
         bail!("Slurm knows no node {name}: `sinfo -N` lists them");
     }
     let mut table = Table::new(&["NODE", "STATE", "GPUS", "OUT", "DEGRADED", "WHY"]);
-    let (mut rows, mut yes, mut shown) = (Vec::new(), true, 0);
+    let (mut rows, mut yes) = (Vec::new(), true);
     for node in &all {
         let (mut part, broken) = ExtraPart::read(&node.extra);
         let broken = broken.map(|e| e.to_string());
@@ -271,7 +295,6 @@ fn nodes(machine: &dyn Machine, wanted: Option<&str>, watched: &Watched) -> Resu
             continue;
         }
         yes &= well;
-        shown += 1;
         let why = match (&broken, part.is_empty()) {
             (Some(broken), _) => broken.clone(),
             (None, false) if node.reason.is_empty() => {
@@ -307,12 +330,35 @@ fn nodes(machine: &dyn Machine, wanted: Option<&str>, watched: &Watched) -> Resu
         }
         rows.push(row);
     }
-    let host = host_name(machine);
     let meant = all.iter().filter(|node| {
         let gpus = node.gpu_count() > 0 || !node.slices.is_empty();
         gpus && wanted.is_none_or(|name| node.name == name)
     });
-    let meant: Vec<&str> = meant.map(|node| node.name.as_str()).collect();
+    Ok(Listed {
+        records: "Slurm's records",
+        table,
+        rows,
+        yes,
+        meant: meant.map(|node| node.name.clone()).collect(),
+    })
+}
+
+/// The same with whether somebody looks at the GPUs there.
+fn watching(
+    machine: &dyn Machine,
+    wanted: Option<&str>,
+    watched: &Watched,
+    listed: Listed,
+) -> Reply {
+    let Listed {
+        records,
+        table,
+        rows,
+        mut yes,
+        meant,
+    } = listed;
+    let host = host_name(machine);
+    let meant: Vec<&str> = meant.iter().map(String::as_str).collect();
     let known = |name: &&str| watched.whole || host.as_deref() == Some(*name);
     let answers = |name: &&str| watched.by.iter().any(|by| by == name);
     let away: Vec<&str> = meant
@@ -325,8 +371,8 @@ fn nodes(machine: &dyn Machine, wanted: Option<&str>, watched: &Watched) -> Resu
         .copied()
         .filter(|name| !answers(name) && !known(name))
         .collect();
-    let mut text = match shown {
-        0 => "By Slurm's records nothing is wrong with any GPU.\n".into(),
+    let mut text = match rows.len() {
+        0 => format!("By {records} nothing is wrong with any GPU.\n"),
         _ => table.render(),
     };
     if !away.is_empty() {
@@ -355,12 +401,12 @@ fn nodes(machine: &dyn Machine, wanted: Option<&str>, watched: &Watched) -> Resu
     };
     // What nobody looks at is not known to be well.
     yes &= away.is_empty() && unknown.is_empty();
-    Ok(Reply {
+    Reply {
         schema: "gpuos.health-nodes/1",
         json: json!({ "well": yes, "watched": watched, "unwatched": away, "nodes": rows }),
         text,
         yes,
-    })
+    }
 }
 
 fn reload(runtime_dir: &Path) -> Result<Reply> {
@@ -384,14 +430,14 @@ fn audit(runtime_dir: &Path, lines: u32, job: Option<JobId>) -> Result<Reply> {
     let Answer::Audit { lines } = connect(runtime_dir, PATIENCE)?.ask(&asked)? else {
         return Err(daemons::other_answer("gpuosd"));
     };
-    let values: Vec<serde_json::Value> = lines
+    let values: Vec<Value> = lines
         .iter()
         .filter_map(|line| serde_json::from_str(line).ok())
         .collect();
     Ok(audited(values))
 }
 
-fn audited(values: Vec<serde_json::Value>) -> Reply {
+fn audited(values: Vec<Value>) -> Reply {
     let mut text = String::new();
     for value in &values {
         let at = value["at_ms"].as_u64().unwrap_or(0) / 1000;

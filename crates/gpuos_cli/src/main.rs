@@ -35,6 +35,7 @@ mod pages_reference;
 mod pbs;
 mod pbs_plan;
 mod pbs_planner;
+mod pbs_sched_config;
 mod pbs_why;
 mod plan;
 mod plan_memory;
@@ -106,20 +107,20 @@ fn run(cli: &Cli) -> anyhow::Result<u8> {
         Command::Topo(args) => topo::run(
             &machine,
             config,
-            pbs_why::is_meant(&machine, args.pbs),
+            pbs_why::is_asked(&machine, args.pbs),
             args,
         )?,
-        Command::Why(args) if pbs_why::is_meant(&machine, args.pbs) => {
+        Command::Why(args) if pbs_why::is_asked(&machine, args.pbs) => {
             pbs_why::run(&machine, config, &args.job)?
         }
         Command::Why(args) => why::run(&machine, config, args)?,
-        Command::Plan(args) if pbs_why::is_meant(&machine, args.pbs) => {
+        Command::Plan(args) if pbs_why::is_asked(&machine, args.pbs) => {
             pbs_plan::run(&machine, config, args)?
         }
         Command::Plan(args) => plan::run(&machine, config, args)?,
         Command::Replay(args) => replay::run(&machine, args)?,
         Command::Doctor(args) => {
-            let pbs = pbs_why::is_meant(&machine, args.pbs);
+            let pbs = pbs_why::is_asked(&machine, args.pbs);
             let (reply, code) = doctor::run(&machine, config, pbs, args)?;
             reply.print(cli.json);
             return Ok(code);
@@ -144,6 +145,11 @@ fn run(cli: &Cli) -> anyhow::Result<u8> {
         Command::Mem(args) => mem::run(&machine, args)?,
         // It speaks while it works, and hands on the exit code of the program.
         Command::Run(args) => return run::run(&machine, args),
+        Command::Drain(args) if args.migrate && pbs_why::is_meant(&machine, false) => {
+            anyhow::bail!(
+                "--migrate moves jobs by Slurm: on PBS `gpuos drain NODE` lets them end, and with --force those that make checkpoints save and run again"
+            )
+        }
         Command::Drain(args) if args.migrate => migrate::run(&machine, args)?,
         Command::Drain(args) => drain::run(&machine, Verb::Drain, &args.admin)?,
         Command::Online(args) => drain::run(&machine, Verb::Online, args)?,
@@ -166,7 +172,7 @@ fn run(cli: &Cli) -> anyhow::Result<u8> {
             let ask = top::ask(
                 &machine,
                 config,
-                pbs_why::is_meant(&machine, args.pbs),
+                pbs_why::is_asked(&machine, args.pbs),
                 args,
             );
             match top::run(&machine, ask, cli.json, args)? {

@@ -15,14 +15,19 @@ use gpuos_pbs::hook::event::{Host, Shares};
 use gpuos_pbs::hook::hosts::{Counts, removal, take};
 use gpuos_pbs::hook::install::{
     HOOK, Objects, beside, divide, install, largest, memory, parse_list, programs, read_hosts,
-    shares,
+    several_sets, shares,
+};
+use gpuos_pbs::hook::resources::{
+    LEAF, LINKED, MIG_BOARD, MIG_COMPUTE, MIG_MEMORY, NGPUS, NVLINK, SHARE_PARTS,
 };
 use gpuos_pbs::hook::{MOST_BYTES, answer};
+use gpuos_pbs::sched_config::Change;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tempfile::TempDir;
 
 use crate::cli::{PbsArgs, PbsCommand, PbsInstallArgs, PbsReach};
+use crate::pbs_sched_config::SchedConfig;
 use crate::reply::{Reply, out};
 
 /// The hook, as PBS gets it.
@@ -50,6 +55,9 @@ struct Config {
     /// GPUs of the largest domain of each level.
     #[serde(default)]
     largest: BTreeMap<String, u64>,
+    /// Whether some hosts have several sets of GPUs with NVLink.
+    #[serde(default)]
+    several_sets: bool,
     /// How GPUs of pools can be divided, by the names of their kinds.
     #[serde(default)]
     boards: BTreeMap<String, Geometry>,
@@ -65,9 +73,24 @@ struct Config {
     /// GPUs of hosts.
     #[serde(default)]
     hosts: BTreeMap<String, Host>,
-    /// What these hosts counted before moms made vnodes of their GPUs.
+    /// What these hosts counted before.
     #[serde(default)]
     before: BTreeMap<String, Counts>,
+    /// PBS had no `ngpus` before.
+    #[serde(default)]
+    made_ngpus: bool,
+    /// What was changed of pbs_sched's configuration.
+    #[serde(default)]
+    sched_config: Option<Change>,
+}
+
+/// What of the configuration later installs and the removal go by.
+#[derive(Default)]
+struct Noted {
+    hosts: BTreeMap<String, Host>,
+    before: BTreeMap<String, Counts>,
+    made_ngpus: bool,
+    sched_config: Option<Change>,
 }
 
 /// Answers one event of the hook, from standard input to standard output.
@@ -96,26 +119,27 @@ pub fn run(json: bool, args: &PbsArgs) -> Result<Reply> {
 
 fn put_in(json: bool, args: &PbsInstallArgs) -> Result<Reply> {
     let qmgr = Qmgr::find(&args.reach)?;
-    let hooks = qmgr.list("hook")?;
-    let (known, noted) = match hooks.contains_key(HOOK) {
-        true => qmgr.hosts(),
-        false => Default::default(),
+    let (hooks, resources) = (qmgr.list("hook")?, qmgr.list("resource")?);
+    let noted = match hooks.contains_key(HOOK) {
+        true => qmgr.noted(),
+        false => Noted::default(),
     };
     let mut hosts = match &args.hosts {
         Some(file) => hosts(file)?,
-        None => known.clone(),
+        None => noted.hosts.clone(),
     };
     let gpuos_toml = gpuos_host::pbs::config(&ThisMachine, None)?;
     let boards = divide(&mut hosts, &gpuos_toml.mig).map_err(anyhow::Error::msg)?;
-    let taken = take(&mut hosts, &known, &qmgr.list("node")?).map_err(anyhow::Error::msg)?;
-    let mut before = noted;
-    before.extend(taken.before);
+    let taken = take(&mut hosts, &noted.hosts, &qmgr.list("node")?, &noted.before);
     let shares = shares(&hosts, &gpuos_toml).map_err(anyhow::Error::msg)?;
     let command = match &args.command {
         Some(command) => command.clone(),
         None => std::env::current_exe()
             .context("cannot tell where this command is; name it with --command")?,
     };
+    let looked_at = looked_at(!boards.is_empty(), shares.is_some());
+    let sched = SchedConfig::of(args.sched_config.as_deref(), &qmgr.conf);
+    let edited = sched.with(&looked_at, noted.sched_config.as_ref());
     let config = Config {
         command: path_text(&command)?,
         library: path_text(&args.library)?,
@@ -123,17 +147,20 @@ fn put_in(json: bool, args: &PbsInstallArgs) -> Result<Reply> {
         checkpoints: args.checkpoints,
         confine: args.confine.clone(),
         largest: largest(&hosts),
+        several_sets: several_sets(&hosts),
         boards,
         shares,
         memory: memory(&hosts, &gpuos_toml),
         preload: path_text(&args.preload)?,
         hosts,
-        before,
+        before: taken.before,
+        made_ngpus: noted.made_ngpus || !resources.contains_key(NGPUS),
+        sched_config: edited.change().or(noted.sched_config),
     };
-    let resources = qmgr.list("resource")?;
     let files = Files::new(&config, args.reach.dry_run)?;
-    let mut lines = install(&resources, &hooks, &files.script(), &files.config())
-        .map_err(anyhow::Error::msg)?;
+    let imported = (&files.script()[..], &files.config()[..]);
+    let mut lines =
+        install(&resources, &hooks, &qmgr.version()?, imported).map_err(anyhow::Error::msg)?;
     lines.extend(taken.lines);
     let failed = qmgr.run(&lines, json, args.reach.dry_run)?;
     if let Some((line, why)) = failed.first() {
@@ -141,40 +168,43 @@ fn put_in(json: bool, args: &PbsInstallArgs) -> Result<Reply> {
             "qmgr refused '{line}': {why}; mend what it names, and run gpuos pbs install again: what is done already stays and is not done twice"
         );
     }
-    let left_out = taken
-        .left_out
-        .iter()
-        .map(|sentence| format!("{sentence}\n"));
-    let mut text: String = left_out.collect();
+    let mut text = edited.apply(args.reach.dry_run, json)?;
+    for sentence in taken.notes.iter().chain(&beside(&config.hosts, &hooks)) {
+        text += &format!("{sentence}\n");
+    }
     if !args.reach.dry_run {
-        text += "\nThe hook is in use. For PBS to keep jobs on GPUs and in domains apart, the line `resources:` of sched_config has to name\n\
-                 ngpus, gpuos_nvlink and gpuos_leaf";
-        if !config.boards.is_empty() {
-            text += ", and, for slices of GPUs,\ngpuos_mig_compute, gpuos_mig_memory, gpuos_mig_board and gpuos_mig_gpu";
-        }
-        if config.shares.is_some() {
-            text += ", and, for GPUs that jobs share,\ngpuos_share_parts and gpuos_share_gpu";
-        }
-        text += "; then send pbs_sched a HUP.\n";
-        if !config.hosts.is_empty() {
-            text += "Each mom makes vnodes of its GPUs when it is started, or sent a HUP, next; until then no job starts on a host that is new or described anew.\n";
-        }
-        for sentence in beside(&config.hosts, &hooks) {
-            text += &format!("{sentence}\n");
-        }
+        text += "The hook is in use. Hosts show their GPUs some seconds after gpuosd runs there.\n";
     }
     Ok(reply(&lines, &failed, args.reach.dry_run, text))
+}
+
+/// The resources that pbs_sched has to look at.
+fn looked_at(slices: bool, shares: bool) -> Vec<&'static str> {
+    let mut names = vec![NGPUS, NVLINK, LEAF, LINKED];
+    let more: [(bool, &[&str]); 2] = [
+        (slices, &[MIG_COMPUTE, MIG_MEMORY, MIG_BOARD]),
+        (shares, &[SHARE_PARTS]),
+    ];
+    names.extend(
+        more.iter()
+            .filter(|(has, _)| *has)
+            .flat_map(|(_, names)| *names),
+    );
+    names
 }
 
 fn take_out(json: bool, reach: &PbsReach) -> Result<Reply> {
     let qmgr = Qmgr::find(reach)?;
     let (resources, hooks) = (qmgr.list("resource")?, qmgr.list("hook")?);
     let nodes = qmgr.list("node")?;
-    let before = match hooks.contains_key(HOOK) {
-        true => qmgr.hosts().1,
-        false => BTreeMap::new(),
+    let noted = match hooks.contains_key(HOOK) {
+        true => qmgr.noted(),
+        false => Noted::default(),
     };
-    let removal = removal(&resources, &hooks, &nodes, &before);
+    let mut removal = removal(&resources, &hooks, &nodes, (&noted.hosts, &noted.before));
+    if noted.made_ngpus && removal.kept.is_empty() {
+        removal.lines.push(format!("delete resource {NGPUS}"));
+    }
     let lines = removal.lines;
     let failed = qmgr.run(&lines, json, reach.dry_run)?;
     let kept = removal.kept.iter().map(|sentence| format!("{sentence}\n"));
@@ -182,13 +212,18 @@ fn take_out(json: bool, reach: &PbsReach) -> Result<Reply> {
     for (line, why) in &failed {
         text += &format!("not done: {line}: {why}\n");
     }
+    if let Some(change) = &noted.sched_config {
+        text += &SchedConfig::of(Some(Path::new(&change.file)), &qmgr.conf)
+            .without(change)
+            .apply(reach.dry_run, json)?;
+    }
     if lines.is_empty() {
         text += "There is nothing of gpuos in this PBS.\n";
     } else if !failed.is_empty() {
         text += "What a job or a vnode has cannot be taken out. Run gpuos pbs remove again when these jobs have ended.\n";
     }
-    if lines.iter().any(|line| line.starts_with("delete node ")) && !reach.dry_run {
-        text += "Send each pbs_mom whose vnodes of GPUs are gone a HUP, or start it again: until then it may report them once more.\n";
+    for sentence in &removal.notes {
+        text += &format!("{sentence}\n");
     }
     let mut reply = reply(&lines, &failed, reach.dry_run, text);
     reply.yes &= removal.kept.is_empty();
@@ -236,6 +271,8 @@ fn path_text(path: &Path) -> Result<String> {
 struct Qmgr {
     program: String,
     pbs_conf: String,
+    /// The text of pbs.conf.
+    conf: String,
 }
 
 impl Qmgr {
@@ -259,6 +296,7 @@ impl Qmgr {
                 .to_str()
                 .with_context(|| format!("{} is no UTF-8 text; {other}", conf.display()))?
                 .into(),
+            conf: text,
         })
     }
 
@@ -292,14 +330,27 @@ impl Qmgr {
         }
     }
 
-    /// The hosts that the hook knows, and what they counted before; none where its configuration is not of ours.
-    fn hosts(&self) -> (BTreeMap<String, Host>, BTreeMap<String, Counts>) {
+    /// What the hook's configuration has noted; nothing where it is not of ours.
+    fn noted(&self) -> Noted {
         let line = format!("export hook {HOOK} application/x-config default");
         let text = self.ask(&line).ok().and_then(Result::ok);
         let known: Option<Config> = text.and_then(|text| serde_json::from_str(&text).ok());
-        known
-            .map(|known| (known.hosts, known.before))
-            .unwrap_or_default()
+        let known = known.map(|known| Noted {
+            hosts: known.hosts,
+            before: known.before,
+            made_ngpus: known.made_ngpus,
+            sched_config: known.sched_config,
+        });
+        known.unwrap_or_default()
+    }
+
+    /// The release of pbs_server.
+    fn version(&self) -> Result<String> {
+        let text = self.ask("list server pbs_version")?.unwrap_or_default();
+        let version = text
+            .lines()
+            .find_map(|line| line.trim().strip_prefix("pbs_version = "));
+        Ok(version.unwrap_or_default().to_owned())
     }
 
     /// Runs the lines, each after it was shown; those that failed come back with what qmgr said.

@@ -6,6 +6,8 @@ use anyhow::{Result, anyhow, bail};
 use gpuos_config::options::placement_text;
 use gpuos_host::Machine;
 use gpuos_host::pbs::Pbs;
+use gpuos_model::cluster::Cluster;
+use gpuos_model::hostlist::compress;
 use gpuos_pbs::pass::what_if::{Asked, Outcome, Told, ask, ask_alone};
 use gpuos_pbs::state::Site;
 use gpuos_pbs::state::fresh::vnodes_of;
@@ -139,7 +141,7 @@ fn of_slurm_alone(args: &PlanArgs) -> [(&'static str, bool, &'static str); 18] {
         (
             "--nodelist",
             args.nodelist.is_some(),
-            "pbs_sched alone places jobs that name hosts",
+            "write the host into --select, for example --select=1:ngpus=4:host=NAME",
         ),
         ("--exclude", args.exclude.is_some(), leave),
         ("--exclusive", args.exclusive, whole),
@@ -476,12 +478,12 @@ fn reply(site: &Site, asked: &Asked, told: &Told, beside: &Beside) -> Reply {
             json["fits"] = true.into();
             json["sentence"] = start.sentence.clone().into();
             json["exec_vnode"] = start.exec_vnode.clone().into();
-            json["place"] = figures::choice_json(choice, &site.cluster);
+            json["place"] = figures::choice_json(choice, &stated(site));
             let text = format!(
-                "It would start now: {}\n\n{}\nVnodes: {}\n",
+                "It would start now: {}\n\n{}\nVnodes: {}; gpuosd chooses the GPUs when it starts.\n",
                 start.sentence,
-                figures::table(choice, &site.cluster),
-                vnodes.join(" "),
+                figures::table(choice, &stated(site)),
+                start.exec_vnode,
             );
             json["vnodes"] = vnodes.into();
             text
@@ -498,6 +500,21 @@ fn reply(site: &Site, asked: &Asked, told: &Told, beside: &Beside) -> Reply {
             json["sentence"] = text.trim_end().into();
             text
         }
+        Outcome::WithoutGpus { room } => {
+            json["fits"] = room.is_some().into();
+            json["left_to_pbs_sched"] = "it has no GPUs".into();
+            let hosts = room.iter().flatten().map(|name| &name[..]);
+            let text = match room {
+                Some(_) => format!(
+                    "It has no GPUs, and pbs_sched alone places it: {} have room for its chunks now.\n",
+                    compress(hosts.clone())
+                ),
+                None => "It has no GPUs, and pbs_sched alone places it: there is no room for all its chunks now.\n".into(),
+            };
+            json["vnodes"] = hosts.collect::<Vec<_>>().into();
+            json["sentence"] = text.trim_end().into();
+            text
+        }
         Outcome::Left(why) => {
             json["left_to_pbs_sched"] = why.clone().into();
             let text = format!("The planner would leave it to pbs_sched: {why}.\n");
@@ -505,17 +522,35 @@ fn reply(site: &Site, asked: &Asked, told: &Told, beside: &Beside) -> Reply {
             text
         }
     };
-    let notes = pbs_why::notes(site);
-    Reply {
-        schema: "gpuos.plan-pbs/1",
-        text: format!(
-            "{text}As a job: {qsub}\nFree for such a job: {} on {}.\n{notes}",
+    let never = match &told.never[..] {
+        "" => String::new(),
+        never => format!("It would never start as it is: {never}.\n"),
+    };
+    let free = match &told.outcome {
+        Outcome::WithoutGpus { .. } => String::new(),
+        _ => format!(
+            "Free for such a job: {} on {}.\n",
             count(told.free_gpus, "GPU"),
             count(told.free_hosts, "host"),
         ),
+    };
+    let notes = pbs_why::notes(site);
+    Reply {
+        schema: "gpuos.plan-pbs/1",
+        text: format!("{text}{never}As a job: {qsub}\n{free}{notes}"),
         yes: json["fits"] == true,
         json,
     }
+}
+
+/// The cluster with those types alone that gpuos.toml states: of others nobody says what links are.
+fn stated(site: &Site) -> Cluster {
+    let mut cluster = site.cluster.clone();
+    for node in &mut cluster.nodes {
+        let own = node.node_type.take();
+        node.node_type = own.filter(|own| site.config.states(&node.name, own));
+    }
+    cluster
 }
 
 /// Why it waits, until when at least, and what would start it.
@@ -552,7 +587,7 @@ impl Change {
             "option": self.option,
             "by": "user",
             "fewer_gpus": self.fewer_gpus,
-            "place": figures::choice_json(&self.choice, &site.cluster),
+            "place": figures::choice_json(&self.choice, &stated(site)),
         })
     }
 }

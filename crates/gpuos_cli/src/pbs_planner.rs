@@ -1,4 +1,4 @@
-//! `gpuos pbs-planner`: beside pbs_server, it starts GPU jobs that wait on the vnodes that the planner chooses.
+//! `gpuos pbs-planner`: beside pbs_server, it starts GPU jobs that wait on the hosts that the planner chooses.
 //!
 //! All that it knows it asks of PBS anew for each pass. So it may end at any moment, and pbs_sched goes on meanwhile. What it keeps for the
 //! job that is next, PBS keeps too, by reservations: [`keep`].
@@ -241,8 +241,7 @@ fn reply(site: &Site, plan: &Plan, done: &[Outcome]) -> Reply {
         text.push('\n');
     }
     for keeps in &plan.keeps {
-        let vnodes = keeps.vnodes.join(" ");
-        text += &format!("kept for {}: {vnodes}\n", keeps.job);
+        text += &format!("kept for {}: {}\n", keeps.job, keeps.text(&site.nodes));
     }
     for waits in &plan.waits {
         text += &format!("{} waits: {}\n", waits.job, waits.why);
@@ -281,7 +280,7 @@ mod tests {
 
     use super::*;
 
-    const VNODES: &str = r#"{"nodes":{"n":{"state":"free","sharing":"force_excl","resources_available":{"ngpus":1}}}}"#;
+    const VNODES: &str = r#"{"nodes":{"n":{"state":"free","sharing":"default_shared","resources_available":{"ngpus":1}}}}"#;
     const QUEUES: &str =
         r#"{"Queue":{"workq":{"queue_type":"Execution","enabled":"True","started":"True"}}}"#;
     const SERVER: &str = r#"{"Server":{"head":{"scheduling":"True"}}}"#;
@@ -303,6 +302,7 @@ mod tests {
             .command("/opt/bin/qstat -B -f -F json", SERVER)
             .command("/opt/bin/qstat -Q -f -F json", QUEUES)
             .command("/opt/bin/pbsnodes -av -F json", VNODES)
+            .command("/opt/bin/pbsnodes -v -F json n", VNODES)
             .file("/etc/pbs.conf", "PBS_EXEC=/opt\n")
             .file("/etc/gpuos/gpuos.toml", "")
     }

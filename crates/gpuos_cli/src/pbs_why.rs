@@ -11,7 +11,7 @@ use gpuos_pbs::hook::resources::{MIG, NGPUS, SHARE, SHARE_PARTS};
 use gpuos_pbs::hook::vnodes::{Given, parse_exec_vnode};
 use gpuos_pbs::pass::{Plan, plan};
 use gpuos_pbs::state::jobs::is_job;
-use gpuos_pbs::state::{Job, Site};
+use gpuos_pbs::state::{Job, Site, scope};
 use gpuos_placement::plan::Planner;
 use gpuos_placement::queue::Bounds;
 use serde_json::{Value, json};
@@ -22,6 +22,21 @@ use crate::reply::Reply;
 /// Whether PBS is asked: it was said, or this machine has a PBS and no commands of Slurm.
 pub fn is_meant(machine: &dyn Machine, said: bool) -> bool {
     said || machine.find("scontrol").is_none() && Pbs::find(machine).is_ok()
+}
+
+/// The same for a command that asks one of the two: where the machine has both, a line on standard error says which.
+pub fn is_asked(machine: &dyn Machine, said: bool) -> bool {
+    let pbs = is_meant(machine, said);
+    if machine.find("scontrol").is_some() && Pbs::find(machine).is_ok() {
+        eprintln!(
+            "gpuos: this machine has Slurm and PBS, and {}",
+            match pbs {
+                true => "PBS is asked",
+                false => "Slurm is asked; --pbs asks PBS",
+            }
+        );
+    }
+    pbs
 }
 
 /// The answer about a job.
@@ -48,11 +63,31 @@ pub fn run(machine: &dyn Machine, config: Option<&Path>, label: &str) -> Result<
         "" if subjob(&job.id) => (of_array(job), Value::Null),
         _ => waits(&site, job),
     };
-    let said = match &job.comment[..] {
+    let waits = job.unreadable.is_empty() && job.state == "Q";
+    let limits = match waits {
+        true => limits(&site, job),
+        false => String::new(),
+    };
+    let said = match job.comment.trim_end_matches('.') {
         "" => String::new(),
         comment => format!(" PBS says: {comment}."),
     };
-    Ok(reply(label, Some(job), sentence + &said, more, &site))
+    Ok(reply(
+        label,
+        Some(job),
+        sentence + &limits + &said,
+        more,
+        &site,
+    ))
+}
+
+/// Which hosts a job can use by its queue, its place and what it names, where these are not all.
+fn limits(site: &Site, job: &Job) -> String {
+    match scope::scope(job, site) {
+        Err(never) => format!(" It will never start as it is: {never}."),
+        Ok(Some(limits)) => format!(" By its resources and queue {limits}."),
+        Ok(None) => String::new(),
+    }
 }
 
 /// Whether a name is that of one job of an array, as in `12[3]` or `12[3].head`.
@@ -106,9 +141,20 @@ fn names(given: &[Vec<Given>]) -> Value {
 
 /// Where a job is that has its vnodes.
 fn runs(site: &Site, job: &Job) -> String {
-    let given = job.given.iter().flatten();
-    let names: Vec<&str> = given.clone().map(|given| &given.vnode[..]).collect();
-    let gpus: u64 = given.map(|given| given.count(NGPUS)).sum();
+    let given = || job.given.iter().flatten();
+    let names: Vec<&str> = given().map(|given| &given.vnode[..]).collect();
+    let gpus: u64 = given().map(|given| given.count(NGPUS)).sum();
+    let mut parts: Vec<(&str, u64)> = Vec::new();
+    for given in given().filter(|given| given.count(NGPUS) > 0) {
+        match parts.iter_mut().find(|(name, _)| *name == given.vnode) {
+            Some((_, count)) => *count += given.count(NGPUS),
+            None => parts.push((&given.vnode, given.count(NGPUS))),
+        }
+    }
+    let parts = parts
+        .into_iter()
+        .map(|(name, count)| format!("{count} of {name}"));
+    let parts: Vec<String> = parts.collect();
     let mut hosts: Vec<usize> = names
         .iter()
         .filter_map(|name| site.nodes.host_of(site.nodes.vnode(name)?))
@@ -132,36 +178,28 @@ fn runs(site: &Site, job: &Job) -> String {
     if let Some(part) = part(site, job) {
         return part;
     }
-    format!(
-        "Job {} has {}, {place}: {}.",
-        job.id,
-        crate::table::count(usize::try_from(gpus).unwrap_or(usize::MAX), "GPU"),
-        names.join(" ")
-    )
+    let has = match gpus {
+        0 => "no GPUs".to_owned(),
+        gpus => crate::table::count(usize::try_from(gpus).unwrap_or(usize::MAX), "GPU"),
+    };
+    let parts = match &parts[..] {
+        [] => names.join(" "),
+        parts => parts.join(", "),
+    };
+    format!("Job {} has {has}, {place}: {parts}.", job.id)
 }
 
-/// The part of a GPU that a job has, and who has others of it; `None`: it has none.
+/// The part of a GPU that a job has; `None`: it has none.
 fn part(site: &Site, job: &Job) -> Option<String> {
     let mut given = job.given.iter().flatten();
     let given = given.find(|given| given.count(SHARE_PARTS) > 0)?;
-    let vnode = site.nodes.vnode(&given.vnode);
-    let vnode = vnode.and_then(|at| site.nodes.vnodes.get(at));
-    let all = vnode.and_then(|vnode| vnode.resource(SHARE_PARTS));
-    let of_all = all.map_or(String::new(), |all| format!(" of the {all}"));
-    let others = vnode.iter().flat_map(|vnode| &vnode.jobs);
-    let others: Vec<&str> = others
-        .filter(|other| **other != job.id)
-        .map(String::as_str)
-        .collect();
-    let beside = match &others[..] {
-        [] => "Nobody is beside it there.".to_owned(),
-        others => format!("Beside it there: {}.", others.join(", ")),
-    };
+    let host = site.nodes.vnode(&given.vnode);
+    let host = host.and_then(|at| site.nodes.hosts.get(site.nodes.host_of(at)?));
+    let host = host.map_or(&given.vnode, |host| &host.name);
     Some(format!(
-        "Job {} has {}{of_all} parts of a GPU: {}. {beside} `gpuos mem show` on the host says whose turn it is.",
+        "Job {} has {} of a GPU of {host}; `gpuos mem show` there says of which one, who is beside it, and whose turn it is.",
         job.id,
-        given.count(SHARE_PARTS),
-        given.vnode
+        crate::table::count(given.count(SHARE_PARTS) as usize, "part"),
     ))
 }
 
@@ -232,8 +270,10 @@ fn waits(site: &Site, job: &Job) -> (String, Value) {
     let mut sentence = format!("Job {id} waits: {}.", waits.why.trim_end_matches('.'));
     match keeps.first() {
         Some(keeps) if keeps.job == *id => {
-            let vnodes = keeps.vnodes.join(" ");
-            sentence += &format!(" A planner with --keep=1, as by default, keeps {vnodes} for it.");
+            sentence += &format!(
+                " A planner with --keep=1, as by default, keeps {} for it.",
+                keeps.text(&site.nodes)
+            );
         }
         Some(keeps) => {
             sentence += &format!(

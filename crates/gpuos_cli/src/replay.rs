@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 
 use crate::cli::ReplayArgs;
 use crate::figures::{choice_json, wait_json};
+use crate::pbs_why;
 use crate::reply::Reply;
 use crate::steering;
 use crate::table::{count, utc};
@@ -20,6 +21,10 @@ use crate::table::{count, utc};
 pub fn run(machine: &dyn Machine, args: &ReplayArgs) -> Result<Reply> {
     let file = match &args.file {
         Some(file) => file.clone(),
+        None if pbs_why::is_meant(machine, false) => bail!(
+            "decisions are recorded by slurmctld, and this machine has PBS alone, whose planner keeps none: `gpuos pbs-planner --dry-run` \
+             says what it would decide now; or name a file that `gpuos replay --save` wrote"
+        ),
         None => ring_of(&slurm::running(machine)?.directory()),
     };
     let bytes = machine.read(&file).map_err(|e| unreadable(&file, &e))?;

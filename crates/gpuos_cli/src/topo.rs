@@ -59,6 +59,8 @@ struct Node {
     is_short_of_memory: bool,
     /// Its state in a word.
     state: String,
+    /// What is said of its links in place of those of its type.
+    links: Option<String>,
     /// What else is told of it alone: text and JSON.
     more: Option<(String, Value)>,
 }
@@ -101,15 +103,17 @@ fn node(site: &Site, name: &str) -> Result<Reply> {
     };
     let node = &site.nodes[at];
     let free = node.free;
+    let kind = match &node_type.gpu[..] {
+        "" => node_type.name.clone(),
+        gpu => format!("{}, {gpu}", node_type.name),
+    };
+    let links = node.links.clone();
     let mut text = format!(
-        "{name}: {}, {}, {} of {} GPUs free ({}), {}\n\n{}",
-        node_type.name,
-        node_type.gpu,
+        "{name}: {kind}, {} of {} GPUs free ({free}), {}\n\n{}",
         free.len(),
         node_type.gpus,
-        free,
         state(node),
-        matrix::text(node_type)
+        links.unwrap_or_else(|| matrix::text(node_type))
     );
     let mut json = json!({
         "node": name,

@@ -3,11 +3,17 @@
 //! - [`hook`]: an event of a hook as JSON, and what PBS is to do about it,
 //! - [`state`]: nodes and jobs by what `pbsnodes` and `qstat` print,
 //! - [`pass`]: where waiting jobs go,
+//! - [`links`]: GPUs of a host that are linked, by the sets that they are in,
+//! - [`published`]: what a host shows of its GPUs,
+//! - [`sched_config`]: which resources pbs_sched looks at,
 //! - [`units`]: sizes and times as PBS writes them.
 
 #![forbid(unsafe_code)]
 
 pub mod hook;
+pub mod links;
 pub mod pass;
+pub mod published;
+pub mod sched_config;
 pub mod state;
 pub mod units;

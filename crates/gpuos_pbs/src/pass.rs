@@ -1,8 +1,8 @@
 //! One pass over the jobs that wait: which of them start now, and on exactly which vnodes.
 //!
 //! The texts of one moment come in, a plan goes out; [`gpuos_placement::queue`] decides, as for any workload manager. Here its
-//! choices become vnodes, each of which is given to one job at most. [`reserve`] has PBS itself keep what a plan keeps, [`what_if`] asks
-//! about a job that is not submitted.
+//! choices become parts of vnodes, of which no more is given away than is left. [`reserve`] has PBS itself keep what a plan keeps, [`what_if`]
+//! asks about a job that is not submitted.
 
 pub mod reserve;
 pub mod what_if;
@@ -15,6 +15,8 @@ use gpuos_placement::plan::{Choice, Ending, Planner};
 use gpuos_placement::queue::{self, Answer, Bounds, Decided, Queue, Waiting};
 use serde::Serialize;
 
+use crate::hook::resources::NGPUS;
+use crate::state::nodes::{Counts, Host, Nodes, Vnode};
 use crate::state::wanted::{Chunk, Kind, Wanted};
 use crate::state::{Job, Site};
 
@@ -41,15 +43,45 @@ pub struct Stays {
     pub why: String,
 }
 
-/// Vnodes that are kept for a job that is next and does not fit.
+/// What a job has of a vnode, or is to have.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Part {
+    /// Index of the vnode.
+    pub vnode: usize,
+    /// What of it.
+    pub counts: Counts,
+}
+
+/// Vnodes of which something is kept for a job that is next and does not fit.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Keeps {
     /// Its whole name.
     pub job: String,
     /// In how many seconds it can start at the earliest, by the time limits of running jobs.
     pub starts_in: i64,
-    /// The vnodes of GPUs on the kept hosts.
+    /// The vnodes on the kept hosts of which the job can get GPUs.
     pub vnodes: Vec<String>,
+    /// What it would get of each.
+    #[serde(skip)]
+    pub parts: Vec<Part>,
+}
+
+impl Keeps {
+    /// What is kept, in words: `8 GPUs of n1, 8 of n2`.
+    pub fn text(&self, nodes: &Nodes) -> String {
+        let vnodes = self.parts.iter().filter_map(|part| {
+            let vnode = nodes.vnodes.get(part.vnode)?;
+            Some((part.counts[0], &vnode.name))
+        });
+        let texts = vnodes
+            .enumerate()
+            .map(|(nth, (gpus, name))| match (nth, gpus) {
+                (0, 1) => format!("1 GPU of {name}"),
+                (0, _) => format!("{gpus} GPUs of {name}"),
+                _ => format!("{gpus} of {name}"),
+            });
+        texts.collect::<Vec<_>>().join(", ")
+    }
 }
 
 /// What is to be done now.
@@ -123,7 +155,8 @@ pub fn plan(site: &Site, planner: &mut Planner, bounds: Bounds, refused: &HashSe
     let waiting = queue.waiting.clone();
     let mut board = Board {
         site,
-        taken: HashMap::new(),
+        given: HashMap::new(),
+        closed: HashSet::new(),
         came_late: HashSet::new(),
     };
     let mut texts: HashMap<usize, String> = HashMap::new();
@@ -139,29 +172,40 @@ pub fn plan(site: &Site, planner: &mut Planner, bounds: Bounds, refused: &HashSe
             Answer::Starts(choice) => plan.starts.push(Start {
                 job: job.id.clone(),
                 exec_vnode: texts.remove(&index).unwrap_or_default(),
-                sentence: of_pbs(&sentence(choice, &waiting[index].request, &site.cluster)),
+                sentence: of_pbs(&sentence(
+                    &site.without_guesses(choice),
+                    &waiting[index].request,
+                    &site.cluster,
+                )),
             }),
             Answer::Waits(wait) => plan.waits.push(stays(job, of_pbs(&why_wait(wait)))),
             Answer::Refused if board.came_late.contains(&index) => {
-                let why =
-                    "jobs before it in this pass have the vnodes of the GPUs that it could have";
+                let why = "jobs before it in this pass have what it could have";
                 plan.waits.push(stays(job, why.into()));
             }
             Answer::Refused => {
-                let why = "the vnodes of the GPUs that it could have lack CPUs or memory for it";
+                let why = "the hosts whose GPUs it could have lack CPUs or memory for its chunks";
                 plan.left.push(stays(job, why.into()));
             }
         }
     }
     for kept in &decided.kept {
+        let (job, chunk) = jobs[kept.job];
+        let wanted = &waiting[kept.job];
         let hosts = kept.nodes.iter();
         let hosts = hosts.filter_map(|node| site.nodes.hosts.get(*node as usize));
-        let vnodes = hosts.flat_map(|host| site.nodes.vnodes_of(host));
-        let with_gpus = vnodes.filter(|(_, vnode)| vnode.gpus.all > 0 && !vnode.is_in_parts());
+        let count = wanted.request.gpus.units().count.unwrap_or(0);
+        let each = count.div_ceil(kept.nodes.len().max(1) as u32).max(1);
+        let parts = hosts.flat_map(|host| keep(site, host, chunk, each, &kinds[wanted.kind]));
+        let parts: Vec<Part> = parts.collect();
+        let names = parts
+            .iter()
+            .map(|part| site.nodes.vnodes[part.vnode].name.clone());
         plan.keeps.push(Keeps {
-            job: jobs[kept.job].0.id.clone(),
+            job: job.id.clone(),
             starts_in: kept.starts_in,
-            vnodes: with_gpus.map(|(_, vnode)| vnode.name.clone()).collect(),
+            vnodes: names.collect(),
+            parts,
         });
     }
     plan.asked = jobs.iter().map(|(job, _)| job.id.clone()).collect();
@@ -195,154 +239,165 @@ fn in_order(site: &Site) -> Vec<&Job> {
     jobs
 }
 
-/// When running jobs give GPUs back, by host: those of whole vnodes, which are one job's alone. What a job has that is not
-/// listed, such as a task of an array, comes back at a time that nobody knows.
+/// What so many chunks would get of a host's vnodes once these are free.
+fn keep(site: &Site, host: &Host, chunk: Chunk, count: u32, kind: &Kind) -> Vec<Part> {
+    let mut rest = chunk.counts(count);
+    let vnodes = site.nodes.vnodes_of(host);
+    let vnodes = vnodes.filter(|(_, vnode)| vnode.gpus.all > 0 && kind.fits(vnode));
+    let parts = vnodes.map(|(at, vnode)| Part::of(&mut rest, at, vnode.all()));
+    parts.filter(|part| part.counts[0] > 0).collect()
+}
+
+/// When running jobs give GPUs back, by host. What a job has that is not listed, such as a task of an array, comes back at a time that nobody
+/// knows.
 fn endings(site: &Site) -> Vec<Ending> {
-    let mut endings = Vec::new();
-    let comes_back = |at: &usize| {
-        let vnode = site.nodes.vnodes.get(*at)?;
-        let comes = vnode.exclusive && vnode.taken && !vnode.out && vnode.gpus.all > 0;
-        let host = site.nodes.host_of(*at).filter(|_| comes)?;
-        Some((host, vnode.gpus.all as u32))
+    let nodes = &site.nodes;
+    let mut endings: Vec<Ending> = Vec::new();
+    // Of a vnode that is one job's alone all comes back with that.
+    let used = nodes
+        .vnodes
+        .iter()
+        .map(|vnode| match vnode.is_closed(false) {
+            true => vnode.gpus.all,
+            false => vnode.gpus.used,
+        });
+    let mut used: Vec<u64> = used.collect();
+    let mut add = |at: i64, vnode: usize, gpus: u64| {
+        let host = nodes.host_of(vnode).unwrap_or(usize::MAX) as u32;
+        if gpus > 0 && !nodes.vnodes[vnode].out {
+            endings.push(Ending {
+                at,
+                node: host,
+                gpus: gpus as u32,
+            });
+        }
     };
-    let mut listed: HashSet<usize> = HashSet::new();
     for job in site.jobs.iter().filter(|job| job.has_vnodes()) {
         let at = job.ends_in.unwrap_or(queue::ENDLESS);
-        let mut hosts: Vec<(usize, u32)> = Vec::new();
         for given in job.given.iter().flatten() {
-            let vnode = site.nodes.vnode(&given.vnode);
-            let vnode = vnode.filter(|vnode| listed.insert(*vnode));
-            if let Some((host, gpus)) = vnode.as_ref().and_then(comes_back) {
-                match hosts.iter_mut().find(|(known, _)| *known == host) {
-                    Some((_, sum)) => *sum = sum.saturating_add(gpus),
-                    None => hosts.push((host, gpus)),
-                }
+            if let Some(vnode) = nodes.vnode(&given.vnode) {
+                let gpus = match nodes.vnodes[vnode].is_closed(false) {
+                    true => used[vnode],
+                    false => given.count(NGPUS).min(used[vnode]),
+                };
+                used[vnode] -= gpus;
+                add(at, vnode, gpus);
             }
         }
-        endings.extend(hosts.into_iter().map(|(host, gpus)| Ending {
-            at,
-            node: host as u32,
-            gpus,
-        }));
     }
-    let others = (0..site.nodes.vnodes.len()).filter(|vnode| !listed.contains(vnode));
-    let others = others.filter_map(|vnode| comes_back(&vnode));
-    endings.extend(others.map(|(host, gpus)| Ending {
-        at: queue::ENDLESS,
-        node: host as u32,
-        gpus,
-    }));
+    for (vnode, rest) in used.into_iter().enumerate() {
+        add(queue::ENDLESS, vnode, rest);
+    }
     endings
 }
 
 /// What this pass has given away.
 struct Board<'s> {
     site: &'s Site,
-    /// The job that was given a vnode, by index of both.
-    taken: HashMap<usize, usize>,
-    /// Jobs that a place was refused because a vnode of it is an earlier job's by now.
+    /// What was given of a vnode, by its index.
+    given: HashMap<usize, Counts>,
+    /// Vnodes that a job of this pass has to itself.
+    closed: HashSet<usize>,
+    /// Jobs that a place was refused on which something is an earlier job's by now.
     came_late: HashSet<usize>,
 }
 
-/// What a chunk gets of a vnode.
-#[derive(Clone, Copy, Default)]
-struct Part {
-    vnode: usize,
-    gpus: u64,
-    cpus: u64,
-    memory_kib: u64,
-}
-
 impl Board<'_> {
-    /// The vnodes of a choice as `qrun -H` takes them; then they are given away. `None`: they do not hold the job.
+    /// What a job gets of vnodes for a choice, as `qrun -H` takes it; then it is given away. `None`: the hosts do not hold the job.
     fn give(&mut self, job: usize, choice: &Choice, chunk: Chunk, kind: &Kind) -> Option<String> {
+        let nodes = &self.site.nodes;
         let mut chunks: Vec<Vec<Part>> = Vec::new();
-        // What the job itself has of a vnode so far: one with several GPUs may serve several of its chunks.
-        let mut own: HashMap<usize, Part> = HashMap::new();
+        let mut own: HashMap<usize, Counts> = HashMap::new();
         for chosen in &choice.nodes {
-            let nodes = &self.site.nodes;
             let host = nodes.hosts.get(chosen.node as usize)?;
-            let mut gpus = chosen.gpus.iter();
-            let count = chosen.gpus.len() as u32 / chunk.gpus.max(1);
-            for _ in 0..count {
-                let mut parts: Vec<Part> = Vec::new();
-                for gpu in gpus.by_ref().take(chunk.gpus as usize) {
-                    let mut vnodes = nodes.vnodes_of(host);
-                    let (at, _) = vnodes.find(|(_, vnode)| {
-                        let free = vnode.gpu_sets(&kind.has_left).1.contains(gpu);
-                        free && kind.allows(vnode)
-                    })?;
-                    if self.taken.contains_key(&at) {
+            for _ in 0..chosen.gpus.len() as u32 / chunk.gpus.max(1) {
+                let Some(parts) = self.parts(host, chunk, kind, &own) else {
+                    if host.vnodes.iter().any(|at| self.given.contains_key(at)) {
                         self.came_late.insert(job);
-                        return None;
                     }
-                    match parts.iter_mut().find(|part| part.vnode == at) {
-                        Some(part) => part.gpus += 1,
-                        None => parts.push(Part {
-                            vnode: at,
-                            gpus: 1,
-                            ..Part::default()
-                        }),
-                    }
+                    return None;
+                };
+                for part in &parts {
+                    add(&mut own, part.vnode, part.counts);
                 }
-                self.share(&mut parts, &mut own, chunk)?;
                 chunks.push(parts);
             }
         }
-        self.taken.extend(own.keys().map(|vnode| (*vnode, job)));
+        let closes = |part: &&Part| kind.alone || nodes.vnodes[part.vnode].is_unshared();
+        let closed = chunks.iter().flatten().filter(closes);
+        self.closed.extend(closed.map(|part| part.vnode));
+        for (vnode, counts) in own {
+            add(&mut self.given, vnode, counts);
+        }
         Some(self.text(&chunks))
     }
 
-    /// Divides a chunk's CPUs and memory among the vnodes of its GPUs, as evenly as they have them.
-    fn share(
+    /// What a chunk gets of a host's vnodes: all of one of them if one has it, else of several, those with GPUs first.
+    fn parts(
         &self,
-        parts: &mut [Part],
-        own: &mut HashMap<usize, Part>,
+        host: &Host,
         chunk: Chunk,
-    ) -> Option<()> {
-        let (mut cpus, mut memory) = (u64::from(chunk.cpus), chunk.memory_kib);
-        for even in [true, false] {
-            let mut left = parts.len() as u64;
-            for part in parts.iter_mut() {
-                let vnode = self.site.nodes.vnodes.get(part.vnode)?;
-                let used = own.entry(part.vnode).or_default();
-                let most = |wanted: u64| match even {
-                    true => wanted.div_ceil(left),
-                    false => wanted,
-                };
-                let more = most(cpus).min(vnode.cpus.free().saturating_sub(used.cpus));
-                let free = vnode.memory_kib.free();
-                let more_memory = most(memory).min(free.saturating_sub(used.memory_kib));
-                part.cpus += more;
-                part.memory_kib += more_memory;
-                used.cpus += more;
-                used.memory_kib += more_memory;
-                cpus -= more;
-                memory -= more_memory;
-                left -= 1;
+        kind: &Kind,
+        own: &HashMap<usize, Counts>,
+    ) -> Option<Vec<Part>> {
+        let is_open = |(at, vnode): &(usize, &Vnode)| {
+            let alone = kind.alone || vnode.is_unshared();
+            let others = self.closed.contains(at) || alone && self.given.contains_key(at);
+            kind.allows(vnode) && !others
+        };
+        let open = self.site.nodes.vnodes_of(host).filter(is_open);
+        let room = |(at, vnode): (usize, &Vnode)| {
+            let mut room = vnode.left();
+            for given in [self.given.get(&at), own.get(&at)].into_iter().flatten() {
+                room = std::array::from_fn(|nth| room[nth].saturating_sub(given[nth]));
             }
-        }
-        (cpus == 0 && memory == 0).then_some(())
+            (at, room)
+        };
+        let mut rooms: Vec<(usize, Counts)> = open.map(room).collect();
+        let mut rest = chunk.counts(1);
+        let holds = |room: &Counts| (0..3).all(|nth| room[nth] >= rest[nth]);
+        rooms.sort_by_key(|(_, room)| (!holds(room), room[0] == 0));
+        let parts = rooms
+            .into_iter()
+            .map(|(at, room)| Part::of(&mut rest, at, room));
+        let parts: Vec<Part> = parts.filter(|part| part.counts != [0; 3]).collect();
+        (rest == [0; 3]).then_some(parts)
     }
 
     fn text(&self, chunks: &[Vec<Part>]) -> String {
-        let mut text = String::new();
-        for (nth, parts) in chunks.iter().enumerate() {
-            text += if nth > 0 { "+(" } else { "(" };
-            for (nth, part) in parts.iter().enumerate() {
-                let name = self.site.nodes.vnodes.get(part.vnode);
-                let name = name.map_or("", |vnode| &vnode.name);
-                text += if nth > 0 { "+" } else { "" };
-                text += name;
-                if part.cpus > 0 {
-                    let _ = write!(text, ":ncpus={}", part.cpus);
-                }
-                if part.memory_kib > 0 {
-                    let _ = write!(text, ":mem={}kb", part.memory_kib);
-                }
-                let _ = write!(text, ":ngpus={}", part.gpus);
+        let chunk = |parts: &Vec<Part>| {
+            let parts = parts.iter().map(|part| part.text(&self.site.nodes));
+            format!("({})", parts.collect::<Vec<_>>().join("+"))
+        };
+        chunks.iter().map(chunk).collect::<Vec<_>>().join("+")
+    }
+}
+
+fn add(sums: &mut HashMap<usize, Counts>, vnode: usize, more: Counts) {
+    let sum = sums.entry(vnode).or_default();
+    *sum = std::array::from_fn(|nth| sum[nth] + more[nth]);
+}
+
+impl Part {
+    /// Takes from what is still wanted what there is on a vnode.
+    fn of(rest: &mut Counts, vnode: usize, has: Counts) -> Part {
+        let counts: Counts = std::array::from_fn(|nth| rest[nth].min(has[nth]));
+        *rest = std::array::from_fn(|nth| rest[nth] - counts[nth]);
+        Part { vnode, counts }
+    }
+
+    /// As a part of `exec_vnode`.
+    fn text(&self, nodes: &Nodes) -> String {
+        let mut text = nodes.vnodes[self.vnode].name.clone();
+        let [gpus, cpus, memory_kib] = self.counts;
+        for (name, count, unit) in [
+            ("ncpus", cpus, ""),
+            ("mem", memory_kib, "kb"),
+            ("ngpus", gpus, ""),
+        ] {
+            if count > 0 {
+                let _ = write!(text, ":{name}={count}{unit}");
             }
-            text.push(')');
         }
         text
     }

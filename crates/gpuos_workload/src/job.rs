@@ -44,8 +44,10 @@ pub enum JobState {
 pub struct Unplaced {
     /// What it asked for, as `--gpuos-mig` has it.
     pub request: String,
-    /// The GPUs on which they are to be, by NVML's index.
+    /// The GPUs on which they are to be, by NVML's index, the request on each; none: any of the pool.
     pub gpus: NvmlSet,
+    /// How often the request is to be met where any GPU will do, each time on one.
+    pub chunks: u32,
     /// How many compute slices it was given.
     pub compute: u64,
     /// How many memory slices.

@@ -26,6 +26,7 @@ use gpuos_core::peers::ManagerAnswer;
 use gpuos_core::step::StepId;
 use gpuos_core::wire::{MomOrders, MomReport};
 use gpuos_model::cluster::Fabric;
+use gpuos_model::gpuset::GpuSet;
 
 use crate::action::{Action, Outcome};
 use crate::job::Job;
@@ -196,6 +197,25 @@ pub trait WorkloadManager: Send + Sync {
         true
     }
 
+    /// Whether reports of steps name the GPUs that they have; else a batch step has all of its job's by its record.
+    fn steps_name_gpus(&self) -> bool {
+        true
+    }
+
+    /// The GPUs of this node that programs of a job may open, where the daemon of the node keeps them to these.
+    ///
+    /// # Errors
+    /// They are not known: a clause.
+    fn devices(&self, _job: &JobId) -> Result<GpuSet, String> {
+        Err(format!(
+            "{} keeps programs to their devices itself",
+            self.daemon()
+        ))
+    }
+
+    /// Takes note of the room that the node's pool of divided GPUs has, where its daemon on this node is told.
+    fn set_pool_room(&self, _room: PoolRoom) {}
+
     /// What its daemon on this node tells by itself, and what that is to do. `None`: it tells nothing by itself, but is asked.
     fn told(&self, _report: &MomReport) -> Option<Told> {
         None
@@ -209,6 +229,17 @@ pub struct Told {
     pub orders: MomOrders,
     /// GPUs have other numbers than before.
     pub renumbered: bool,
+}
+
+/// What a node's pool of divided GPUs has room for, without those out of service.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct PoolRoom {
+    /// Memory slices of the largest profile that can be placed now on one GPU.
+    pub fits: u64,
+    /// Compute slices of all GPUs, free or not.
+    pub compute: u64,
+    /// Their memory slices.
+    pub memory: u64,
 }
 
 /// Where the nodes of a cluster are.

@@ -13,7 +13,7 @@
 //! - [`mps`]: starts and ends MPS daemons for jobs,
 //! - [`mig`]: makes and destroys MIG instances for jobs, and writes [`slices`] ([`switchable_file`]: which GPUs are MIG-switchable),
 //! - [`memory`]: hears programs that ask for memory in tiers, and sees them end,
-//! - [`disk`]: writes the state ([`store`]) and the audit log ([`audit`]),
+//! - [`disk`]: writes the state ([`store`]) and the audit log ([`audit`]); [`chosen_gpus`]: the file of what was chosen for jobs of PBS,
 //! - [`socket_handler`]: answers clients,
 //! - [`peers`]: the other nodes of this node's jobs,
 //! - [`metrics`]: tells Prometheus, and exporters that know no jobs ([`metrics::job_mapping`]),
@@ -30,6 +30,7 @@
 mod as_user;
 pub mod audit;
 pub mod blocking;
+pub mod chosen_gpus;
 pub mod clear;
 pub mod confine;
 pub mod disk;

@@ -30,6 +30,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::blocking::{self, Setting};
+use crate::chosen_gpus::ChosenGpus;
 use crate::confine::{Confiner, DeviceFiles, PbsProcesses, Unasked};
 use crate::disk::Disk;
 use crate::event_loop::{EventLoop, Message, Ports, Start};
@@ -113,7 +114,10 @@ pub fn run(options: &Options) -> Result<()> {
     // The one place that knows which workload manager this is.
     let manager: Arc<dyn WorkloadManager> = match options.workload {
         Workload::Slurm => Arc::new(Slurm::new(machine.clone(), &node).with_group_names(&names)),
-        Workload::Pbs => Arc::new(Mom::new(&node)),
+        Workload::Pbs => {
+            let folder = options.state_dir.clone();
+            Arc::new(Mom::remembering(&node, Box::new(ChosenGpus { folder })))
+        }
     };
     let files = Arc::new(DeviceFiles::default());
     let device_files = Arc::clone(&files);

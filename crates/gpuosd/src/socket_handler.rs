@@ -85,11 +85,10 @@ impl socket::RequestHandler for SocketHandler {
             job,
             pid,
             started,
-            gpus,
             slices,
         } = request
         {
-            return self.confine(&job, (pid, started), (&gpus, slices));
+            return self.confine(&job, (pid, started), slices);
         }
         let (reply, answer) = sync_channel(1);
         let asked = Notice::Asked {
@@ -157,16 +156,18 @@ impl SocketHandler {
         }
     }
 
-    fn confine(&self, job: &JobId, process: (u32, u64), has: (&[GresGpu], bool)) -> Reply {
+    fn confine(&self, job: &JobId, process: (u32, u64), slices: bool) -> Reply {
         let Some(confiner) = &self.confiner else {
             let why = "this gpuosd confines no jobs: its workload manager does";
             return refused(Code::Failed, why.into());
         };
-        let instances = match has.1 {
-            true => Some(self.known.instances_of(job)),
-            false => None,
+        // Nothing that comes from outside says which GPUs these are.
+        let gpus = match self.manager.devices(job) {
+            Ok(gpus) => gpus.iter().filter_map(GresGpu::new).collect::<Vec<_>>(),
+            Err(why) => return refused(Code::Failed, why),
         };
-        match confiner.confine(job, process, (has.0, instances.as_ref())) {
+        let instances = slices.then(|| self.known.instances_of(job));
+        match confiner.confine(job, process, (&gpus, instances.as_ref())) {
             Ok(()) => Reply::Done {
                 message: format!("the program is kept to the GPUs of job {job}"),
             },

@@ -106,8 +106,16 @@ pub fn decode(bytes: &[u8]) -> Result<Saved, String> {
 /// # Errors
 /// The file system's.
 pub fn write(folder: &Path, bytes: &[u8]) -> io::Result<()> {
+    write_as(NAME, folder, bytes)
+}
+
+/// The same of another file there.
+///
+/// # Errors
+/// The file system's.
+pub fn write_as(name: &str, folder: &Path, bytes: &[u8]) -> io::Result<()> {
     fs::create_dir_all(folder)?;
-    let (path, new) = (folder.join(NAME), folder.join(format!("{NAME}.new")));
+    let (path, new) = (folder.join(name), folder.join(format!("{name}.new")));
     let mut options = OpenOptions::new();
     options.create(true).write(true).truncate(true).mode(0o600);
     let written = options.open(&new).and_then(|mut file| {

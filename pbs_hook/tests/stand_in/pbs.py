@@ -9,36 +9,35 @@ import os
 import re
 import time
 
-QUEUEJOB, MODIFYJOB, RUNJOB, PERIODIC, EXECJOB_LAUNCH, EXECHOST_STARTUP = 1, 2, 16, 0x2000, 0x10000, 0x400
-EXECHOST_PERIODIC, EXECJOB_END = 0x800, 0x200
+QUEUEJOB, MODIFYJOB, RESVSUB, RUNJOB, PERIODIC, EXECJOB_LAUNCH = 1, 2, 4, 16, 0x2000, 0x10000
+EXECHOST_PERIODIC, EXECJOB_END, MODIFYRESV = 0x800, 0x200, 0x400000
 LOG_WARNING, LOG_DEBUG = 4, 7
-ND_FORCE_EXCL = 2
-ND_DEFAULT_SHARED = 3
 ND_FREE, ND_OFFLINE = 0, 1
 ND_JOB_EXCLUSIVE = 64
 
 _TYPES = {
     "queuejob": QUEUEJOB,
     "modifyjob": MODIFYJOB,
+    "resvsub": RESVSUB,
+    "modifyresv": MODIFYRESV,
     "runjob": RUNJOB,
     "periodic": PERIODIC,
     "execjob_launch": EXECJOB_LAUNCH,
     "execjob_end": EXECJOB_END,
-    "exechost_startup": EXECHOST_STARTUP,
     "exechost_periodic": EXECHOST_PERIODIC,
 }
 # Resources that vnodes have counts of.
-_COUNTED = ("gpuos_share_parts", "gpuos_mig_compute", "gpuos_mig_memory")
+_COUNTED = ("gpuos_share_parts", "gpuos_share_fits", "gpuos_mig_compute", "gpuos_mig_memory", "gpuos_mig_fits", "gpuos_linked")
 _NAMED = dict({"ncpus": "long", "ngpus": "long", "mem": "size"}, **{name: "long" for name in _COUNTED})
-_SHARING = {ND_FORCE_EXCL: "force_excl", ND_DEFAULT_SHARED: "default_shared"}
-_JOB = "pbs.event().job."
 _LINE = re.compile(r"(?P<of>.*)\.(?P<name>[A-Za-z_]+)(\[(?P<resource>[^\]]+)\])?$")
 _ATTRIBUTE = re.compile(r'pbs\.(?P<of>event\(\)\.vnode_list\[|server\(\)\.vnode\(|event\(\)\.job_list\[|server\(\)\.job\()"?(?P<which>.*?)"?[\])]\.(?P<name>\w+)$')
 _VNODE = re.compile(r'pbs\.(?:event\(\)\.vnode_list\[|server\(\)\.vnode\()"?(?P<vnode>.*?)"?[\])]\.(?P<rest>[a-z_]+)\[(?P<name>\w+)\]$')
+_PARAM = re.compile(r"pbs\.event\(\)\.((?:job|resv)(?:_o)?)\.")
 _OF_HELD = re.compile(r'pbs\.event\(\)\.job_list\["(?P<job>.*?)"\]\.(?P<of>Resource_List|resources_used)\[(?P<name>\w+)\]$')
 # Resources that every PBS has, and those that gpuos adds.
 _KNOWN = set("select place ncpus mem ngpus walltime nodect nodes host vnode arch".split())
 
+_MODIFYRESV = MODIFYRESV
 hook_config_filename = os.environ.get("PBS_HOOK_CONFIG_FILE")
 _event = None
 
@@ -106,7 +105,8 @@ class _Resources:
         if name not in _KNOWN:
             raise UnsetResourceNameError("resource attribute '%s' not found" % name)
         wanted = self._WANTS.get(name, str)
-        if type(value) is not wanted:
+        # An empty text takes a resource away, whatever its type.
+        if type(value) is not wanted and value != "":
             raise BadAttributeValueError("%s wants %s, not %r" % (name, wanted.__name__, value))
         self._held[name] = value
         self._changed[name] = str(value)
@@ -142,8 +142,8 @@ class vnode:
     def __init__(self, name, settable=True):
         if not isinstance(name, str):
             raise BadAttributeValueError("the name of a vnode is a text")
-        self.__dict__.update(name=name, resources_available=_Resources("resources_available", settable), _settable=settable, _sharing=None)
-        self.__dict__.update(state=None, comment=None, _changed={})
+        self.__dict__.update(name=name, resources_available=_Resources("resources_available", settable), _settable=settable)
+        self.__dict__.update(resources_assigned=_Resources("resources_assigned", False), state=None, comment=None, _changed={})
 
     def __setattr__(self, name, value):
         if name in ("state", "comment") and self._settable:
@@ -153,9 +153,7 @@ class vnode:
                 raise BadAttributeValueError("a comment is one line")
             self._changed[name] = {ND_FREE: "free", ND_OFFLINE: "offline", None: ""}[value] if name == "state" or value is None else value
             return
-        if name != "sharing" or not self._settable or value not in _SHARING:
-            raise BadAttributeValueError("vnode attribute '%s' cannot be %r" % (name, value))
-        self.__dict__["_sharing"] = _SHARING[value]
+        raise BadAttributeValueError("vnode attribute '%s' cannot be %r" % (name, value))
 
 
 class _HeldJob:
@@ -211,7 +209,11 @@ class _Event:
             self._param["job"] = _Job(kind in (QUEUEJOB, MODIFYJOB, RUNJOB), {})
         if kind == MODIFYJOB:
             self._param["job_o"] = _Job(False, {})
-        if kind in (EXECJOB_LAUNCH, EXECJOB_END, EXECHOST_STARTUP, EXECHOST_PERIODIC):
+        if kind in (RESVSUB, _MODIFYRESV):
+            self._param["resv"] = _Job(True, {})
+        if kind == _MODIFYRESV:
+            self._param["resv_o"] = _Job(False, {})
+        if kind in (EXECJOB_LAUNCH, EXECJOB_END, EXECHOST_PERIODIC):
             self._param["vnode_list"] = {}
         if kind == EXECHOST_PERIODIC:
             self._param["job_list"] = {}
@@ -226,6 +228,8 @@ class _Event:
         of_held = _OF_HELD.match(key)
         if key == "pbs.get_local_nodename()":
             self.__dict__["_local"] = value
+        elif key == "pbs.event().requestor":
+            self.__dict__["requestor"] = value
         elif of_held:
             job = self._param["job_list"].setdefault(of_held.group("job"), _HeldJob(True))
             getattr(job, of_held.group("of"))._held[of_held.group("name")] = _Value(value)
@@ -234,16 +238,16 @@ class _Event:
         elif of_vnode:
             known = self._server if key.startswith("pbs.server") else self._param.get("vnode_list", {})
             name = of_vnode.group("vnode")
-            one = known.setdefault(name, vnode(name, self.type in (EXECHOST_STARTUP, EXECHOST_PERIODIC) and known is not self._server))
-            if of_vnode.group("rest") == "resources_available":
-                one.resources_available._held[of_vnode.group("name")] = _Value(value)
+            one = known.setdefault(name, vnode(name, self.type == EXECHOST_PERIODIC and known is not self._server))
+            if of_vnode.group("rest") in ("resources_available", "resources_assigned"):
+                getattr(one, of_vnode.group("rest"))._held[of_vnode.group("name")] = _Value(value)
         elif key == "pbs.event().env":
             for name, text in (part.split("=", 1) for part in re.split(r"(?<!\\),", value.strip('"')) if "=" in part):
                 dict.__setitem__(self._param["env"], name, text)
             self.__dict__["_before"] = _cut(str(self._param["env"]))
-        elif key.startswith("pbs.event().job"):
+        elif _PARAM.match(key):
             parts = _LINE.match(key)
-            job = self._param["job_o" if parts.group("of").endswith("job_o") else "job"]
+            job = self._param[_PARAM.match(key).group(1)]
             if parts.group("name") in ("Resource_List", "resources_used"):
                 getattr(job, parts.group("name"))._held[parts.group("resource")] = _Value(value)
             elif not parts.group("resource"):
@@ -284,21 +288,18 @@ class _Event:
         lines = ["pbs.event().accept=%s" % self._accepted, "pbs.event().reject=%s" % (not self._accepted)]
         if not self._accepted:
             lines.append("pbs.event().reject_msg=" + self._message)
-        job = self._param.get("job")
-        if job is not None:
-            new = [("Resource_List[%s]" % name, value) for name, value in job.Resource_List._changed.items()]
-            lines += ["%s%s=%s" % (_JOB, name, value) for name, value in sorted(new + list(job._changed.items()))]
-        if self.type == EXECHOST_STARTUP:
-            for name, one in sorted(self._param["vnode_list"].items()):
-                head = 'pbs.event().vnode_list["%s"].' % name
-                new = sorted(one.resources_available._changed.items())
-                lines += ["%sresources_available[%s,%s]=%s" % (head, key, _NAMED.get(key, "string"), value) for key, value in new]
-                lines += [head + "sharing=" + one._sharing] if one._sharing else []
+        for of in ("job", "resv"):
+            job = self._param.get(of)
+            if job is not None:
+                new = [("Resource_List[%s]" % name, value) for name, value in job.Resource_List._changed.items()]
+                lines += ["pbs.event().%s.%s=%s" % (of, name, value) for name, value in sorted(new + list(job._changed.items()))]
         if self.type == EXECHOST_PERIODIC:
             for name, one in sorted(self._param["job_list"].items()):
                 lines += ['pbs.event().job_list["%s"].%s=True' % (name, wanted) for wanted in sorted(one._wanted)]
             for name, one in sorted(self._param["vnode_list"].items()):
-                lines += ['pbs.event().vnode_list["%s"].%s=%s' % (name, key, value) for key, value in sorted(one._changed.items())]
+                head, new = 'pbs.event().vnode_list["%s"].' % name, sorted(one.resources_available._changed.items())
+                lines += ["%s%s=%s" % (head, key, value) for key, value in sorted(one._changed.items())]
+                lines += ["%sresources_available[%s,%s]=%s" % (head, key, _NAMED.get(key, "string"), value) for key, value in new]
             lines += ["kill=%d" % pid for pid in killed]
         if self.type == EXECJOB_LAUNCH:
             before = self.__dict__.get("_before", {})
@@ -367,6 +368,10 @@ def load(text):
     global _event
     del logged[:]
     del killed[:]
+    # Not every PBS has this event.
+    globals().update(MODIFYRESV=_MODIFYRESV)
+    if "lacks=MODIFYRESV" in text.splitlines():
+        del globals()["MODIFYRESV"]
     lines = [line.split("=", 1) for line in text.splitlines() if "=" in line]
     moments = [int(value) for key, value in lines if key == "now"]
     if moments:

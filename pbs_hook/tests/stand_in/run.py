@@ -3,6 +3,7 @@
 
     run.py HOOK PATIENCE RESOURCE...    the hook waits so many seconds for the command; the resources are those that this PBS was told of
 """
+import io
 import os
 import sys
 
@@ -20,10 +21,16 @@ if not line:
 code = compile("%s\nPATIENCE = %s\n%s" % (before, sys.argv[2], after), sys.argv[1], "exec")
 for event in sys.stdin.read().split("%%\n")[:-1]:
     pbs.load(event)
+    notes, sys.stderr = sys.stderr, io.StringIO()
     try:
         exec(code, {"__name__": "__main__"})
     except SystemExit:
         pass
+    finally:
+        notes, sys.stderr = sys.stderr.getvalue(), notes
+    # What a program that is launched has on its standard error first.
+    for line in notes.splitlines():
+        sys.stdout.write("note=%s\n" % line)
     for line in pbs.logged:
         sys.stdout.write("log=%s\n" % line)
     sys.stdout.write(pbs.outcome() + "%%\n")

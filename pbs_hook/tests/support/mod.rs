@@ -8,18 +8,30 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 /// What the stand-in is told that this PBS has.
-const RESOURCES: [&str; 12] = [
+const RESOURCES: [&str; 24] = [
     "gpuos_topology",
     "gpuos_placement",
     "gpuos_mig",
     "gpuos_share",
+    "gpuos_mem",
     "gpuos_power",
+    "gpuos_clocks",
+    "gpuos_mps",
     "gpuos_checkpoint",
-    "gpuos_uuid",
     "gpuos_nvlink",
     "gpuos_leaf",
-    "gpuos_numa",
+    "gpuos_host",
+    "gpuos_ngpus",
+    "gpuos_linked",
+    "gpuos_mig_compute",
+    "gpuos_mig_memory",
+    "gpuos_mig_fits",
+    "gpuos_mig_board",
+    "gpuos_share_parts",
+    "gpuos_share_fits",
+    "gpuos_mem_beyond",
     "gpuos_vetoes",
+    "gpuos_hosts",
     "ngpus",
 ];
 
@@ -128,7 +140,7 @@ impl Hook {
         self.folder.path().join(name)
     }
 
-    /// What comes of events, one after another in one python3. A line `log=` is what the hook told PBS's log. The hook waits for the
+    /// What comes of events, one after another in one python3. A line `log=` is what the hook told PBS's log, and `note=` the program. The hook waits for the
     /// command for a minute, so that what comes of an event is not a matter of how busy this machine is.
     pub fn run(&self, events: &[&str]) -> Vec<String> {
         self.run_patiently("60", events)
@@ -153,7 +165,7 @@ impl Hook {
         let (out, error) = python_of(program, &arguments, &all, &environment);
         assert_eq!(
             error, "",
-            "a hook writes nothing: its standard error is the user's"
+            "a hook writes only notes: its standard error is the user's"
         );
         let outcomes: Vec<String> = out.split_terminator("%%\n").map(String::from).collect();
         assert_eq!(outcomes.len(), events.len(), "{out}");

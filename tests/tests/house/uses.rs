@@ -166,6 +166,7 @@ pub const MAY_USE: [(&str, &[&str]); 37] = [
             "gpuos_host",
             "gpuos_daemon",
             // What its tests run on.
+            "gpuos_pbs",
             "gpuos_driver",
             "gpuos_nvml",
             "gpuos_cuda",

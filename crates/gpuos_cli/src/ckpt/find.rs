@@ -9,7 +9,7 @@ use gpuos_host::gridengine;
 use gpuos_host::pbs::Pbs;
 use gpuos_host::slurm::{self, Job};
 use gpuos_host::{Machine, host_name};
-use gpuos_pbs::hook::vnodes::{hosts, short};
+use gpuos_pbs::hook::vnodes::short;
 use gpuos_pbs::state::Job as PbsJob;
 use gpuos_pbs::state::jobs::is_job;
 use gpuos_wlm::gridengine::task::numbers;
@@ -256,15 +256,15 @@ fn whereabouts(machine: &dyn Machine, named: &Named, label: &str) -> Result<Opti
                 is_over: false,
             })
         }
-        Named::Pbs => by_pbs(machine, label)?.map(|job| {
-            let given = job.given.iter().flatten().filter(|_| job.has_vnodes());
-            Whereabouts {
-                nodes: hosts(given),
-                label: job.id.clone(),
-                is_over: matches!(&job.state[..], "F" | "X" | "M"),
-                state: format!("in state {}", job.state),
-                id: job.id.parse().ok(),
-            }
+        Named::Pbs => by_pbs(machine, label)?.map(|job| Whereabouts {
+            label: job.id.clone(),
+            is_over: matches!(&job.state[..], "F" | "X" | "M"),
+            state: format!("in state {}", job.state),
+            id: job.id.parse().ok(),
+            nodes: match job.has_vnodes() {
+                true => job.hosts,
+                false => Vec::new(),
+            },
         }),
     })
 }

@@ -10,11 +10,13 @@ use gpuos_model::hostlist::compress;
 use gpuos_model::screen::line;
 use serde_json::{Value, json};
 
+use super::by_pbs;
 use super::find;
 use super::mover::{NoMover, Told};
 use super::recorded;
 use super::words::{self, NONE, size, span};
 use crate::cli::CkptListArgs;
+use crate::pbs_why;
 use crate::reply::Reply;
 use crate::table::{Table, count};
 
@@ -37,7 +39,10 @@ pub fn run(machine: &dyn Machine, args: &CkptListArgs) -> Result<Reply> {
         let is_elsewhere = reach.node.is_none() && why.is::<NoMover>();
         if is_elsewhere
             && !reach.local
-            && let Some(reply) = recorded::list(machine, args.job.as_ref(), &why)
+            && let Some(reply) = match pbs_why::is_meant(machine, false) {
+                true => by_pbs::list(machine, args.job.as_ref(), &why),
+                false => recorded::list(machine, args.job.as_ref(), &why),
+            }
         {
             return Ok(reply);
         }

@@ -10,6 +10,7 @@
 
 pub mod before;
 pub mod brief;
+mod by_pbs;
 mod drill;
 mod drills;
 mod find;

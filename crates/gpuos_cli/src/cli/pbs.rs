@@ -40,7 +40,7 @@ pub struct PbsReach {
 /// `gpuos pbs install`.
 #[derive(Args)]
 pub struct PbsInstallArgs {
-    /// JSON with the GPUs of each host, of which moms make vnodes: docs/admin/pbs.md has the form. Without it the hosts that are known stay.
+    /// JSON with the GPUs of each host: docs/admin/pbs.md has the form. Without it the hosts that are known stay.
     #[arg(long, value_name = "FILE")]
     pub hosts: Option<PathBuf>,
     /// This command as the host of pbs_server has it; without it, the one that runs.
@@ -70,6 +70,9 @@ pub struct PbsInstallArgs {
     /// done, `require` does not.
     #[arg(long, value_name = "WORD", default_value = "off", value_parser = ["off", "try", "require"])]
     pub confine: String,
+    /// pbs_sched's configuration, whose line `resources:` gets what pbs_sched has to look at; without it, that of PBS_HOME in pbs.conf.
+    #[arg(long, value_name = "FILE")]
+    pub sched_config: Option<PathBuf>,
     #[command(flatten)]
     pub reach: PbsReach,
 }

@@ -33,6 +33,9 @@ pub enum WlmCommand {
     Epilog(WlmJobArgs),
     /// Become the program of a job, with the folder of its checkpoints, and in LSF and Torque with the GPUs that these gave it.
     Wrap(WlmWrapArgs),
+    /// Print what a program is told of GPUs of this host that its workload manager gave it, as lines NAME=VALUE; exit 1 where one is
+    /// not of this host.
+    Gpus(WlmGpusArgs),
     /// As the user of a job: ask its program for a checkpoint, and wait until it is complete; exit 1 when it is not.
     Ckpt(WlmSaveArgs),
     /// Print the folder of a job's last checkpoint that was complete; exit 1 when there is none.
@@ -58,7 +61,7 @@ pub struct WlmFilterArgs {
     pub manager: Manager,
     /// What qsub was called with; for Torque.
     #[arg(value_name = "ARGUMENT", last = true)]
-    pub arguments: Vec<String>,
+    pub arguments: Vec<OsString>,
 }
 
 /// The GPUs of this host, and who has them.
@@ -131,6 +134,19 @@ pub struct WlmWrapArgs {
     /// The program, and its arguments.
     #[arg(value_name = "COMMAND", required = true, last = true)]
     pub command: Vec<OsString>,
+    /// Seconds that NVIDIA's driver may take to show the GPUs of a job of LSF or Torque, which starts without being told of them then.
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = whole_number::<u64>(1..=3600))]
+    pub limit: u64,
+}
+
+/// `gpuos wlm gpus`.
+#[derive(Args)]
+pub struct WlmGpusArgs {
+    #[command(flatten)]
+    pub host: WlmHostArgs,
+    /// A GPU: its UUID, or its number as NVIDIA's library has it.
+    #[arg(value_name = "GPU", required = true, last = true)]
+    pub gpus: Vec<String>,
 }
 
 /// Where the checkpoints of a job are.

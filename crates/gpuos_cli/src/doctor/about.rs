@@ -134,17 +134,17 @@ table! {
     HOOK = "hook";
     /// Whether PBS has the resources of gpuos, with type and flags.
     RESOURCES = "resources";
-    /// Whether each GPU that was described is a vnode.
+    /// Whether PBS counts the GPUs that were described, and their hosts show which are free.
     VNODES = "vnodes";
     /// Whether the command that PBS's hook calls is there, and of this release.
     COMMAND = "command";
     /// Whether the library that moms load is there, whole, and loads with this machine's libraries.
     LIBRARY = "library";
-    /// Whether pbs_sched counts GPUs and knows leaf switches.
+    /// Whether pbs_sched counts GPUs, shares and slices, and knows leaf switches and NVLink.
     SCHED_CONFIG = "sched_config";
     /// Whether the planner of PBS runs where the hook takes it for granted, and nothing of a dead one is left.
     PLANNER = "planner";
-    /// Whether PBS keeps vnodes for jobs that do not have them.
+    /// Whether vnodes are left that an earlier gpuos has made of GPUs.
     LEFT_OVER = "left over";
     /// Whether there is room for states and logs.
     DISK = "disk";

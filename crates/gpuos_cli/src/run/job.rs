@@ -64,9 +64,16 @@ impl Job {
     /// There is no job around.
     pub fn here(machine: &dyn Machine) -> Result<Job> {
         let number = |name: &str| machine.env(name).and_then(|text| text.parse::<u32>().ok());
-        let target = Target::here(machine).context(
-            "there is no job here (SLURM_JOB_ID is not set): use gpuos run in a batch script, or in the shell of salloc",
-        )?;
+        let none = match machine.env("PBS_JOBID") {
+            Some(_) => {
+                "gpuos run starts its program by Slurm's srun: a job of PBS that loses a host is started again as a whole (qsub -r y), and goes on \
+                 from its checkpoint"
+            }
+            None => {
+                "there is no job here (SLURM_JOB_ID is not set): use gpuos run in a batch script, or in the shell of salloc"
+            }
+        };
+        let target = Target::here(machine).context(none)?;
         let count = |name| number(name).map(|number| number as usize);
         let id = target.id();
         let args = ["show", "job", &target.to_string()];

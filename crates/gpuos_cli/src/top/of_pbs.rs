@@ -7,7 +7,7 @@ use anyhow::Result;
 use gpuos_host::Machine;
 use gpuos_host::pbs::Pbs;
 use gpuos_pbs::hook::resources::NGPUS;
-use gpuos_pbs::state::nodes::{Host, Vnode};
+use gpuos_pbs::state::nodes::Host;
 use gpuos_pbs::state::{Job, Site};
 
 use super::board::{GpuRow, JobRow, NodeTold, Sources};
@@ -50,42 +50,50 @@ fn node(site: &Site, host: &Host) -> NodeTold {
         node.state.clone_from(&first.state);
         node.reason.clone_from(&first.comment);
     }
-    for vnode in own().filter(|vnode| vnode.gpus.all > 0) {
-        let (all, free) = vnode.gpu_sets("");
-        for gpu in all.iter() {
-            // Of a vnode with several GPUs PBS says only how many are given away.
-            let jobs = match free.contains(gpu) {
-                true => Vec::new(),
-                false => vnode.jobs.clone(),
-            };
-            if !jobs.is_empty() {
-                node.held.insert(gpu, jobs.clone());
-            }
-            node.gpus.push(GpuRow {
-                node: host.name.clone(),
-                index: gpu,
-                state: state(vnode, !free.contains(gpu)).into(),
-                jobs,
-                reason: vnode.comment.clone(),
-                ..GpuRow::default()
-            });
-        }
-    }
+    let holders = holders(site, host);
+    let open = site.nodes.open(host);
     // gpuosd and PBS number GPUs alike: by NVIDIA's order.
-    node.gpus.sort_by_key(|gpu| gpu.index);
+    for gpu in (0..host.gpus).filter(|gpu| host.present.contains(*gpu) || host.out.contains(*gpu)) {
+        let (state, jobs) = match () {
+            () if !host.present.contains(gpu) => ("out", Vec::new()),
+            // Where several jobs have some, PBS does not say which.
+            () if !host.free.contains(gpu) => ("allocated", holders.clone()),
+            () if open.contains(gpu) => ("available", Vec::new()),
+            () if own().any(|vnode| vnode.works) => ("reserved", Vec::new()),
+            () => ("unknown", Vec::new()),
+        };
+        if !jobs.is_empty() {
+            node.held.insert(gpu, jobs.clone());
+        }
+        node.gpus.push(GpuRow {
+            node: host.name.clone(),
+            index: gpu,
+            state: state.into(),
+            jobs,
+            reason: match state {
+                "out" => node.reason.clone(),
+                _ => String::new(),
+            },
+            ..GpuRow::default()
+        });
+    }
     node
 }
 
-/// The state of a GPU, in the words that nodes of Slurm have too.
-fn state(vnode: &Vnode, is_used: bool) -> &'static str {
-    match () {
-        () if vnode.out && is_used => "draining",
-        () if vnode.out => "out",
-        () if is_used => "allocated",
-        () if vnode.up => "available",
-        () if vnode.works => "reserved",
-        () => "unknown",
-    }
+/// The jobs that have GPUs of a host: those by their vnodes, and tasks of arrays, which PBS does not list beside others.
+fn holders(site: &Site, host: &Host) -> Vec<String> {
+    let vnodes = || site.nodes.vnodes_of(host).map(|(_, vnode)| vnode);
+    let is_here = |name: &str| vnodes().any(|vnode| vnode.name == name);
+    let has = |job: &&Job| {
+        let mut given = job.given.iter().flatten();
+        job.has_vnodes() && given.any(|given| given.count(NGPUS) > 0 && is_here(&given.vnode))
+    };
+    let listed = site.jobs.iter().filter(has).map(|job| job.id.clone());
+    let tasks = vnodes().flat_map(|vnode| &vnode.jobs);
+    let mut all: Vec<String> = listed.collect();
+    all.extend(tasks.filter(|job| job.contains('[')).cloned());
+    all.dedup();
+    all
 }
 
 /// A job that has GPUs or asks for some.
@@ -156,17 +164,10 @@ mod tests {
     use super::super::board::Board;
     use super::*;
 
-    /// The answers of a real PBS, some vnodes of which are not as they were.
+    /// The answers of a real PBS.
     fn board() -> Board {
-        let vnodes = include_str!("../../../gpuos_pbs/tests/data/23.06.06-vnodes.json");
-        let (before, after) = vnodes.split_once("\"n4[7]\":").unwrap();
-        let out = after.replacen(
-            "\"state\":\t\"free\"",
-            "\"comment\": \"gpuos: GPU 7 is out of service\", \"state\": \"offline\"",
-            1,
-        );
         let texts = Texts {
-            vnodes: &format!("{before}\"n4[7]\":{out}"),
+            vnodes: include_str!("../../../gpuos_pbs/tests/data/23.06.06-vnodes.json"),
             jobs: include_str!("../../../gpuos_pbs/tests/data/23.06.06-jobs.json"),
             queues: include_str!("../../../gpuos_pbs/tests/data/23.06.06-queues.json"),
             server: include_str!("../../../gpuos_pbs/tests/data/23.06.06-server.json"),
@@ -196,12 +197,10 @@ mod tests {
         assert_eq!(gpu("n1", 2).jobs, ["3.head"]);
         assert_eq!(gpu("n1", 2).state, "allocated");
         assert_eq!(gpu("n1", 0).state, "available");
-        let bad = gpu("n4", 7);
-        assert_eq!(
-            (&bad.state[..], &bad.reason[..]),
-            ("out", "gpuos: GPU 7 is out of service")
-        );
-        assert_eq!(board.nodes[3].out, 1);
+        let bad = gpu("n3", 1);
+        let why = "gpuos: GPU 1 is out of service; gpuos health on n3 says why";
+        assert_eq!((&bad.state[..], &bad.reason[..]), ("out", why));
+        assert_eq!((board.nodes[2].gpus, board.nodes[2].out), (8, 1));
     }
 
     #[test]

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use anyhow::Result;
 use gpuos_host::Machine;
 use gpuos_host::pbs::Pbs;
-use gpuos_model::gpuset::{GpuSet, MAX_GPUS};
-use gpuos_pbs::hook::resources::{LEAF, NUMA, NVLINK, UUID};
+use gpuos_pbs::hook::resources::{LEAF, NVLINK};
+use gpuos_pbs::published::Group;
 use gpuos_pbs::state::Site as PbsSite;
-use gpuos_pbs::state::nodes::{Host, Vnode};
+use gpuos_pbs::state::nodes::Host;
 use serde_json::json;
 
 use super::{Node, Site};
@@ -19,18 +19,29 @@ use crate::table::Table;
 /// What a node type that was made of a node's facts says of where they are from: with Slurm these files.
 const OF_FILES: &str = "slurm.conf and gres.conf";
 
-/// By pbs_server's vnodes and gpuos.toml, as the planner has them.
+/// By pbs_server's vnodes, what gpuosd shows there, and gpuos.toml, as the planner has them.
 pub fn site(machine: &dyn Machine, config: Option<&Path>) -> Result<Site> {
     let mut site = Pbs::find(machine)?.site(machine, config)?;
     // What is reserved for a job that is next is the planner's to give.
     Keeper::find(machine)?.own(machine, &mut site);
     for node in &mut site.cluster.nodes {
         if let Some(own) = node.node_type.as_mut().filter(|t| t.source == OF_FILES) {
-            Arc::make_mut(own).source = "PBS's vnodes (ngpus, gpuos_nvlink, gpuos_numa)".into();
+            let own = Arc::make_mut(own);
+            own.source = "PBS's vnodes (ngpus, gpuos_host, gpuos_nvlink)".into();
+            // Nobody has said how fast links are.
+            (own.nvlink_gbps, own.pcie_gbps, own.socket_gbps) = (0.0, 0.0, 0.0);
         }
     }
     let hosts = site.nodes.hosts.iter();
-    let nodes = hosts.map(|host| node(&site, host)).collect();
+    let nodes = hosts.zip(&site.cluster.nodes).map(|(host, known)| {
+        let stated = known.node_type.as_ref();
+        let is_stated = stated.is_some_and(|t| site.config.states(&host.name, t));
+        Node {
+            links: (!is_stated).then(|| links(&site, host)),
+            ..node(&site, host)
+        }
+    });
+    let nodes = nodes.collect();
     Ok(Site {
         cluster_name: Some(site.server.name).filter(|name| !name.is_empty()),
         manager: "PBS",
@@ -44,33 +55,39 @@ pub fn site(machine: &dyn Machine, config: Option<&Path>) -> Result<Site> {
     })
 }
 
-/// The GPUs of a vnode, by their index on the host.
-fn gpus(vnode: &Vnode) -> GpuSet {
-    let last = vnode.first_gpu.saturating_add(vnode.gpus.all as usize);
-    (vnode.first_gpu..last.min(MAX_GPUS)).fold(GpuSet::EMPTY, GpuSet::with)
-}
-
 fn node(site: &PbsSite, host: &Host) -> Node {
-    let mut node = Node {
+    Node {
         name: host.name.clone(),
         gpus: host.gpus,
+        used: host.present.minus(host.free),
+        out: host.out,
+        free: site.nodes.open(host),
         is_up: host.up,
         state: state(site, host),
+        more: (host.gpus > 0).then(|| vnodes(site, host)),
         ..Node::default()
-    };
-    let add = |set: GpuSet, more: GpuSet| GpuSet(set.0 | more.0);
-    for (_, vnode) in site.nodes.vnodes_of(host).filter(|(_, v)| v.gpus.all > 0) {
-        let (all, free) = vnode.gpu_sets("");
-        node.used = add(node.used, all.minus(free));
-        if vnode.out {
-            node.out = add(node.out, all);
-        }
-        if vnode.up && host.up && !vnode.is_in_parts() {
-            node.free = add(node.free, free);
-        }
     }
-    node.more = (host.gpus > 0).then(|| vnodes(site, host));
-    node
+}
+
+/// What is known of a host's links where gpuos.toml does not describe it: sets of GPUs, without any figure.
+fn links(site: &PbsSite, host: &Host) -> String {
+    let sets = |what: &str, groups: &[Group]| {
+        let set = |group: &Group| format!("{what} {}: GPU {}\n", group.name, group.gpus);
+        groups.iter().map(set).collect::<String>()
+    };
+    let mut text = match &host.shown {
+        Some(shown) => sets("NVLink", &shown.links) + &sets("NUMA node", &shown.numa),
+        None => String::new(),
+    };
+    let vnodes = site.nodes.vnodes_of(host).map(|(_, vnode)| vnode);
+    let together = vnodes.filter_map(|vnode| vnode.resource(NVLINK)).next();
+    if let (false, Some(set)) = (text.contains("NVLink"), together) {
+        text += &format!("NVLink {set}: all GPUs\n");
+    }
+    match &text[..] {
+        "" => "What links its GPUs is not known: gpuosd shows nothing of it here (gpuos_host), and gpuos.toml names no type of it.\n".into(),
+        _ => text,
+    }
 }
 
 /// The state of the host's own vnode; where it has none, of the others, each once.
@@ -85,38 +102,37 @@ fn state(site: &PbsSite, host: &Host) -> String {
     states.join("+")
 }
 
-/// The vnodes with GPUs, as a table and as JSON.
+/// The vnodes, as a table and as JSON.
 fn vnodes(site: &PbsSite, host: &Host) -> (String, serde_json::Value) {
     let mut table = Table::new(&[
-        "VNODE", "GPU", "STATE", "JOBS", "LEAF", "NVLINK", "NUMA", "UUID",
+        "VNODE", "GPUS", "USED", "CPUS", "USED", "STATE", "JOBS", "LEAF",
     ]);
     let mut rows = Vec::new();
-    // A GPU that is divided is a vnode too, which gives away slices.
-    let shown = |vnode: &Vnode| vnode.gpus.all > 0 || vnode.resource(UUID).is_some();
-    for (_, vnode) in site.nodes.vnodes_of(host).filter(|(_, v)| shown(v)) {
+    for (_, vnode) in site.nodes.vnodes_of(host) {
         let of = |name| vnode.resource(name).unwrap_or_default().to_owned();
-        let own = gpus(vnode);
         table.row([
             vnode.name.clone(),
-            own.to_string(),
+            vnode.gpus.all.to_string(),
+            vnode.gpus.used.to_string(),
+            vnode.cpus.all.to_string(),
+            vnode.cpus.used.to_string(),
             vnode.state.clone(),
             vnode.jobs.join(","),
             of(LEAF),
-            of(NVLINK),
-            of(NUMA),
-            of(UUID),
         ]);
         rows.push(json!({
             "vnode": vnode.name,
-            "gpus": own.iter().collect::<Vec<_>>(),
+            "ngpus": vnode.gpus.all,
+            "ngpus_assigned": vnode.gpus.used,
+            "ngpus_of_site": vnode.site_gpus,
+            "ncpus": vnode.cpus.all,
+            "ncpus_assigned": vnode.cpus.used,
             "state": vnode.state,
             "sharing": vnode.sharing,
             "jobs": vnode.jobs,
             "comment": vnode.comment,
             "leaf": of(LEAF),
             "nvlink": of(NVLINK),
-            "numa": of(NUMA),
-            "uuid": of(UUID),
         }));
     }
     (table.render(), rows.into())

@@ -36,6 +36,6 @@ fn node(record: &NodeRecord) -> Node {
         is_up: record.is_up(),
         is_short_of_memory: record.is_short(),
         state: record.state_text(),
-        more: None,
+        ..Node::default()
     }
 }

@@ -41,5 +41,6 @@ mod usage;
 mod why;
 mod wlm;
 mod wlm_saves;
+mod wlm_starts;
 mod wlm_store;
 mod worth;

@@ -172,134 +172,32 @@ fn the_hook_goes_out_and_what_is_in_use_is_told() {
     assert!(!said(&site).contains("ngpus"), "{}", said(&site));
 }
 
-const BUSY: &str = "Node n1\n    Mom = n1.example\n    jobs = 17.head/0, 17.head/1, 18.head/2\n    resources_available.ncpus = 64\n    resources_available.mem = 512gb\n";
-
 #[test]
-fn hosts_with_jobs_or_something_of_the_sites_are_not_divided() {
-    let site = pbs("", "");
-    site.file("gpus.json", HOSTS);
-    let hosts = format!("--hosts={}", site.path("gpus.json"));
-    site.file("node.list", BUSY);
-    let answer = run(&site, &["pbs", "install", &hosts]);
-    assert_eq!(answer.code, 1, "{}", answer.out);
-    assert!(
-        answer.err.contains("jobs run on n1 (17.head, 18.head)"),
-        "{}",
-        answer.err
-    );
-    assert!(
-        said(&site).lines().all(|line| line.starts_with("list ")),
-        "{}",
-        said(&site)
-    );
-    // A job on a vnode of the host's that PBS has under another name is one, too.
-    site.file(
-        "node.list",
-        "Node n1\n    Mom = n1\nNode blade3\n    Mom = n1.example\n    jobs = 9[4].head/0\n",
-    );
-    let answer = run(&site, &["pbs", "install", &hosts]);
-    assert!(
-        answer.code == 1 && answer.err.contains("n1 (9[4].head)"),
-        "{}",
-        answer.err
-    );
-    for (has, words) in [
-        ("queue = gpuq", "queue = gpuq"),
-        ("partition = p1", "partition = p1"),
-        (
-            "resources_available.scratch = 2tb",
-            "resources_available.scratch = 2tb",
-        ),
-    ] {
-        site.file(
-            "node.list",
-            &format!("Node n1\n    Mom = n1\n    resources_available.host = n1\n    {has}\n"),
-        );
-        let answer = run(&site, &["pbs", "install", &hosts]);
-        assert_eq!(answer.code, 0, "{}", answer.err);
-        let told = answer.out.contains("n1 is left out") && answer.out.contains(words);
-        assert!(told, "{}", answer.out);
-        assert!(config(&site)["hosts"].get("n1").is_none(), "{has}");
-    }
-    // What is known already is not looked at: it may have jobs.
-    let hook = "Hook gpuos\n    enabled = true\n";
-    let site = pbs(hook, "");
-    site.file(
-        "known.json",
-        &format!(r#"{{"command":"/old","library":"/old","hosts":{HOSTS}}}"#),
-    );
-    site.file("node.list", BUSY);
-    site.file("gpus.json", HOSTS);
-    let same = format!("--hosts={}", site.path("gpus.json"));
-    assert_eq!(run(&site, &["pbs", "install", &same]).code, 0);
-    site.file("gpus.json", r#"{"n1":{"leaf":"l2","gpus":[{},{}]}}"#);
-    let answer = run(&site, &["pbs", "install", &same]);
-    assert!(
-        answer.code == 1 && answer.err.contains("17.head"),
-        "{}",
-        answer.err
-    );
-}
-
-#[test]
-fn a_host_is_given_back_as_it_was() {
+fn a_host_with_jobs_keeps_what_it_has_and_says_where_it_is() {
     let site = pbs("", "");
     site.file("gpus.json", HOSTS);
     let hosts = format!("--hosts={}", site.path("gpus.json"));
     site.file(
         "node.list",
-        "Node n1\n    Mom = n1\n    resources_available.ncpus = 64\n    resources_available.mem = 512gb\n",
+        "Node n1\n    Mom = n1.example\n    queue = gpuq\n    jobs = 17.head/0\n    resources_available.ncpus = 64\n",
     );
-    assert_eq!(run(&site, &["pbs", "install", &hosts]).code, 0);
-    let first = config(&site)["before"].clone();
-    assert_eq!(first["n1"]["resources_available.ncpus"], "64");
-    // No job starts there before the mom has made the vnodes.
-    for key in ["ncpus", "mem", "ngpus"] {
-        let line = format!("unset node n1 resources_available.{key}\n");
-        assert!(said(&site).contains(&line), "{}", said(&site));
-    }
-    // As moms have it then; a later install does not take that for what was before.
-    fs::copy(site.path("config.json"), site.path("known.json")).unwrap();
-    site.file("hook.list", "Hook gpuos\n    enabled = true\n");
-    let divided = "Node n1\n    Mom = n1\n    resources_available.ncpus = 4\n    resources_available.mem = 16gb\n    resources_available.ngpus = 0\n    resources_available.gpuos_leaf = l1\nNode n1[0]\n    Mom = n1\n    resources_available.ngpus = 1\n";
-    site.file("node.list", divided);
-    fs::remove_file(site.path("said")).unwrap();
-    assert_eq!(run(&site, &["pbs", "install", &hosts]).code, 0);
-    assert_eq!(config(&site)["before"], first);
-    assert!(!said(&site).contains(" node n1 "), "{}", said(&site));
-    // While a job runs there, all stays, and is found again later.
-    site.file("node.list", &format!("{divided}    jobs = 17.head/0\n"));
-    fs::remove_file(site.path("said")).unwrap();
-    let answer = run(&site, &["pbs", "remove"]);
-    assert_eq!(answer.code, 1, "{}", answer.out);
-    let told = "n1 keeps the vnodes of its GPUs while jobs run there: 17.head.";
-    assert!(answer.out.contains(told), "{}", answer.out);
-    let lines = said(&site);
+    let answer = run(&site, &["pbs", "install", &hosts]);
+    assert_eq!(answer.code, 0, "{}", answer.err);
+    let made = said(&site);
     assert!(
-        lines.contains("set hook gpuos enabled = false\n") && !lines.contains("delete "),
-        "{lines}"
+        made.contains("set node n1 resources_available.ngpus = "),
+        "{made}"
     );
-    assert!(!lines.contains("set node"), "{lines}");
-    site.file("node.list", divided);
-    let answer = run(&site, &["pbs", "remove"]);
-    assert_eq!(answer.code, 0, "{}{}", answer.out, answer.err);
-    let lines = said(&site);
-    let place = |line: &str| {
-        lines
-            .find(line)
-            .unwrap_or_else(|| panic!("{line}: {lines}"))
-    };
-    for line in [
-        "delete node n1[0]\n",
-        "set node n1 resources_available.ncpus = 64\n",
-        "set node n1 resources_available.mem = 512gb\n",
-        "unset node n1 resources_available.ngpus\n",
-        "unset node n1 resources_available.gpuos_leaf\n",
-    ] {
-        place(line);
-    }
-    // The hook has what was before: it goes last.
-    assert!(place("delete hook gpuos\n") > place("set node n1 resources_available.mem"));
+    assert!(
+        !made.contains("ncpus") && !made.contains("delete node"),
+        "{made}"
+    );
+    // PBS counted none before, and does not when gpuos has gone.
+    let before = config(&site)["before"].clone();
+    assert!(
+        before["n1"]["resources_available.ngpus"].is_null(),
+        "{before}"
+    );
 }
 
 #[test]

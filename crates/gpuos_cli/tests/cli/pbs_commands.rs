@@ -40,7 +40,10 @@ fn plan_says_on_which_vnodes_a_job_would_start() {
     assert_eq!((answer.code, &answer.err[..]), (0, ""), "{}", answer.out);
     let out = &answer.out;
     assert!(out.starts_with("It would start now: "), "{out}");
-    assert!(out.contains("\nVnodes: n1[1] n1[2] n1[3]\n"), "{out}");
+    let vnodes = "\nVnodes: (n1:ncpus=1:ngpus=3); gpuosd chooses the GPUs when it starts.\n";
+    assert!(out.contains(vnodes), "{out}");
+    // Nobody has said how fast links are.
+    assert!(!out.contains("GB/s"), "{out}");
     let job = "\nAs a job: qsub -l select=1:ngpus=3:ncpus=1 -l gpuos_topology=nvlink\n";
     assert!(out.contains(job), "{out}");
     assert!(
@@ -52,10 +55,9 @@ fn plan_says_on_which_vnodes_a_job_would_start() {
         .json();
     assert_eq!(json["schema"], "gpuos.plan-pbs/1");
     crate::schemas::agrees("plan-pbs-fits", &json);
-    assert_eq!(
-        json["exec_vnode"],
-        "(n1[1]:ncpus=1:ngpus=1+n1[2]:ngpus=1+n1[3]:ngpus=1)"
-    );
+    assert_eq!(json["exec_vnode"], "(n1:ncpus=1:ngpus=3)");
+    assert_eq!(json["vnodes"], serde_json::json!(["n1"]));
+    assert_eq!(json["place"]["bus_gbps"], 0.0);
 }
 
 #[test]
@@ -217,9 +219,15 @@ fn chunks_can_be_written_as_qsub_takes_them() {
     let pbs = pbs(&half_full());
     let free = pbs.gpuos(&["plan", "--select=4:ngpus=1:ncpus=8", "--place=free"]);
     assert_eq!(free.code, 0, "{}{}", free.out, free.err);
-    assert!(free.out.contains("n0[3] n1[1] n1[2] n1[3]"), "{}", free.out);
+    let chunk = |host: &str| format!("({host}:ncpus=8:ngpus=1)");
+    let chunks = [chunk("n0"), chunk("n1"), chunk("n1"), chunk("n1")].join("+");
+    assert!(free.out.contains(&chunks), "{}", free.out);
     let scatter = pbs.gpuos(&["plan", "--select=2:ngpus=1", "--place=scatter"]);
-    assert!(scatter.out.contains("Vnodes: n0[3] n1["), "{}", scatter.out);
+    assert!(
+        scatter.out.contains("Vnodes: (n0:ngpus=1)+(n1:ngpus=1);"),
+        "{}",
+        scatter.out
+    );
 }
 
 #[test]
@@ -244,18 +252,9 @@ fn topo_shows_hosts_under_their_leaf_switches() {
     assert_eq!(first["free"], serde_json::json!([3]));
     let node = pbs.gpuos(&["topo", "n1"]);
     assert_eq!(node.code, 0, "{}", node.err);
-    assert!(
-        node.out.contains("GPU0") && node.out.contains("NV"),
-        "{}",
-        node.out
-    );
-    let row = node.out.lines().find(|line| line.starts_with("n1[3] "));
-    assert!(
-        row.is_some_and(|row| row.contains("offline")),
-        "{}",
-        node.out
-    );
-    let row = node.out.lines().find(|line| line.starts_with("n1[0] "));
+    let known = node.out.contains("GPU 3 out\n\nNVLink n1.0: GPU 0-3\n");
+    assert!(known && !node.out.contains("GB/s"), "{}", node.out);
+    let row = node.out.lines().find(|line| line.starts_with("n1 "));
     assert!(
         row.is_some_and(|row| row.contains("900.head")),
         "{}",
@@ -267,6 +266,118 @@ fn topo_shows_hosts_under_their_leaf_switches() {
         "{}",
         none.err
     );
+}
+
+#[test]
+fn nothing_is_said_of_links_of_which_nobody_has_told() {
+    let mut world = half_full();
+    for host in &mut world.hosts {
+        (host.shown, host.island) = (None, 1);
+    }
+    let pbs = pbs(&world);
+    let node = pbs.gpuos(&["topo", "n1"]).out;
+    assert!(node.contains("What links its GPUs is not known"), "{node}");
+    assert!(!node.contains("GB/s") && !node.contains("PHB"), "{node}");
+    let plan = pbs.gpuos(&["plan", "--gpus=3", "--nodes=1"]).out;
+    assert!(!plan.contains("GB/s") && !plan.contains("PHB"), "{plan}");
+}
+
+#[test]
+fn plan_of_a_job_without_gpus_says_where_pbs_sched_has_room_for_it() {
+    let pbs = pbs(&half_full());
+    let plan = pbs.gpuos(&["plan", "--select=2:ncpus=30"]);
+    assert_eq!((plan.code, &plan.err[..]), (1, ""), "{}", plan.out);
+    assert!(
+        plan.out.contains("there is no room for all its chunks now"),
+        "{}",
+        plan.out
+    );
+    let plan = pbs.gpuos(&["plan", "--select=2:ncpus=20", "--json"]);
+    assert_eq!((plan.code, &plan.err[..]), (0, ""), "{}", plan.out);
+    let json = plan.json();
+    assert_eq!(json["left_to_pbs_sched"], "it has no GPUs");
+    assert_eq!(json["vnodes"], serde_json::json!(["n0", "n1"]));
+    let never = pbs.gpuos(&["plan", "--select=1:ncpus=33"]);
+    let told = "It would never start as it is: a chunk has ncpus=33, and no host has more than 32.";
+    assert!(never.out.contains(told), "{}", never.out);
+}
+
+#[test]
+fn health_shows_hosts_with_trouble_by_their_vnodes() {
+    let mut world = half_full();
+    world.hosts[1].out = 0b1000;
+    world.hosts[1].more =
+        "\"comment\":\"gpuos: GPU 3 is out of service; gpuos health on n1 says why\",".into();
+    let pbs = pbs(&world);
+    let none = format!("--runtime-dir={}", pbs.0.path("nowhere"));
+    let answer = pbs.gpuos(&["health", &none]);
+    assert_eq!((answer.code, &answer.err[..]), (1, ""), "{}", answer.out);
+    let row = answer
+        .out
+        .lines()
+        .find(|line| line.starts_with("n1 "))
+        .unwrap_or_default();
+    assert!(
+        row.contains(" 3 ") && row.contains("GPU 3 is out of service"),
+        "{}",
+        answer.out
+    );
+    assert!(!answer.out.contains("\nn0 "), "{}", answer.out);
+    let gone = pbs.gpuos(&["health", "n9", &none]);
+    assert!(gone.err.contains("PBS has no host n9"), "{}", gone.err);
+}
+
+#[test]
+fn what_is_slurms_alone_says_so_on_pbs() {
+    let pbs = pbs(&half_full());
+    for (args, told) in [
+        (&["replay"][..], "gpuos pbs-planner --dry-run"),
+        (&["mig", "plan", "1g.10gb"], "knows Slurm alone"),
+        (
+            &["drain", "n0", "--migrate"],
+            "--migrate moves jobs by Slurm",
+        ),
+    ] {
+        let answer = pbs.gpuos(args);
+        assert_eq!(answer.code, 1, "{args:?}: {}", answer.out);
+        assert!(answer.err.contains(told), "{args:?}: {}", answer.err);
+    }
+}
+
+#[test]
+fn jobs_that_make_checkpoints_are_listed_by_pbs_server_where_no_mover_is() {
+    let pbs = pbs(&half_full());
+    let saves = "\"Resource_List\":{\"gpuos_checkpoint\":\"10m\",\"gpuos_hosts\":\"n[2-3]\",";
+    let jobs = half_full().jobs().replacen("\"Resource_List\":{", saves, 1);
+    pbs.0.file("jobs", &jobs);
+    let none = format!("--runtime-dir={}", pbs.0.path("nowhere"));
+    let answer = pbs.gpuos(&["ckpt", "list", &none]);
+    assert_eq!((answer.code, &answer.err[..]), (0, ""), "{}", answer.out);
+    let row = answer
+        .out
+        .lines()
+        .find(|line| line.starts_with("900.head "));
+    let row = row.unwrap_or_default();
+    assert!(
+        row.contains(" n[0-1] ") && row.contains("may lie on n[2-3]"),
+        "{}",
+        answer.out
+    );
+}
+
+#[test]
+fn a_machine_with_slurm_and_pbs_says_which_is_asked() {
+    let pbs = pbs(&half_full());
+    pbs.0.program("scontrol", "#!/bin/sh\nexit 1\n");
+    let asked = pbs.gpuos(&["topo", "--pbs"]);
+    assert_eq!(asked.code, 0, "{}", asked.err);
+    assert_eq!(
+        asked.err,
+        "gpuos: this machine has Slurm and PBS, and PBS is asked\n"
+    );
+    let slurm = pbs.gpuos(&["topo"]);
+    let told = "gpuos: this machine has Slurm and PBS, and Slurm is asked; --pbs asks PBS\n";
+    assert!(slurm.err.starts_with(told), "{}", slurm.err);
 }
 
 #[test]
@@ -310,7 +421,7 @@ fn with_hook(pbs: &Pbs) {
     let resources = RESOURCES.iter().map(resource);
     pbs.0.file("resources", &resources.collect::<String>());
     // As it is after all lines that install it.
-    let lines = install(&Objects::new(), &Objects::new(), "script", "config").unwrap();
+    let lines = install(&Objects::new(), &Objects::new(), "", ("script", "config")).unwrap();
     let settings = lines.iter().filter_map(|line| {
         let setting = line.strip_prefix("set hook gpuos ")?;
         Some(format!("    {}\n", setting.replace('"', "")))
@@ -343,7 +454,7 @@ fn with_hook(pbs: &Pbs) {
     );
     pbs.0.file(
         "home/sched_priv/sched_config",
-        "resources: \"ngpus, gpuos_nvlink, gpuos_leaf, ncpus\"\n",
+        "resources: \"ngpus, gpuos_nvlink, gpuos_linked, gpuos_leaf, ncpus\"\n",
     );
     pbs.0.file(
         "pbs.conf",
@@ -363,11 +474,11 @@ fn doctor_finds_a_pbs_that_is_as_it_was_installed_well() {
         "pbs_server head answers, PBS 23.06.06",
         "the hook of gpuos is enabled, and of this release",
         "PBS has all resources of gpuos",
-        "each GPU of n[0-1] is a vnode, as it is described",
+        "PBS counts the GPUs of n[0-1] as they are described, and these show which are free",
         "pbs_sched counts GPUs",
         "pbs_sched places jobs, without a planner",
         "of this release",
-        "no vnode is kept for a job that does not have it",
+        "PBS has no vnodes of an earlier gpuos",
         "All is well.",
     ] {
         assert!(answer.out.contains(told), "{told}: {}", answer.out);
@@ -438,14 +549,14 @@ fn doctor_says_what_is_wrong_and_what_mends_it() {
             "a planner has died",
             |pbs| {
                 let one = "Resv ID: R7.head\nReserve_Name = gpuos_12\nReserve_Owner = root@head\nreserve_start = Fri Nov 27 12:09:31 2026\n\
-                    Resource_List.select = 1:ngpus=1:vnode=n1[1]\n";
+                    Resource_List.select = 1:ngpus=1:vnode=n1\n";
                 pbs.0.file("reservations", one);
                 let folder = pbs.0.path("");
                 let rstat = format!("#!/bin/sh\nexec /bin/cat {folder}/reservations\n");
                 pbs.0.program("pbs_rstat", &rstat);
             },
             &[
-                "reservation R7.head keeps vnodes for job 12",
+                "reservation R7.head keeps GPUs for job 12",
                 "pbs_rdel R7.head",
             ],
         ),

@@ -80,6 +80,8 @@ pub fn world() -> World {
         placement: None,
         limit: None,
         name: "a\u{1b}[31mb".into(),
+        more: String::new(),
+        place: String::new(),
     };
     world.waiting = vec![waits(1000, 1, 1), waits(1001, 2, 4)];
     world
@@ -91,7 +93,7 @@ fn a_dry_run_says_what_it_would_do_and_does_nothing() {
     let Answer { code, out, err } = pbs.planner(&["--dry-run"]);
     assert_eq!((code, &err[..]), (0, ""));
     assert!(out.contains("1000.head would start: "), "{out}");
-    assert!(out.contains("(n0[0]:ncpus=1:ngpus=1)"), "{out}");
+    assert!(out.contains("(n0:ncpus=1:ngpus=1)"), "{out}");
     assert!(out.contains("1001.head waits: "), "{out}");
     assert_eq!(pbs.ran(), "");
 }
@@ -101,7 +103,7 @@ fn one_pass_runs_jobs_on_exactly_these_vnodes() {
     let pbs = Pbs::new(&world());
     let answer = pbs.planner(&["--once"]);
     assert_eq!((answer.code, &answer.err[..]), (0, ""), "{}", answer.out);
-    assert_eq!(pbs.ran(), "-H (n0[0]:ncpus=1:ngpus=1) 1000.head\n");
+    assert_eq!(pbs.ran(), "-H (n0:ncpus=1:ngpus=1) 1000.head\n");
 }
 
 #[test]
@@ -115,19 +117,19 @@ fn what_does_not_hold_any_more_is_not_started() {
     assert_eq!(answer.code, 1);
     let told = "1000.head was not tried: it is in state H by now";
     assert!(answer.out.contains(told), "{}", answer.out);
-    // Of a gang whose vnodes are not all free PBS would leave some taken.
+    // qrun would give what another job has by now.
     fs::remove_file(pbs.0.path("jobs-now")).unwrap();
     let mut taken = world.clone();
     taken.running.push(Running {
         id: 900,
-        on: vec![(0, 2)],
+        on: vec![(0, 7)],
         cpus: 1,
         limit: 600,
         ran: 0,
     });
     pbs.0.file("vnodes-now", &taken.vnodes());
     let answer = pbs.planner(&["--once"]);
-    let told = "1000.head was not tried: vnode n0[1] is not free any more";
+    let told = "1000.head was not tried: vnode n0 has no room for it any more";
     assert!(answer.out.contains(told), "{}", answer.out);
     assert_eq!(pbs.ran(), "");
     fs::remove_file(pbs.0.path("vnodes-now")).unwrap();
@@ -187,7 +189,7 @@ fn why_says_what_is_with_a_job_of_pbs() {
     let says = |job: &str| pbs.gpuos(&["why", job]).out;
     assert_eq!(
         says("900"),
-        "Job 900.head has 3 GPUs, on 2 hosts in leaf l0: n0[0] n0[1] n1[0].\n"
+        "Job 900.head has 3 GPUs, on 2 hosts in leaf l0: 2 of n0, 1 of n1.\n"
     );
     let starts = says("1000.head");
     assert!(
@@ -197,7 +199,8 @@ fn why_says_what_is_with_a_job_of_pbs() {
     let waits = says("1001");
     assert!(waits.starts_with("Job 1001.head waits: "), "{waits}");
     assert!(
-        waits.contains("A planner with --keep=1, as by default, keeps n0[0]"),
+        waits
+            .contains("A planner with --keep=1, as by default, keeps 4 GPUs of n0, 4 of n1 for it"),
         "{waits}"
     );
     let jobs = world.jobs();
@@ -210,7 +213,7 @@ fn why_says_what_is_with_a_job_of_pbs() {
         "Job 900.head does not wait, and it cannot be read: queue stands in it twice.\n"
     );
     pbs.0
-        .file("jobs", &jobs.replace("n0[", "x[").replace("n1[", "x["));
+        .file("jobs", &jobs.replace("(n0:", "(x:").replace("(n1:", "(x:"));
     assert!(
         says("900").contains("on vnodes that PBS does not list any more"),
         "{}",
@@ -229,6 +232,25 @@ fn why_says_what_is_with_a_job_of_pbs() {
     crate::schemas::agrees("why-pbs", &json);
 }
 
+/// pbs_sched's own reason stands beside the planner's, and what no host has is named.
+#[test]
+fn why_names_the_resource_or_queue_that_keeps_a_job_waiting() {
+    let mut world = world();
+    world.hosts[1].has = "\"gmodel\":\"h100\",".into();
+    world.waiting[0].more = ":gmodel=b200".into();
+    world.waiting[1].more = ":gmodel=h100".into();
+    let pbs = Pbs::new(&world);
+    let comment = "\"job_state\":\"Q\",\"comment\":\"Can Never Run: Insufficient amount of resource: gmodel (b200 != )\"";
+    let jobs = world.jobs().replacen("\"job_state\":\"Q\"", comment, 1);
+    pbs.0.file("jobs", &jobs);
+    let none = pbs.gpuos(&["why", "1000"]).out;
+    let never = "It will never start as it is: no vnode has gmodel=b200. PBS says: Can Never Run: Insufficient amount of resource: gmodel (b200 != ).";
+    assert!(none.contains(never), "{none}");
+    let one = pbs.gpuos(&["why", "1001"]).out;
+    let hosts = "By its resources and queue n1 can have gmodel=h100:ngpus=4:ncpus=1.";
+    assert!(one.contains(hosts), "{one}");
+}
+
 /// `qstat` lists arrays without their jobs, and shows one that it is asked for.
 #[test]
 fn why_knows_the_jobs_of_an_array() {
@@ -243,8 +265,8 @@ fn why_knows_the_jobs_of_an_array() {
         pbs.0.file("jobs-now", &text);
         pbs.gpuos(&["why", "7[3].head"])
     };
-    let runs = subjob("R", "(n1[2]:ngpus=1:ncpus=1)");
-    assert_eq!(runs.out, "Job 7[3].head has 1 GPU, on one host: n1[2].\n");
+    let runs = subjob("R", "(n1:ngpus=1:ncpus=1)");
+    assert_eq!(runs.out, "Job 7[3].head has 1 GPU, on one host: 1 of n1.\n");
     assert_eq!(runs.code, 0);
     let waits = subjob("Q", "").out;
     assert_eq!(

@@ -1,7 +1,6 @@
 //! Requests and replies.
 use std::collections::BTreeMap;
 
-use gpuos_model::gpu_index::GresGpu;
 use gpuos_model::node_gpu::NodeGpu;
 use serde::{Deserialize, Serialize};
 
@@ -132,9 +131,8 @@ pub enum Request {
         pid: u32,
         /// When it was started, in the kernel's ticks since boot: with its number this names one process for ever.
         started: u64,
-        /// The job's GPUs on this host, which it may open; it may open no others.
-        gpus: Vec<GresGpu>,
-        /// Whether it has slices of GPUs besides: then it may open the MIG instances that gpuosd has made for it, and the GPUs that they are of.
+        /// Whether it has slices of GPUs: then it may also open the MIG instances that gpuosd has made for it, and the GPUs that they are of. Which whole or
+        /// shared ones it has gpuosd knows by itself.
         #[serde(default, skip_serializing_if = "super::mig::is_false")]
         slices: bool,
     },

@@ -42,7 +42,9 @@ pub use message::{
     switchable_file,
 };
 pub use mig::{MIG_VARIABLES, MigAsk, MigGpuStatus, MigInstance, MigLoad, MigStatus, Percent};
-pub use mom::{HostOrder, MomEnd, MomJob, MomOrders, MomReport, MomSlices, MomVnodes};
+pub use mom::{
+    HostOrder, MomChoice, MomEnd, MomGpu, MomHost, MomJob, MomOrders, MomReport, MomRoom, MomSlices,
+};
 pub use reveal::{Viewer, names_others};
 pub use right::{Peer, Right, is_root, may, needs, refusal};
 pub use status::{

@@ -1,5 +1,5 @@
-//! What gpuos's hook in a pbs_mom tells gpuosd of the host, and what mom is to do there. A GPU is named by the number of its vnode:
-//! 3 is that of `n1[3]`.
+//! What gpuos's hook in a pbs_mom tells gpuosd of the host, and what mom is to do there. PBS counts GPUs, and gpuosd chooses which ones a job has. A GPU is
+//! named by its place in what the administrator describes, which is NVIDIA's order.
 use std::collections::BTreeMap;
 
 use gpuos_model::gpu_index::{GresGpu, NvmlIndex};
@@ -11,11 +11,9 @@ use crate::job::JobId;
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MomReport {
-    /// UUIDs of the GPUs in the order of their vnodes, as the administrator gave them; an empty text where he gave none.
-    pub gpus: Vec<String>,
-    /// GPUs that are divided, by NVML's index, which is the number of their vnodes: they follow those of `gpus`.
+    /// All GPUs of the host, as the administrator describes them: those that are divided are the last ones.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub pool: Vec<NvmlIndex>,
+    pub described: Vec<MomGpu>,
     /// Jobs that have GPUs here.
     pub jobs: Vec<MomJob>,
     /// Whether these are all, with those of `also`: else they are to be added to those that are known.
@@ -26,15 +24,40 @@ pub struct MomReport {
     /// Whether pbs_server was asked for what the last answer wanted to know: this one is the last of the event.
     #[serde(default)]
     pub asked: bool,
-    /// The vnodes as pbs_server has them, where it was asked.
+    /// The host's own vnode as pbs_server has it, where it was asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub vnodes: Option<MomVnodes>,
+    pub host: Option<MomHost>,
     /// Another one gives GPUs to jobs here, and gpuosd only advises: what is to be done of the host is then said to an administrator.
     #[serde(default, skip_serializing_if = "super::mig::is_false")]
     pub advise: bool,
     /// Runs of jobs that have just left this host, whatever a list says that was made before.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ended: Vec<MomEnd>,
+}
+
+/// A GPU of the host, as the administrator describes it.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct MomGpu {
+    /// Its UUID; empty: he names none.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub uuid: String,
+    /// The set of GPUs that it has NVLink to; empty: it is in none.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub nvlink: String,
+    /// Its NUMA node.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub numa: Option<u32>,
+    /// Into how many parts jobs share it; 0: it is one job's as a whole.
+    #[serde(skip_serializing_if = "is_zero_u16")]
+    pub shares: u16,
+    /// It is divided into slices.
+    #[serde(skip_serializing_if = "super::mig::is_false")]
+    pub divided: bool,
+}
+
+fn is_zero_u16(number: &u16) -> bool {
+    *number == 0
 }
 
 /// A run of a job that has left a host.
@@ -57,8 +80,17 @@ pub struct MomJob {
     pub user: String,
     /// Number of the user on this host.
     pub uid: u32,
-    /// Its GPUs.
+    /// The GPUs that it has by another's word: by names of vnodes of a gpuos before this one, or of pbs_cgroups.
     pub gpus: Vec<GresGpu>,
+    /// How many whole GPUs of this host PBS counts for it beside these: gpuosd chooses which.
+    #[serde(default, skip_serializing_if = "is_zero_u32")]
+    pub count: u32,
+    /// How near each other they are to be, as `gpuos_topology` has it; empty: nobody says.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub topology: String,
+    /// How many parts of one shared GPU PBS counts for it: gpuosd chooses which GPU.
+    #[serde(default, skip_serializing_if = "is_zero_u16")]
+    pub parts: u16,
     /// GPUs of which it was given parts: others may have the rest.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub shared: Vec<GresGpu>,
@@ -100,45 +132,98 @@ fn is_zero(number: &u64) -> bool {
     *number == 0
 }
 
+fn is_zero_u32(number: &u32) -> bool {
+    *number == 0
+}
+
 /// Slices of GPUs that PBS has given to a job.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MomSlices {
     /// Its `gpuos_mig`.
     pub request: String,
-    /// The GPUs on which they are, by NVML's index.
+    /// The GPUs on which they are, by NVML's index, where names of vnodes say it: the request on each. Empty: gpuosd chooses.
+    #[serde(default)]
     pub gpus: Vec<NvmlIndex>,
+    /// How often the request is to be met where gpuosd chooses, each time on one GPU.
+    #[serde(default, skip_serializing_if = "is_zero_u32")]
+    pub chunks: u32,
     /// How many compute slices PBS has counted for it.
     pub compute: u64,
     /// How many memory slices.
     pub memory: u64,
 }
 
-/// The vnodes of a host, as pbs_server has them.
+/// The host's own vnode, as pbs_server has it.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct MomVnodes {
-    /// GPUs whose vnodes are offline.
-    pub offline: Vec<GresGpu>,
-    /// Those of them that gpuos took offline for themselves.
-    pub own: Vec<GresGpu>,
-    /// Why gpuos has taken the host offline as a whole; `None`: it has not.
+pub struct MomHost {
+    /// Whether it is offline, whoever took it so.
+    pub offline: bool,
+    /// Why gpuos took it offline, or what gpuos advises in its comment; `None`: neither.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub drained: Option<String>,
-    /// Whether all of its vnodes are offline.
-    pub whole: bool,
+    pub reason: Option<String>,
+    /// What it shows of the GPUs: a text of [`MomRoom::shown`]; empty: nothing yet.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub shown: String,
+    /// How many GPUs the site has PBS count on the host's vnodes, whatever stands there while fewer are to be had; 0: it did not say.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub counted: u64,
+    /// Another's comment stands there, so that nothing can be advised in it.
+    #[serde(default, skip_serializing_if = "super::mig::is_false")]
+    pub commented: bool,
+}
+
+/// What PBS is to show and to count of a host's GPUs.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct MomRoom {
+    /// GPUs that jobs can have as a whole: those out of service, shared or divided are not among them.
+    pub whole: u64,
+    /// How many free ones at most are linked with each other.
+    pub linked: u64,
+    /// Memory slices of the largest profile that one GPU has room for.
+    pub mig_fits: u64,
+    /// Parts that are free on one shared GPU, at most.
+    pub share_fits: u64,
+    /// Parts of all shared GPUs that are in service.
+    pub share_parts: u64,
+    /// Compute slices of all divided GPUs that are in service.
+    pub mig_compute: u64,
+    /// Their memory slices.
+    pub mig_memory: u64,
+    /// Free GPUs, links and what is out of service, as one text for `gpuos_pbs::published`.
+    pub shown: String,
+}
+
+/// GPUs that gpuosd has chosen for a job.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct MomChoice {
+    /// Those that it has as a whole, or of which it has parts, ascending.
+    pub gpus: Vec<GresGpu>,
+    /// Why it has none though PBS counts some for it; empty: it has them.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub refused: String,
+    /// A refused program is to start as on a PBS without gpuos, with no word about GPUs: what is described of the host does not fit what PBS
+    /// counts, or is not known. Else its job is to be queued again.
+    #[serde(skip_serializing_if = "super::mig::is_false")]
+    pub as_stock: bool,
 }
 
 /// What mom is to do.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct MomOrders {
-    /// GPUs whose vnodes have to be offline, all others online as far as gpuos took them offline; `None`: they stay as they are.
+    /// What PBS is to count and show of the GPUs; `None`: it stays as it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub out: Option<Vec<GresGpu>>,
-    /// The same of the whole host.
+    pub room: Option<MomRoom>,
+    /// What jobs have of which the report told that are about to start a program.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub chosen: BTreeMap<JobId, MomChoice>,
+    /// What becomes of the host as a whole.
     #[serde(default)]
     pub host: HostOrder,
-    /// gpuosd has to know how pbs_server has the vnodes.
+    /// gpuosd has to know how pbs_server has the host's own vnode.
     #[serde(default)]
     pub look: bool,
     /// Jobs that have to run again, and how often mom was told already.

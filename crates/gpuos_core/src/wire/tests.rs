@@ -8,8 +8,8 @@ use super::{
     Code, Happening, Lines, MAX_REPLY, MAX_REQUEST, MIG_VARIABLES, MPS_VARIABLES, MemoryFigures,
     MemoryGpuStatus, MemoryLeaseStatus, MemoryPressureStatus, MemoryProgramStatus, MemoryStatus,
     MemoryTierStatus, MemoryUnaskedStatus, MigAsk, MigGpuStatus, MigInstance, MigLoad, MigStatus,
-    MomEnd, MomJob, MomReport, MomVnodes, PROTOCOL, Peer, Percent, Reason, Reply, Request, Right,
-    Status, StepMemory, Viewer, WireError, decode, encode, may, needs, refusal,
+    MomEnd, MomGpu, MomHost, MomJob, MomReport, PROTOCOL, Peer, Percent, Reason, Reply, Request,
+    Right, Status, StepMemory, Viewer, WireError, decode, encode, may, needs, refusal,
 };
 use crate::health::Verb;
 use crate::job::JobId;
@@ -98,7 +98,7 @@ fn requests() -> Vec<Request> {
         Request::Memory,
         Request::Mom {
             report: Box::new(MomReport {
-                gpus: vec!["GPU-1".into(), String::new()],
+                described: vec![MomGpu::default()],
                 jobs: vec![MomJob {
                     job: "12[3].head".parse().expect("an id"),
                     user: "ann".into(),
@@ -117,7 +117,7 @@ fn requests() -> Vec<Request> {
                 }],
                 all: true,
                 asked: true,
-                vnodes: Some(MomVnodes::default()),
+                host: Some(MomHost::default()),
                 ended: vec![MomEnd {
                     job: "11.head".parse().expect("an id"),
                     run: 3,
@@ -129,7 +129,6 @@ fn requests() -> Vec<Request> {
             job: "12[3].head".parse().expect("an id"),
             pid: 4711,
             started: 99,
-            gpus: vec![GresGpu::LAST],
             slices: true,
         },
         Request::Reload,

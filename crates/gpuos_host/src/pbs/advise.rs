@@ -2,8 +2,7 @@
 
 use gpuos_core::health::ExtraPart;
 use gpuos_core::job::JobId;
-use gpuos_core::wire::{HostOrder, MomOrders, MomVnodes};
-use gpuos_model::gpu_index::GresGpu;
+use gpuos_core::wire::{HostOrder, MomHost};
 use gpuos_workload::action::Outcome;
 
 use super::state::State;
@@ -24,7 +23,8 @@ impl State {
     /// What an administrator is told where gpuos only advises, if something is to be done.
     pub(super) fn advice(&self) -> Option<String> {
         let out = self.wanted.as_ref().map(|part| self.out(part));
-        let out: Vec<String> = out.iter().flatten().map(GresGpu::to_string).collect();
+        let out = out.iter().flat_map(|gpus| gpus.iter());
+        let out: Vec<String> = out.map(|gpu| gpu.to_string()).collect();
         let what = match (&self.drain, &out[..]) {
             (Some(Some(_)), _) => "this host".to_owned(),
             (_, []) => return None,
@@ -37,22 +37,17 @@ impl State {
     }
 
     /// Whether pbs_server shows the advice. Where another comment stands there is no place for it.
-    pub(super) fn is_advice_shown(&self, seen: &MomVnodes) -> bool {
-        seen.whole || seen.drained == self.advice()
+    pub(super) fn is_advice_shown(&self, seen: &MomHost) -> bool {
+        seen.commented || seen.reason == self.advice()
     }
 
     /// What mom does: it writes the advice.
-    pub(super) fn advised_orders(&self) -> MomOrders {
+    pub(super) fn advised(&self) -> HostOrder {
         let known = self.wanted.is_some() || self.drain.is_some();
-        let host = match self.advice() {
+        match self.advice() {
             _ if !known => HostOrder::Leave,
             None => HostOrder::Online,
             Some(advice) => HostOrder::Offline(advice),
-        };
-        MomOrders {
-            host,
-            look: self.looks(),
-            ..MomOrders::default()
         }
     }
 

@@ -3,7 +3,6 @@
 use core::time::Duration;
 
 use gpuos_core::job::JobId;
-use gpuos_pbs::hook::vnodes::hosts;
 use gpuos_workload::action::Outcome;
 use gpuos_workload::job::{Job, JobState};
 
@@ -42,7 +41,7 @@ pub(super) fn by_server(machine: &dyn Machine, job: &JobId) -> Result<Option<Job
         state_word: told.state.clone(),
         nodes: match state {
             JobState::Waiting => Vec::new(),
-            _ => hosts(told.given.iter().flatten()),
+            _ => told.hosts,
         },
         may_requeue: told.may_rerun,
         ..Job::default()

@@ -5,9 +5,13 @@
 
 mod advise;
 mod by_server;
+mod choices;
+mod choose;
 mod mom;
+mod room;
 mod state;
 
+pub use choices::ChoiceStore;
 pub use mom::Mom;
 
 use std::path::Path;
@@ -109,8 +113,7 @@ impl Pbs {
         })
     }
 
-    /// Whether a planned start still holds: `qrun` would start a job that is held by now, and a start on several vnodes that
-    /// pbs_server refuses leaves some of them taken.
+    /// Whether a planned start still holds: `qrun` would start a job that is held by now, and looks at nothing of what its vnodes have left.
     ///
     /// # Errors
     /// It does not hold, or PBS does not say so: a sentence.
@@ -118,13 +121,10 @@ impl Pbs {
         let text = self.ask(machine, "qstat", &["-f", "-F", "json", &job.id])?;
         fresh::still_waits(job, &text).map_err(|why| anyhow!(why))?;
         let vnodes = fresh::vnodes_of(exec_vnode);
-        if let [_, _, ..] = vnodes[..] {
-            let names = vnodes.iter().map(|name| &name[..]);
-            let args: Vec<&str> = ["-v", "-F", "json"].into_iter().chain(names).collect();
-            let text = self.ask(machine, "pbsnodes", &args)?;
-            fresh::still_free(&job.id, exec_vnode, &text).map_err(|why| anyhow!(why))?;
-        }
-        Ok(())
+        let names = vnodes.iter().map(|name| &name[..]);
+        let args: Vec<&str> = ["-v", "-F", "json"].into_iter().chain(names).collect();
+        let text = self.ask(machine, "pbsnodes", &args)?;
+        fresh::still_free(job, exec_vnode, &text).map_err(|why| anyhow!(why))
     }
 
     /// A job as pbs_server has it, by its whole name or its number; `None`: it knows it no more, or it has ended.

@@ -3,21 +3,25 @@
 //! pbs_server may be asked, where that is wanted.
 
 use core::time::Duration;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use gpuos_core::job::JobId;
-use gpuos_core::wire::{MomJob, MomReport};
+use gpuos_core::wire::{MomJob, MomOrders, MomReport};
+use gpuos_model::gpuset::GpuSet;
 use gpuos_model::hostlist::expand;
 use gpuos_workload::action::{Action, Outcome};
 use gpuos_workload::job::Job;
 use gpuos_workload::node::NodeRecord;
 use gpuos_workload::numbering::GpuNumbering;
-use gpuos_workload::{Holders, Told, WorkloadManager};
+use gpuos_workload::{Holders, PoolRoom, Told, WorkloadManager};
 
 use super::FOLDER;
 use super::by_server::by_server;
-use super::state::State;
+use super::choices::{ChoiceStore, Choices};
+use super::state::{State, has};
 use crate::Machine;
 
 /// How long it is waited for pbs_server to show what was changed: the hook has to come twice.
@@ -27,23 +31,46 @@ const TRIES: u32 = 4;
 const AGAIN: Duration = Duration::from_secs(2);
 /// How long the answer to a hook waits for what follows from what it tells.
 const SETTLE: Duration = Duration::from_millis(400);
+/// How long the first program of a job waits for its GPUs: pbs_server starts a job when the one before has ended, of which mom tells a little later.
+const PATIENCE: Duration = Duration::from_secs(8);
 
 /// A host of PBS.
 pub struct Mom {
     node: String,
     state: Mutex<State>,
     changed: Condvar,
+    /// How long the first program of a job waits for its GPUs.
+    patience: Duration,
     /// By which pbs_server is asked about jobs that mom has not; `None`: it is not asked, and of a job its part on this host counts.
     server: Option<Arc<dyn Machine + Send + Sync>>,
 }
 
 impl Mom {
-    /// The host, by the name of this node.
+    /// The host, by the name of this node. Which of its GPUs jobs have is chosen here.
     pub fn new(node: &str) -> Mom {
+        let state = State {
+            chooses: true,
+            ..State::default()
+        };
+        Mom::of(node, state)
+    }
+
+    /// The same with a memory of what was chosen.
+    pub fn remembering(node: &str, store: Box<dyn ChoiceStore>) -> Mom {
+        let state = State {
+            chooses: true,
+            choices: Choices::of(store),
+            ..State::default()
+        };
+        Mom::of(node, state)
+    }
+
+    fn of(node: &str, state: State) -> Mom {
         Mom {
             node: node.into(),
-            state: Mutex::default(),
+            state: Mutex::new(state),
             changed: Condvar::new(),
+            patience: PATIENCE,
             server: None,
         }
     }
@@ -53,7 +80,7 @@ impl Mom {
     pub fn with_server(node: &str, machine: Arc<dyn Machine + Send + Sync>) -> Mom {
         Mom {
             server: Some(machine),
-            ..Mom::new(node)
+            ..Mom::of(node, State::default())
         }
     }
 
@@ -65,6 +92,8 @@ impl Mom {
     fn show(&self, what: &str, change: impl FnOnce(&mut State)) -> Outcome {
         let mut state = self.lock();
         change(&mut state);
+        // A GPU that is back is waited for by programs.
+        self.changed.notify_all();
         state.awaited += 1;
         let waits = |state: &mut State| !state.is_shown();
         let waited = self.changed.wait_timeout_while(state, SHOWS, waits);
@@ -78,6 +107,23 @@ impl Mom {
                 )
             })),
         }
+    }
+
+    /// Waits until GPUs are chosen for a job of which the first program is about to start.
+    fn place<'a>(&self, mut state: MutexGuard<'a, State>, job: &MomJob) -> MutexGuard<'a, State> {
+        let ends = Instant::now() + self.patience;
+        while state.waits_for_gpus(job) {
+            let left = ends.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                state.choices.has_waited(job);
+                break;
+            }
+            let waited = self.changed.wait_timeout(state, left);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            // What it lacked may be known, or free.
+            let _ = state.place(&job.job, false);
+        }
+        state
     }
 
     /// A job that mom has.
@@ -121,14 +167,12 @@ impl WorkloadManager for Mom {
     fn act(&self, action: &Action) -> Outcome {
         match action {
             Action::Publish(part) => {
-                let what = "which vnodes of GPUs are offline";
+                let what = "which GPUs are out of service";
                 self.show(what, |state| state.wanted = Some(part.clone()))
             }
-            Action::Drain { reason } => {
-                self.show("that all vnodes of this host are offline", |state| {
-                    state.drain = Some(Some(reason.clone()));
-                })
-            }
+            Action::Drain { reason } => self.show("that this host is offline", |state| {
+                state.drain = Some(Some(reason.clone()));
+            }),
             Action::Undrain { .. } => self.show("that the host is online again", |state| {
                 state.drain = Some(None);
             }),
@@ -156,18 +200,18 @@ impl WorkloadManager for Mom {
             return Err(Outcome::NoAnswer(why));
         }
         let Some(seen) = state.seen() else {
-            let why = "pbs_mom has not told yet how pbs_server has the vnodes of this host";
+            let why = "pbs_mom has not told yet how pbs_server has the vnode of this host";
             return Err(Outcome::NoAnswer(why.into()));
         };
         let reason = state.drain.clone().flatten();
         let drained = match state.advise {
             true => reason.clone().filter(|_| state.is_shown()),
-            false => seen.drained.clone(),
+            false => seen.reason.clone(),
         };
         Ok(NodeRecord {
             name: self.node.clone(),
             drain: drained.map(|told| reason.unwrap_or(told)),
-            gpus: vec![(String::new(), state.gpus.len())],
+            gpus: vec![(String::new(), state.gpus.undivided().len())],
             published: state.published(seen),
             ..NodeRecord::default()
         })
@@ -238,7 +282,7 @@ impl WorkloadManager for Mom {
         match state.heard {
             // A guess would take a healthy GPU out of service where another has its number.
             None => Err(state.silence().unwrap_or_default()),
-            Some(_) => Ok(GpuNumbering::of_uuids(&state.gpus)),
+            Some(_) => Ok(GpuNumbering::of_uuids(&state.uuids())),
         }
     }
 
@@ -259,21 +303,53 @@ impl WorkloadManager for Mom {
         self.lock().heard.is_some()
     }
 
+    fn steps_name_gpus(&self) -> bool {
+        false
+    }
+
+    fn devices(&self, job: &JobId) -> Result<GpuSet, String> {
+        let state = self.lock();
+        match (state.jobs.get(job), state.silence()) {
+            (Some(held), _) if state.choices.lacks(held) => Err(format!(
+                "gpuosd has chosen no GPUs for job {job}, though PBS counts some for it"
+            )),
+            (Some(held), _) => Ok(has(held, state.choices.of_run(held)).collect()),
+            (None, Some(why)) => Err(why),
+            (None, None) => Ok(GpuSet::EMPTY),
+        }
+    }
+
+    fn set_pool_room(&self, room: PoolRoom) {
+        self.lock().pool = Some(room);
+    }
+
     fn told(&self, report: &MomReport) -> Option<Told> {
         let mut state = self.lock();
-        let awaited = state.awaited > 0 && report.vnodes.is_some();
+        let awaited = state.awaited > 0 && report.host.is_some();
         let renumbered = state.take(report);
         self.changed.notify_all();
+        // A list in several lines has more jobs in one, and waits for nothing.
+        if let ([job], false) = (&report.jobs[..], report.all) {
+            state = self.place(state, job);
+        }
         if awaited && state.is_shown() {
             // Jobs are requeued once a GPU is known to be out, and this hook does not come again for some seconds.
             let waits = |state: &mut State| state.rerun.is_empty() && state.end.is_empty();
             let waited = self.changed.wait_timeout_while(state, SETTLE, waits);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
-        let orders = state.orders();
+        let chosen = match report.all {
+            true => BTreeMap::new(),
+            false => state.chosen(report),
+        };
+        let orders = MomOrders {
+            chosen,
+            ..state.orders()
+        };
         if report.asked {
             // The last answer to this event: what it says is done.
             let state = &mut *state;
+            state.told_room.clone_from(&orders.room);
             for told in state.rerun.values_mut().chain(state.end.values_mut()) {
                 *told = told.saturating_add(1);
             }
@@ -285,3 +361,7 @@ impl WorkloadManager for Mom {
 #[cfg(test)]
 #[path = "mom_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "choice_tests.rs"]
+mod choice_tests;

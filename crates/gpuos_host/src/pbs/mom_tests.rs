@@ -3,7 +3,7 @@ use std::thread;
 use std::collections::BTreeMap;
 
 use gpuos_core::health::ExtraPart;
-use gpuos_core::wire::{HostOrder, MomEnd, MomOrders, MomSlices, MomVnodes};
+use gpuos_core::wire::{HostOrder, MomEnd, MomGpu, MomHost, MomOrders, MomSlices};
 use gpuos_model::gpu_index::{GresGpu, NvmlIndex};
 use gpuos_model::gpuset::GpuSet;
 use gpuos_workload::job::JobState;
@@ -34,22 +34,30 @@ fn job(name: &str, run: u64, indices: &[usize]) -> MomJob {
     }
 }
 
-fn report(jobs: &[MomJob], vnodes: Option<MomVnodes>) -> MomReport {
+fn described(uuid: &str) -> MomGpu {
+    MomGpu {
+        uuid: uuid.into(),
+        ..MomGpu::default()
+    }
+}
+
+fn report(jobs: &[MomJob], host: Option<MomHost>) -> MomReport {
     MomReport {
-        gpus: vec!["GPU-a".into(), "GPU-b".into()],
+        described: vec![described("GPU-a"), described("GPU-b")],
         jobs: jobs.to_vec(),
         all: true,
-        asked: vnodes.is_some(),
-        vnodes,
+        asked: host.is_some(),
+        host,
         ..MomReport::default()
     }
 }
 
-fn offline(own: &[usize], others: &[usize]) -> MomVnodes {
-    MomVnodes {
-        offline: gpus(&[own, others].concat()),
-        own: gpus(own),
-        ..MomVnodes::default()
+/// The host's vnode, which shows these GPUs as out of service.
+fn shows(out: &[usize]) -> MomHost {
+    let out = out.iter().fold(GpuSet::EMPTY, |set, gpu| set.with(*gpu));
+    MomHost {
+        shown: format!("whole=0-1;free=-;out={out}"),
+        ..MomHost::default()
     }
 }
 
@@ -64,10 +72,14 @@ fn told(mom: &Mom, report: &MomReport) -> MomOrders {
     mom.told(report).expect("PBS").orders
 }
 
-/// A host that has told its jobs and how its vnodes are.
-fn host(jobs: &[MomJob], vnodes: MomVnodes) -> Mom {
+/// A host that has told its jobs and how its vnode is.
+fn host(jobs: &[MomJob], vnodes: MomHost) -> Mom {
     let mom = Mom::new("n1");
     assert!(told(&mom, &report(jobs, None)).look);
+    let orders = told(&mom, &report(jobs, Some(vnodes.clone())));
+    // What the host shows has come to pbs_server.
+    let shown = orders.room.map_or(vnodes.shown.clone(), |room| room.shown);
+    let vnodes = MomHost { shown, ..vnodes };
     assert!(!told(&mom, &report(jobs, Some(vnodes))).look);
     mom
 }
@@ -84,7 +96,7 @@ fn before_mom_has_told_there_is_no_answer_and_no_order() {
         ..MomReport::default()
     };
     let orders = told(&mom, &launch);
-    assert_eq!((orders.out, orders.host), (None, HostOrder::Leave));
+    assert_eq!((orders.room, orders.host), (None, HostOrder::Leave));
     assert!(matches!(mom.jobs(), Err(Outcome::NoAnswer(_))));
     assert!(mom.job(&id("1.head")).is_ok_and(|job| job.is_some()));
     let first = mom.told(&report(&[], None)).expect("PBS");
@@ -98,7 +110,7 @@ fn before_mom_has_told_there_is_no_answer_and_no_order() {
 
 #[test]
 fn jobs_are_those_of_the_last_word_with_those_that_were_launched_since() {
-    let mom = host(&[job("1.head", 1, &[0])], MomVnodes::default());
+    let mom = host(&[job("1.head", 1, &[0])], MomHost::default());
     told(
         &mom,
         &MomReport {
@@ -117,7 +129,7 @@ fn jobs_are_those_of_the_last_word_with_those_that_were_launched_since() {
         [("1.head".into(), set(0)), ("2[3].head".into(), set(1))]
     );
     // This list may have been made before the launch, and is told a second time when pbs_server was asked.
-    for vnodes in [None, Some(MomVnodes::default())] {
+    for vnodes in [None, Some(MomHost::default())] {
         told(&mom, &report(&[job("2[3].head", 0, &[])], vnodes));
         let jobs = mom.jobs().expect("told");
         assert_eq!((jobs.len(), jobs[0].gpus_on("n1")), (1, set(1)));
@@ -153,7 +165,7 @@ fn launches(mom: &Mom, job: MomJob) {
 #[test]
 fn a_run_that_has_left_is_gone_at_once_and_no_late_word_ends_the_next_one() {
     let both = [job("1.head", 2, &[0]), job("2.head", 1, &[1])];
-    let mom = host(&both, MomVnodes::default());
+    let mom = host(&both, MomHost::default());
     let had = |run| vec![("1.head".to_string(), run), ("2.head".to_string(), 1)];
     // Of the run before, and of a job that is not here.
     ends(&mom, "1.head", 1);
@@ -162,7 +174,7 @@ fn a_run_that_has_left_is_gone_at_once_and_no_late_word_ends_the_next_one() {
     ends(&mom, "1.head", 2);
     assert_eq!(runs(&mom), [("2.head".to_string(), 1)]);
     // This list was made before, and is told again when pbs_server was asked.
-    for vnodes in [None, Some(MomVnodes::default())] {
+    for vnodes in [None, Some(MomHost::default())] {
         told(&mom, &report(&both, vnodes));
         assert_eq!(runs(&mom), [("2.head".to_string(), 1)]);
     }
@@ -189,12 +201,12 @@ fn ages(mom: &Mom, by: Duration) {
 #[test]
 fn a_run_that_has_left_stays_away_for_as_long_as_mom_lists_it() {
     let one = [job("1.head", 2, &[0])];
-    let mom = host(&one, MomVnodes::default());
+    let mom = host(&one, MomHost::default());
     ends(&mom, "1.head", 2);
     // The mom of a job's first host waits for the others, or gives them up after some minutes.
     for _ in 0..6 {
         told(&mom, &report(&one, None));
-        told(&mom, &report(&one, Some(MomVnodes::default())));
+        told(&mom, &report(&one, Some(MomHost::default())));
         ages(&mom, Duration::from_secs(60));
         assert_eq!(runs(&mom), []);
     }
@@ -223,7 +235,7 @@ fn a_run_that_has_left_stays_away_for_as_long_as_mom_lists_it() {
 #[test]
 fn a_run_whose_end_was_told_is_not_away_for_ever() {
     let one = [job("1.head", 2, &[0])];
-    let mom = host(&one, MomVnodes::default());
+    let mom = host(&one, MomHost::default());
     // A list without it, and the same number is another's: PBS's own checkpoints begin a run with that of the one before.
     ends(&mom, "1.head", 2);
     told(&mom, &report(&[], None));
@@ -245,7 +257,7 @@ fn a_suspended_job_has_what_it_has_and_does_not_run() {
         ..job("1.head", 1, &[0])
     };
     // Another one has been given its vnode meanwhile.
-    let mom = host(&[stopped, job("2.head", 1, &[0])], MomVnodes::default());
+    let mom = host(&[stopped, job("2.head", 1, &[0])], MomHost::default());
     let jobs = mom.jobs().expect("told");
     let states: Vec<_> = jobs.iter().map(|job| job.state).collect();
     assert_eq!(states, [JobState::Stopped, JobState::Running]);
@@ -266,12 +278,17 @@ fn whose_the_gpus_are_is_known_once_mom_has_told_all() {
 }
 
 #[test]
-fn a_gpu_of_the_pool_is_out_by_its_vnode() {
+fn a_gpu_of_the_pool_is_out_by_its_place_after_the_others() {
     let mom = Mom::new("n1");
     let pool = [2, 3].map(|gpu| NvmlIndex::new(gpu).expect("a GPU"));
-    let report = |vnodes: Option<MomVnodes>| MomReport {
-        pool: pool.to_vec(),
-        ..report(&[], vnodes)
+    let report = |host: Option<MomHost>| {
+        let mut told = report(&[], host);
+        let divided = MomGpu {
+            divided: true,
+            ..MomGpu::default()
+        };
+        told.described.extend([divided.clone(), divided]);
+        told
     };
     told(&mom, &report(None));
     mom.lock().wanted = Some(ExtraPart {
@@ -279,12 +296,26 @@ fn a_gpu_of_the_pool_is_out_by_its_vnode() {
         pool_out: vec![pool[1]],
         ..ExtraPart::default()
     });
-    // Of a GPU that has no vnode nothing is wanted.
-    let shown = |vnodes| told(&mom, &report(Some(vnodes)));
-    let orders = shown(offline(&[0], &[]));
-    assert_eq!((orders.out, orders.look), (Some(gpus(&[0, 3])), true));
+    // What the pool has room for is not known yet.
+    assert_eq!(told(&mom, &report(None)).room, None);
+    let pool_room = PoolRoom {
+        fits: 4,
+        compute: 7,
+        memory: 8,
+    };
+    mom.set_pool_room(pool_room);
+    // Of a GPU that is not described nothing is wanted.
+    let orders = told(&mom, &report(Some(shows(&[0]))));
+    let room = orders.room.expect("it is known");
+    assert_eq!(room.shown, "whole=0-1;free=1;out=0,3");
+    assert_eq!((room.whole, room.mig_fits, room.mig_memory), (1, 4, 8));
+    assert!(orders.look);
     assert_eq!(mom.node().expect("told").published.pool_out, []);
-    assert!(!shown(offline(&[0, 3], &[])).look);
+    let now = MomHost {
+        shown: room.shown,
+        ..MomHost::default()
+    };
+    assert!(!told(&mom, &report(Some(now))).look);
     let node = mom.node().expect("told");
     assert_eq!(node.published.pool_out, [pool[1]]);
     assert_eq!(node.published.out, gpus(&[0]));
@@ -298,23 +329,37 @@ fn slices_are_told_as_counts() {
         gpus: vec![NvmlIndex::new(3).expect("a GPU")],
         compute: 2,
         memory: 2,
+        chunks: 0,
+    };
+    let anywhere = MomSlices {
+        gpus: Vec::new(),
+        chunks: 3,
+        ..slices.clone()
     };
     let told = MomJob {
         slices: Some(slices),
         ..job("1.head", 4, &[])
     };
-    let mom = host(&[told], MomVnodes::default());
+    let mom = host(&[told], MomHost::default());
     let jobs = mom.jobs().expect("told");
     let unplaced = jobs[0].unplaced.clone().expect("slices");
     assert_eq!((&unplaced.request[..], jobs[0].restarts), ("1g.10gb:2", 3));
     assert_eq!(unplaced.gpus.to_string(), "3");
     assert_eq!((unplaced.compute, unplaced.memory), (2, 2));
     assert!(jobs[0].slices_on("n1").is_empty());
+    let told = MomJob {
+        slices: Some(anywhere),
+        ..job("1.head", 4, &[])
+    };
+    let mom = host(&[told], MomHost::default());
+    let unplaced = mom.jobs().expect("told")[0].unplaced.clone();
+    let unplaced = unplaced.expect("slices");
+    assert!(unplaced.gpus.is_empty() && unplaced.chunks == 3);
 }
 
 #[test]
 fn a_gpu_is_out_once_pbs_server_shows_it_and_its_jobs_follow() {
-    let mom = Arc::new(host(&[job("1.head", 1, &[0])], MomVnodes::default()));
+    let mom = Arc::new(host(&[job("1.head", 1, &[0])], MomHost::default()));
     let other = Arc::clone(&mom);
     let loops = thread::spawn(move || {
         let shown = other.act(&Action::Publish(out(&[0])));
@@ -322,50 +367,44 @@ fn a_gpu_is_out_once_pbs_server_shows_it_and_its_jobs_follow() {
         other.act(&Action::Requeue { job: id("1.head") })
     });
     let jobs = [job("1.head", 1, &[0])];
-    while told(&mom, &report(&jobs, None)).out != Some(gpus(&[0])) {
+    let is_out = |orders: MomOrders| {
+        let room = orders.room.unwrap_or_default();
+        room.whole == 1 && room.shown.contains("out=0")
+    };
+    while !is_out(told(&mom, &report(&jobs, None))) {
         thread::yield_now();
     }
-    let orders = told(&mom, &report(&jobs, Some(MomVnodes::default())));
+    let orders = told(&mom, &report(&jobs, Some(MomHost::default())));
     assert!(orders.look && orders.rerun.is_empty(), "{orders:?}");
     // With the answer to the report that shows it, unless the thread gets no time for so long; then with one of the next.
-    let mut orders = told(&mom, &report(&jobs, Some(offline(&[0], &[]))));
+    let mut orders = told(&mom, &report(&jobs, Some(shows(&[0]))));
     while orders.rerun.is_empty() {
-        orders = told(&mom, &report(&jobs, Some(offline(&[0], &[]))));
+        orders = told(&mom, &report(&jobs, Some(shows(&[0]))));
     }
     assert!(matches!(loops.join(), Ok(Outcome::Done(_))));
     assert_eq!(orders.rerun, BTreeMap::from([(id("1.head"), 0)]));
     assert_eq!(mom.node().expect("shown").published, out(&[0]));
     // The next event knows that mom was told, and another run of the job is another job.
-    let orders = told(&mom, &report(&jobs, Some(offline(&[0], &[]))));
+    let orders = told(&mom, &report(&jobs, Some(shows(&[0]))));
     assert_eq!(orders.rerun, BTreeMap::from([(id("1.head"), 1)]));
     let orders = told(&mom, &report(&[job("1.head", 2, &[1])], None));
     assert!(orders.rerun.is_empty(), "{orders:?}");
 }
 
-#[test]
-fn what_an_administrator_took_offline_is_out_where_it_has_to_be_and_else_none_of_gpuos() {
-    let mom = host(&[], offline(&[], &[0]));
-    assert_eq!(mom.node().expect("shown").published, out(&[]));
-    // It is offline already, so there is nothing to wait for.
-    let shown = mom.act(&Action::Publish(out(&[0])));
-    assert!(matches!(shown, Outcome::Done(_)), "{shown:?}");
-    assert_eq!(mom.node().expect("shown").published, out(&[0]));
-    let shown = mom.act(&Action::Publish(out(&[])));
-    assert!(matches!(shown, Outcome::Done(_)), "{shown:?}");
-}
-
 /// gpuosd was started anew: what pbs_server shows is what gpuos did before, and stays until the rules say otherwise.
 #[test]
 fn after_a_start_what_gpuos_took_offline_stays_so() {
-    let mom = host(&[], offline(&[1], &[]));
+    let mom = host(&[], shows(&[1]));
     assert_eq!(mom.node().expect("shown").published, out(&[1]));
     let orders = told(&mom, &report(&[], None));
-    assert_eq!((orders.out, orders.host), (None, HostOrder::Leave));
+    let room = orders.room.expect("it is known");
+    assert!(room.shown.ends_with("out=1"), "{room:?}");
+    assert_eq!((room.whole, orders.host), (1, HostOrder::Leave));
 }
 
 #[test]
 fn what_pbs_cannot_do_is_refused_and_what_is_gone_is_nothing_to_do() {
-    let mom = host(&[job("1.head", 1, &[0])], MomVnodes::default());
+    let mom = host(&[job("1.head", 1, &[0])], MomHost::default());
     let (job, why) = (id("1.head"), String::new());
     let hold = Action::Hold { job, why };
     assert!(matches!(mom.act(&hold), Outcome::Refused(_)));
@@ -387,8 +426,8 @@ fn what_pbs_cannot_do_is_refused_and_what_is_gone_is_nothing_to_do() {
 }
 
 #[test]
-fn a_host_is_drained_once_all_its_vnodes_are_offline() {
-    let mom = Arc::new(host(&[], MomVnodes::default()));
+fn a_host_is_drained_once_its_vnode_is_offline() {
+    let mom = Arc::new(host(&[], MomHost::default()));
     let other = Arc::clone(&mom);
     let reason = "gpuos: fan".to_string();
     let drain = Action::Drain {
@@ -398,11 +437,10 @@ fn a_host_is_drained_once_all_its_vnodes_are_offline() {
     while told(&mom, &report(&[], None)).host != HostOrder::Offline(reason.clone()) {
         thread::yield_now();
     }
-    let all = MomVnodes {
-        offline: gpus(&[0, 1]),
-        drained: Some("gpuos: f".into()),
-        whole: true,
-        ..MomVnodes::default()
+    let all = MomHost {
+        offline: true,
+        reason: Some("gpuos: f".into()),
+        ..MomHost::default()
     };
     told(&mom, &report(&[], Some(all)));
     assert!(matches!(loops.join(), Ok(Outcome::Done(_))));
@@ -417,9 +455,9 @@ fn where_gpuos_only_advises_it_is_said_and_nothing_is_done() {
         advise: true,
         ..report(
             jobs,
-            Some(MomVnodes {
-                drained: comment.map(str::to_owned),
-                ..MomVnodes::default()
+            Some(MomHost {
+                reason: comment.map(str::to_owned),
+                ..MomHost::default()
             }),
         )
     };
@@ -459,7 +497,7 @@ fn where_gpuos_only_advises_it_is_said_and_nothing_is_done() {
         assert!(matches!(said, Outcome::Nothing(_)), "{said:?}");
     }
     let orders = told(&mom, &advised(&jobs, None));
-    assert!(orders.rerun.is_empty() && orders.end.is_empty() && orders.out.is_none());
+    assert!(orders.rerun.is_empty() && orders.end.is_empty() && orders.room.is_none());
     assert_eq!(
         mom.node().expect("it is known").published.out,
         gpus(&[]),
@@ -467,9 +505,9 @@ fn where_gpuos_only_advises_it_is_said_and_nothing_is_done() {
     );
     // Another's comment is in its place.
     let other = MomReport {
-        vnodes: Some(MomVnodes {
-            whole: true,
-            ..MomVnodes::default()
+        host: Some(MomHost {
+            commented: true,
+            ..MomHost::default()
         }),
         ..advised(&jobs, None)
     };

@@ -6,15 +6,19 @@ use std::time::Instant;
 
 use gpuos_core::health::ExtraPart;
 use gpuos_core::job::JobId;
-use gpuos_core::wire::{HostOrder, MomEnd, MomJob, MomOrders, MomReport, MomVnodes};
-use gpuos_model::gpu_index::{GresGpu, NvmlIndex};
+use gpuos_core::wire::{MomChoice, MomEnd, MomHost, MomJob, MomReport, MomRoom};
+use gpuos_model::gpu_index::GresGpu;
 use gpuos_model::gpuset::GpuSet;
+use gpuos_workload::PoolRoom;
 use gpuos_workload::job::{Allocation, Job, JobState, Unplaced};
+
+use super::choices::Choices;
+use super::choose::{Choice, Gpus, Holder, Refusal};
 
 /// What mom told is gone by for so long: its hook comes every 5 s.
 const SILENT: Duration = Duration::from_secs(60);
-/// With a vnode offline, pbs_server is looked at so often.
-const LOOK: Duration = Duration::from_secs(15);
+/// With something out of service, pbs_server is looked at so often.
+pub(super) const LOOK: Duration = Duration::from_secs(15);
 /// So long a run that has left may still be in mom's lists. Of a job of several hosts the first one's mom keeps it, until the others have answered or for 4 to 6 min, after
 /// pbs_server has given its vnodes away.
 pub(super) const LINGERS: Duration = Duration::from_secs(600);
@@ -33,10 +37,16 @@ pub(super) struct Left {
 pub(super) struct State {
     /// When mom told all its jobs last.
     pub(super) heard: Option<Instant>,
-    /// UUIDs of the GPUs, in the order of their vnodes.
-    pub(super) gpus: Vec<String>,
-    /// GPUs that are divided and have a vnode.
-    pub(super) pool: Vec<NvmlIndex>,
+    /// The GPUs, as they are described.
+    pub(super) gpus: Gpus,
+    /// What the pool of divided ones has room for; `None`: nobody has said yet.
+    pub(super) pool: Option<PoolRoom>,
+    /// Which GPUs jobs have is chosen here. A daemon that has no say in that only hears of jobs.
+    pub(super) chooses: bool,
+    /// What was chosen.
+    pub(super) choices: Choices,
+    /// Runs of jobs that were here before the first list, and of which it is not known what was chosen.
+    pub(super) unknown: BTreeMap<JobId, u64>,
     /// Another one gives the GPUs, and what has to be done is only said.
     pub(super) advise: bool,
     /// Jobs that mom has.
@@ -45,8 +55,10 @@ pub(super) struct State {
     pub(super) fresh: BTreeMap<JobId, bool>,
     /// Runs of jobs that have left this host and may be in mom's lists still.
     pub(super) left: BTreeMap<JobId, Left>,
-    /// The vnodes as pbs_server had them, and when.
-    pub(super) vnodes: Option<(MomVnodes, Instant)>,
+    /// The host's own vnode as pbs_server had it, and when.
+    pub(super) host: Option<(MomHost, Instant)>,
+    /// What mom was told last that PBS is to count and to show.
+    pub(super) told_room: Option<MomRoom>,
     /// The state of the GPUs as it has to be; `None`: nobody has said yet.
     pub(super) wanted: Option<ExtraPart>,
     /// The same of the whole host.
@@ -72,94 +84,6 @@ impl State {
             )),
             Some(_) => None,
         }
-    }
-
-    /// All GPUs that have a vnode.
-    pub(super) fn all(&self) -> impl Iterator<Item = GresGpu> + use<> {
-        (0..self.gpus.len()).filter_map(GresGpu::new)
-    }
-
-    /// Vnodes that have to be offline by a state of the GPUs, by their numbers.
-    pub(super) fn out(&self, part: &ExtraPart) -> Vec<GresGpu> {
-        let whole = part.out.iter().filter(|gpu| gpu.index() < self.gpus.len());
-        let pool = self.pool.iter().filter(|gpu| part.pool_out.contains(gpu));
-        let pool = pool.filter_map(|gpu| GresGpu::new(gpu.index()));
-        whole.copied().chain(pool).collect()
-    }
-
-    /// The vnodes as pbs_server had them last.
-    pub(super) fn seen(&self) -> Option<&MomVnodes> {
-        self.vnodes.as_ref().map(|(vnodes, _)| vnodes)
-    }
-
-    /// Whether pbs_server has the vnodes as they have to be.
-    pub(super) fn is_shown(&self) -> bool {
-        let Some(seen) = self.seen() else {
-            return false;
-        };
-        if self.advise {
-            return self.is_advice_shown(seen);
-        }
-        let whole = match &self.drain {
-            None => true,
-            Some(Some(_)) => seen.whole,
-            Some(None) => seen.drained.is_none(),
-        };
-        let gpus = self.wanted.as_ref().is_none_or(|wanted| {
-            let out = self.out(wanted);
-            let offline = out.iter().all(|gpu| seen.offline.contains(gpu));
-            offline && seen.own.iter().all(|gpu| out.contains(gpu))
-        });
-        whole && gpus
-    }
-
-    /// Whether pbs_server is to be asked how the vnodes are.
-    pub(super) fn looks(&self) -> bool {
-        let Some((seen, at)) = &self.vnodes else {
-            return true;
-        };
-        let out = !seen.own.is_empty() || seen.drained.is_some();
-        let wanted = self
-            .wanted
-            .as_ref()
-            .is_some_and(|part| !self.out(part).is_empty());
-        !self.is_shown() || (out || wanted) && at.elapsed() > LOOK
-    }
-
-    /// What mom is to do.
-    pub(super) fn orders(&self) -> MomOrders {
-        if self.advise {
-            return self.advised_orders();
-        }
-        MomOrders {
-            out: self.wanted.as_ref().map(|part| self.out(part)),
-            host: match &self.drain {
-                None => HostOrder::Leave,
-                Some(None) => HostOrder::Online,
-                Some(Some(reason)) => HostOrder::Offline(reason.clone()),
-            },
-            look: self.looks(),
-            rerun: self.rerun.clone(),
-            end: self.end.clone(),
-        }
-    }
-
-    /// What is published of the GPUs by the state of their vnodes. What PBS has no place for counts as published.
-    pub(super) fn published(&self, seen: &MomVnodes) -> ExtraPart {
-        let mut part = self.wanted.clone().unwrap_or_default();
-        if self.advise {
-            return self.advised_part(part);
-        }
-        let wanted = self.out(&part);
-        let out = |gpu: &GresGpu| match wanted.contains(gpu) {
-            true => seen.offline.contains(gpu),
-            false => seen.own.contains(gpu),
-        };
-        part.out = self.all().filter(out).collect();
-        let pool = self.pool.iter();
-        let pool = pool.filter(|gpu| GresGpu::new(gpu.index()).as_ref().is_some_and(out));
-        part.pool_out = pool.copied().collect();
-        part
     }
 
     /// Takes what mom has told. Returns whether GPUs have other numbers now.
@@ -204,18 +128,189 @@ impl State {
         };
         self.rerun.retain(|job, _| same(job));
         self.end.retain(|job, _| same(job));
-        if let Some(vnodes) = &report.vnodes {
-            self.vnodes = Some((vnodes.clone(), Instant::now()));
+        if let Some(host) = &report.host {
+            self.host = Some((host.clone(), Instant::now()));
         }
-        if !report.all {
-            return false;
+        let unheard = self.heard.is_none();
+        let mut renumbered = false;
+        if report.all {
+            let known = self.uuids();
+            if self.gpus.described() != report.described {
+                self.gpus = Gpus::of(report.described.clone());
+            }
+            renumbered = unheard || self.uuids() != known;
+            self.advise = report.advise;
+            self.heard = Some(Instant::now());
         }
-        let renumbered = self.heard.is_none() || self.gpus != report.gpus;
-        self.gpus.clone_from(&report.gpus);
-        self.pool.clone_from(&report.pool);
-        self.advise = report.advise;
-        self.heard = Some(Instant::now());
+        self.settle(report, (&before, unheard));
         renumbered
+    }
+
+    /// UUIDs of the GPUs that are not divided, in their order.
+    pub(super) fn uuids(&self) -> Vec<String> {
+        let gpus = self.gpus.described().iter().filter(|gpu| !gpu.divided);
+        gpus.map(|gpu| gpu.uuid.clone()).collect()
+    }
+
+    /// Frees what runs had that have left, and chooses for those of a report that have nothing yet. `before` are the jobs that were known; `unheard`: no list had come.
+    fn settle(&mut self, report: &MomReport, (before, unheard): (&BTreeMap<JobId, MomJob>, bool)) {
+        let (jobs, left) = (&self.jobs, &self.left);
+        let heard = self.heard.is_some();
+        if heard {
+            let is_lost = |job: &JobId, run: u64| {
+                let gone = !jobs.contains_key(job);
+                gone && left.get(job).is_none_or(|left| run > left.run)
+            };
+            self.choices.lose(is_lost, LINGERS);
+        }
+        self.choices.retain(|job, run| match jobs.get(job) {
+            Some(held) => held.run == run,
+            // Before the first list a job may be here of which nobody has told yet.
+            None => !heard && left.get(job).is_none_or(|left| run > left.run),
+        });
+        // A launch tells of one job, and a list in several lines of more in one.
+        if unheard && (report.all || report.jobs.len() > 1) {
+            let new = report
+                .jobs
+                .iter()
+                .filter(|job| !before.contains_key(&job.job));
+            let new = new.filter(|job| self.choices.lacks(job));
+            self.unknown
+                .extend(new.map(|job| (job.job.clone(), job.run)));
+        }
+        let told = report.also.iter();
+        let told = told.chain(report.jobs.iter().map(|told| &told.job));
+        let chooses = self.chooses && !self.advise;
+        for job in told.filter(|_| chooses) {
+            let held = self.jobs.get(job);
+            if held.is_some_and(|held| self.choices.lacks(held)) {
+                // It is tried again with each list.
+                let _ = self.place(job, false);
+            }
+        }
+        self.choices.save();
+    }
+
+    /// Whether a program of a job has to wait for GPUs that are to be chosen for it.
+    pub(super) fn waits_for_gpus(&self, job: &MomJob) -> bool {
+        let here = self
+            .jobs
+            .get(&job.job)
+            .is_some_and(|held| held.run == job.run);
+        let lacks = here && !self.advise && self.choices.lacks(job);
+        self.chooses && lacks && self.choices.may_wait(job)
+    }
+
+    /// Chooses GPUs for a job that has none yet. `anyway`: also where it is not known which are out of service.
+    ///
+    /// # Errors
+    /// There are none for it now.
+    pub(super) fn place(&mut self, job: &JobId, anyway: bool) -> Result<(), Refusal> {
+        let unknown = |why: &str| Refusal {
+            why: why.into(),
+            unfit: true,
+        };
+        let Some(held) = self.jobs.get(job) else {
+            return Err(Refusal {
+                why: format!("pbs_mom has told that this run of job {job} has left this host"),
+                unfit: false,
+            });
+        };
+        if self.heard.is_none() {
+            return Err(unknown(
+                "pbs_mom has not told gpuosd yet which GPUs this host has",
+            ));
+        }
+        let out = match self.known_out() {
+            Some(out) => out,
+            None if anyway => GpuSet::EMPTY,
+            None => {
+                return Err(unknown(
+                    "gpuosd does not know yet which GPUs are out of service",
+                ));
+            }
+        };
+        let others = self.holders(Some(job));
+        let choice = self.gpus.choose(held, &others, out);
+        let choice = choice.map_err(|why| self.misfit(held).unwrap_or(why))?;
+        if self.unknown.remove(job) == Some(choice.run) {
+            let all: GpuSet = choice.all().collect();
+            self.choices.warn(&format!(
+                "job {job} of PBS runs here, and it is not known which GPUs were chosen for it: GPU {all} counts as its own from now on"
+            ));
+        }
+        self.choices.insert(job, choice);
+        Ok(())
+    }
+
+    /// Whether PBS counts more than is described of the host: as much is nobody's to choose, and PBS goes on as without gpuos.
+    fn misfit(&self, job: &MomJob) -> Option<Refusal> {
+        let has = self.gpus.described().len() as u64;
+        let counted = self.seen().map_or(0, |host| host.counted);
+        let counted = counted.max(u64::from(job.count));
+        (job.count > 0 && counted > has).then(|| Refusal {
+            why: format!(
+                "PBS counts {counted} GPUs of this host, and by gpus.json it has {has}: describe the host as it is, and run `gpuos pbs install` again"
+            ),
+            unfit: true,
+        })
+    }
+
+    /// What jobs here have, without one of them.
+    pub(super) fn holders(&self, but: Option<&JobId>) -> Vec<Holder> {
+        let here = self.jobs.values().filter(|held| Some(&held.job) != but);
+        let here = here.map(|held| holder(held, self.choices.of_run(held)));
+        // Before the first list has come.
+        let unheard = self.choices.all();
+        let unheard = unheard.filter(|(job, _)| Some(*job) != but && !self.jobs.contains_key(*job));
+        let unheard = unheard.map(|(_, choice)| holder(&MomJob::default(), Some(choice)));
+        let lost = self.choices.lost();
+        // They count where GPUs are chosen, and are free for PBS.
+        let lost = lost
+            .filter(|(job, _)| but.is_some_and(|but| *job != but) && !self.jobs.contains_key(*job));
+        let lost = lost.map(|(_, choice)| Holder {
+            suspended: true,
+            ..holder(&MomJob::default(), Some(choice))
+        });
+        here.chain(unheard).chain(lost).collect()
+    }
+
+    /// What is said to programs that are about to start.
+    pub(super) fn chosen(&mut self, report: &MomReport) -> BTreeMap<JobId, MomChoice> {
+        let mut all = BTreeMap::new();
+        if !self.chooses || self.advise {
+            return all;
+        }
+        for told in &report.jobs {
+            let lacks = self.choices.lacks(told);
+            let counts = told.count > 0 || told.parts > 0;
+            if !counts && told.gpus.is_empty() && told.shared.is_empty() {
+                continue;
+            }
+            // One alone has waited.
+            let anyway = report.jobs.len() == 1;
+            let refused = match lacks {
+                true => self.place(&told.job, anyway).err(),
+                false => None,
+            };
+            let choice = match refused {
+                Some(Refusal { why, unfit }) => MomChoice {
+                    gpus: Vec::new(),
+                    refused: why,
+                    as_stock: unfit,
+                },
+                None => {
+                    let own: GpuSet = has(told, self.choices.of_run(told)).collect();
+                    MomChoice {
+                        gpus: own.iter().filter_map(GresGpu::new).collect(),
+                        ..MomChoice::default()
+                    }
+                }
+            };
+            all.insert(told.job.clone(), choice);
+        }
+        self.choices.save();
+        all
     }
 
     /// Takes out what has ended: this run of a job, and any before it. A later one goes on, whose end this late word does not tell.
@@ -268,10 +363,9 @@ impl State {
 
     /// The record of a job that mom has.
     pub(super) fn job(&self, node: &str, held: &MomJob) -> Job {
-        let set = |gpus: &[GresGpu]| {
-            let numbers = gpus.iter().map(|gpu| gpu.index());
-            numbers.fold(GpuSet::EMPTY, GpuSet::with)
-        };
+        let choice = self.choices.of_run(held);
+        let whole = choice.into_iter().flat_map(|choice| &choice.gpus);
+        let shared = choice.and_then(|choice| choice.shared);
         let (state, word) = match held.suspended {
             true => (JobState::Stopped, "S"),
             false => (JobState::Running, "R"),
@@ -293,18 +387,38 @@ impl State {
             preempted: held.is_held == Some(true) && held.may_rerun == Some(true),
             allocations: vec![Allocation {
                 nodes: vec![node.into()],
-                gpus: set(&held.gpus),
-                shared: set(&held.shared),
+                gpus: held.gpus.iter().chain(whole).copied().collect(),
+                shared: held.shared.iter().copied().chain(shared).collect(),
                 memory_mib: held.memory_mib,
                 ..Allocation::default()
             }],
             unplaced: held.slices.as_ref().map(|slices| Unplaced {
                 request: slices.request.clone(),
                 gpus: slices.gpus.iter().copied().collect(),
+                chunks: slices.chunks,
                 compute: slices.compute,
                 memory: slices.memory,
             }),
             ..Job::default()
         }
     }
+}
+
+/// What a job has of a host.
+fn holder(held: &MomJob, choice: Option<&Choice>) -> Holder {
+    let chosen = choice.into_iter().flat_map(|choice| &choice.gpus);
+    let parts = choice.and_then(|choice| Some((choice.shared?, Some(choice.parts))));
+    let before = held.shared.iter();
+    let before = before.map(|gpu| (*gpu, (held.parts > 0).then_some(held.parts)));
+    Holder {
+        whole: held.gpus.iter().chain(chosen).copied().collect(),
+        parts: before.chain(parts).collect(),
+        suspended: held.suspended,
+    }
+}
+
+/// The GPUs that a job has, as a whole or in part.
+pub(super) fn has(held: &MomJob, choice: Option<&Choice>) -> impl Iterator<Item = GresGpu> {
+    let before = held.gpus.iter().chain(&held.shared).copied();
+    before.chain(choice.into_iter().flat_map(Choice::all))
 }

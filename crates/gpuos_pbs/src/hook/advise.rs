@@ -1,17 +1,15 @@
-//! Hosts on which another one gives GPUs to jobs, such as pbs_cgroups: gpuos makes no vnodes there, gives programs nothing, keeps them from
-//! nothing and takes nothing out of service. It says where the host is, so that PBS's sets of vnodes hold for it, and what gpuosd finds, in
-//! the comment of the host's own vnode.
+//! Hosts on which another one gives GPUs to jobs, such as pbs_cgroups: gpuos gives programs nothing there, keeps them from nothing and takes nothing out of
+//! service. What gpuosd finds it says in the comment of the host's own vnode.
 
-use gpuos_core::wire::{HostOrder, MomJob, MomOrders, MomReport, MomVnodes};
+use gpuos_core::wire::{HostOrder, MomHost, MomJob, MomOrders, MomReport};
 use gpuos_model::gpu_index::GresGpu;
 use gpuos_model::screen;
 
-use super::event::{Edit, Event, Gpu, Host, HostJob, Server, Value, Verdict};
-use super::mom::{job, natural};
+use super::event::{Edit, Event, Gpu, Host, Server, Verdict};
+use super::mom::{described, job, natural};
 use super::options::said;
-use super::resources::{CLOCKS, LEAF, MEM, MPS, NGPUS, NVLINK, POWER};
-use super::startup;
-use super::vnodes::{gpu_of, host_of, parse_exec_vnode, short};
+use super::resources::{CLOCKS, MEM, MPS, POWER};
+use super::vnodes::short;
 
 /// How comments of gpuos begin that ask an administrator for something; others are another's.
 const MARK: &str = "gpuos advises: ";
@@ -26,54 +24,14 @@ pub(super) fn host(event: &Event) -> Option<&Host> {
     hosts.find(own).map(|(_, host)| host)
 }
 
-/// A mom that starts: in which leaf and set of NVLink its vnodes are. Whose GPUs are counted on which of them is not touched.
-pub(super) fn started(event: &Event, host: &Host) -> Result<Vec<Edit>, String> {
-    startup::check(host)?;
-    let this = short(&event.host);
-    let own = natural(event);
-    let others = event
-        .vnodes
-        .keys()
-        .filter(|name| short(host_of(name)) == this);
-    let mut vnodes: Vec<&String> = others.filter(|name| **name != own).collect();
-    vnodes.push(&own);
-    let mut edits = Vec::new();
-    for vnode in vnodes {
-        let mut set = |name, value: &str| {
-            if !value.is_empty() {
-                edits.push(Edit::Vnode {
-                    vnode: vnode.clone(),
-                    name,
-                    value: Value::Text(value.into()),
-                });
-            }
-        };
-        set(LEAF, &host.leaf);
-        set(NVLINK, nvlink(host, gpu_of(vnode).map(|(_, numa)| numa)));
-    }
-    Ok(edits)
-}
-
-/// The set of NVLink that all GPUs of a vnode are in: of the host's own all that it has, of one of a NUMA node those beside it.
-fn nvlink(host: &Host, numa: Option<usize>) -> &str {
-    let beside =
-        |gpu: &&Gpu| numa.is_none() || gpu.numa.and_then(|own| own.try_into().ok()) == numa;
-    let mut sets = host.gpus.iter().filter(beside).map(|gpu| &gpu.nvlink[..]);
-    let first = sets.next().unwrap_or_default();
-    match sets.all(|other| other == first) {
-        true => first,
-        false => "",
-    }
-}
-
 /// What gpuosd is told of such a host.
 pub(super) fn report(event: &Event, host: &Host) -> MomReport {
     MomReport {
-        gpus: host.gpus.iter().map(|gpu| gpu.uuid.clone()).collect(),
+        described: described(host),
         jobs: jobs(event, host),
         all: true,
         asked: event.server.is_some(),
-        vnodes: event.server.as_ref().and_then(|server| seen(event, server)),
+        host: event.server.as_ref().and_then(|server| seen(event, server)),
         advise: true,
         ..MomReport::default()
     }
@@ -100,18 +58,11 @@ pub(super) fn noted(event: &Event, mut verdict: Verdict) -> Verdict {
 fn jobs(event: &Event, host: &Host) -> Vec<MomJob> {
     let all = event.jobs.iter().filter_map(|(id, held)| {
         let mut job = job(event, id, (&held.exec_vnode, &held.held, &held.resources))?;
+        let counts = std::mem::take(&mut job.count) > 0;
         job.gpus = given(host, &held.visible);
-        (!job.gpus.is_empty() || counts(event, held)).then_some(job)
+        (!job.gpus.is_empty() || counts).then_some(job)
     });
     all.collect()
-}
-
-/// Whether PBS counts GPUs of this host for a job.
-fn counts(event: &Event, held: &HostJob) -> bool {
-    let this = short(&event.host);
-    let chunks = parse_exec_vnode(&held.exec_vnode).unwrap_or_default();
-    let mut given = chunks.iter().flatten();
-    given.any(|one| short(host_of(&one.vnode)) == this && one.count(NGPUS) > 0)
 }
 
 /// GPUs by their UUIDs in a list as CUDA reads it. What is in it besides, such as MIG instances, is none of them.
@@ -123,13 +74,13 @@ fn given(host: &Host, visible: &str) -> Vec<GresGpu> {
 }
 
 /// What gpuos says in the comment of the host's own vnode.
-fn seen(event: &Event, server: &Server) -> Option<MomVnodes> {
+fn seen(event: &Event, server: &Server) -> Option<MomHost> {
     let told = server.vnodes.get(&natural(event))?;
-    Some(MomVnodes {
-        drained: told.comment.strip_prefix(MARK).map(str::to_owned),
+    Some(MomHost {
+        reason: told.comment.strip_prefix(MARK).map(str::to_owned),
         // Another's comment is in its place.
-        whole: !is_own(&told.comment),
-        ..MomVnodes::default()
+        commented: !is_own(&told.comment),
+        ..MomHost::default()
     })
 }
 

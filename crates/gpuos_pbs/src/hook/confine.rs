@@ -2,15 +2,13 @@
 //! the control group of the job.
 
 use gpuos_core::wire::{Reply, Request};
-use gpuos_model::gpu_index::GresGpu;
 
+use super::allocation::Allocation;
 use super::event::{Confine, Event, Parent, Verdict};
 use super::mom;
 use super::options::wish;
 use super::resources::MIG;
-use super::shares;
 use super::talk::{Daemon, Said, Talk, replies};
-use super::vnodes::{divided, gpu, parse_exec_vnode, shared, short};
 
 /// How long a start waits for it, in milliseconds.
 const PATIENCE: u64 = 2_000;
@@ -20,15 +18,15 @@ pub(super) fn talk(event: &Event) -> Option<Talk> {
     if !applies(event) {
         return None;
     }
-    let (gpus, slices) = has(event)?;
+    let allocation = Allocation::of(event, &event.job.exec_vnode).ok()?;
+    let asks = wish(&event.job.resources, MIG).is_some();
     // Without a parent gpuosd is asked about a process that there is not, and says so.
     let Parent { pid, started } = event.parent.unwrap_or_default();
     let request = Request::Confine {
         job: event.job.id.parse().ok()?,
         pid,
         started,
-        gpus,
-        slices,
+        slices: asks && allocation.has_slices(),
     };
     let talk = Talk::new(Daemon::Groups, &event.gpuosd, &[request])?;
     Some(talk.within(PATIENCE))
@@ -75,20 +73,4 @@ fn done(said: Option<&Said>) -> Result<(), String> {
 /// The site has it, and this host has GPUs of which gpuos knows. A job without GPUs has none of them.
 fn applies(event: &Event) -> bool {
     event.confine != Confine::Off && mom::own(event).is_some() && !event.gpuosd.is_empty()
-}
-
-/// The job's GPUs of this host, with those of which it has a share, and whether it has slices of others.
-fn has(event: &Event) -> Option<(Vec<GresGpu>, bool)> {
-    let chunks = parse_exec_vnode(&event.job.exec_vnode).ok()?;
-    let this = short(&event.host);
-    let of_host = |(host, _): &(&str, usize)| short(host) == this;
-    let whole = chunks.iter().flatten().filter_map(gpu).filter(of_host);
-    let parts = shares::here(event, &chunks, &event.job.resources);
-    let all = whole.chain(parts.into_iter().filter_map(shared));
-    let mut gpus: Vec<GresGpu> = all.filter_map(|(_, index)| GresGpu::new(index)).collect();
-    gpus.sort_unstable();
-    gpus.dedup();
-    let asks = wish(&event.job.resources, MIG).is_some();
-    let mut given = chunks.iter().flatten().filter_map(divided);
-    Some((gpus, asks && given.any(|one| of_host(&one))))
 }

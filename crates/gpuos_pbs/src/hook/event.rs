@@ -26,6 +26,10 @@ pub enum Kind {
     Queuejob,
     /// A job is changed.
     Modifyjob,
+    /// A reservation is submitted.
+    Resvsub,
+    /// A reservation is changed.
+    Modifyresv,
     /// A job is about to be started on the vnodes that it was given.
     Runjob,
     /// A program of a job is about to be started on a host.
@@ -34,9 +38,6 @@ pub enum Kind {
     /// A run of a job has left a host.
     #[serde(rename = "execjob_end")]
     ExecjobEnd,
-    /// A mom starts and tells which vnodes it has.
-    #[serde(rename = "exechost_startup")]
-    ExechostStartup,
     /// A mom tells all that it has, every few seconds.
     #[serde(rename = "exechost_periodic")]
     ExechostPeriodic,
@@ -61,6 +62,9 @@ pub struct Event {
     /// How many GPUs the largest domain of a level has, where hosts are described.
     #[serde(default)]
     pub largest: BTreeMap<String, u64>,
+    /// Whether some hosts have several sets of GPUs with NVLink: then no vnode says in which one a job is.
+    #[serde(default)]
+    pub several_sets: bool,
     /// How GPUs that are divided can be, by the names of their kinds.
     #[serde(default)]
     pub boards: BTreeMap<String, Geometry>,
@@ -70,15 +74,18 @@ pub struct Event {
     /// What there is of memory beyond that of whole GPUs; `None`: jobs have none.
     #[serde(default)]
     pub memory: Option<Beyond>,
-    /// The job; of one that is changed, only what is changed.
+    /// The job, or the reservation; of one that is changed, only what is changed.
     #[serde(default)]
     pub job: Job,
-    /// A job that is changed, as it was.
+    /// What is changed, as it was.
     #[serde(default)]
     pub old: Job,
     /// Vnodes that the event is about, with their resources.
     #[serde(default)]
     pub vnodes: BTreeMap<String, Resources>,
+    /// GPUs that vnodes have left, where others than pbs_sched may start jobs, too.
+    #[serde(default)]
+    pub left: BTreeMap<String, Left>,
     /// What the administrator says of hosts.
     #[serde(default)]
     pub hosts: BTreeMap<String, Host>,
@@ -119,6 +126,16 @@ pub struct Event {
 
 fn yes() -> bool {
     true
+}
+
+/// GPUs of a vnode, as pbs_server counts them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Left {
+    /// All that it has.
+    pub available: u64,
+    /// What jobs have of them.
+    pub assigned: u64,
 }
 
 /// A job of a mom.
@@ -168,6 +185,8 @@ pub struct ServerVnode {
     pub offline: bool,
     /// Its comment; empty: it has none.
     pub comment: String,
+    /// What it has of resources, as far as they concern gpuos.
+    pub resources: Resources,
 }
 
 /// What of a job events are decided by.
@@ -231,10 +250,15 @@ pub struct Held {
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Host {
-    /// CPUs that stay with the host's own vnode, for jobs without GPUs.
+    /// CPUs that stayed with the host's own vnode while each GPU had one. It is read and means nothing any more.
+    #[serde(skip_serializing)]
     pub keep_cpus: u64,
-    /// Memory that stays there, in MiB.
+    /// Memory in MiB, likewise.
+    #[serde(skip_serializing)]
     pub keep_mib: u64,
+    /// GPUs whose vnodes of a release before this one jobs still have: `gpuos pbs install` writes it here.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub former: Vec<usize>,
     /// The leaf switch at which the host is.
     pub leaf: String,
     /// Another one gives the GPUs to jobs, such as pbs_cgroups, and gpuos only advises.
@@ -349,15 +373,8 @@ pub enum Edit {
         vnode: String,
         /// The resource.
         name: &'static str,
-        /// Its value: a number where the resource is counted.
+        /// Its value: a number where the resource is counted; an empty text takes it away.
         value: Value,
-    },
-    /// How jobs have a vnode.
-    Sharing {
-        /// The vnode.
-        vnode: String,
-        /// PBS's word for it.
-        value: &'static str,
     },
     /// A vnode that gets no more jobs; those that are there go on.
     Offline {
@@ -420,6 +437,8 @@ pub struct Verdict {
     pub notes: Vec<String>,
     /// A sentence for the log of PBS, where the event goes on.
     pub log: Option<String>,
+    /// A refusal holds for jobs too that say nothing to gpuos.
+    pub must: bool,
 }
 
 /// A variable. PBS cuts lists of them at commas that have no backslash.
@@ -439,6 +458,8 @@ struct Answer<'a> {
     edits: &'a [Edit],
     #[serde(skip_serializing_if = "Vec::is_empty")]
     notes: Vec<String>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    must: bool,
 }
 
 impl Verdict {
@@ -449,6 +470,7 @@ impl Verdict {
             edits,
             notes: Vec::new(),
             log: None,
+            must: false,
         }
     }
 
@@ -459,6 +481,7 @@ impl Verdict {
             edits: Vec::new(),
             notes: Vec::new(),
             log: None,
+            must: false,
         }
     }
 
@@ -471,12 +494,21 @@ impl Verdict {
         };
         let notes = self.notes.iter().map(|note| one_line(note)).collect();
         let message = self.refused.as_ref().or(self.log.as_ref());
-        print(verdict, message.map(String::as_str), (&self.edits, notes))
+        let answer = Answer {
+            schema: SCHEMA,
+            verdict,
+            message: message.map(|sentence| one_line(sentence)),
+            edits: &self.edits,
+            notes,
+            must: self.must,
+        };
+        // Texts and numbers only: nothing of it can fail to be written.
+        serde_json::to_string(&answer).unwrap_or_default()
     }
 
     /// The JSON for a text that is no event.
     pub fn error_json(why: &str) -> String {
-        print("error", Some(why), (&[], Vec::new()))
+        print("error", Some(why), &[])
     }
 }
 
@@ -512,22 +544,18 @@ impl Ask {
 
 /// The JSON of an event that goes on, with a sentence for the log.
 pub(super) fn accepted_json(edits: Vec<Edit>, note: Option<&str>) -> String {
-    print("accept", note, (&edits, Vec::new()))
+    print("accept", note, &edits)
 }
 
-fn print(
-    verdict: &'static str,
-    message: Option<&str>,
-    (edits, notes): (&[Edit], Vec<String>),
-) -> String {
+fn print(verdict: &'static str, message: Option<&str>, edits: &[Edit]) -> String {
     let answer = Answer {
         schema: SCHEMA,
         verdict,
         message: message.map(one_line),
         edits,
-        notes,
+        notes: Vec::new(),
+        must: false,
     };
-    // Texts and numbers only: nothing of it can fail to be written.
     serde_json::to_string(&answer).unwrap_or_default()
 }
 

@@ -1,103 +1,265 @@
-//! What hosts are before gpuos makes vnodes of their GPUs, and how they are given back.
+//! What `qmgr` is told of vnodes: where hosts are, how many GPUs they have where PBS does not know it, and what takes all of that back.
 //!
-//! Moms change what a host's own vnode counts, so a host on which jobs run would count what these have a second time, and one whose vnode has
-//! something of the site's would have it for none of its GPUs: neither is taken. What a vnode had is noted in the hook's configuration, which
-//! PBS keeps.
+//! All of it is on vnodes that the site has. Releases before this one made a vnode of each GPU: those are taken out here, those with jobs when these have ended.
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::described::{SAID, said};
 use super::event::Host;
 use super::install::{HOOK, Objects, remove};
+use super::resources::{FORMER, NGPUS, RESOURCES, SITE_NGPUS};
+use super::room::site_number;
 use super::vnodes::{gpu_of, is_vnode, short};
-
-/// What moms change of a host's own vnode.
-const CHANGED: [&str; 3] = [
-    "resources_available.ncpus",
-    "resources_available.mem",
-    "resources_available.ngpus",
-];
-
-/// Resources that PBS itself says of a vnode, after what their keys begin with.
-const OF_PBS: [&str; 11] = [
-    "arch",
-    "host",
-    "vnode",
-    "ncpus",
-    "mem",
-    "vmem",
-    "ngpus",
-    "naccelerators",
-    "accelerator",
-    "accelerator_memory",
-    "hpmem",
-];
 
 /// What the key of a vnode's resource begins with.
 const AVAILABLE: &str = "resources_available.";
 
-/// Counts of a host's own vnode by their keys, as `qmgr` prints them; `None`: it had none.
+/// How comments of gpuos begin, and those of hosts that it took offline.
+const MARK: &str = "gpuos";
+const OF_HOST: &str = "gpuos: host: ";
+
+/// Counts of a host's own vnode by their keys, as `qmgr` prints them; `None`: it had none. Releases that made vnodes of GPUs noted CPUs and memory, too.
 pub type Counts = BTreeMap<String, Option<String>>;
 
-/// Hosts of whose GPUs vnodes are to be made.
+type Node = BTreeMap<String, String>;
+
+/// What is to be told of hosts.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Taken {
-    /// What new ones have now, by their names.
+    /// What hosts counted before gpuos, by their names.
     pub before: BTreeMap<String, Counts>,
-    /// Sentences about those that are left out.
-    pub left_out: Vec<String>,
-    /// Lines for `qmgr` that have their counts said by their moms alone, and no job start there before these have made the vnodes.
+    /// Sentences for the administrator.
+    pub notes: Vec<String>,
+    /// Lines for `qmgr`.
     pub lines: Vec<String>,
 }
 
-/// Looks at hosts that are new, or described otherwise than before: those with something of the site's are taken out of `hosts`.
-///
-/// # Errors
-/// Jobs run on some: a sentence that names hosts and jobs. Nothing may be changed then.
+/// Brings the vnodes of `hosts` to what is described, and those of hosts whose GPUs gpuos gives no more to what they were. Hosts that do not fit what PBS
+/// counts are taken out of `hosts`; one with jobs on vnodes of a release before this one stays as it is `known`. `noted`: what was noted at installs before.
 pub fn take(
     hosts: &mut BTreeMap<String, Host>,
     known: &BTreeMap<String, Host>,
     nodes: &Objects,
-) -> Result<Taken, String> {
-    let mut taken = Taken::default();
-    let mut busy = Vec::new();
+    noted: &BTreeMap<String, Counts>,
+) -> Taken {
+    let mut taken = Taken {
+        before: noted.clone(),
+        ..Taken::default()
+    };
+    for (name, had) in known {
+        let new = hosts.get(name).filter(|new| !new.gpus.is_empty());
+        if new.is_some_and(|new| !new.advise || had.advise) {
+            continue;
+        }
+        let made = Made::of(nodes, name, noted.get(name));
+        if !made.busy.is_empty() {
+            hosts.insert(name.clone(), had.clone());
+            continue;
+        }
+        // Where it is is said of a host on which gpuos advises, too.
+        let said: &[&str] = if new.is_some() { &SAID } else { &[] };
+        made.take_out(&mut taken, nodes, name, None);
+        give_back(&mut taken, nodes, name, &made, said);
+        taken.before.remove(name);
+    }
     hosts.retain(|name, host| {
-        let is_new = !known.contains_key(name);
-        if host.advise || host.gpus.is_empty() || known.get(name) == Some(host) {
+        if host.gpus.is_empty() {
             return true;
         }
-        let own = own_vnode(nodes, name);
-        let of_site = own.map(|(_, has)| of_site(has)).unwrap_or_default();
-        if is_new && !of_site.is_empty() {
-            taken.left_out.push(format!(
-                "{name} is left out: its vnode has {}, which vnodes of its GPUs would not have. Take it away (qmgr -c 'unset node {name} …'), and install again.",
-                of_site.join(", ")
+        if host.keep_cpus > 0 || host.keep_mib > 0 {
+            taken.notes.push(format!(
+                "keep_cpus and keep_mib of {name} mean nothing any more: all CPUs and memory of a host are counted on its own vnode."
             ));
+        }
+        let made = match known.contains_key(name) {
+            true => Made::of(nodes, name, noted.get(name)),
+            false => Made::default(),
+        };
+        if host.advise {
+            where_it_is(&mut taken, nodes, name, host, &made);
+            return true;
+        }
+        made.take_out(&mut taken, nodes, name, Some(host));
+        host.former = made.busy.iter().filter_map(|(vnode, _)| Some(gpu_of(vnode)?.1)).collect();
+        if !made.busy.is_empty() {
+            taken.notes.push(made.stay(name, "install again, and the host has all its CPUs, memory and GPUs"));
+        }
+        if let Err(why) = counts(&mut taken, nodes, name, host, &made) {
+            taken.notes.push(why);
+            if known.contains_key(name) {
+                give_back(&mut taken, nodes, name, &made, &[]);
+                taken.before.remove(name);
+            }
             return false;
         }
-        let jobs = jobs_of(nodes, name);
-        if !jobs.is_empty() {
-            busy.push(format!("{name} ({})", jobs.into_iter().collect::<Vec<_>>().join(", ")));
-        }
-        // What a host has that has vnodes of its GPUs already is not what it had before these.
-        let divided = vnodes_of(nodes, name).any(|(vnode, _)| gpu_of(vnode).is_some());
-        if let Some((_, has)) = own.filter(|_| is_new && !divided) {
-            let count = |key: &str| (key.to_owned(), has.get(key).cloned());
-            taken.before.insert(name.clone(), CHANGED.map(count).into());
-        }
-        // What a manager of PBS has set a mom does not change.
-        if let Some((own, _)) = own.filter(|(own, _)| is_vnode(own)) {
-            let line = |key| format!("unset node {own} {key}");
-            taken.lines.extend(CHANGED.map(line));
-        }
+        where_it_is(&mut taken, nodes, name, host, &made);
         true
     });
-    match busy.is_empty() {
-        true => Ok(taken),
-        false => Err(format!(
-            "jobs run on {}: their CPUs, memory and GPUs would be counted a second time on the vnodes of GPUs. Nothing was changed. Have no new \
-             ones start there (pbsnodes -o HOST), wait until these have ended, and install again; or leave these hosts out of gpus.json for now",
-            busy.join(", ")
-        )),
+    taken
+}
+
+/// Says on each vnode of a host where that is.
+fn where_it_is(taken: &mut Taken, nodes: &Objects, name: &str, host: &Host, made: &Made) {
+    for (vnode, has) in vnodes_of(nodes, name).filter(|(vnode, _)| !made.has(vnode)) {
+        for (resource, value) in said(host, vnode) {
+            let key = format!("{AVAILABLE}{resource}");
+            match (has.get(&key), &value[..]) {
+                (None, "") => {}
+                (Some(_), "") => taken.lines.push(format!("unset node {vnode} {key}")),
+                (Some(own), value) if own == value => {}
+                (_, value) => taken
+                    .lines
+                    .push(format!("set node {vnode} {key} = {value}")),
+            }
+        }
+    }
+}
+
+/// Has PBS count the GPUs of a host where it counts none.
+///
+/// # Errors
+/// It counts more than are described: a sentence.
+fn counts(
+    taken: &mut Taken,
+    nodes: &Objects,
+    name: &str,
+    host: &Host,
+    made: &Made,
+) -> Result<(), String> {
+    if !made.is_empty() {
+        // These were counted.
+        return Ok(());
+    }
+    let numbers: Vec<u64> = vnodes_of(nodes, name)
+        .filter_map(|(_, has)| gpus_of(has))
+        .collect();
+    let all: u64 = numbers.iter().sum();
+    let described = host.gpus.len() as u64;
+    if all > described {
+        return Err(format!(
+            "{name} is left out: PBS counts {all} GPUs there and {described} are described. Describe all of them, and install again."
+        ));
+    }
+    if let Some((vnode, _)) = own_vnode(nodes, name).filter(|_| numbers.is_empty()) {
+        let key = format!("{AVAILABLE}{NGPUS}");
+        taken
+            .lines
+            .push(format!("set node {vnode} {key} = {}", whole(host)));
+        let before = taken.before.entry(name.to_owned()).or_default();
+        before.entry(key).or_insert(None);
+    }
+    Ok(())
+}
+
+/// The site's own number of GPUs of a vnode.
+fn gpus_of(has: &Node) -> Option<u64> {
+    let now = has.get(&format!("{AVAILABLE}{NGPUS}"))?.parse().ok()?;
+    let noted = has.get(&format!("{AVAILABLE}{SITE_NGPUS}"));
+    Some(site_number(now, noted.map(String::as_str)))
+}
+
+fn whole(host: &Host) -> u64 {
+    host.gpus.iter().filter(|gpu| gpu.is_whole()).count() as u64
+}
+
+/// Vnodes that a release before this one has made of the GPUs of a host.
+#[derive(Default)]
+struct Made<'a> {
+    /// Those on which jobs run.
+    busy: Vec<(&'a String, &'a Node)>,
+    idle: Vec<(&'a String, &'a Node)>,
+}
+
+impl<'a> Made<'a> {
+    /// By what that release said of them, or by what it noted of the host: a site may have vnodes of such names itself.
+    fn of(nodes: &'a Objects, name: &'a str, before: Option<&Counts>) -> Made<'a> {
+        let was_divided =
+            before.is_some_and(|before| before.contains_key(&format!("{AVAILABLE}ncpus")));
+        let is_made = |vnode: &str, has: &Node| {
+            let is_marked = FORMER
+                .iter()
+                .any(|name| has.contains_key(&format!("{AVAILABLE}{name}")));
+            let is_alone = has
+                .get("sharing")
+                .is_some_and(|sharing| sharing == "force_excl");
+            gpu_of(vnode).is_some() && is_vnode(vnode) && (is_marked || was_divided && is_alone)
+        };
+        let made = vnodes_of(nodes, name).filter(|(vnode, has)| is_made(vnode, has));
+        let (busy, idle) = made.partition(|(_, has)| has.contains_key("jobs"));
+        Made { busy, idle }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.busy.is_empty() && self.idle.is_empty()
+    }
+
+    fn has(&self, vnode: &str) -> bool {
+        let mut all = self.busy.iter().chain(&self.idle);
+        all.any(|(name, _)| *name == vnode)
+    }
+
+    /// That some stay, and what to do when their jobs have ended.
+    fn stay(&self, name: &str, then: &str) -> String {
+        let jobs: BTreeSet<String> = self.busy.iter().flat_map(|(_, has)| jobs_of(has)).collect();
+        format!(
+            "{name}: vnodes of {} GPUs stay, offline, until the jobs on them have ended ({}); then run gpuos pbs {then}.",
+            self.busy.len(),
+            jobs.into_iter().collect::<Vec<_>>().join(", ")
+        )
+    }
+
+    /// Takes them out, and gives the host's own vnode what they had of it. Those on which jobs run get no others and stay, with what they have. `host`: as it
+    /// is described, where its GPUs are to be counted.
+    fn take_out(&self, taken: &mut Taken, nodes: &Objects, name: &str, host: Option<&Host>) {
+        let Some((own, has)) = own_vnode(nodes, name).filter(|_| !self.is_empty()) else {
+            return;
+        };
+        let idle = self.idle.iter();
+        taken
+            .lines
+            .extend(idle.map(|(vnode, _)| format!("delete node {vnode}")));
+        for (vnode, has) in &self.busy {
+            let state = has.get("state").map_or("", |state| &state[..]);
+            if !state.contains("offline") {
+                taken
+                    .lines
+                    .push(format!("set node {vnode} state = offline"));
+            }
+        }
+        let before = taken.before.entry(name.to_owned()).or_default();
+        for (resource, unit) in [("ncpus", ""), ("mem", "kb"), (NGPUS, "")] {
+            let key = format!("{AVAILABLE}{resource}");
+            let number = |has: &Node| match resource {
+                NGPUS => gpus_of(has),
+                "mem" => crate::units::kib(has.get(&key)?),
+                _ => has.get(&key)?.parse().ok(),
+            };
+            let sum =
+                |of: &[(&String, &Node)]| of.iter().filter_map(|(_, has)| number(has)).sum::<u64>();
+            let noted = before.get(&key).cloned().flatten();
+            if let Some(value) = noted.as_ref().filter(|_| self.busy.is_empty()) {
+                taken.lines.push(format!("set node {own} {key} = {value}"));
+                before.remove(&key);
+                continue;
+            }
+            let now = match (resource, host) {
+                // PBS counted none of itself.
+                (NGPUS, None) if noted.is_none() => continue,
+                (NGPUS, Some(host)) if noted.is_none() => {
+                    whole(host).saturating_sub(sum(&self.busy))
+                }
+                _ if resource != NGPUS && self.busy.is_empty() => {
+                    taken.lines.push(format!("unset node {own} {key}"));
+                    before.remove(&key);
+                    continue;
+                }
+                _ => number(has).unwrap_or(0).saturating_add(sum(&self.idle)),
+            };
+            taken
+                .lines
+                .push(format!("set node {own} {key} = {now}{unit}"));
+            before.entry(key).or_insert(None);
+        }
     }
 }
 
@@ -108,60 +270,105 @@ pub struct Removal {
     pub lines: Vec<String>,
     /// Sentences about hosts that cannot be given back yet.
     pub kept: Vec<String>,
+    /// Sentences about what stays as it is.
+    pub notes: Vec<String>,
 }
 
-/// The lines that take all of gpuos out, and give each host back with what it had before. While jobs run on some of these hosts, they, the hook,
-/// which is disabled, and the resources stay.
+/// The lines that take all of gpuos out, and give each host back with what it had before. While jobs run on vnodes of a release before this one, these, the
+/// hook, which is disabled, and the resources stay.
 pub fn removal(
     resources: &Objects,
     hooks: &Objects,
     nodes: &Objects,
-    before: &BTreeMap<String, Counts>,
+    (hosts, before): (&BTreeMap<String, Host>, &BTreeMap<String, Counts>),
 ) -> Removal {
     let mut removal = Removal::default();
-    let mut rest = nodes.clone();
-    let mut given_back = Vec::new();
-    for (host, counts) in before {
-        let jobs = jobs_of(nodes, host);
-        if !jobs.is_empty() {
-            removal.kept.push(format!(
-                "{host} keeps the vnodes of its GPUs while jobs run there: {}. The hook is disabled and stays until then. Have no new jobs start there \
-                 (pbsnodes -o), and run gpuos pbs remove again when these have ended.",
-                jobs.into_iter().collect::<Vec<_>>().join(", ")
+    let mut taken = Taken {
+        before: before.clone(),
+        ..Taken::default()
+    };
+    let names: BTreeSet<&String> = hosts.keys().chain(before.keys()).collect();
+    let mut former = Vec::new();
+    for name in names {
+        let made = Made::of(nodes, name, before.get(name));
+        made.take_out(&mut taken, nodes, name, None);
+        if !made.busy.is_empty() {
+            removal.kept.push(made.stay(
+                name,
+                "remove again. The hook is disabled, and stays until then",
             ));
-            rest.retain(|name, has| !is_of(name, has, host));
-            continue;
         }
-        for (vnode, _) in vnodes_of(nodes, host).filter(|(name, _)| gpu_of(name).is_some()) {
-            if is_vnode(vnode) {
-                given_back.push(format!("delete node {vnode}"));
-                rest.remove(vnode);
-            }
-        }
-        let Some((own, _)) = own_vnode(nodes, host).filter(|(name, _)| is_vnode(name)) else {
-            continue;
-        };
-        for (key, value) in counts {
-            given_back.push(match value {
-                Some(value) => format!("set node {own} {key} = {value}"),
-                None => format!("unset node {own} {key}"),
-            });
-        }
+        give_back(&mut taken, nodes, name, &made, &[]);
+        former.push(made);
     }
-    let lines = remove(resources, hooks, &rest).into_iter();
+    removal.notes = taken.notes;
+    let lines = remove(resources, hooks, nodes).into_iter();
     let (stops, lines): (Vec<_>, Vec<_>) =
         lines.partition(|line| line.starts_with(&format!("set hook {HOOK} ")));
     let waits = !removal.kept.is_empty();
     let later =
         |line: &String| line.starts_with("delete hook ") || line.starts_with("delete resource ");
-    let lines = lines.into_iter().filter(|line| !waits || !later(line));
+    let known: BTreeSet<String> = taken.lines.iter().cloned().collect();
+    // Those that stay are known by what they have.
+    let gone = |line: &String| {
+        let vnode = line
+            .strip_prefix("unset node ")
+            .and_then(|rest| rest.split(' ').next());
+        vnode.is_some_and(|vnode| former.iter().any(|made| made.has(vnode)))
+    };
+    let lines = lines
+        .into_iter()
+        .filter(|line| !(known.contains(line) || gone(line) || waits && later(line)));
     // The hook has what hosts had before: it goes when these have it again.
-    removal.lines = stops.into_iter().chain(given_back).chain(lines).collect();
+    removal.lines = stops
+        .into_iter()
+        .chain(taken.lines.iter().cloned())
+        .chain(lines)
+        .collect();
     removal
 }
 
+/// Gives a host back: its number of GPUs, and what gpuos says on its vnodes but for these resources.
+fn give_back(taken: &mut Taken, nodes: &Objects, name: &str, made: &Made, kept: &[&str]) {
+    let key = format!("{AVAILABLE}{NGPUS}");
+    let own = own_vnode(nodes, name).map(|(vnode, _)| vnode);
+    let before = taken.before.get(name).and_then(|before| before.get(&key));
+    let counted_none = before == Some(&None);
+    for (vnode, has) in
+        vnodes_of(nodes, name).filter(|(vnode, _)| is_vnode(vnode) && !made.has(vnode))
+    {
+        if Some(vnode) == own && counted_none {
+            taken
+                .lines
+                .retain(|line| !line.starts_with(&format!("set node {vnode} {key} ")));
+            taken.lines.push(format!("unset node {vnode} {key}"));
+        } else if let Some(site) = gpus_of(has).filter(|_| made.is_empty())
+            && has.get(&key) != Some(&site.to_string())
+        {
+            taken.lines.push(format!("set node {vnode} {key} = {site}"));
+        }
+        let ours = RESOURCES
+            .iter()
+            .map(|resource| resource.name)
+            .filter(|name| *name != NGPUS);
+        let ours = ours.chain(SAID).filter(|name| !kept.contains(name));
+        for name in ours.collect::<BTreeSet<_>>() {
+            let key = format!("{AVAILABLE}{name}");
+            if has.contains_key(&key) {
+                taken.lines.push(format!("unset node {vnode} {key}"));
+            }
+        }
+        let comment = has.get("comment").map_or("", |comment| &comment[..]);
+        if comment.starts_with(OF_HOST) {
+            taken.notes.push(format!("{vnode} stays offline, with gpuos's reason in its comment: put it online when it is well (pbsnodes -r {vnode})."));
+        } else if comment.starts_with(MARK) {
+            taken.lines.push(format!("unset node {vnode} comment"));
+        }
+    }
+}
+
 /// Whether a vnode is one of this host.
-fn is_of(vnode: &str, has: &BTreeMap<String, String>, host: &str) -> bool {
+fn is_of(vnode: &str, has: &Node, host: &str) -> bool {
     let host = short(host);
     let named = vnode.split('[').next().unwrap_or_default();
     short(named) == host || has.get("Mom").is_some_and(|mom| short(mom) == host)
@@ -170,36 +377,26 @@ fn is_of(vnode: &str, has: &BTreeMap<String, String>, host: &str) -> bool {
 fn vnodes_of<'a>(
     nodes: &'a Objects,
     host: &'a str,
-) -> impl Iterator<Item = (&'a String, &'a BTreeMap<String, String>)> {
+) -> impl Iterator<Item = (&'a String, &'a Node)> {
     nodes
         .iter()
         .filter(move |(name, has)| is_of(name, has, host))
 }
 
 /// The vnode that is the host itself.
-fn own_vnode<'a>(
-    nodes: &'a Objects,
-    host: &'a str,
-) -> Option<(&'a String, &'a BTreeMap<String, String>)> {
-    vnodes_of(nodes, host).find(|(name, _)| short(name) == short(host) && !name.contains('['))
+fn own_vnode<'a>(nodes: &'a Objects, host: &'a str) -> Option<(&'a String, &'a Node)> {
+    let mut own = vnodes_of(nodes, host);
+    own.find(|(name, _)| short(name) == short(host) && !name.contains('[') && is_vnode(name))
 }
 
-/// Jobs that have something on a host: `17.head/0, 17.head/1`.
-fn jobs_of(nodes: &Objects, host: &str) -> BTreeSet<String> {
-    let listed = vnodes_of(nodes, host).filter_map(|(_, has)| has.get("jobs"));
-    let names = listed.flat_map(|text| text.split(',')).map(|one| {
-        let name = one.trim().split('/').next().unwrap_or_default();
-        name.to_owned()
-    });
-    names.filter(|name| !name.is_empty()).collect()
-}
-
-/// What of a vnode neither PBS nor gpuos says: the site does.
-fn of_site(has: &BTreeMap<String, String>) -> Vec<String> {
-    let is = |key: &&String| match key.strip_prefix(AVAILABLE) {
-        Some(name) => !OF_PBS.contains(&name) && !name.starts_with("gpuos_"),
-        None => ["queue", "partition"].contains(&key.as_str()),
-    };
-    let keys = has.keys().filter(is);
-    keys.map(|key| format!("{key} = {}", has[key])).collect()
+/// Jobs of a vnode: `17.head/0, 17.head/1`.
+fn jobs_of(has: &Node) -> BTreeSet<String> {
+    let listed = has.get("jobs").map_or("", |jobs| &jobs[..]);
+    let names = listed
+        .split(',')
+        .map(|one| one.trim().split('/').next().unwrap_or_default());
+    names
+        .filter(|name| !name.is_empty())
+        .map(str::to_owned)
+        .collect()
 }

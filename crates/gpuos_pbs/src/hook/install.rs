@@ -7,24 +7,24 @@ use gpuos_model::gpu_index::NvmlIndex;
 use gpuos_model::mig::Geometry;
 
 use super::beyond::{Beyond, stated_mib};
+use super::described::{self, has_several_sets};
 use super::event::{Divided, Gpu, Host, Shares};
-use super::resources::{NGPUS, RESOURCES, Resource};
-use super::startup;
+use super::resources::{FORMER, NGPUS, RESOURCES, Resource};
 
 /// Name of the hook.
 pub const HOOK: &str = "gpuos";
 
-/// Events that the hook is run for.
+/// Events that the hook is run for, and one that PBS has since 22.05.
 const EVENTS: &str =
-    "queuejob,modifyjob,runjob,execjob_launch,execjob_end,exechost_startup,exechost_periodic";
+    "queuejob,modifyjob,resvsub,runjob,execjob_launch,execjob_end,exechost_periodic";
+const MODIFYRESV: &str = ",modifyresv";
 
 /// The hook's alarm in seconds: twice as long as anything waits in an event, from its start.
 pub const ALARM: u64 = 120;
 
 /// What the hook is set to. After pbs_cgroups (100), so that it has the last word on the environment of
 /// a job; a hook that fails takes no node offline. A mom tells what it has every 5 s, after the hook has ended.
-const SETTINGS: [(&str, &str); 5] = [
-    ("event", EVENTS),
+const SETTINGS: [(&str, &str); 4] = [
     ("freq", "5"),
     ("order", "500"),
     ("alarm", "120"),
@@ -67,15 +67,15 @@ pub fn parse_list(text: &str, kind: &str) -> Objects {
     objects
 }
 
-/// The lines that bring PBS from what it has to a hook that is in use. `script` and `config` are files that qmgr can read.
+/// The lines that bring PBS, of this version, from what it has to a hook that is in use. `script` and `config` are files that qmgr can read.
 ///
 /// # Errors
 /// A resource is there with a type that gpuos cannot use; nothing may be changed then.
 pub fn install(
     resources: &Objects,
     hooks: &Objects,
-    script: &str,
-    config: &str,
+    version: &str,
+    (script, config): (&str, &str),
 ) -> Result<Vec<String>, String> {
     let mut lines = Vec::new();
     for resource in &RESOURCES {
@@ -90,7 +90,13 @@ pub fn install(
             .and_then(|hook| hook.get(key))
             .is_some_and(|have| words(have) == words(value))
     };
-    for (key, value) in SETTINGS {
+    let changes = if knows_modifyresv(version) {
+        MODIFYRESV
+    } else {
+        ""
+    };
+    let events = format!("{EVENTS}{changes}");
+    for (key, value) in [("event", &events[..])].into_iter().chain(SETTINGS) {
         if !is(key, value) {
             lines.push(format!("set hook {HOOK} {key} = \"{value}\""));
         }
@@ -105,6 +111,15 @@ pub fn install(
         lines.push(format!("set hook {HOOK} enabled = true"));
     }
     Ok(lines)
+}
+
+/// Whether a PBS has an event for a reservation that is changed.
+fn knows_modifyresv(version: &str) -> bool {
+    let major = version
+        .split('.')
+        .next()
+        .and_then(|major| major.trim().parse().ok());
+    major.is_some_and(|major: u32| major >= 22)
 }
 
 fn with_resource(
@@ -151,10 +166,8 @@ pub fn remove(resources: &Objects, hooks: &Objects, nodes: &Objects) -> Vec<Stri
         lines.push(format!("delete hook {HOOK}"));
     }
     let ours = || {
-        RESOURCES
-            .iter()
-            .map(|resource| resource.name)
-            .filter(|name| *name != NGPUS)
+        let ours = RESOURCES.iter().map(|resource| resource.name);
+        ours.chain(FORMER).filter(|name| *name != NGPUS)
     };
     for (node, attributes) in nodes {
         for name in ours() {
@@ -210,6 +223,11 @@ pub fn largest(hosts: &BTreeMap<String, Host>) -> BTreeMap<String, u64> {
         *most = gpus.max(*most);
     }
     largest
+}
+
+/// Whether some hosts have several sets of GPUs with NVLink.
+pub fn several_sets(hosts: &BTreeMap<String, Host>) -> bool {
+    hosts.values().any(has_several_sets)
 }
 
 /// Says of the GPUs of hosts which are divided, by the pools of gpuos.toml. How their kinds can be divided, by name.
@@ -359,7 +377,7 @@ pub fn read_hosts(text: &str) -> Result<BTreeMap<String, Host>, String> {
                 gpuos_model::hostlist::shorten(name)
             ));
         }
-        startup::check(host).map_err(|why| format!("{name}: {why}"))?;
+        described::check(host).map_err(|why| format!("{name}: {why}"))?;
     }
     Ok(hosts)
 }

@@ -9,7 +9,7 @@ use super::options::{named, said, wish};
 use super::refused;
 use super::resources::{MEM, MEM_BEYOND, MIG, MPS, NGPUS, SHARE};
 use super::select::{Chunk, Select, mentions, size};
-use super::vnodes::{Given, gpu, host_of, parse_exec_vnode, short};
+use super::vnodes::{Given, host_of, parse_exec_vnode, short};
 use crate::units;
 
 const PARTS: &str = "for whole GPUs alone have it";
@@ -164,13 +164,4 @@ pub(super) fn misgiven(event: &Event) -> Option<String> {
     hosts
         .next()
         .map(|host| refused::memory_is_not_counted(text, named(MEM), host).to_string())
-}
-
-/// Memory that a job was given on this host, in KiB, where it has whole GPUs here and asks for more than theirs.
-pub(super) fn here_kib(event: &Event, given: &[Vec<Given>], resources: &Resources) -> Option<u64> {
-    wish(resources, MEM)?;
-    let this = short(&event.host);
-    let mut gpus = given.iter().flatten().filter_map(gpu);
-    let has = gpus.any(|(host, _)| short(host) == this);
-    has.then(|| on(&this, given).0)
 }

@@ -5,19 +5,22 @@
 //! - [`resources`]: what gpuos adds to `-l` and to vnodes,
 //! - `options`: what a job says to gpuos, by the functions that read Slurm's options,
 //! - `slices`, `shares`, `memory` with what [`beyond`] says, and `tiers`: parts of GPUs and memory beyond them, counted in chunks and given to programs,
-//! - [`install`]: what `qmgr` is told,
+//! - `allocation`: what a job has on a host,
+//! - [`install`]: what `qmgr` is told, and [`hosts`] what it is told of hosts,
 //! - `confine`: programs that are kept to the GPUs of their jobs,
 //! - `advise`: hosts on which another one gives GPUs,
-//! - `submit`, `run`, `launch` and `startup`: what is done about each event, with the sentences in `refused`,
-//! - [`question`]: what daemons of a mom's host are told of an event, as [`talk`]s: by `mom` what mom has, with what is done by the answer, by
+//! - `submit`, `run` and `launch`: what is done about each event, with the sentences in `refused`,
+//! - [`question`]: what daemons of a mom's host are told of an event, as [`talk`]s: by `mom` what mom has, with what is done by the answer (`room`: to the host's own vnode), by
 //!   `prepare` what a program needs that is about to be started, and by `end` which run of a job has left the host.
 //!
 //! A text of a user is a string of the JSON and stays one: nothing here is joined to a command, and what is written back into a job
 //! are words of this module, names that were checked, and what PBS itself gave.
 
 mod advise;
+mod allocation;
 pub mod beyond;
 mod confine;
+mod described;
 mod end;
 pub mod event;
 pub mod hosts;
@@ -31,11 +34,11 @@ mod prepare;
 pub mod question;
 mod refused;
 pub mod resources;
+mod room;
 mod run;
 pub mod select;
 mod shares;
 mod slices;
-mod startup;
 mod submit;
 pub mod talk;
 mod text;
@@ -88,19 +91,11 @@ pub fn decide(event: &Event) -> Verdict {
     let edits = match event.kind {
         Kind::Queuejob => submit::queued(event),
         Kind::Modifyjob => submit::modified(event),
+        Kind::Resvsub => submit::reserved(event),
+        Kind::Modifyresv => submit::reservation_modified(event),
         Kind::Runjob => return run::started(event),
-        Kind::ExecjobLaunch => {
-            // There is nobody to be asked.
-            let verdict = match launch::launched(event) {
-                Ok(edits) => {
-                    let verdict = prepare::prepared(event, edits, std::iter::empty());
-                    advise::noted(event, verdict)
-                }
-                Err(sentence) => Verdict::reject(sentence),
-            };
-            return confine::applied(event, None, verdict);
-        }
-        Kind::ExechostStartup => startup::started(event),
+        // There is nobody to be asked.
+        Kind::ExecjobLaunch => return launch::verdict(event, &[]),
         // Without gpuosd there is nothing to do.
         Kind::ExechostPeriodic | Kind::ExecjobEnd => Ok(Vec::new()),
     };

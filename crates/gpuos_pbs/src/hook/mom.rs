@@ -1,37 +1,26 @@
-//! What a mom's host has, for gpuosd there, and what mom does by its answer: vnodes offline and online, jobs that run again.
+//! What a mom's host has, for gpuosd there, and what mom does by its answer: GPUs counted and shown, hosts offline and online, jobs that run again.
 //!
-//! pbs_server is the memory: which vnodes gpuos took offline, and for what, their comments say; which jobs have to run again, their
+//! pbs_server is the memory: what gpuos took offline or counted down its vnodes say; which jobs have to run again, their
 //! `Exit_status`. So hook and gpuosd may be gone at any moment.
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use gpuos_config::options::parse_topology;
 use gpuos_core::job::JobId;
-use gpuos_core::wire::{
-    HostOrder, MomJob, MomOrders, MomReport, MomSlices, MomVnodes, Reply, Request,
-};
-use gpuos_model::gpu_index::{GresGpu, NvmlIndex};
+use gpuos_core::wire::{MomGpu, MomJob, MomOrders, MomReport, MomSlices, Reply, Request};
 use gpuos_model::hostlist::compress;
-use gpuos_model::screen;
 
 use super::advise;
+use super::allocation::Allocation;
 use super::event::{
-    Ask, Edit, Event, Held, Host, Job, Resources, Server, ServerJob, ServerVnode, accepted_json,
+    Ask, Edit, Event, Held, Host, Job, Resources, Server, ServerJob, accepted_json,
 };
-use super::memory;
 use super::options::{said, wish};
-use super::resources::{CHECKPOINT, HOSTS, MIG, MIG_COMPUTE, MIG_MEMORY};
-use super::shares;
+use super::resources::{CHECKPOINT, HOSTS, MEM, MIG, SHARE, TOPOLOGY};
+use super::room;
 use super::talk::{Daemon, Said, Talk, replies};
-use super::vnodes::{
-    Given, divided, gpu, host_of, hosts, parse_exec_vnode, shared, short, vnode_name,
-};
+use super::vnodes::short;
 
-/// How reasons of gpuos begin, and its comments: of one GPU, and of a whole host.
-const MARK: &str = "gpuos: ";
-const OF_GPU: &str = "gpuos: GPU ";
-const OF_HOST: &str = "gpuos: host: ";
-/// The longest reason in a comment, in characters.
-const MOST_REASON: usize = 200;
 /// `Exit_status` of a job that has to run again, or to be deleted, when it has ended, because a hook said so.
 const HOOK_RERUN: i64 = -18;
 const HOOK_DELETE: i64 = -19;
@@ -57,24 +46,30 @@ fn to_gpuosd(event: &Event) -> Option<Talk> {
     if event.gpuosd.is_empty() {
         return None;
     }
-    let whole = host.gpus.iter().filter(|gpu| gpu.mig.is_none());
-    let pool = host.gpus.iter().enumerate();
-    let pool = pool.filter(|(_, gpu)| gpu.mig.is_some());
     let report = MomReport {
-        gpus: whole.map(|gpu| gpu.uuid.clone()).collect(),
-        pool: pool
-            .filter_map(|(index, _)| NvmlIndex::new(index))
-            .collect(),
+        described: described(host),
         jobs: jobs(event).filter(has_gpus).collect(),
         all: true,
         asked: event.server.is_some(),
-        vnodes: event
+        host: event
             .server
             .as_ref()
-            .and_then(|server| seen(event, host, server)),
+            .and_then(|server| room::seen(event, server)),
         ..MomReport::default()
     };
     Talk::new(Daemon::Gpuosd, &event.gpuosd, &lines(report))
+}
+
+/// All GPUs of a host, in the administrator's order.
+pub(super) fn described(host: &Host) -> Vec<MomGpu> {
+    let gpus = host.gpus.iter().map(|gpu| MomGpu {
+        uuid: gpu.uuid.clone(),
+        nvlink: gpu.nvlink.clone(),
+        numa: gpu.numa,
+        shares: gpu.shares,
+        divided: gpu.mig.is_some(),
+    });
+    gpus.collect()
 }
 
 /// gpuos_mover serves jobs with checkpoints, with GPUs or without.
@@ -152,7 +147,8 @@ pub(super) fn of_launch(event: &Event, checkpoints: bool) -> Option<Request> {
 
 /// Whether a job has GPUs here, or parts of some.
 fn has_gpus(job: &MomJob) -> bool {
-    !job.gpus.is_empty() || !job.shared.is_empty() || job.slices.is_some()
+    let named = !job.gpus.is_empty() || !job.shared.is_empty();
+    named || job.count > 0 || job.parts > 0 || job.slices.is_some()
 }
 
 pub(super) fn request(report: MomReport) -> Request {
@@ -221,60 +217,50 @@ pub(super) fn own(event: &Event) -> Option<&Host> {
     Some(host)
 }
 
-/// The name that vnodes of this host begin with.
-fn first(event: &Event) -> &str {
-    event.host.split('.').next().unwrap_or_default()
-}
-
 /// A job with its GPUs of this host, and its hosts.
 pub(super) fn job(
     event: &Event,
     id: &str,
     (exec_vnode, held, resources): (&str, &Held, &Resources),
 ) -> Option<MomJob> {
-    let chunks = parse_exec_vnode(exec_vnode).ok()?;
-    let this = short(&event.host);
-    let given = || chunks.iter().flatten();
-    let here = given().filter_map(gpu);
-    let here = here.filter(|(host, _)| short(host) == this);
-    let mut gpus: Vec<GresGpu> = here.filter_map(|(_, index)| GresGpu::new(index)).collect();
-    gpus.sort_unstable();
-    gpus.dedup();
-    let is_here = |one: &&Given| divided(one).is_some_and(|(host, _)| short(host) == this);
-    let parts = || given().filter(is_here);
-    let of_pool = parts().filter_map(|one| NvmlIndex::new(divided(one)?.1));
-    let of_pool: BTreeSet<NvmlIndex> = of_pool.collect();
-    let counted = |name| parts().map(|one| one.count(name)).sum();
-    let asked = wish(resources, MIG);
-    let slices = asked
-        .filter(|_| !of_pool.is_empty())
-        .map(|asked| MomSlices {
-            request: asked.to_owned(),
-            compute: counted(MIG_COMPUTE),
-            memory: counted(MIG_MEMORY),
-            gpus: of_pool.into_iter().collect(),
-        });
-    // All hosts of a job have them in one order, that of its script first.
-    let hosts = hosts(given());
-    let shares = shares::here(event, &chunks, resources);
-    let shared: BTreeSet<GresGpu> = shares
-        .iter()
-        .filter_map(|one| GresGpu::new(shared(one)?.1))
-        .collect();
-    let of_shares = || shares.iter().map(|one| one.memory_kib()).sum();
-    let memory: u64 = memory::here_kib(event, &chunks, resources).unwrap_or_else(of_shares);
+    let has = Allocation::of(event, exec_vnode).ok()?;
+    let asked = wish(resources, MIG).filter(|_| has.has_slices());
+    let slices = asked.map(|asked| MomSlices {
+        request: asked.to_owned(),
+        compute: has.compute,
+        memory: has.memory,
+        gpus: has.named_divided.iter().copied().collect(),
+        chunks: has.chunks,
+    });
+    // What was given of shared GPUs is nothing for a job that asks for no share.
+    let shares = wish(resources, SHARE).is_some();
+    let needs_memory =
+        shares && has.has_parts() || wish(resources, MEM).is_some() && has.has_whole();
+    let topology = wish(resources, TOPOLOGY).and_then(|text| parse_topology(text).ok());
     Some(MomJob {
         job: id.parse().ok()?,
         user: held.user.clone(),
         // A user whom this host does not know has no say here.
         uid: held.uid.unwrap_or(u32::MAX),
-        gpus,
-        shared: shared.into_iter().collect(),
-        memory_mib: memory >> 10,
+        count: has.count,
+        topology: topology.map(|wish| wish.to_string()).unwrap_or_default(),
+        parts: if shares { has.parts } else { 0 },
+        gpus: has.named.iter().copied().collect(),
+        shared: has
+            .named_shared
+            .iter()
+            .copied()
+            .filter(|_| shares)
+            .collect(),
+        memory_mib: if needs_memory {
+            has.memory_kib >> 10
+        } else {
+            0
+        },
         slices,
         run: held.run,
-        script_on: hosts.first().cloned().unwrap_or_default(),
-        hosts: compress(hosts.iter().map(String::as_str)),
+        script_on: has.hosts.first().cloned().unwrap_or_default(),
+        hosts: compress(has.hosts.iter().map(String::as_str)),
         former: said(resources, HOSTS).unwrap_or_default().to_owned(),
         checkpoints: wish(resources, CHECKPOINT).is_some(),
         suspended: held.suspended,
@@ -293,10 +279,10 @@ fn jobs(event: &Event) -> impl Iterator<Item = MomJob> {
 fn spread(event: &Event) -> impl Iterator<Item = &String> {
     let this = short(&event.host);
     let jobs = event.jobs.iter().filter(move |(_, job)| {
-        let chunks = parse_exec_vnode(&job.exec_vnode).unwrap_or_default();
-        let mut given = chunks.iter().flatten();
-        let elsewhere = given.clone().any(|one| short(host_of(&one.vnode)) != this);
-        job.session > 1 && elsewhere && given.any(|one| gpu(one).is_some())
+        let has = Allocation::of(event, &job.exec_vnode).unwrap_or_default();
+        let elsewhere = has.hosts.iter().any(|host| *host != this);
+        let gpus = has.has_whole() || has.has_parts() || has.has_slices();
+        job.session > 1 && elsewhere && gpus
     });
     jobs.map(|(id, _)| id)
 }
@@ -310,60 +296,19 @@ fn with_checkpoints(event: &Event) -> impl Iterator<Item = &String> {
     jobs.map(|(id, _)| id)
 }
 
-/// What took a vnode offline, by its comment.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum By {
-    Gpu,
-    Host,
-    Others,
-}
-
-fn by(vnode: &ServerVnode) -> Option<By> {
-    vnode.offline.then(|| match &vnode.comment {
-        comment if comment.starts_with(OF_GPU) => By::Gpu,
-        comment if comment.starts_with(OF_HOST) => By::Host,
-        _ => By::Others,
-    })
-}
-
 /// The host's own vnode.
 pub(super) fn natural(event: &Event) -> String {
+    let first = event.host.split('.').next().unwrap_or_default();
     match event.vnodes.contains_key(&event.host) {
         true => event.host.clone(),
-        false => first(event).to_owned(),
+        false => first.to_owned(),
     }
 }
 
-/// All vnodes of the host, its own first; then those of its GPUs in order.
-fn vnodes(event: &Event, host: &Host) -> Vec<String> {
-    let name = first(event);
-    let natural = natural(event);
-    let gpus = (0..host.gpus.len()).map(|index| vnode_name(name, index));
-    std::iter::once(natural).chain(gpus).collect()
-}
-
-/// How pbs_server has the vnodes; `None` where it did not say it of all.
-fn seen(event: &Event, host: &Host, server: &Server) -> Option<MomVnodes> {
-    let names = vnodes(event, host);
-    let told: Option<Vec<&ServerVnode>> =
-        names.iter().map(|name| server.vnodes.get(name)).collect();
-    let told = told?;
-    let of_gpus = |is: &dyn Fn(Option<By>) -> bool| {
-        let all = told.iter().skip(1).enumerate();
-        let all = all.filter(|(_, vnode)| is(by(vnode)));
-        all.filter_map(|(index, _)| GresGpu::new(index)).collect()
-    };
-    let mut drained = told.iter().filter(|vnode| by(vnode) == Some(By::Host));
-    let reason = drained.next().map(|vnode| {
-        let rest = vnode.comment.strip_prefix(OF_HOST).unwrap_or_default();
-        format!("{MARK}{rest}")
-    });
-    Some(MomVnodes {
-        offline: of_gpus(&|by| by.is_some()),
-        own: of_gpus(&|by| by == Some(By::Gpu)),
-        drained: reason,
-        whole: told.iter().all(|vnode| vnode.offline),
-    })
+/// All vnodes that mom has.
+fn vnodes(event: &Event) -> Vec<String> {
+    let own = std::iter::once(natural(event)).chain(event.vnodes.keys().cloned());
+    own.collect::<BTreeSet<_>>().into_iter().collect()
 }
 
 /// What gpuosd says is done by these edits.
@@ -389,7 +334,7 @@ fn obey(event: &Event, orders: &MomOrders, saved: &BTreeMap<JobId, u32>) -> Resu
         jobs.dedup();
         // With a job that has to end they say whether pbs_server answers at all.
         let vnodes = match looks || !told.is_empty() {
-            true => vnodes(event, host),
+            true => vnodes(event),
             false => Vec::new(),
         };
         if vnodes.is_empty() && jobs.is_empty() {
@@ -402,12 +347,12 @@ fn obey(event: &Event, orders: &MomOrders, saved: &BTreeMap<JobId, u32>) -> Resu
     if !new.is_empty() && event.turn < TURNS {
         // gpuosd wants it by what it has just been told.
         let vnodes = match server.vnodes.is_empty() {
-            true => vnodes(event, host),
+            true => vnodes(event),
             false => Vec::new(),
         };
         return Err(Ask { vnodes, jobs: new });
     }
-    let mut edits = change(event, host, orders, server);
+    let mut edits = room::edits(event, host, orders, server);
     edits.extend(advice.and_then(|orders| advise::comment(event, orders, server)));
     for (jobs, again) in [(&orders.rerun, true), (&orders.end, false)] {
         for (id, times) in jobs.iter().filter(|(id, _)| here(id)) {
@@ -467,49 +412,4 @@ fn kill(event: &Event, id: &str) -> Option<Edit> {
     let job = event.jobs.get(id)?;
     let (value, uid) = (job.session, job.held.uid?);
     (value > 1).then_some(Edit::Kill { value, uid })
-}
-
-/// Vnodes that are not as they have to be. What others took offline stays offline, with their comment.
-fn change(event: &Event, host: &Host, orders: &MomOrders, server: &Server) -> Vec<Edit> {
-    let whole = match &orders.host {
-        HostOrder::Offline(reason) => Some(of_host(reason)),
-        HostOrder::Leave | HostOrder::Online => None,
-    };
-    let leaves = orders.host == HostOrder::Leave;
-    let mut edits = Vec::new();
-    for (place, vnode) in vnodes(event, host).into_iter().enumerate() {
-        let Some(told) = server.vnodes.get(&vnode) else {
-            continue;
-        };
-        let gpu = place.checked_sub(1).and_then(GresGpu::new);
-        let out = gpu
-            .zip(orders.out.as_ref())
-            .is_some_and(|(gpu, out)| out.contains(&gpu));
-        let comment = match (gpu, &whole) {
-            (Some(gpu), _) if out => Some(of_gpu(gpu, first(event))),
-            (_, whole) => whole.clone(),
-        };
-        match (comment, by(told)) {
-            (Some(_), Some(By::Others)) | (None, None | Some(By::Others)) => {}
-            (Some(comment), Some(_)) if comment == told.comment => {}
-            // Until gpuosd knows what is out, this comment alone does.
-            (Some(_), Some(By::Gpu)) if orders.out.is_none() => {}
-            (Some(value), _) => edits.push(Edit::Offline { vnode, value }),
-            (None, Some(By::Gpu)) if orders.out.is_none() => {}
-            (None, Some(By::Host)) if leaves => {}
-            (None, Some(By::Gpu | By::Host)) => edits.push(Edit::Online { vnode }),
-        }
-    }
-    edits
-}
-
-fn of_gpu(gpu: GresGpu, host: &str) -> String {
-    format!("{OF_GPU}{gpu} is out of service; gpuos health on {host} says why")
-}
-
-/// The comment of a host that is offline as a whole: one line of print.
-fn of_host(reason: &str) -> String {
-    let line = screen::line(reason.strip_prefix(MARK).unwrap_or(reason));
-    let short: String = line.chars().take(MOST_REASON).collect();
-    format!("{OF_HOST}{}", short.trim())
 }

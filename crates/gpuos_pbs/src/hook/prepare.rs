@@ -10,6 +10,7 @@ use gpuos_core::wire::{
     Request,
 };
 
+use super::allocation::Allocation;
 use super::confine;
 use super::event::{Edit, Event, Verdict, env};
 use super::mom;
@@ -18,13 +19,15 @@ use super::resources::{CHECKPOINT, CLOCKS, MIG, MPS, POWER, of_users};
 use super::shares;
 use super::talk::{Daemon, Said, Talk, replies};
 use super::tiers::Granted;
-use super::vnodes::{divided, host_of, parse_exec_vnode, short};
+use super::vnodes::short;
 
 /// How long a start waits for gpuos_mover, in milliseconds. With gpuosd and the group of the program that is no more than half the hook's alarm.
 const MOVER: u64 = 6_000;
 /// How long it waits for gpuosd: until slices are made, of which gpuosd says something after 40 s at most, and until GPUs are set.
 const SLICES: u64 = 46_000;
 const LIMITS: u64 = 3_000;
+/// How long it waits for GPUs that gpuosd chooses: what had them before may have ended just now.
+const CHOICE: u64 = 10_000;
 /// How long another program of a job than its first waits: mom does nothing else meanwhile.
 const LATER: u64 = 3_000;
 /// How long slices are waited for where no gpuosd listens: it finds its own work in its journal.
@@ -53,15 +56,26 @@ pub(super) fn talks(event: &Event) -> Vec<Talk> {
         .collect()
 }
 
-/// gpuosd is to know who has a GPU from now on, and does for the job what it asks of its GPUs. Only then a start waits for it.
+/// gpuosd is to know of the job from now on, chooses its GPUs and does for it what it asks of them: a start waits for both.
 fn gpuosd(event: &Event) -> Option<Talk> {
     let report = mom::of_launch(event, false)?;
-    let Some((step, (patience, absence))) = step(event, &report) else {
+    let step = step(event, &report);
+    let chooses = Allocation::of(event, &event.job.exec_vnode).is_ok_and(|has| has.is_chosen());
+    let choice = match (chooses, event.first) {
+        (false, _) => 0,
+        (true, true) => CHOICE,
+        (true, false) => LATER,
+    };
+    let Some((step, (patience, absence))) = step else {
         let talk = Talk::new(Daemon::Gpuosd, &event.gpuosd, &[report])?;
-        return Some(talk.tell());
+        return Some(if chooses {
+            talk.within(choice)
+        } else {
+            talk.tell()
+        });
     };
     let talk = Talk::new(Daemon::Gpuosd, &event.gpuosd, &[report, step])?;
-    Some(talk.within(patience).over(absence))
+    Some(talk.within(patience.max(choice)).over(absence))
 }
 
 /// What a job asks of its GPUs, as a step that starts; how long it waits for that, and for a gpuosd that is away.
@@ -76,14 +90,14 @@ fn step(event: &Event, report: &Request) -> Option<(Request, (u64, u64))> {
     if !asked.waits() && slices.is_none() && memory.is_none() {
         return None;
     }
-    let gpus = job.gpus.iter().chain(&job.shared);
     let step = Request::StepStart {
         id: StepId {
             job: job.job.clone(),
             step: StepId::BATCH,
         },
         uid: job.uid,
-        gpus: gpus.map(|gpu| u8::from(*gpu)).collect(),
+        // Those of the job, which gpuosd has chosen.
+        gpus: Vec::new(),
         asked,
         // Which slices they are is known on the host alone.
         mig: slices.map(|slices| MigAsk {
@@ -197,7 +211,7 @@ pub(super) fn prepared<'a>(
             (Daemon::Gpuosd, Err(why)) if without.is_some() => without = Some(why),
             (Daemon::Gpuosd, Err(why)) => {
                 notes.extend(granted.as_ref().map(|granted| granted.without(&why)));
-                if granted.is_none() || asked(event).waits() {
+                if asked(event).waits() {
                     notes.push(format!(
                         "power and clocks of the GPUs are not set, and MPS is not started: {why}"
                     ));
@@ -210,8 +224,9 @@ pub(super) fn prepared<'a>(
         }
     }
     if let Some(why) = without {
+        let allocation = Allocation::of(event, &event.job.exec_vnode).unwrap_or_default();
         // The job of another program goes on.
-        let again = event.first && is_of_script(event);
+        let again = event.first && allocation.is_of_script(event);
         let then = match again {
             true => "it is queued again",
             false => "this program of it is not started",
@@ -230,21 +245,11 @@ pub(super) fn prepared<'a>(
     }
 }
 
-/// Whether the script of a job runs on this host.
-fn is_of_script(event: &Event) -> bool {
-    let chunks = parse_exec_vnode(&event.job.exec_vnode).unwrap_or_default();
-    let mut given = chunks.iter().flatten();
-    let first = given.next().map(|one| short(host_of(&one.vnode)));
-    first.is_none_or(|first| first == short(&event.host))
-}
-
 /// Whether a job was given slices of GPUs of this host.
 fn has_slices(event: &Event) -> bool {
     let asked = wish(&event.job.resources, MIG).is_some();
-    let chunks = parse_exec_vnode(&event.job.exec_vnode).unwrap_or_default();
-    let this = short(&event.host);
-    let mut given = chunks.iter().flatten().filter_map(divided);
-    asked && given.any(|(host, _)| short(host) == this)
+    let allocation = Allocation::of(event, &event.job.exec_vnode);
+    asked && allocation.is_ok_and(|has| has.has_slices())
 }
 
 /// Notes of a daemon, and those of its variables that a program is given.
@@ -259,6 +264,8 @@ fn read(
     })?;
     let replies = replies(said).map_err(|why| format!("{daemon}: {why}"))?;
     match replies.into_iter().next_back() {
+        // Only the choice was asked for.
+        Some(Reply::Mom { .. }) => Ok((Vec::new(), Vec::new())),
         Some(Reply::Prepared {
             failed: Some(why), ..
         }) => Err(why),

@@ -1,8 +1,8 @@
 //! An event of a mom about which daemons of its host are asked, or told.
 
-use super::event::{Event, Kind, Verdict, accepted_json};
+use super::event::{Event, Kind, accepted_json};
 use super::talk::{Daemon, Said, Talk};
-use super::{advise, confine, end, launch, mom, prepare};
+use super::{end, launch, mom, prepare};
 
 /// What daemons are told of an event, one after the other.
 #[derive(Debug)]
@@ -29,28 +29,19 @@ impl Question {
 
     /// What is to be done, as JSON, after what the daemons said, in the order of the talks.
     pub fn answer(&self, said: &[Said]) -> String {
-        let said_by = |daemon| {
-            let mut all = self.talks.iter().zip(said);
-            all.find(|(talk, _)| talk.daemon == daemon)
-        };
+        let all: Vec<(&Talk, &Said)> = self.talks.iter().zip(said).collect();
         match self.event.kind {
             Kind::ExechostPeriodic => {
-                let said = |daemon| said_by(daemon).map(|(_, said)| said);
-                mom::answer(&self.event, said(Daemon::Gpuosd), said(Daemon::Mover))
+                let by = |daemon| {
+                    let mut all = all.iter();
+                    all.find(|(talk, _)| talk.daemon == daemon)
+                        .map(|(_, said)| *said)
+                };
+                mom::answer(&self.event, by(Daemon::Gpuosd), by(Daemon::Mover))
             }
             // It was only to be told.
             Kind::ExecjobEnd => accepted_json(Vec::new(), None),
-            _ => match launch::launched(&self.event) {
-                Ok(edits) => {
-                    let said = [Daemon::Gpuosd, Daemon::Mover].map(said_by);
-                    let said = said.into_iter().flatten();
-                    let verdict = prepare::prepared(&self.event, edits, said);
-                    let verdict = advise::noted(&self.event, verdict);
-                    let groups = said_by(Daemon::Groups).map(|(_, said)| said);
-                    confine::applied(&self.event, groups, verdict).json()
-                }
-                Err(sentence) => Verdict::reject(sentence).json(),
-            },
+            _ => launch::verdict(&self.event, &all).json(),
         }
     }
 }

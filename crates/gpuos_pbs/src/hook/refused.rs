@@ -21,6 +21,9 @@ gpuos_config::refusals! {
         "the job asks for {gpus} GPUs, and no {level} has more than {largest}", write "-l gpuos_topology={level} to prefer it only, or ask for less";
     /// A resource of the whole job in a chunk.
     pub(super) fn in_a_chunk(option, name) on option = "it is for the whole job, and cannot be said of a chunk", write "-l {name}=VALUE beside -l select=";
+    /// A reservation has no programs and no place of its own rule.
+    pub(super) fn of_jobs_alone(option) on option =
+        "it means nothing for a reservation", write "it for the jobs in the reservation";
     /// What cannot be read cannot be translated.
     pub(super) fn unread(option, why, form) on option = "{why}", write "{form}";
     /// A rule that only `gpuos pbs-planner` could follow, which this site does not run.
@@ -59,9 +62,6 @@ gpuos_config::refusals! {
     /// What a job with a share has is counted in its chunk.
     pub(super) fn share_has_one_chunk(option, chunks) on option =
         "the job has {chunks} chunks in -l select=, and a share is a part of one GPU", write "-l select=1:ncpus=N:mem=SIZE, or an array of jobs";
-    /// The place of a job with a share is that of one GPU.
-    pub(super) fn share_is_of_one_gpu(option, place) on option =
-        "it contradicts -l place={place}: what holds a job with a share together is its GPU", write "no group= in -l place=";
     /// Others have the rest of the GPU.
     pub(super) fn share_is_not_alone(option, place) on option =
         "it contradicts -l place={place}, which leaves nobody else on the GPU", write "one of the two";
@@ -75,10 +75,6 @@ gpuos_config::refusals! {
     pub(super) fn share_is_not_counted(option) on option =
         "the job's parts of a GPU, or its place for what is parked, are not counted as it is now: it is a default of the queue or of the server, or the          site has changed; not started",
         write "it for the job, as in qalter -l gpuos_share=…";
-    /// pbs_sched takes of several GPUs where no vnode could ever hold the job.
-    pub(super) fn share_of_two_gpus(option, one, other) on option =
-        "its share would be of {one} and of {other}; not started, and it keeps its place in the queue",
-        write "fewer CPUs or less memory, so that one vnode can hold the job";
     /// gpuos.toml has no `[memory] oversubscribe`.
     pub(super) fn memory_is_off(option) on option =
         "this site gives jobs no more memory than their GPUs have",
@@ -119,10 +115,6 @@ gpuos_config::refusals! {
     /// How slices of several kinds are beside each other on a GPU PBS does not count.
     pub(super) fn one_profile(option, chunks) on option =
         "the job has {chunks} chunks, of which each has slices of one kind", write "one profile, as in 1g.10gb or 1g.10gb:2, or one chunk";
-    /// PBS takes a chunk apart over several GPUs of a host, unless each chunk has a vnode.
-    pub(super) fn not_vscatter(option, chunks, place) on option =
-        "the job has {chunks} chunks, of which each has slices of a GPU of its own, and -l place={place} lets PBS take some of another GPU",
-        write "-l place=vscatter, or no place";
     /// For the whole job, while gpuos writes the job's chunks.
     pub(super) fn beside_chunks(option) on option =
         "it would be lost: gpuos writes what it counts into the job's -l select=", write "it in -l select=N:resource=value[:...] of the same qalter";
@@ -130,24 +122,17 @@ gpuos_config::refusals! {
     pub(super) fn per_task(option) on option = "PBS has no tasks of which each could have its own", write "how many instances the job has, as in 1g.10gb:2";
     /// A program sees either kind.
     pub(super) fn beside_gpus(option) on option = "the job asks for whole GPUs too", write "either ngpus=N in -l select= or gpuos_mig";
-    /// The place of a job with slices is that of one GPU.
-    pub(super) fn one_gpu(option, place) on option =
-        "it contradicts -l place={place}: what holds a job with slices together is its GPU", write "no group= in -l place=";
     /// A default of a queue or of the server, which PBS adds after the hook has counted slices.
     pub(super) fn not_counted(option) on option =
         "it is a default of the queue or of the server, and its slices were not counted; not started", write "it for the job, as in qalter -l gpuos_mig=…";
-    /// An operator's word, or `place` was changed where the hook did not see it.
-    pub(super) fn two_chunks(option, vnode) on option =
-        "slices of two of its chunks would be on {vnode}, and each chunk has a GPU of its own; not started",
-        write "-l place=vscatter";
-    /// pbs_sched takes of several GPUs where no vnode could ever hold the job.
-    pub(super) fn two_gpus(option, one, other) on option =
-        "its slices would be on {one} and on {other}, and those of a chunk are those of one GPU; not started, and it keeps its place in the queue",
-        write "fewer CPUs or less memory, so that one vnode can hold the job";
-    /// Its last start was refused by its host, where no placement was free, or gpuosd could not make the instances.
-    pub(super) fn slices_put_off(option, runs, minutes) on option =
-        "its slices could not be made where it was started last, for which the log of pbs_mom there has the reason; start put off (number {runs}) and tried again in {minutes} min",
-        write "nothing, or other slices";
+    /// Its last start was refused by its host, where what PBS counts was not to be had.
+    pub(super) fn put_off(option, runs, seconds) on option =
+        "its GPUs were not to be had where it was started last, for which the log of pbs_mom there has the reason; start put off (number {runs}) and tried again in {seconds} s",
+        write "nothing: it is tried again";
+    /// More GPUs than a vnode has left, by an operator's word or of two starts in one moment.
+    pub(super) fn overcommitted(vnode, given, free) on "exec_vnode" =
+        "the start would have {given} GPUs of {vnode}, and {free} are left there; not started, and it keeps its place in the queue",
+        write "nothing: it is tried again; an operator names vnodes with so many GPUs left";
     /// The vnodes that PBS chose are not within one domain, which the job requires.
     pub(super) fn spread(level, one, other, tries, minutes) on "-l gpuos_topology" =
         "no {level} had room for all of the job: {one} and {other} are in different ones; start put off (number {tries}) and tried again in {minutes} min",

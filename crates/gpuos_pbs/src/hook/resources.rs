@@ -33,14 +33,20 @@ const fn of_vnodes(name: &'static str, kind: &'static str) -> Resource {
 
 /// GPUs, which PBS counts on vnodes.
 pub const NGPUS: &str = "ngpus";
-/// UUID of the GPU of a vnode.
-pub const UUID: &str = "gpuos_uuid";
+/// What a host shows of its GPUs, on its own vnode: [`crate::published`].
+pub const SHOWN: &str = "gpuos_host";
+/// The site's own number of GPUs of a vnode, and what gpuos has made of it, as `8>7`; a vnode on which nothing was changed has none.
+pub const SITE_NGPUS: &str = "gpuos_ngpus";
+/// How many free GPUs of a host at most are linked with each other: compared, and not counted.
+pub const LINKED: &str = "gpuos_linked";
+/// Memory slices of the largest profile for which a GPU of the host has room, likewise.
+pub const MIG_FITS: &str = "gpuos_mig_fits";
+/// Free parts of a shared GPU of the host, at most, likewise.
+pub const SHARE_FITS: &str = "gpuos_share_fits";
 /// Set of GPUs with NVLink to each other.
 pub const NVLINK: &str = "gpuos_nvlink";
 /// Leaf switch of a vnode's host.
 pub const LEAF: &str = "gpuos_leaf";
-/// NUMA node of the GPU of a vnode.
-pub const NUMA: &str = "gpuos_numa";
 /// How often a job makes checkpoints.
 pub const CHECKPOINT: &str = "gpuos_checkpoint";
 /// Hosts on which a job has run, where its checkpoints may be. PBS keeps it with the job, and users cannot change it.
@@ -48,6 +54,10 @@ pub const HOSTS: &str = "gpuos_hosts";
 /// How often the start of a job was put off. PBS keeps it with the job, and users cannot change it.
 pub const VETOES: &str = "gpuos_vetoes";
 
+/// How near each other the GPUs of a job are to be.
+pub const TOPOLOGY: &str = "gpuos_topology";
+/// The rule by which a planner places a job.
+pub const PLACEMENT: &str = "gpuos_placement";
 /// Slices of GPUs that a job asks for.
 pub const MIG: &str = "gpuos_mig";
 /// A part of a GPU that a job asks for, beside other jobs.
@@ -60,27 +70,23 @@ pub const POWER: &str = "gpuos_power";
 pub const CLOCKS: &str = "gpuos_clocks";
 /// MPS for a job.
 pub const MPS: &str = "gpuos_mps";
-/// Compute slices of the GPU of a vnode, which PBS counts.
+/// Compute slices of a host's divided GPUs, which PBS counts.
 pub const MIG_COMPUTE: &str = "gpuos_mig_compute";
-/// Its memory slices.
+/// Their memory slices.
 pub const MIG_MEMORY: &str = "gpuos_mig_memory";
-/// Its kind in gpuos.toml, which says how it can be divided.
+/// Their kind in gpuos.toml, which says how they can be divided.
 pub const MIG_BOARD: &str = "gpuos_mig_board";
-/// A name that no other vnode has: what has it in common is of one GPU.
-pub const MIG_GPU: &str = "gpuos_mig_gpu";
-/// Parts of the GPU of a vnode, which PBS counts: each is one job's.
+/// Parts of a host's shared GPUs, which PBS counts: each is one job's.
 pub const SHARE_PARTS: &str = "gpuos_share_parts";
-/// A name that no other vnode has, as [`MIG_GPU`], of a GPU that jobs share.
-pub const SHARE_GPU: &str = "gpuos_share_gpu";
 
 /// What of a chunk's memory was added for its GPUs. It is to be said of chunks alone: no vnode has it, and pbs_sched does not look at it.
 pub const MEM_BEYOND: &str = "gpuos_mem_beyond";
 
 /// All of them: what users write, then what vnodes and jobs are given. `n` and `h` make a count of a host's vnodes, `m` tells
 /// moms, `r` is what users may read only.
-pub const RESOURCES: [Resource; 23] = [
-    of_jobs("gpuos_topology", "gpuos-topology"),
-    of_jobs("gpuos_placement", "gpuos-placement"),
+pub const RESOURCES: [Resource; 24] = [
+    of_jobs(TOPOLOGY, "gpuos-topology"),
+    of_jobs(PLACEMENT, "gpuos-placement"),
     of_jobs(MIG, "gpuos-mig"),
     of_jobs(SHARE, "gpuos-share"),
     of_jobs(MEM, "gpuos-mem"),
@@ -94,10 +100,13 @@ pub const RESOURCES: [Resource; 23] = [
         flags: "nh",
         option: "",
     },
-    of_vnodes(UUID, "string"),
+    of_vnodes(SHOWN, "string"),
+    of_vnodes(SITE_NGPUS, "string"),
+    of_vnodes(LINKED, "long"),
+    of_vnodes(MIG_FITS, "long"),
+    of_vnodes(SHARE_FITS, "long"),
     of_vnodes(NVLINK, "string"),
     of_vnodes(LEAF, "string"),
-    of_vnodes(NUMA, "string"),
     Resource {
         flags: "nh",
         ..of_vnodes(MIG_COMPUTE, "long")
@@ -107,12 +116,10 @@ pub const RESOURCES: [Resource; 23] = [
         ..of_vnodes(MIG_MEMORY, "long")
     },
     of_vnodes(MIG_BOARD, "string"),
-    of_vnodes(MIG_GPU, "string"),
     Resource {
         flags: "nh",
         ..of_vnodes(SHARE_PARTS, "long")
     },
-    of_vnodes(SHARE_GPU, "string"),
     of_vnodes(MEM_BEYOND, "string"),
     Resource {
         name: VETOES,
@@ -126,6 +133,14 @@ pub const RESOURCES: [Resource; 23] = [
         flags: "rm",
         option: "",
     },
+];
+
+/// Resources of releases that made a vnode of each GPU: they are taken out.
+pub const FORMER: [&str; 4] = [
+    "gpuos_uuid",
+    "gpuos_numa",
+    "gpuos_mig_gpu",
+    "gpuos_share_gpu",
 ];
 
 /// Those that users write with `-l`.

@@ -3,21 +3,24 @@
 //! So that it does not starve, it is put off for so long and so often at most; then, and where a planner looks for a place, it stays
 //! in its queue, and the sentence says why it waits and what to do.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use gpuos_config::options::OptionError;
 use gpuos_model::hostlist::{compress, expand};
 
-use super::event::{Edit, Event, Resources, Value, Verdict};
+use super::event::{Edit, Event, Left, Resources, Value, Verdict};
 use super::memory;
 use super::options::{self, Site, named, said, wish};
 use super::place::{Arrangement, Place};
 use super::refused;
-use super::resources::{CHECKPOINT, HOSTS, MIG, NGPUS, VETOES};
+use super::resources::{CHECKPOINT, HOSTS, MIG, MIG_MEMORY, NGPUS, SHARE, SHARE_PARTS, VETOES};
 use super::shares;
 use super::slices;
 use super::submit::shared_resource;
-use super::vnodes::{self, gpu_of, parse_exec_vnode};
+use super::vnodes::{self, Given, host_of, parse_exec_vnode, short};
+
+/// Seconds until a job is tried again whose start its host has refused, by how often: what the host shows has come to pbs_server by then, and pbs_sched goes
+/// by that. What fails for another reason is tried ever more seldom.
+const SECONDS: [u64; 8] = [10, 10, 60, 120, 300, 900, 1_800, 3_600];
 
 /// Minutes until a job is tried again that is put off, by how often it was before; some two hours in all. Who was put off so often
 /// would lose each domain that becomes free in such an hour to jobs that wait in the queue, so from then on it waits there.
@@ -29,8 +32,13 @@ const REFUSED_START: i64 = -16;
 /// Starts a job, or does not. One with checkpoints keeps the names of its hosts: its next run looks for them there.
 pub(super) fn started(event: &Event) -> Verdict {
     let misgiven = shares::misgiven(event).or_else(|| memory::misgiven(event));
-    let misgiven = misgiven.map(Verdict::reject);
-    let mut verdict = match misgiven.or_else(|| of_slices(event)) {
+    let misgiven = misgiven.or_else(|| uncounted_slices(event));
+    let over = overcommitted(event).map(|why| Verdict {
+        must: true,
+        ..Verdict::reject(why)
+    });
+    let refused = over.or_else(|| misgiven.map(Verdict::reject));
+    let mut verdict = match refused.or_else(|| refused_by_host(event)) {
         Some(refused) => refused,
         None => placed(event),
     };
@@ -40,42 +48,68 @@ pub(super) fn started(event: &Event) -> Verdict {
     verdict
 }
 
-/// Why a job with slices is not started: they were not counted or are not those of one GPU each, or its host has just refused it.
-fn of_slices(event: &Event) -> Option<Verdict> {
+/// Why a job with slices is not started: they were not counted.
+fn uncounted_slices(event: &Event) -> Option<String> {
     let job = &event.job;
     let asked = wish(&job.resources, MIG)?;
-    let refuse = |why: OptionError| Some(Verdict::reject(why.to_string()));
     // What cannot be read is PBS's own text: the host refuses the job if it has to.
     let given = parse_exec_vnode(&job.exec_vnode).ok()?;
-    if !slices::all_counted(&given) {
-        return refuse(refused::not_counted(asked, named(MIG)));
+    let counted = slices::all_counted(&given);
+    (!counted).then(|| refused::not_counted(asked, named(MIG)).to_string())
+}
+
+/// Why a start has more GPUs than a vnode has left: pbs_server counts nothing when somebody but pbs_sched runs a job, nor what two have started in one
+/// moment. What the vnodes have is told where that can be.
+fn overcommitted(event: &Event) -> Option<String> {
+    let given = parse_exec_vnode(&event.job.exec_vnode).ok()?;
+    let mut wanted: BTreeMap<&str, u64> = BTreeMap::new();
+    for one in given.iter().flatten().filter(|one| one.count(NGPUS) > 0) {
+        *wanted.entry(&one.vnode).or_default() += one.count(NGPUS);
     }
-    match slices::misgiven(&given) {
-        None => {}
-        Some((one, other)) if one == other => {
-            return refuse(refused::two_chunks(asked, named(MIG), one));
-        }
-        Some((one, other)) => return refuse(refused::two_gpus(asked, named(MIG), one, other)),
-    }
+    wanted.into_iter().find_map(|(vnode, gpus)| {
+        let Left {
+            available,
+            assigned,
+        } = event.left.get(vnode)?;
+        let free = available.saturating_sub(*assigned);
+        let text = &event.job.exec_vnode;
+        (gpus > free).then(|| refused::overcommitted(text, vnode, gpus, free).to_string())
+    })
+}
+
+/// A job whose host has just refused its start waits for a moment. Nothing of a subjob is changed.
+fn refused_by_host(event: &Event) -> Option<Verdict> {
+    let job = &event.job;
     let runs = job.held.run;
     let seen = said(&job.resources, VETOES).and_then(|text| text.parse::<u64>().ok());
     let was_refused = job.exit == Some(REFUSED_START) && seen.unwrap_or(0) < runs;
-    if !was_refused || is_subjob(&job.id) {
+    let given = parse_exec_vnode(&job.exec_vnode).ok()?;
+    let of_gpus = |one: &Given| {
+        [NGPUS, MIG_MEMORY, SHARE_PARTS]
+            .iter()
+            .any(|name| one.count(name) > 0)
+    };
+    if !was_refused || is_subjob(&job.id) || !given.iter().flatten().any(of_gpus) {
         return None;
     }
-    let last = MINUTES.len() - 1;
+    let last = SECONDS.len() - 1;
     let nth = usize::try_from(runs.saturating_sub(1)).unwrap_or(last);
-    let minutes = MINUTES[nth.min(last)];
+    let seconds = SECONDS[nth.min(last)];
     let edits = vec![
         Edit::Resource {
             name: VETOES.into(),
             value: Value::Number(runs),
         },
         Edit::StartAfter {
-            value: event.now.saturating_add(60 * minutes),
+            value: event.now.saturating_add(seconds),
         },
     ];
-    let why = refused::slices_put_off(asked, named(MIG), runs, minutes);
+    let whole: u64 = given.iter().flatten().map(|one| one.count(NGPUS)).sum();
+    let (name, asked) = [MIG, SHARE]
+        .into_iter()
+        .find_map(|name| Some((name, wish(&job.resources, name)?.to_owned())))
+        .unwrap_or((NGPUS, whole.to_string()));
+    let why = refused::put_off(asked, named(name), runs, seconds);
     Some(Verdict {
         edits,
         ..Verdict::reject(why.to_string())
@@ -126,6 +160,14 @@ fn placed(event: &Event) -> Verdict {
         .iter()
         .flatten()
         .filter(|given| given.count(NGPUS) > 0);
+    let on: BTreeSet<String> = gpus
+        .clone()
+        .map(|given| short(host_of(&given.vnode)))
+        .collect();
+    if wish.level == "nvlink" && event.several_sets && on.len() == 1 {
+        // Which of a host's sets it is gpuosd there chooses.
+        return Verdict::accept(Vec::new());
+    }
     let mut domains = gpus.map(|given| {
         let vnode = given.vnode.as_str();
         (vnode, domain(vnode, shared, event.vnodes.get(vnode)))
@@ -212,6 +254,6 @@ fn is_subjob(id: &str) -> bool {
 /// The domain of a vnode. Its host is the name of it before the bracket, where PBS does not say it.
 fn domain<'a>(vnode: &'a str, shared: &str, resources: Option<&'a Resources>) -> Option<&'a str> {
     let known = resources.and_then(|resources| said(resources, shared));
-    let host = || gpu_of(vnode).map_or(vnode, |(host, _)| host);
+    let host = || host_of(vnode);
     known.or_else(|| (shared == "host").then(host))
 }

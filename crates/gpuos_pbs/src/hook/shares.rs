@@ -1,4 +1,4 @@
-//! Parts of a GPU, of which several jobs have one each: what a job asks for becomes a count in its chunk, which pbs_sched gives of one vnode. A job
+//! Parts of a GPU, of which several jobs have one each: what a job asks for becomes a count in its chunk, which pbs_sched gives of one host. A job
 //! that has the GPU in turns with its memory gets a place for what is parked, too, in the memory of its chunk.
 
 use gpuos_config::options::parse_share;
@@ -8,27 +8,13 @@ use super::event::{Event, Resources, Shares};
 use super::options::{named, said, wish};
 use super::place::{Place, Sharing};
 use super::refused;
-use super::resources::{SHARE, SHARE_GPU, SHARE_PARTS};
+use super::resources::{SHARE, SHARE_FITS, SHARE_PARTS};
 use super::select::{Chunk, Select, mentions};
-use super::vnodes::{Given, parse_exec_vnode, shared, short};
+use super::vnodes::{Given, parse_exec_vnode};
 
 /// What a job asks for, as far as its words can be read.
 pub(super) fn wished(resources: &Resources) -> Option<Share> {
     parse_share(wish(resources, SHARE)?).ok()
-}
-
-/// What a job was given of GPUs of this host that it shares; of one that asks for no share it is nothing, whatever it was given.
-pub(super) fn here<'a>(
-    event: &Event,
-    given: &'a [Vec<Given>],
-    resources: &Resources,
-) -> Vec<&'a Given> {
-    let this = short(&event.host);
-    let is_here = |one: &&Given| shared(one).is_some_and(|(host, _)| short(host) == this);
-    match wish(resources, SHARE) {
-        Some(_) => given.iter().flatten().filter(is_here).collect(),
-        None => Vec::new(),
-    }
 }
 
 /// Of how many parts of a GPU a job is counted.
@@ -60,9 +46,9 @@ pub(super) fn uncounted(select: &Select, before: Option<Share>) -> Select {
     let without = |chunk: &Chunk| {
         let counted = chunk.values(SHARE_PARTS).next().is_some();
         let mut chunk = chunk.clone();
-        chunk
-            .wants
-            .retain(|(name, _)| !name.eq_ignore_ascii_case(SHARE_PARTS));
+        let counts = [SHARE_PARTS, SHARE_FITS];
+        let own = |name: &str| counts.iter().any(|one| one.eq_ignore_ascii_case(name));
+        chunk.wants.retain(|(name, _)| !own(name));
         if counted && parked > 0 {
             chunk.change_memory(|own| own.checked_sub(parked));
         }
@@ -109,10 +95,6 @@ pub(super) fn counted(
     if parts > site.parts.into() {
         return Err(refused::too_many_parts(share, option(), site.parts).to_string());
     }
-    let group = place.group.as_deref();
-    if group.is_some_and(|group| group != SHARE_GPU) {
-        return Err(refused::share_is_of_one_gpu(share, option(), given).to_string());
-    }
     if matches!(place.sharing, Some(Sharing::Excl | Sharing::Exclhost)) {
         return Err(refused::share_is_not_alone(share, option(), given).to_string());
     }
@@ -138,18 +120,13 @@ pub(super) fn misgiven(event: &Event) -> Option<String> {
     let asked = wish(&job.resources, SHARE)?;
     // What cannot be read is PBS's own text.
     let given = parse_exec_vnode(&job.exec_vnode).ok()?;
-    let mut own = given.iter().flatten().filter(|one| shared(one).is_some());
-    let Some(first) = own.next() else {
+    let parts_of_it: u64 = given
+        .iter()
+        .flatten()
+        .map(|one| one.count(SHARE_PARTS))
+        .sum();
+    if parts_of_it == 0 {
         return Some(refused::share_is_not_counted(asked, named(SHARE)).to_string());
-    };
-    let mut parts_of_it = 0;
-    // Where no vnode has as much as its chunk, PBS takes the rest of another one, and a GPU with that.
-    for one in given.iter().flatten() {
-        if one.vnode != first.vnode {
-            let why = refused::share_of_two_gpus(asked, named(SHARE), &first.vnode, &one.vnode);
-            return Some(why.to_string());
-        }
-        parts_of_it += one.count(SHARE_PARTS);
     }
     let share = wished(&job.resources);
     let needed = share
@@ -158,11 +135,4 @@ pub(super) fn misgiven(event: &Event) -> Option<String> {
     let memory: u64 = given.iter().flatten().map(Given::memory_kib).sum();
     let whole = needed.is_none_or(|parts| parts_of_it >= parts) && memory >= parked_kib(share);
     (!whole).then(|| refused::share_is_not_counted(asked, named(SHARE)).to_string())
-}
-
-/// MiB of a GPU of this host that the programs of a job have in turns.
-pub(super) fn in_turns_mib(event: &Event) -> Option<u32> {
-    let given = parse_exec_vnode(&event.job.exec_vnode).ok()?;
-    let has = !here(event, &given, &event.job.resources).is_empty();
-    wished(&event.job.resources).filter(|_| has)?.in_turns_mib()
 }

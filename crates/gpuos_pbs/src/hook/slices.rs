@@ -1,19 +1,18 @@
-//! Slices of GPUs: what a job asks for becomes counts in its chunks, which pbs_sched gives of one vnode each.
+//! Slices of GPUs: what a job asks for becomes counts in its chunks, which pbs_sched gives of one host each, and gpuosd there of one GPU.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use gpuos_model::mig::Geometry;
 use gpuos_placement::mig::{Ask, Effort, MigRequest, Pool, Serves};
 
 use super::options::named;
-use super::place::{Arrangement, Place};
 use super::refused;
-use super::resources::{MIG, MIG_BOARD, MIG_COMPUTE, MIG_GPU, MIG_MEMORY};
+use super::resources::{MIG, MIG_BOARD, MIG_COMPUTE, MIG_FITS, MIG_MEMORY};
 use super::select::{Chunk, Select};
-use super::vnodes::{Given, divided};
+use super::vnodes::Given;
 
 /// What is written into a chunk, and out of it again.
-const COUNTED: [&str; 3] = [MIG_COMPUTE, MIG_MEMORY, MIG_BOARD];
+const COUNTED: [&str; 4] = [MIG_COMPUTE, MIG_MEMORY, MIG_FITS, MIG_BOARD];
 
 /// The chunks of a job without what was counted in them before.
 pub(super) fn uncounted(select: &Select) -> Select {
@@ -30,21 +29,25 @@ pub(super) fn uncounted(select: &Select) -> Select {
     Select(select.0.iter().map(without).collect())
 }
 
+/// Whether a release before this one has counted slices in the chunks of a job: it held them together by vnodes.
+pub(super) fn are_former(select: &Select) -> bool {
+    let has = |name| select.values(name).next().is_some();
+    has(MIG_MEMORY) && !has(MIG_FITS)
+}
+
 /// How many chunks a job has.
 pub(super) fn chunks(select: &Select) -> u64 {
     let chunks = select.0.iter();
     chunks.map(|one| u64::from(one.count.unwrap_or(1))).sum()
 }
 
-/// The chunks of a job with slices, in which they are counted, and its place. Slices of a chunk are on one GPU: the only chunk of a job is held together by
-/// the name of its GPU, and of several each is on another vnode, of which PBS takes none apart.
+/// The chunks of a job with slices, in which they are counted. Slices of a chunk are on one GPU.
 ///
 /// # Errors
 /// The rest of the request rules them out, or no GPU has them: the sentence.
 pub(super) fn counted(
     request: &MigRequest,
     select: Option<&Select>,
-    (place, given): (&mut Place, &str),
     boards: &BTreeMap<String, Geometry>,
 ) -> Result<Select, String> {
     let option = || named(MIG);
@@ -55,33 +58,16 @@ pub(super) fn counted(
         return Err(refused::no_chunk(request, option()).to_string());
     };
     let chunks = chunks(select);
-    let (board, compute, memory) = best(request, boards)?;
-    match chunks {
-        0 | 1 => {
-            let group = place.group.as_deref();
-            if group.is_some_and(|group| group != MIG_GPU) {
-                return Err(refused::one_gpu(request, option(), given).to_string());
-            }
-            place.group = Some(MIG_GPU.into());
-        }
-        _ => {
-            // Which instances are beside each other on a GPU is not counted, but how many there are.
-            if request.items.len() > 1 {
-                return Err(refused::one_profile(request, option(), chunks).to_string());
-            }
-            let elsewhere = [Arrangement::Scatter, Arrangement::Pack];
-            let is_other = place
-                .arrangement
-                .is_some_and(|one| elsewhere.contains(&one));
-            // Within sets of vnodes of one host PBS takes chunks apart, whatever the place says.
-            if is_other || place.group.as_deref() == Some("host") {
-                return Err(refused::not_vscatter(request, option(), chunks, given).to_string());
-            }
-            place.arrangement = Some(Arrangement::Vscatter);
-            // It would have them all on one.
-            place.group = place.group.take().filter(|group| group != MIG_GPU);
-        }
+    let best = best(request, boards)?;
+    if chunks > 1 && request.items.len() > 1 {
+        // Which instances are beside each other on a GPU is not counted, but how many there are.
+        return Err(refused::one_profile(request, option(), chunks).to_string());
     }
+    let Counts {
+        board,
+        compute,
+        memory,
+    } = best;
     let counts = [
         (MIG_COMPUTE, compute.to_string()),
         (MIG_MEMORY, memory.to_string()),
@@ -96,36 +82,25 @@ pub(super) fn counted(
     Ok(Select(select.0.iter().map(with).collect()))
 }
 
-/// Two vnodes on which the slices of a job would be that are not those of one chunk each, or one that is of two chunks; `None`: there are none.
-pub(super) fn misgiven(given: &[Vec<Given>]) -> Option<(&str, &str)> {
-    let mut taken = BTreeSet::new();
-    for chunk in given {
-        let has = |one: &&Given| one.count(MIG_MEMORY) > 0 || one.count(MIG_COMPUTE) > 0;
-        let mut own = chunk.iter().filter(has);
-        let Some(first) = own.next() else {
-            continue;
-        };
-        if let Some(other) = own.find(|other| other.vnode != first.vnode) {
-            return Some((&first.vnode, &other.vnode));
-        }
-        if !taken.insert(&first.vnode) {
-            return Some((&first.vnode, &first.vnode));
-        }
-    }
-    None
-}
-
 /// Whether each chunk of a job was given slices.
 pub(super) fn all_counted(given: &[Vec<Given>]) -> bool {
-    let has = |chunk: &Vec<Given>| chunk.iter().any(|one| divided(one).is_some());
+    let has = |chunk: &Vec<Given>| chunk.iter().any(|one| one.count(MIG_MEMORY) > 0);
     !given.is_empty() && given.iter().all(has)
+}
+
+/// What PBS counts of a request on one GPU.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Counts<'a> {
+    board: &'a str,
+    compute: u64,
+    memory: u64,
 }
 
 /// The kind of GPU of which the request takes the smallest part, with the compute and memory slices that it takes.
 fn best<'a>(
     request: &MigRequest,
     boards: &'a BTreeMap<String, Geometry>,
-) -> Result<(&'a str, u64, u64), String> {
+) -> Result<Counts<'a>, String> {
     let kinds: Vec<(&Geometry, u32)> = boards.values().map(|one| (one, 1)).collect();
     let refuse = |reason: &str, accepted: &str| {
         let accepted = accepted.replace("--gpuos-mig", &named(MIG));
@@ -144,7 +119,12 @@ fn best<'a>(
             let (compute, memory) = counts(geometry, serves);
             // Parts of GPUs with different numbers of slices.
             let part = memory * 1000 / u64::from(geometry.slices().max(1));
-            Some((part, (&name[..], compute, memory)))
+            let counts = Counts {
+                board: name,
+                compute,
+                memory,
+            };
+            Some((part, counts))
         });
     let least = fits.min();
     least

@@ -1,4 +1,4 @@
-//! A job that is submitted or changed: its wish is checked, and becomes a part of its `place`.
+//! A job or a reservation that is submitted or changed: its wish is checked, and becomes a part of its `place` and `select`.
 
 use gpuos_config::options::JobOptions;
 use gpuos_core::limits::Share;
@@ -10,10 +10,10 @@ use super::options::{self, Site, named, said};
 use super::place::{Arrangement, Place};
 use super::refused;
 use super::resources::{
-    CLOCKS, LEAF, MEM, MEM_BEYOND, MIG, MIG_GPU, MPS, NGPUS, NVLINK, POWER, SHARE, SHARE_GPU,
-    SHARE_PARTS, of_users,
+    CHECKPOINT, CLOCKS, FORMER, LEAF, LINKED, MEM, MEM_BEYOND, MIG, MPS, NGPUS, NVLINK, PLACEMENT,
+    POWER, SHARE, SHARE_PARTS, TOPOLOGY, of_users,
 };
-use super::select::Select;
+use super::select::{Select, mentions};
 use super::shares;
 use super::slices;
 
@@ -43,16 +43,79 @@ pub(super) fn shared_resource(wish: &TopologyRequest) -> Result<Option<&'static 
     }
 }
 
-/// A job that is submitted.
+/// How a wish holds the GPUs of a job together.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct Together {
+    /// The resource that its vnodes have in common.
+    group: Option<&'static str>,
+    /// So many free GPUs of a host have to be linked with each other: which ones gpuosd chooses there.
+    linked: Option<u64>,
+}
+
+impl Together {
+    /// # Errors
+    /// There is no such level.
+    fn of(wish: &TopologyRequest, select: Option<&Select>, event: &Event) -> Result<Self, String> {
+        let group = shared_resource(wish)?;
+        let gpus = select.map_or(0, |select| select.count(NGPUS));
+        let of_a_host = event.largest.get("node").is_some_and(|node| gpus <= *node);
+        if group != Some(NVLINK) || !event.several_sets || !of_a_host {
+            return Ok(Together {
+                group,
+                linked: None,
+            });
+        }
+        // No vnode says in which of its host's sets a job is.
+        Ok(Together {
+            group: Some("host"),
+            linked: Some(gpus).filter(|gpus| wish.required && *gpus > 1),
+        })
+    }
+}
+
+/// What a reservation has nothing to do with.
+const OF_JOBS_ALONE: [&str; 5] = [PLACEMENT, CHECKPOINT, POWER, CLOCKS, MPS];
+
+/// A reservation that is submitted.
+pub(super) fn reserved(event: &Event) -> Result<Vec<Edit>, String> {
+    not_of_jobs_alone(&event.job.resources)?;
+    queued(event)
+}
+
+/// A reservation that is changed.
+pub(super) fn reservation_modified(event: &Event) -> Result<Vec<Edit>, String> {
+    not_of_jobs_alone(&event.job.resources)?;
+    modified(event)
+}
+
+fn not_of_jobs_alone(reservation: &Resources) -> Result<(), String> {
+    let mut own = OF_JOBS_ALONE.iter();
+    match own.find_map(|name| Some((*name, options::wish(reservation, name)?))) {
+        Some((name, value)) => Err(refused::of_jobs_alone(value, named(name)).to_string()),
+        None => Ok(()),
+    }
+}
+
+/// A job that is submitted. One that another server sends has its counts already, which are made anew.
 pub(super) fn queued(event: &Event) -> Result<Vec<Edit>, String> {
     let job = &event.job.resources;
-    shares::not_by_hand(job)?;
-    memory::not_by_hand(job)?;
+    if shares::wished(job).is_none() {
+        shares::not_by_hand(job)?;
+    }
+    if memory::wished(job).is_none() || said(job, MEM_BEYOND).is_some() {
+        memory::not_by_hand(job)?;
+    }
     if !says_anything(job) {
         return Ok(Vec::new());
     }
     let options = options::read(job, Site::of(event))?;
-    edits(job, &options, &Before::default(), event)
+    // Only another server's hook can have counted one: there is a place for what is parked, too.
+    let chunks = said(job, "select").unwrap_or_default();
+    let before = Before {
+        share: options.share.filter(|_| mentions(chunks, SHARE_PARTS)),
+        group: None,
+    };
+    edits(job, &options, &before, event)
 }
 
 /// A job that is changed: what it is to be is looked at as a whole.
@@ -82,27 +145,12 @@ pub(super) fn modified(event: &Event) -> Result<Vec<Edit>, String> {
     // What a wish of before made of the place goes with it. That one was checked when it came.
     let before = options::read(old, Site::of(event)).ok();
     let share = shares::wished(old);
-    let had_chunks = Select::parse(said(old, "select").unwrap_or_default());
-    let had_chunks = had_chunks.map_or(0, |select| slices::chunks(&select));
-    let before = before.map_or_else(
-        || Before {
-            share,
-            ..Before::default()
-        },
-        |options| Before {
-            share,
-            is_scattered: options.mig.is_some()
-                && had_chunks > 1
-                && said(changed, "place").is_none(),
-            group: match (options.topology, options.mig, options.share) {
-                (_, Some(_), _) => Some(MIG_GPU),
-                (_, None, Some(_)) => Some(SHARE_GPU),
-                (wish, None, None) => wish
-                    .as_ref()
-                    .and_then(|wish| shared_resource(wish).ok().flatten()),
-            },
-        },
-    );
+    let had = Select::parse(said(old, "select").unwrap_or_default()).ok();
+    let wished = before.and_then(|before| before.topology);
+    let before = Before {
+        share,
+        group: wished.and_then(|wish| Together::of(&wish, had.as_ref(), event).ok()?.group),
+    };
     let edits = edits(&whole, &options, &before, event)?;
     let writes = |edit: &Edit| matches!(edit, Edit::Resource { name, .. } if name == "select");
     let mut beside = ["mem", "ncpus", NGPUS].into_iter();
@@ -134,8 +182,6 @@ struct Before {
     group: Option<&'static str>,
     /// The share that was counted.
     share: Option<Share>,
-    /// Its slices were of several chunks, each of which had a vnode of its own.
-    is_scattered: bool,
 }
 
 /// The new `select` and `place` of a job, as far as they are others.
@@ -146,7 +192,6 @@ fn edits(
     event: &Event,
 ) -> Result<Vec<Edit>, String> {
     let wish = options.topology.as_ref();
-    let shared = wish.map(shared_resource).transpose()?.flatten();
     let select = match said(job, "select") {
         None => None,
         Some(text) => {
@@ -157,6 +202,9 @@ fn edits(
     if let Some(select) = &select {
         no_option_in_a_chunk(select)?;
     }
+    let together = wish
+        .map(|wish| Together::of(wish, select.as_ref(), event))
+        .transpose()?;
     if let Some(share) = options.share {
         goes_with_share(share, job, options, select.as_ref())?;
     }
@@ -177,32 +225,27 @@ fn edits(
             Place::parse(text).map_err(unread)?
         }
     };
-    if place
-        .group
-        .as_deref()
-        .is_some_and(|group| Some(group) == before.group)
-    {
+    // What holds a job together by the vnode of its GPU is of a release before this one.
+    let is_ours = |group: &str| Some(group) == before.group || FORMER.contains(&group);
+    if place.group.as_deref().is_some_and(is_ours) {
         place.group = None;
     }
-    if before.is_scattered && place.arrangement == Some(Arrangement::Vscatter) {
+    // So is a vnode for each of several chunks with slices, which was a GPU and would be a host.
+    let is_former = select.as_ref().is_some_and(slices::are_former);
+    if is_former && place.arrangement == Some(Arrangement::Vscatter) {
         place.arrangement = None;
     }
     let without_share = |select: &Select| match options.share.or(before.share) {
         Some(_) => shares::uncounted(select, before.share),
         None => select.clone(),
     };
-    let bare = select.as_ref().map(memory::uncounted);
-    let mut chunks = bare.as_ref().map(slices::uncounted);
+    let without = |select: &Select| unlinked(&slices::uncounted(&memory::uncounted(select)));
+    let mut chunks = select.as_ref().map(without);
     if let Some(request) = &options.mig {
         if has_gpus(job, select.as_ref()) {
             return Err(refused::beside_gpus(request, named(MIG)).to_string());
         }
-        let chunk = chunks.as_ref();
-        let counted = slices::counted(request, chunk, (&mut place, given), &event.boards)?;
-        chunks = Some(counted);
-    } else if before.group != Some(MIG_GPU) {
-        // What a user has written there without slices is none of ours.
-        chunks.clone_from(&bare);
+        chunks = Some(slices::counted(request, chunks.as_ref(), &event.boards)?);
     }
     chunks = chunks.as_ref().map(without_share);
     if let Some(asked) = &options.memory {
@@ -215,17 +258,20 @@ fn edits(
     if let Some(share) = options.share {
         let counted = shares::counted(share, chunks.as_ref(), (&place, given), event.shares)?;
         chunks = Some(counted);
-        place.group = Some(SHARE_GPU.into());
     }
+    let shared = together.and_then(|together| together.group);
     if let (Some(wish), Some(shared)) = (wish, shared) {
         let Some(select) = &select else {
-            return Err(refused::no_select(wish, named("gpuos_topology")).to_string());
+            return Err(refused::no_select(wish, named(TOPOLOGY)).to_string());
         };
         goes_with(wish, shared, select, &place, given)?;
         let fits = fits(wish, select, event)?;
         // A planner follows a wish as far as there is room; PBS knows groups only, and would wait for one for ever.
         if fits && (wish.required || !event.planner) {
             place.group = Some(shared.into());
+        }
+        if let Some(linked) = together.and_then(|together| together.linked) {
+            chunks = chunks.map(|chunks| with_links(chunks, linked));
         }
     }
     let text = |name: &str, value: String| Edit::Resource {
@@ -245,11 +291,31 @@ fn edits(
     Ok(edits)
 }
 
+/// The chunks with GPUs, of which hosts have to have so many that are linked.
+fn with_links(mut chunks: Select, linked: u64) -> Select {
+    let with_gpus = chunks.0.iter_mut().filter(|chunk| chunk.number(NGPUS) > 0);
+    for chunk in with_gpus {
+        chunk.wants.push((LINKED.into(), linked.to_string()));
+    }
+    chunks
+}
+
+/// The chunks without that.
+fn unlinked(select: &Select) -> Select {
+    let mut select = select.clone();
+    for chunk in &mut select.0 {
+        chunk
+            .wants
+            .retain(|(name, _)| !name.eq_ignore_ascii_case(LINKED));
+    }
+    select
+}
+
 /// Whether an option is there that means nothing without GPUs.
 fn about_gpus(name: &str, options: &JobOptions) -> bool {
     match name {
-        "gpuos_topology" => options.topology.is_some(),
-        "gpuos_placement" => options.placement.is_some(),
+        TOPOLOGY => options.topology.is_some(),
+        PLACEMENT => options.placement.is_some(),
         POWER => options.power.is_some(),
         CLOCKS => options.clocks.is_some(),
         MPS => options.mps.is_some(),
@@ -338,7 +404,7 @@ fn goes_with(
         .iter()
         .map(|chunk| u64::from(chunk.count.unwrap_or(1)))
         .sum();
-    if wish.level == "node" && place.arrangement == Some(Arrangement::Scatter) && chunks > 1 {
+    if shared == "host" && place.arrangement == Some(Arrangement::Scatter) && chunks > 1 {
         return Err(refused::scattered(wish).to_string());
     }
     let mut domains = select.values(shared);

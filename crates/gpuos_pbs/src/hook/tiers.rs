@@ -5,14 +5,15 @@
 //! was told of the job.
 
 use gpuos_config::options::{MemoryOption, MemoryPolicy, MemoryTiers};
+use gpuos_core::limits::Share;
 use gpuos_core::wire::{StepMemory, memory_socket};
 
+use super::allocation::Allocation;
 use super::event::{Edit, Event, env};
 use super::memory;
 use super::options::wish;
 use super::resources::MPS;
 use super::shares;
-use super::vnodes::parse_exec_vnode;
 
 /// What programs load, and what they find.
 const LD_PRELOAD: &str = "LD_PRELOAD";
@@ -31,7 +32,10 @@ pub(super) struct Granted {
 impl Granted {
     /// What a job has by its share of a GPU, or by what it asks for of whole ones.
     pub(super) fn of(event: &Event) -> Option<Granted> {
-        if let Some(mib) = shares::in_turns_mib(event) {
+        let allocation = Allocation::of(event, &event.job.exec_vnode).ok()?;
+        let resources = &event.job.resources;
+        let share = shares::wished(resources).filter(|_| allocation.has_parts());
+        if let Some(mib) = share.and_then(Share::in_turns_mib) {
             let asked = MemoryOption {
                 mib,
                 // Parked it lies in host memory; while it works, in the GPU's alone.
@@ -43,12 +47,10 @@ impl Granted {
                 in_turns: true,
             });
         }
-        let resources = &event.job.resources;
         // Nothing can be moved under it: who got around the check of pbs_server has none.
         let alone = wish(resources, MPS).is_none();
         let asked = memory::wished(resources).filter(|_| alone)?;
-        let given = parse_exec_vnode(&event.job.exec_vnode).ok()?;
-        memory::here_kib(event, &given, resources).map(|_| Granted {
+        allocation.has_whole().then_some(Granted {
             asked,
             in_turns: false,
         })

@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 
 use gpuos_model::hostlist::shorten;
 
-use super::resources::{MIG_MEMORY, NGPUS, SHARE_PARTS};
 use super::text::{is_space, pair, split};
 use crate::units;
 
@@ -34,7 +33,7 @@ impl Given {
     }
 }
 
-/// Reads `(n1[0]:ngpus=1:ncpus=4+n1[1]:ngpus=1)+(n2[0]:ngpus=1)`: a list for each chunk.
+/// Reads `(n1:ngpus=2:ncpus=4)+(n2[0]:ngpus=1+n2[1]:ngpus=1)`: a list for each chunk.
 ///
 /// # Errors
 /// What is wrong with it.
@@ -83,12 +82,8 @@ pub fn is_vnode(name: &str) -> bool {
     !name.is_empty() && name.len() <= 255 && name.bytes().all(inner)
 }
 
-/// The name of the vnode of a GPU: host and index, as in `n1[2]`.
-pub fn vnode_name(host: &str, index: usize) -> String {
-    format!("{host}[{index}]")
-}
-
-/// Host and index of the GPU, if a vnode is that of one.
+/// Host and number in brackets of a vnode such as `n1[2]`: with a release before this one that is GPU 2 of the host, on hosts that a site divides itself as
+/// often a NUMA node.
 pub fn gpu_of(vnode: &str) -> Option<(&str, usize)> {
     let (host, rest) = vnode.split_once('[')?;
     let digits = rest.strip_suffix(']')?;
@@ -99,21 +94,6 @@ pub fn gpu_of(vnode: &str) -> Option<(&str, usize)> {
         .ok()
         .filter(|index| plain && *index < MOST_GPUS)?;
     (!host.is_empty()).then_some((host, index))
-}
-
-/// Host and index of a GPU that was given.
-pub(super) fn gpu(given: &Given) -> Option<(&str, usize)> {
-    gpu_of(&given.vnode).filter(|_| given.count(NGPUS) > 0)
-}
-
-/// Host and index of a GPU of which slices were given.
-pub(super) fn divided(given: &Given) -> Option<(&str, usize)> {
-    gpu_of(&given.vnode).filter(|_| given.count(MIG_MEMORY) > 0)
-}
-
-/// Host and index of a GPU of which parts were given.
-pub(super) fn shared(given: &Given) -> Option<(&str, usize)> {
-    gpu_of(&given.vnode).filter(|_| given.count(SHARE_PARTS) > 0)
 }
 
 /// The name of a host by which names of it are compared: PBS has the short one in names of vnodes, and may have the long one for the host.

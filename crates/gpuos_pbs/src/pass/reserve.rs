@@ -1,13 +1,14 @@
-//! Vnodes that are kept for the job that is next, as a reservation of PBS's, by which pbs_sched goes too.
+//! GPUs, CPUs and memory that are kept for the job that is next, as a reservation of PBS's, by which pbs_sched goes too.
 //!
 //! It begins when the job can start first, by the time limits of running jobs. So pbs_sched starts nobody there who would run longer, and
 //! whoever ends before then is welcome. Nothing ever runs in it: it is moved on before it would begin, and is deleted once the job runs.
 //! All that is known of it is what PBS says, so a planner that was started anew finds it; one that is gone leaves it with an end.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::Keeps;
-use crate::hook::select::Select;
+use super::{Keeps, Part};
+use crate::hook::resources::NGPUS;
+use crate::hook::select::{Chunk, Select};
 use crate::hook::vnodes::is_vnode;
 use crate::state::Site;
 
@@ -36,8 +37,8 @@ pub struct Reservation {
     pub id: String,
     /// The number of the job for which it keeps vnodes.
     pub job: String,
-    /// The vnodes.
-    pub vnodes: BTreeSet<String>,
+    /// How many GPUs of which vnodes.
+    pub gpus: BTreeMap<String, u64>,
     /// When it begins, in seconds since 1970.
     pub begins: i64,
 }
@@ -105,10 +106,19 @@ fn reservation(id: &str, rest: &str) -> Option<Reservation> {
     Some(Reservation {
         id: id.to_owned(),
         job: job.to_owned(),
-        vnodes: select.values("vnode").map(str::to_owned).collect(),
+        gpus: gpus(&select),
         begins: moment(value("reserve_start")?)?,
     })
     .filter(|_| is_ours)
+}
+
+/// How many GPUs a select has of which vnodes.
+fn gpus(select: &Select) -> BTreeMap<String, u64> {
+    let of = |chunk: &Chunk| {
+        let count = chunk.values(NGPUS).next()?.parse().ok()?;
+        Some((chunk.values("vnode").next()?.to_owned(), count))
+    };
+    select.0.iter().filter_map(of).collect()
 }
 
 fn is_number(text: &str) -> bool {
@@ -159,18 +169,18 @@ pub fn step(
 ) -> Vec<Act> {
     let number = |job: &str| job.split('.').next().unwrap_or(job).to_owned();
     let busy: BTreeSet<String> = busy.iter().map(|job| number(job)).collect();
-    let mut wanted: Vec<(String, BTreeSet<String>, i64)> = keeps
+    let mut wanted: Vec<(String, Select, i64)> = keeps
         .iter()
         .filter(|keeps| keeps.starts_in <= FARTHEST)
         .map(|keeps| {
             let begins = now + keeps.starts_in.max(2 * AHEAD);
-            (number(&keeps.job), reservable(keeps, site), begins)
+            (number(&keeps.job), select(keeps, site), begins)
         })
-        .filter(|(job, vnodes, _)| is_number(job) && !vnodes.is_empty())
+        .filter(|(job, select, _)| is_number(job) && !select.0.is_empty())
         .collect();
     let mut acts = Vec::new();
     for one in known {
-        let same = |(job, vnodes, _): &_| *job == one.job && *vnodes == one.vnodes;
+        let same = |(job, select, _): &_| *job == one.job && gpus(select) == one.gpus;
         let found = wanted.iter().position(same);
         let is_soon = one.begins - now < AHEAD;
         match found.map(|at| wanted.remove(at)) {
@@ -188,10 +198,10 @@ pub fn step(
             None => acts.push(Act::Delete { id: one.id.clone() }),
         }
     }
-    for (job, vnodes, begins) in wanted {
+    for (job, select, begins) in wanted {
         acts.push(Act::Make {
             name: format!("{NAME}{job}"),
-            select: select(&vnodes, site),
+            select: select.to_string(),
             begins,
             ends: begins + LASTS,
         });
@@ -199,26 +209,29 @@ pub fn step(
     acts
 }
 
-/// Those of the vnodes that pbs_sched can reserve: not what is down or out of service.
-fn reservable(keeps: &Keeps, site: &Site) -> BTreeSet<String> {
-    let vnodes = keeps.vnodes.iter().filter(|name| is_vnode(name));
-    let works = |name: &&String| {
-        let vnode = site.nodes.vnode(name);
-        let vnode = vnode.and_then(|at| site.nodes.vnodes.get(at));
-        vnode.is_some_and(|vnode| vnode.up && vnode.exclusive)
+/// What is kept, a chunk for each vnode that pbs_sched can reserve: not one that is down or out of service.
+fn select(keeps: &Keeps, site: &Site) -> Select {
+    let chunk = |part: &Part| {
+        let vnode = site.nodes.vnodes.get(part.vnode)?;
+        let [gpus, cpus, memory_kib] = part.counts;
+        let wants = [
+            (NGPUS, gpus.to_string()),
+            ("ncpus", cpus.to_string()),
+            ("mem", format!("{memory_kib}kb")),
+            ("vnode", vnode.name.clone()),
+        ];
+        let wants = wants
+            .into_iter()
+            .filter(|(_, value)| !matches!(&value[..], "0" | "0kb"));
+        let chunk = Chunk {
+            count: Some(1),
+            wants: wants
+                .map(|(name, value)| (name.to_owned(), value))
+                .collect(),
+        };
+        (vnode.up && is_vnode(&vnode.name)).then_some(chunk)
     };
-    vnodes.filter(works).cloned().collect()
-}
-
-fn select(vnodes: &BTreeSet<String>, site: &Site) -> String {
-    let chunk = |name: &String| {
-        let vnode = site.nodes.vnode(name);
-        let vnode = vnode.and_then(|at| site.nodes.vnodes.get(at));
-        let gpus = vnode.map_or(1, |vnode| vnode.gpus.all);
-        format!("1:ngpus={gpus}:vnode={name}")
-    };
-    let chunks: Vec<String> = vnodes.iter().map(chunk).collect();
-    chunks.join("+")
+    Select(keeps.parts.iter().filter_map(chunk).collect())
 }
 
 #[cfg(test)]
@@ -231,22 +244,22 @@ mod tests {
     /// As OpenPBS 23.06.06 prints it with `TZ=UTC0`.
     const ONE: &str = "Resv ID: R7.head\nReserve_Name = gpuos_12\nReserve_Owner = root@head\nreserve_state = RESV_CONFIRMED\n\
         reserve_substate = 2\nreserve_start = Fri Nov 27 12:09:31 2026\nreserve_end = Fri Nov 27 12:14:31 2026\nreserve_duration = 300\n\
-        queue = R7\nResource_List.select = 1:ngpus=1:vnode=n1[0]+1:ngpus=1:vnode=n1[1]\nResource_List.place = free\n\
-        resv_nodes = (n1[0]:ngpus=1)+(n1[1]:ngpus=1)\nAuthorized_Users = root@head\n\n";
+        queue = R7\nResource_List.select = 1:ngpus=4:ncpus=8:vnode=n1+1:ngpus=4:ncpus=8:vnode=n2\nResource_List.place = free\n\
+        resv_nodes = (n1:ngpus=4:ncpus=8)+(n2:ngpus=4:ncpus=8)\nAuthorized_Users = root@head\n\n";
 
     const BEGINS: i64 = 1_795_781_371;
 
     fn site() -> Site {
         let vnode = |name: &str, more: &str| {
             format!(
-                r#""{name}":{{"state":"job-exclusive","sharing":"force_excl"{more},"resources_available":{{"ngpus":1,"host":"n1"}}}}"#
+                r#""{name}":{{"state":"free"{more},"resources_available":{{"ngpus":8,"ncpus":16,"host":"{name}"}},"resources_assigned":{{"ngpus":6}}}}"#
             )
         };
         let vnodes = format!(
             r#"{{"nodes":{{{},{},{}}}}}"#,
-            vnode("n1[0]", r#","resv":"R7.head""#),
-            vnode("n1[1]", r#","resv":"R7.head, R8.head""#),
-            vnode("n1[2]", "").replace("job-exclusive", "offline"),
+            vnode("n1", r#","resv":"R7.head""#),
+            vnode("n2", r#","resv":"R7.head, R8.head""#),
+            vnode("n3", "").replace("free", "offline"),
         );
         let texts = Texts {
             vnodes: &vnodes,
@@ -258,11 +271,15 @@ mod tests {
     }
 
     fn keeps(starts_in: i64) -> Vec<Keeps> {
-        let vnodes = ["n1[0]", "n1[1]", "n1[2]"].map(String::from).to_vec();
+        let part = |vnode| Part {
+            vnode,
+            counts: [4, 8, 0],
+        };
         vec![Keeps {
             job: "12.head".into(),
             starts_in,
-            vnodes,
+            vnodes: ["n1", "n2", "n3"].map(String::from).to_vec(),
+            parts: (0..3).map(part).collect(),
         }]
     }
 
@@ -279,7 +296,8 @@ mod tests {
         assert_eq!(all.len(), 1, "{all:?}");
         assert_eq!((&all[0].id[..], &all[0].job[..]), ("R7.head", "12"));
         assert_eq!(all[0].begins, BEGINS);
-        assert_eq!(Vec::from_iter(&all[0].vnodes), ["n1[0]", "n1[1]"]);
+        let of = |name: &str| (name.to_owned(), 4);
+        assert_eq!(all[0].gpus, BTreeMap::from([of("n1"), of("n2")]));
         for (text, other) in [
             ("root@head", "user1@head"),
             ("gpuos_12", "mine"),
@@ -321,6 +339,14 @@ mod tests {
         let now = BEGINS - 3600;
         assert_eq!(acts(&known, &keeps(3600), now), []);
         assert_eq!(acts(&known, &keeps(3500), now), []);
+        // With fewer GPUs of the same hosts it is another one.
+        let mut fewer = keeps(3600);
+        fewer[0].parts[1].counts[0] = 2;
+        let other = acts(&known, &fewer, now);
+        assert!(
+            matches!(&other[..], [Act::Delete { .. }, Act::Make { .. }]),
+            "{other:?}"
+        );
         assert_eq!(acts(&known, &keeps(1800), now), [moved(now + 1800)]);
         // Later than it was thought: nobody is harmed until it would begin.
         assert_eq!(acts(&known, &keeps(9000), now), []);
@@ -342,7 +368,7 @@ mod tests {
     #[test]
     fn what_is_made_has_the_vnodes_that_work_and_an_end() {
         let made = acts(&[], &keeps(1000), BEGINS);
-        let select = "1:ngpus=1:vnode=n1[0]+1:ngpus=1:vnode=n1[1]";
+        let select = "1:ngpus=4:ncpus=8:vnode=n1+1:ngpus=4:ncpus=8:vnode=n2";
         assert_eq!(
             made,
             [Act::Make {

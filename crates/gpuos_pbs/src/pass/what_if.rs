@@ -13,7 +13,7 @@ use crate::hook::beyond::Beyond;
 use crate::hook::decide;
 use crate::hook::event::{Edit, Event, SCHEMA, Value};
 use crate::state::wanted::Wanted;
-use crate::state::{Job, Site};
+use crate::state::{Job, Site, scope};
 use crate::units::seconds;
 
 /// Its name in a plan; no job of PBS has such a one.
@@ -55,6 +55,11 @@ pub enum Outcome {
     },
     /// pbs_sched alone places it, for this reason.
     Left(String),
+    /// It has no GPUs, and pbs_sched places it.
+    WithoutGpus {
+        /// The hosts that have room for a chunk of it now; `None`: not all of it has room.
+        room: Option<Vec<String>>,
+    },
 }
 
 /// An answer about a job.
@@ -62,6 +67,8 @@ pub enum Outcome {
 pub struct Told {
     /// What becomes of it.
     pub outcome: Outcome,
+    /// Why no host could ever have it; empty: some could.
+    pub never: String,
     /// GPUs that are free for such a job, whoever else waits.
     pub free_gpus: usize,
     /// Hosts that have these.
@@ -92,7 +99,7 @@ impl Asked {
     /// The job as PBS has it once the hook has seen it.
     ///
     /// # Errors
-    /// The hook refuses it, there is no such queue, or it has no GPUs: a sentence.
+    /// The hook refuses it, or there is no such queue: a sentence.
     pub fn job(&self, site: &Site) -> Result<Job, String> {
         let queue = match &self.queue[..] {
             "" => &site.server.default_queue[..],
@@ -139,13 +146,7 @@ impl Asked {
         job.place = job.resource("place").unwrap_or_default().to_owned();
         // With what the hook has counted in it.
         job.select = job.resource("select").unwrap_or_default().to_owned();
-        match Wanted::of(&job, site) {
-            Err(why) if why.is_empty() => Err(format!(
-                "it asks for no GPUs: '{}' has no chunk with ngpus",
-                self.select
-            )),
-            _ => Ok(job),
-        }
+        Ok(job)
     }
 }
 
@@ -189,8 +190,18 @@ fn seen_by_the_hook(
 /// It would be refused: with the sentence.
 pub fn ask(site: &Site, planner: &mut Planner, asked: &Asked) -> Result<Told, String> {
     let job = asked.job(site)?;
+    let never = scope::scope(&job, site).err().unwrap_or_default();
     let states = match Wanted::of(&job, site) {
         Ok(wanted) => wanted.kind.states(site),
+        Err(why) if why.is_empty() => {
+            let room = scope::room(&job, site);
+            return Ok(Told {
+                never,
+                free_gpus: 0,
+                free_hosts: room.iter().flatten().count(),
+                outcome: Outcome::WithoutGpus { room },
+            });
+        }
         Err(_) => Vec::new(),
     };
     let free = states.iter().filter(|state| state.candidate);
@@ -198,6 +209,7 @@ pub fn ask(site: &Site, planner: &mut Planner, asked: &Asked) -> Result<Told, St
     let mut with = site.clone();
     with.jobs.push(job);
     Ok(Told {
+        never,
         outcome: outcome(&with, planner),
         free_gpus: free.iter().sum(),
         free_hosts: free.iter().filter(|count| **count > 0).count(),
@@ -228,7 +240,7 @@ fn outcome(site: &Site, planner: &mut Planner) -> Outcome {
     if let (Some(start), Some(Answer::Starts(choice))) = (start, answer) {
         return Outcome::Starts {
             start,
-            choice: choice.clone(),
+            choice: site.without_guesses(choice),
         };
     }
     let waits = plan.waits.iter().find(|waits| is_own(&waits.job));

@@ -1,12 +1,14 @@
-//! Whether a planned start still holds: asked just before it, because `qrun` starts held jobs too, and what is planned may be
-//! minutes old.
-//!
-//! pbs_server gives a job one vnode after the other, and where one is another job's by then, it refuses the start and leaves
-//! those before in the job's hands. So a start on several vnodes is not even tried unless all of them are free.
+//! Whether a planned start still holds: asked just before it, because `qrun` starts held jobs too, counts nothing of what is left, and what is
+//! planned may be minutes old.
+
+use std::collections::BTreeMap;
 
 use super::jobs::{self, Job};
-use super::nodes::Nodes;
-use crate::hook::vnodes::parse_exec_vnode;
+use super::nodes::{Counts, Nodes, Vnode};
+use super::wanted::is_alone;
+use crate::hook::resources::NGPUS;
+use crate::hook::vnodes::{Given, parse_exec_vnode};
+use crate::units::kib;
 
 /// The vnodes of an `exec_vnode`, each once.
 pub fn vnodes_of(exec_vnode: &str) -> Vec<String> {
@@ -54,17 +56,33 @@ pub fn still_waits(planned: &Job, text: &str) -> Result<(), String> {
     }
 }
 
-/// Whether all vnodes of an `exec_vnode` are still free for a job, the planner's own reservations aside: the plan has looked whose they are; `text` is what `pbsnodes -v -F json VNODE …` prints.
+/// Whether the vnodes of an `exec_vnode` still have what a job is to get of them, the planner's own reservations aside: the plan has looked whose
+/// they are; `text` is what `pbsnodes -v -F json VNODE …` prints.
 ///
 /// # Errors
-/// One is not, or the text is not what pbsnodes prints: a sentence.
-pub fn still_free(job: &str, exec_vnode: &str, text: &str) -> Result<(), String> {
+/// One has not, or the text is not what pbsnodes prints: a sentence.
+pub fn still_free(job: &Job, exec_vnode: &str, text: &str) -> Result<(), String> {
     let nodes = Nodes::parse(text)?;
-    for name in vnodes_of(exec_vnode) {
+    let mut wanted: BTreeMap<String, Counts> = BTreeMap::new();
+    for given in parse_exec_vnode(exec_vnode)?.into_iter().flatten() {
+        let more = counts(&given);
+        let sum = wanted.entry(given.vnode).or_default();
+        *sum = std::array::from_fn(|at| sum[at].saturating_add(more[at]));
+    }
+    for (name, wanted) in wanted {
         let vnode = nodes.vnode(&name).and_then(|at| nodes.vnodes.get(at));
-        if !vnode.is_some_and(|vnode| vnode.works && !vnode.is_full(job)) {
-            return Err(format!("vnode {name} is not free any more"));
+        let open = vnode.filter(|vnode| vnode.works && !vnode.is_closed(is_alone(job)));
+        let left = open.map_or([0; 3], Vnode::left);
+        if open.is_none() || (0..3).any(|at| wanted[at] > left[at]) {
+            return Err(format!("vnode {name} has no room for it any more"));
         }
     }
     Ok(())
+}
+
+/// What a job is given of a vnode.
+fn counts(given: &Given) -> Counts {
+    let mut sizes = given.resources.iter().filter(|(name, _)| name == "mem");
+    let memory = sizes.find_map(|(_, size)| kib(size)).unwrap_or(0);
+    [given.count(NGPUS), given.count("ncpus"), memory]
 }

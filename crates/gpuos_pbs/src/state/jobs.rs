@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 
 use super::json::Json;
-use crate::hook::vnodes::{Given, parse_exec_vnode};
+use crate::hook::vnodes::{Given, hosts, parse_exec_vnode, short};
 use crate::units::seconds;
 
 /// A job as PBS shows it.
@@ -36,6 +36,8 @@ pub struct Job {
     pub place: String,
     /// What it has, chunk by chunk.
     pub given: Vec<Vec<Given>>,
+    /// The hosts on which that is, each once and by its short name, in order: that of its script is the first.
+    pub hosts: Vec<String>,
     /// What PBS says of it.
     pub comment: String,
     /// Whether it is an array, which stands for its subjobs.
@@ -166,6 +168,7 @@ fn job(id: &str, json: &Json) -> Result<Job, String> {
         resources,
         select: select.to_owned(),
         place: asked.text("place")?.to_owned(),
+        hosts: on(json.text("exec_host")?, &given),
         given,
         comment: json.text("comment").unwrap_or_default().trim().to_owned(),
         is_array: json.text("array")?.eq_ignore_ascii_case("true"),
@@ -177,6 +180,21 @@ fn job(id: &str, json: &Json) -> Result<Job, String> {
     // One that is over its time ends any moment.
     job.ends_in = job.walltime().map(|limit| limit.saturating_sub(ran).max(1));
     Ok(job)
+}
+
+/// The hosts of `n1/0*2+n2/0*2`; where it says none, those by the names of vnodes, which are the hosts' own unless a site has named them.
+fn on(exec_host: &str, given: &[Vec<Given>]) -> Vec<String> {
+    if exec_host.is_empty() {
+        return hosts(given.iter().flatten());
+    }
+    let mut all: Vec<String> = Vec::new();
+    for part in exec_host.split('+') {
+        let host = short(part.split('/').next().unwrap_or_default().trim());
+        if !host.is_empty() && !all.contains(&host) {
+            all.push(host);
+        }
+    }
+    all
 }
 
 /// A queue, as far as it says which jobs may start.

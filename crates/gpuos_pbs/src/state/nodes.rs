@@ -5,11 +5,12 @@ use std::collections::HashMap;
 use gpuos_model::gpuset::{GpuSet, MAX_GPUS};
 
 use super::json::Json;
-use crate::hook::resources::{LEAF, MIG_MEMORY, NVLINK, SHARE_PARTS};
-use crate::hook::vnodes::{gpu_of, is_vnode};
+use crate::hook::resources::{NGPUS, SHOWN, SITE_NGPUS};
+use crate::hook::vnodes::is_vnode;
+use crate::published::Published;
 use crate::units::kib;
 
-/// A vnode: a part of a host that PBS gives away by itself, such as one GPU with its share of CPUs, or a whole host.
+/// A vnode: a host, or a part of one of which a site has made a vnode.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Vnode {
     /// Name.
@@ -22,10 +23,8 @@ pub struct Vnode {
     pub reserved: Vec<String>,
     /// Whether it was taken out of service, by an administrator or by gpuos.
     pub out: bool,
-    /// Whether it is one job's alone: then pbs_server refuses a second one, whoever runs it.
+    /// Whether one job has it to itself now, whatever that job leaves of it.
     pub exclusive: bool,
-    /// Whether some job has it.
-    pub taken: bool,
     /// The jobs that PBS has on it, each once.
     pub jobs: Vec<String>,
     /// What it has, by resource; values as PBS prints them.
@@ -34,12 +33,12 @@ pub struct Vnode {
     pub cpus: Count,
     /// Memory in KiB.
     pub memory_kib: Count,
-    /// GPUs.
+    /// GPUs in service.
     pub gpus: Count,
+    /// GPUs that the site has counted on it, those included that gpuos has taken out of service.
+    pub site_gpus: u64,
     /// The queue whose jobs alone it serves; empty: all.
     pub queue: String,
-    /// Index of the first GPU of it among those of its host.
-    pub first_gpu: usize,
     /// Its state, as PBS prints it.
     pub state: String,
     /// How jobs have it, as PBS prints it; empty: PBS does not say.
@@ -47,6 +46,9 @@ pub struct Vnode {
     /// What an administrator, or gpuos, says of it.
     pub comment: String,
 }
+
+/// GPUs, CPUs and memory in KiB, in this order.
+pub type Counts = [u64; 3];
 
 /// How much there is, and how much of it is given away.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -64,17 +66,26 @@ impl Count {
     }
 }
 
-/// A host, with its vnodes.
+/// A host, with its vnodes. PBS counts GPUs and knows none from another: which ones are free is what gpuosd shows, as far as that agrees with
+/// the counts; where nothing is shown the first are free, as many as are counted.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Host {
     /// Name: what PBS has as resource `host`.
     pub name: String,
-    /// Whether jobs can start on it at all: its first vnode is up, or it has none of the host's name.
+    /// Whether jobs can start on one of its vnodes at all.
     pub up: bool,
-    /// Indices of its vnodes in [`Nodes::vnodes`]: that of the host's own name first, then by the number in brackets.
+    /// Indices of its vnodes in [`Nodes::vnodes`], in PBS's order.
     pub vnodes: Vec<usize>,
-    /// How many GPUs it has, those out of service included.
+    /// One more than the highest number of a GPU.
     pub gpus: usize,
+    /// GPUs that jobs can have as a whole, those that are not offline.
+    pub present: GpuSet,
+    /// Those of them that no job has.
+    pub free: GpuSet,
+    /// GPUs out of service.
+    pub out: GpuSet,
+    /// What gpuosd shows of them.
+    pub shown: Option<Published>,
 }
 
 /// All vnodes.
@@ -84,7 +95,7 @@ pub struct Nodes {
     pub vnodes: Vec<Vnode>,
     /// Hosts, in the order of their first vnodes.
     pub hosts: Vec<Host>,
-    /// What cannot be read, and where GPUs are another's to give: sentences.
+    /// What cannot be read: sentences.
     pub notes: Vec<String>,
     by_name: HashMap<String, usize>,
     host_of: Vec<usize>,
@@ -133,11 +144,10 @@ impl Nodes {
             nodes.vnodes.push(vnode);
         }
         for host in &mut nodes.hosts {
-            number(host, &mut nodes.vnodes);
-            let own = host.vnodes.first().map(|at| &nodes.vnodes[*at]);
-            if own.is_some_and(|own| own.is_of_others(&host.name)) {
+            let own: Vec<&Vnode> = host.vnodes.iter().map(|at| &nodes.vnodes[*at]).collect();
+            if let Err(why) = host.count(&own) {
                 nodes.notes.push(format!(
-                    "GPUs of {} are counted on the host's own vnode, as pbs_cgroups does it, which gives them to jobs: gpuos only advises there",
+                    "{SHOWN} of {} cannot be read, so which of its GPUs are free is not known: {why}",
                     host.name
                 ));
             }
@@ -157,17 +167,24 @@ impl Nodes {
 
     /// Has vnodes that no reservation has but these count as if there were none. The others go on to be somebody's.
     pub fn forgive(&mut self, own: &[&str]) {
-        for vnode in &mut self.vnodes {
+        for (at, vnode) in self.vnodes.iter_mut().enumerate() {
             let mut reserved = vnode.reserved.iter();
             let forgiven = !vnode.reserved.is_empty() && reserved.all(|id| own.contains(&&id[..]));
             vnode.up |= vnode.works && forgiven;
+            self.hosts[self.host_of[at]].up |= vnode.up;
         }
     }
 
-    /// Whether jobs can have GPUs of a host as a whole, by gpuos.
+    /// GPUs of a host that a job could have now: those of vnodes that are up.
+    pub fn open(&self, host: &Host) -> GpuSet {
+        let open = self.vnodes_of(host).map(|(_, vnode)| vnode);
+        let open = open.filter(|vnode| vnode.up && !vnode.is_closed(false));
+        first_of(open.map(|vnode| vnode.gpus.free()).sum(), &[host.free])
+    }
+
+    /// Whether jobs can have GPUs of a host as a whole, those out of service counted.
     pub fn gives_whole_gpus(&self, host: &Host) -> bool {
-        let mut vnodes = self.vnodes_of(host);
-        vnodes.any(|(_, vnode)| vnode.gpus.all > 0 && vnode.exclusive)
+        self.vnodes_of(host).any(|(_, vnode)| vnode.site_gpus > 0)
     }
 
     /// The vnodes of a host, with their indices.
@@ -191,54 +208,84 @@ impl Vnode {
         self.resource(name).is_some_and(any)
     }
 
-    /// Whether jobs share its GPU, or it is given away by its slices.
-    pub fn is_in_parts(&self) -> bool {
-        let has = |name: &&str| self.resource(name).is_some();
-        // What it had once may be left on one that is given as a whole.
-        !self.exclusive && [SHARE_PARTS, MIG_MEMORY].iter().any(has)
+    /// Whether a job that is alone on its vnodes, or any other one, finds nothing left here, whatever is counted.
+    pub fn is_closed(&self, alone: bool) -> bool {
+        self.exclusive || (alone || self.is_unshared()) && self.is_busy()
     }
 
-    /// Whether another one gives its GPUs: it is the own vnode of a host that gpuos knows, on which gpuos has none.
-    fn is_of_others(&self, host: &str) -> bool {
-        let known = [LEAF, NVLINK]
-            .iter()
-            .any(|name| self.resource(name).is_some());
-        self.name == host && self.gpus.all > 0 && !self.exclusive && known
+    /// Whether each job is alone on it, as the site has it.
+    pub fn is_unshared(&self) -> bool {
+        UNSHARED.contains(&&self.sharing[..])
     }
 
-    /// Whether a job can have nothing of it, because it is another's alone.
-    pub fn is_full(&self, job: &str) -> bool {
-        self.exclusive && self.taken && self.left_with() != Some(job)
+    /// Whether a job has something of it.
+    fn is_busy(&self) -> bool {
+        !self.jobs.is_empty() || self.counts().iter().any(|count| count.used > 0)
     }
 
-    /// The job with which a start that was refused has left it: nothing of it is given away, and yet it is one job's. PBS would
-    /// start this job on it, and no other.
-    pub fn left_with(&self) -> Option<&str> {
-        match &self.jobs[..] {
-            [job] if self.exclusive && !self.is_used() => Some(job),
-            _ => None,
-        }
+    /// What it has of all that is counted here.
+    pub fn all(&self) -> Counts {
+        self.counts().map(|count| count.all)
     }
 
-    /// Whether something of it is given away.
-    fn is_used(&self) -> bool {
-        self.cpus.used > 0 || self.memory_kib.used > 0 || self.gpus.used > 0
+    /// What is left of that.
+    pub fn left(&self) -> Counts {
+        self.counts().map(Count::free)
     }
 
-    /// Its GPUs by their index on the host, and those of them that are free for a job: of a vnode with several PBS says only
-    /// how many.
-    pub fn gpu_sets(&self, job: &str) -> (GpuSet, GpuSet) {
-        let last = self.first_gpu.saturating_add(self.gpus.all as usize);
-        let set = |from: usize| (from..last.min(MAX_GPUS)).fold(GpuSet::EMPTY, GpuSet::with);
-        let used = match self.is_full(job) {
-            true => usize::MAX,
-            false => usize::try_from(self.gpus.used).unwrap_or(usize::MAX),
+    fn counts(&self) -> [Count; 3] {
+        [self.gpus, self.cpus, self.memory_kib]
+    }
+}
+
+impl Host {
+    /// Names the GPUs that are counted on its vnodes.
+    ///
+    /// # Errors
+    /// What is shown of them cannot be read: why.
+    fn count(&mut self, vnodes: &[&Vnode]) -> Result<(), String> {
+        self.up = vnodes.iter().any(|vnode| vnode.up);
+        let all: u64 = vnodes.iter().map(|vnode| vnode.site_gpus).sum();
+        let serve = || vnodes.iter().filter(|vnode| !vnode.out);
+        let in_service = serve().map(|vnode| vnode.gpus.all).sum();
+        let left = serve().filter(|vnode| !vnode.is_closed(false));
+        let left = left.map(|vnode| vnode.gpus.free()).sum();
+        let mut shows = vnodes.iter();
+        let shows = shows.find_map(|vnode| Some((vnode.site_gpus, vnode.resource(SHOWN)?)));
+        let read = shows.map(|(_, text)| Published::parse(text)).transpose();
+        let shown = read.clone().unwrap_or_default().unwrap_or_default();
+        let whole = shown.whole;
+        let named = shown.links.iter().chain(&shown.numa);
+        let named = named.fold(whole.0 | shown.out.0, |all, group| all | group.gpus.0);
+        let highest = u64::from(u64::BITS - named.leading_zeros());
+        let counted = match shows {
+            // Vnodes of an earlier gpuos have GPUs that are counted on the host's own too.
+            Some((site, _)) if in_service <= whole.len() as u64 => site,
+            _ => all,
         };
-        (
-            set(self.first_gpu),
-            set(self.first_gpu.saturating_add(used)),
-        )
+        self.gpus = highest.max(counted).min(MAX_GPUS as u64) as usize;
+        let any = GpuSet::first(self.gpus);
+        let serve = whole.minus(shown.out);
+        self.present = first_of(in_service, &[shown.free.and(serve), serve, whole, any]);
+        self.free = first_of(left, &[shown.free.and(self.present), self.present]);
+        self.out = match named {
+            0 => any.minus(self.present),
+            _ => shown.out,
+        };
+        self.shown = read?;
+        Ok(())
     }
+}
+
+/// So many GPUs: those of the first set first, in each the lowest.
+pub(super) fn first_of(count: u64, sets: &[GpuSet]) -> GpuSet {
+    let all = sets.iter().flat_map(|set| set.iter());
+    all.fold(GpuSet::EMPTY, |found, gpu| {
+        match (found.len() as u64) < count {
+            true => found.with(gpu),
+            false => found,
+        }
+    })
 }
 
 /// States in which PBS starts jobs on a vnode, once it has room.
@@ -251,9 +298,9 @@ const OUT: &str = "offline";
 const EXCLUSIVE: &str = "job-exclusive";
 
 /// How vnodes are shared. Where hosts are given away whole, PBS decides alone.
-const SHARED: [&str; 4] = ["", "default_shared", "default_excl", "ignore_excl"];
-/// The one way in which a vnode is one job's alone, whatever the job says.
-const UNSHARED: &str = "force_excl";
+const SHARED: [&str; 3] = ["", "default_shared", "ignore_excl"];
+/// How a vnode is one job's alone. What a job says against it is not looked at.
+const UNSHARED: [&str; 2] = ["default_excl", "force_excl"];
 
 fn vnode(name: &str, json: &Json) -> Result<(Vnode, String), String> {
     if !is_vnode(name) {
@@ -275,24 +322,17 @@ fn vnode(name: &str, json: &Json) -> Result<(Vnode, String), String> {
         })
     };
     let whole = |text: &str| text.parse().ok();
-    let gpus = count("ngpus", whole)?;
-    // A GPU that jobs share, or that is divided, is one of the host's, and nobody's as a whole.
-    let parts = [count(SHARE_PARTS, whole)?, count(MIG_MEMORY, whole)?];
-    let parts = parts.into_iter().find(|parts| parts.all > 0);
-    let gpus = match parts {
-        Some(parts) if gpus.all == 0 => Count {
-            all: 1,
-            used: parts.used.min(1),
-        },
-        _ => gpus,
+    let gpus = count(NGPUS, whole)?;
+    let site_gpus = match available.text(SITE_NGPUS)?.split_once('>') {
+        Some((site, _)) => whole(site).ok_or_else(|| format!("{SITE_NGPUS} has no number"))?,
+        None => gpus.all,
     };
     let sharing = json.text("sharing")?;
-    let exclusive = sharing == UNSHARED;
     let state = json.text("state")?;
     let states: Vec<&str> = state.split(',').map(str::trim).collect();
     // What a reservation holds, or another scheduler than the default one has, is not for this one to give away.
     let reserved = json.get("resv")?;
-    let works = (exclusive || SHARED.contains(&sharing))
+    let works = (SHARED.contains(&sharing) || UNSHARED.contains(&sharing))
         && json.text("partition")?.is_empty()
         && states.iter().all(|state| UP.contains(state));
     let host = match available.text("host")? {
@@ -301,14 +341,13 @@ fn vnode(name: &str, json: &Json) -> Result<(Vnode, String), String> {
     };
     let (cpus, memory_kib) = (count("ncpus", whole)?, count("mem", kib)?);
     let listed = json.get("jobs")?;
-    let mut vnode = Vnode {
+    let vnode = Vnode {
         name: name.to_owned(),
         up: works && reserved.is_none(),
         works,
         reserved: reserved.map(names).unwrap_or_default(),
         out: states.contains(&OUT),
-        exclusive,
-        taken: states.contains(&EXCLUSIVE) || listed.is_some(),
+        exclusive: states.contains(&EXCLUSIVE),
         jobs: listed.map(names).unwrap_or_default(),
         available: available
             .texts()
@@ -320,13 +359,12 @@ fn vnode(name: &str, json: &Json) -> Result<(Vnode, String), String> {
             all: gpus.all.min(MAX_GPUS as u64),
             used: gpus.used,
         },
+        site_gpus: site_gpus.min(MAX_GPUS as u64),
         queue: json.text("queue")?.to_owned(),
-        first_gpu: 0,
         state: state.to_owned(),
         sharing: sharing.to_owned(),
         comment: json.text("comment").unwrap_or_default().trim().to_owned(),
     };
-    vnode.taken |= vnode.is_used();
     Ok((vnode, host.to_owned()))
 }
 
@@ -348,32 +386,4 @@ fn names(listed: &Json) -> Vec<String> {
         }
     }
     names
-}
-
-/// Orders the vnodes of a host and numbers its GPUs: by the number in brackets where each vnode has one GPU at most, so that
-/// those of others stay the same when one is gone; else one after the other.
-fn number(host: &mut Host, vnodes: &mut [Vnode]) {
-    let bracket = |vnode: &Vnode| gpu_of(&vnode.name).map(|(_, index)| index);
-    let name = host.name.clone();
-    let numbered = |vnode: &Vnode| vnode.name != name && bracket(vnode).is_some();
-    host.vnodes
-        .sort_by_key(|at| (numbered(&vnodes[*at]), bracket(&vnodes[*at]), *at));
-    let single = host.vnodes.iter().all(|at| {
-        let vnode = &vnodes[*at];
-        vnode.gpus.all == 0 || vnode.gpus.all == 1 && bracket(vnode).is_some_and(|n| n < MAX_GPUS)
-    });
-    let mut next = 0;
-    for at in &host.vnodes {
-        let vnode = &mut vnodes[*at];
-        vnode.first_gpu = match single {
-            true => bracket(vnode).unwrap_or(next),
-            false => next,
-        };
-        if vnode.gpus.all > 0 {
-            next = vnode.first_gpu + vnode.gpus.all as usize;
-        }
-    }
-    host.gpus = next.min(MAX_GPUS);
-    let own = host.vnodes.first().map(|at| &vnodes[*at]);
-    host.up = own.is_none_or(|vnode| numbered(vnode) || vnode.up);
 }

@@ -1,17 +1,17 @@
 //! PBS and gpuos.toml joined into the planner's model.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 
 use gpuos_config::gpuos_toml::Config;
 use gpuos_model::cluster::{Cluster, Fabric, FabricLevel, NO_DOMAIN};
+use gpuos_model::gpuset::GpuSet;
 use gpuos_model::node_types::NodeFacts;
+use gpuos_placement::plan::{Choice, NodeChoice};
 
 use super::jobs::{self, Job, QueueRecord, ServerRecord};
-use super::nodes::{Host, Nodes, Vnode};
-use crate::hook::resources::{LEAF, NUMA, NVLINK};
-
-/// NVLinks that a pair of GPUs counts as having where PBS says only that they are linked: as a bridge has at least.
-const LINKS: i32 = 4;
+use super::nodes::{Host, Nodes};
+use crate::hook::resources::{LEAF, NVLINK};
+use crate::links::LINKS;
 
 /// What PBS's commands printed, all of one moment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -47,8 +47,6 @@ pub struct Site {
     pub notes: Vec<String>,
     /// Queues that have vnodes of their own.
     own_vnodes: HashSet<String>,
-    /// Jobs with which refused starts have left vnodes, and which.
-    pub left: BTreeMap<String, Vec<String>>,
 }
 
 impl Site {
@@ -65,31 +63,16 @@ impl Site {
             barred =
                 "gpuos.toml has rules of who may run beside whom, which are for Slurm yet".into();
         }
-        let mut with_gpus = nodes.vnodes.iter().filter(|vnode| vnode.gpus.all > 0);
-        if barred.is_empty() && with_gpus.all(|vnode| !vnode.exclusive) {
-            barred = "no vnode with GPUs is one job's alone (sharing=force_excl), and pbs_server counts nothing of others when a job \
-                      is run from outside pbs_sched"
-                .into();
-        }
-        let facts: Vec<NodeFacts> = nodes.hosts.iter().map(|host| facts(&nodes, host)).collect();
+        let facts: Vec<NodeFacts> = nodes
+            .hosts
+            .iter()
+            .map(|host| facts(&nodes, host, &config))
+            .collect();
         let fabric = fabric(&nodes);
         let cluster = config.cluster(&facts, Some(&fabric));
         let cluster = cluster.map_err(|why| why.to_string())?;
         let mut notes = nodes.notes.clone();
         notes.extend(of_jobs);
-        let left = left_over(&nodes, &jobs);
-        notes.extend(left.iter().map(|(job, vnodes)| {
-            format!(
-                "PBS keeps {} for job {job}, to which it has given nothing of that: a start that it refused has left them so, until \
-                 the job runs there or pbs_server is started again",
-                vnodes.join(" ")
-            )
-        }));
-        let owned = |(job, vnodes): (&str, Vec<&str>)| {
-            let vnodes = vnodes.into_iter().map(str::to_owned).collect();
-            (job.to_owned(), vnodes)
-        };
-        let left = left.into_iter().map(owned).collect();
         let of_queues = nodes.vnodes.iter().map(|vnode| &vnode.queue);
         let own_vnodes = of_queues
             .filter(|queue| !queue.is_empty())
@@ -104,7 +87,6 @@ impl Site {
             cluster,
             notes,
             own_vnodes,
-            left,
             server: jobs::parse_server(texts.server)?,
         })
     }
@@ -114,9 +96,20 @@ impl Site {
         self.queues.iter().find(|queue| queue.name == name)
     }
 
-    /// Whether refused starts have left vnodes with this job.
-    pub fn has_left(&self, job: &str) -> bool {
-        self.left.contains_key(job)
+    /// A choice without its bandwidth, unless gpuos.toml says of each of its hosts how fast links are.
+    pub fn without_guesses(&self, choice: &Choice) -> Choice {
+        let is_stated = |chosen: &NodeChoice| {
+            let node = self.cluster.nodes.get(chosen.node as usize);
+            node.is_some_and(|node| {
+                let own = node.node_type.as_ref();
+                own.is_some_and(|own| self.config.states(&node.name, own))
+            })
+        };
+        let mut choice = choice.clone();
+        if !choice.nodes.iter().all(is_stated) {
+            choice.bus_gbps = 0.0;
+        }
+        choice
     }
 
     /// Whether some vnodes are of this queue alone: its jobs run nowhere else then.
@@ -125,61 +118,48 @@ impl Site {
     }
 }
 
-/// The vnodes with which refused starts have left jobs, by job. Tasks of arrays are not looked for: qstat does not list them.
-fn left_over<'n>(nodes: &'n Nodes, jobs: &[Job]) -> BTreeMap<&'n str, Vec<&'n str>> {
-    let by_id: HashMap<&str, &Job> = jobs.iter().map(|job| (&job.id[..], job)).collect();
-    let has = |job: &str, vnode: &Vnode| {
-        let given = by_id.get(job).map(|job| job.given.iter().flatten());
-        given.is_some_and(|mut given| given.any(|given| given.vnode == vnode.name))
+/// What is known of a host: links and NUMA nodes are those that it shows, or that its vnodes name.
+fn facts(nodes: &Nodes, host: &Host, config: &Config) -> NodeFacts {
+    let together = value(nodes, host, NVLINK);
+    let shown = host.shown.as_ref();
+    let whole = shown.map_or(GpuSet::first(host.gpus), |shown| shown.whole);
+    let linked = |a: usize, b: usize| match shown.and_then(|shown| shown.linked(a)) {
+        Some(set) => shown.and_then(|shown| shown.linked(b)) == Some(set),
+        None => together.is_some() && [a, b].iter().all(|gpu| whole.contains(*gpu)),
     };
-    let mut left: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
-    for vnode in &nodes.vnodes {
-        let job = vnode.left_with().filter(|job| !job.contains('['));
-        if let Some(job) = job.filter(|job| !has(job, vnode)) {
-            left.entry(job).or_default().push(&vnode.name);
-        }
-    }
-    left
-}
-
-/// The vnodes with GPUs, each as often as it has some.
-fn gpus<'a>(nodes: &'a Nodes, host: &'a Host) -> impl Iterator<Item = (usize, &'a Vnode)> {
-    nodes.vnodes_of(host).flat_map(|(_, vnode)| {
-        let first = vnode.first_gpu;
-        (first..first + vnode.gpus.all as usize).map(move |gpu| (gpu, vnode))
-    })
-}
-
-fn facts(nodes: &Nodes, host: &Host) -> NodeFacts {
-    let count = host.gpus;
-    let mut domains = vec![""; count];
-    let mut sockets: Vec<Option<u16>> = vec![None; count];
-    for (gpu, vnode) in gpus(nodes, host).filter(|(gpu, _)| *gpu < count) {
-        domains[gpu] = vnode.resource(NVLINK).unwrap_or("");
-        sockets[gpu] = vnode.resource(NUMA).and_then(|numa| numa.parse().ok());
-    }
-    let linked = |a: usize, b: usize| !domains[a].is_empty() && domains[a] == domains[b];
-    let pairs = || (0..count).flat_map(|a| (0..count).map(move |b| (a, b)));
-    let links = pairs().any(|(a, b)| a != b && linked(a, b)).then(|| {
-        let link = |(a, b)| match a == b {
-            true => -1,
-            false if linked(a, b) => LINKS,
-            false => 0,
-        };
-        pairs().map(link).collect()
-    });
-    let gpu_sockets: Option<Vec<u16>> = sockets.into_iter().collect();
-    let most = gpu_sockets.iter().flatten().max();
-    let sockets = most.map_or(1, |most| most.saturating_add(1));
+    let numa = |gpu| shown.and_then(|shown| shown.numa_of(gpu)?.parse().ok());
     let cpus: u64 = nodes.vnodes_of(host).map(|(_, vnode)| vnode.cpus.all).sum();
-    NodeFacts {
-        name: host.name.clone(),
-        gpus: count,
-        gres_type: String::new(),
-        sockets,
-        cores_per_socket: u16::try_from(cpus / u64::from(sockets)).unwrap_or(u16::MAX),
-        links,
-        gpu_sockets: gpu_sockets.filter(|list| !list.is_empty()),
+    let of = |count: usize| {
+        let pairs = || (0..count).flat_map(|a| (0..count).map(move |b| (a, b)));
+        let links = pairs().any(|(a, b)| a != b && linked(a, b)).then(|| {
+            let link = |(a, b)| match a == b {
+                true => -1,
+                false if linked(a, b) => LINKS,
+                false => 0,
+            };
+            pairs().map(link).collect()
+        });
+        let gpu_sockets: Option<Vec<u16>> = (0..count).map(numa).collect();
+        let most = gpu_sockets.iter().flatten().max();
+        let sockets = most.map_or(1, |most| most.saturating_add(1));
+        NodeFacts {
+            name: host.name.clone(),
+            gpus: count,
+            gres_type: String::new(),
+            sockets,
+            cores_per_socket: u16::try_from(cpus / u64::from(sockets)).unwrap_or(u16::MAX),
+            links,
+            gpu_sockets: gpu_sockets.filter(|list| !list.is_empty()),
+        }
+    };
+    let facts = of(host.gpus);
+    // PBS counts fewer where some are out of service, shared or divided, and a gpuos.toml knows them.
+    match config
+        .stated_type(&facts)
+        .filter(|stated| stated.gpus > host.gpus)
+    {
+        Some(stated) => of(stated.gpus),
+        None => facts,
     }
 }
 

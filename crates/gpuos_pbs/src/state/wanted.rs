@@ -4,14 +4,13 @@
 //! here; any other one is left where it is, and pbs_sched starts it as it would without gpuos.
 
 use gpuos_config::options::JobOptions;
-use gpuos_model::gpuset::GpuSet;
 use gpuos_placement::plan::{GpuShape, NodeState, Placement, Request, TopologyRequest};
 
 use super::jobs::Job;
-use super::nodes::{Host, Vnode};
+use super::nodes::{Counts, Host, Vnode, first_of};
 use super::site::Site;
 use crate::hook::place::{Arrangement, Place, Sharing};
-use crate::hook::resources::{LEAF, MEM_BEYOND, NGPUS, NVLINK, VETOES, of_users};
+use crate::hook::resources::{LEAF, LINKED, MEM_BEYOND, NGPUS, NVLINK, VETOES, of_users};
 use crate::hook::select::Select;
 use crate::units::kib;
 
@@ -26,6 +25,14 @@ pub struct Chunk {
     pub memory_kib: u64,
 }
 
+impl Chunk {
+    /// What so many of them take.
+    pub fn counts(&self, times: u32) -> Counts {
+        let one = [self.gpus.into(), self.cpus.into(), self.memory_kib];
+        one.map(|count| u64::from(times).saturating_mul(count))
+    }
+}
+
 /// Which vnodes a job may use, and who is near them: jobs that are alike in it see the same.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Kind {
@@ -35,8 +42,8 @@ pub struct Kind {
     pub needs: Vec<(String, String)>,
     /// Names of a rule of affinity.
     pub near: Vec<String>,
-    /// The job, where refused starts have left vnodes with it, which are free for it alone; else empty.
-    pub has_left: String,
+    /// Whether nobody else may be on its vnodes.
+    pub alone: bool,
 }
 
 /// A job that can be placed from here.
@@ -68,12 +75,14 @@ const PASSED: [&str; 14] = [
     "pvmem",
 ];
 
-/// Resources of a chunk that say nothing about places.
-const OF_PROGRAMS: [&str; 3] = ["mpiprocs", "ompthreads", MEM_BEYOND];
+/// Resources of a chunk that say nothing about places, or what the job's `gpuos_topology` says again.
+pub(super) const OF_PROGRAMS: [&str; 4] = ["mpiprocs", "ompthreads", MEM_BEYOND, LINKED];
 
-/// Resources of a chunk that PBS itself knows more of: a host by name may be any of several, and a vnode with another operating
-/// system is provided with this one first.
-const OF_PBS: [&str; 4] = ["host", "vnode", "aoe", "eoe"];
+/// Resources of a chunk whose values are the same in any case.
+const NAMES: [&str; 2] = ["host", "vnode"];
+
+/// Resources of a chunk that PBS itself knows more of: a vnode with another operating system is provided with this one first.
+const OF_PBS: [&str; 2] = ["aoe", "eoe"];
 
 impl Wanted {
     /// What a waiting job asks for.
@@ -118,10 +127,9 @@ impl Wanted {
             Some(Arrangement::Pack) => (1, 1, tasks(one.gpus, count)),
             Some(Arrangement::Free) | None => (1, count, tasks(one.gpus, count)),
         };
-        // Exclusive vnodes are one job's anyway; others are not given away from here.
-        match place.sharing {
-            Some(Sharing::Exclhost) => return Err("place=exclhost".into()),
-            Some(Sharing::Excl | Sharing::Shared) | None => {}
+        // Who else is on the other vnodes of a host pbs_sched knows better.
+        if place.sharing == Some(Sharing::Exclhost) {
+            return Err("place=exclhost".into());
         }
         let policy = &site.config.policy;
         let topology = match place.group.as_deref() {
@@ -154,19 +162,18 @@ impl Wanted {
             },
             chunk: one,
             kind: Kind {
-                queue: match site.has_own_vnodes(&job.queue) {
-                    true => job.queue.clone(),
-                    false => String::new(),
-                },
                 needs,
                 near,
-                has_left: match site.has_left(&job.id) {
-                    true => job.id.clone(),
-                    false => String::new(),
-                },
+                alone: is_alone(job),
+                ..Kind::of_queue(job, site)
             },
         })
     }
+}
+
+/// Whether a job wants nobody else on its vnodes.
+pub(super) fn is_alone(job: &Job) -> bool {
+    Place::parse(&job.place).is_ok_and(|place| place.sharing == Some(Sharing::Excl))
 }
 
 fn tasks(per_task: u32, tasks: u32) -> GpuShape {
@@ -234,9 +241,7 @@ fn resources(chunk: &crate::hook::select::Chunk) -> Result<(Chunk, Vec<(String, 
             "mem" => one.memory_kib = kib(value).ok_or_else(wrong)?,
             name if OF_PROGRAMS.contains(&name) => {}
             // What may be a number would have to be counted.
-            _ if value.starts_with(|c: char| c.is_ascii_digit() || "+-.".contains(c)) => {
-                return Err(wrong());
-            }
+            _ if is_number(value) => return Err(wrong()),
             name if OF_PBS.contains(&name) => return Err(wrong()),
             _ => needs.push((name, value.clone())),
         }
@@ -247,16 +252,31 @@ fn resources(chunk: &crate::hook::select::Chunk) -> Result<(Chunk, Vec<(String, 
     }
 }
 
+/// Whether a value may be a number, which PBS would count.
+pub(super) fn is_number(value: &str) -> bool {
+    value.starts_with(|c: char| c.is_ascii_digit() || "+-.".contains(c))
+}
+
 impl Kind {
-    /// Whether a job of this kind may use a vnode, if it has room.
-    pub fn allows(&self, vnode: &Vnode) -> bool {
-        vnode.up && self.fits(vnode)
+    /// Which vnodes the jobs of a job's queue may use.
+    pub(super) fn of_queue(job: &Job, site: &Site) -> Kind {
+        Kind {
+            queue: match site.has_own_vnodes(&job.queue) {
+                true => job.queue.clone(),
+                false => String::new(),
+            },
+            ..Kind::default()
+        }
     }
 
-    /// Whether a vnode is one for jobs of this kind, at whatever time. A vnode that jobs share is none: pbs_server does not
-    /// count what it gives away, so pbs_sched and a job that is run by `qrun -H` could both be given the last of it.
-    fn fits(&self, vnode: &Vnode) -> bool {
-        let is_true = |name: &String| {
+    /// Whether a job of this kind may start on a vnode now, as far as it has room.
+    pub fn allows(&self, vnode: &Vnode) -> bool {
+        vnode.up && self.fits(vnode) && !vnode.is_closed(self.alone)
+    }
+
+    /// Whether a vnode is one for jobs of this kind, at whatever time: it has all resources, as pbs_sched compares them.
+    pub(crate) fn fits(&self, vnode: &Vnode) -> bool {
+        let is_true = |name: &str| {
             let own = vnode.resource(name);
             own.is_some_and(|own| own.eq_ignore_ascii_case("true"))
         };
@@ -264,9 +284,13 @@ impl Kind {
         let met = needs.all(|(name, value)| match &value.to_ascii_lowercase()[..] {
             "true" => is_true(name),
             "false" => !is_true(name),
+            lower if NAMES.contains(&&name[..]) => {
+                let own = vnode.resource(name).map(str::to_ascii_lowercase);
+                own.is_some_and(|own| own == lower)
+            }
             _ => vnode.has(name, value),
         });
-        vnode.exclusive && vnode.queue == self.queue && met
+        vnode.queue == self.queue && met
     }
 
     /// What is free for such a job on every host.
@@ -282,31 +306,26 @@ impl Kind {
     }
 
     fn state(&self, site: &Site, host: &Host) -> NodeState {
-        let mut state = NodeState {
-            candidate: host.up,
-            ..NodeState::default()
-        };
-        let (mut cpus, mut memory) = (0, 0);
+        let (mut present, mut free, mut cpus, mut memory) = (0, 0, 0, 0);
         let own = site.nodes.vnodes_of(host).map(|(_, vnode)| vnode);
-        for vnode in own.filter(|vnode| vnode.gpus.all > 0 && self.fits(vnode)) {
-            let (all, free) = vnode.gpu_sets(&self.has_left);
+        for vnode in own.filter(|vnode| self.fits(vnode)) {
             // What is down comes back, as far as anybody knows.
-            if !vnode.out {
-                state.present = GpuSet(state.present.0 | all.0);
-            }
-            if !vnode.up {
-                continue;
-            }
-            state.free = GpuSet(state.free.0 | free.0);
-            // A GPU's CPUs and memory go with it.
-            if !vnode.is_full(&self.has_left) {
+            present += if vnode.out { 0 } else { vnode.gpus.all };
+            if self.allows(vnode) {
+                free += vnode.gpus.free();
                 cpus += vnode.cpus.free();
                 memory += vnode.memory_kib.free();
             }
         }
-        state.free_cpus = u32::try_from(cpus).unwrap_or(u32::MAX - 1);
-        state.free_memory_mib = memory >> 10;
-        state
+        let free = first_of(free, &[host.free]);
+        NodeState {
+            candidate: host.up,
+            present: first_of(present, &[free, host.present]),
+            free,
+            free_cpus: u32::try_from(cpus).unwrap_or(u32::MAX - 1),
+            free_memory_mib: memory >> 10,
+            ..NodeState::default()
+        }
     }
 
     /// How many running jobs on each host the rule of affinity names; none without such a rule.

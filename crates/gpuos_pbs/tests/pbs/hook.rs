@@ -312,7 +312,7 @@ fn run(wish: &str, given: &str, vetoes: &str) -> Value {
     let vnodes = json!({
         "n1[0]": { "host": "n1", "gpuos_leaf": "l1", "gpuos_nvlink": "n1a" },
         "n1[1]": { "host": "n1", "gpuos_leaf": "l1", "gpuos_nvlink": "n1b" },
-        "n2[0]": { "host": "n2", "gpuos_leaf": "l2", "gpuos_nvlink": "n2a" },
+        "n2": { "host": "n2", "gpuos_leaf": "l2", "gpuos_nvlink": "n2a" },
         "n9": { "host": "n9" },
     });
     let mut job = job(&[
@@ -327,7 +327,7 @@ fn run(wish: &str, given: &str, vetoes: &str) -> Value {
 
 #[test]
 fn a_job_that_requires_a_level_is_not_started_across_it() {
-    let apart = "(n1[0]:ngpus=1)+(n2[0]:ngpus=1)";
+    let apart = "(n1[0]:ngpus=1)+(n2:ngpus=1)";
     let close = "(n1[0]:ngpus=1+n1[1]:ngpus=1)";
     untouched(&run("leaf", apart, ""));
     untouched(&run("leaf:required", close, ""));
@@ -338,7 +338,7 @@ fn a_job_that_requires_a_level_is_not_started_across_it() {
     assert_eq!(answer["verdict"], "reject");
     assert_eq!(
         answer["message"],
-        "-l gpuos_topology=leaf:required: no leaf had room for all of the job: n1[0] and n2[0] are in different ones; start put off (number 1) and \
+        "-l gpuos_topology=leaf:required: no leaf had room for all of the job: n1[0] and n2 are in different ones; start put off (number 1) and \
          tried again in 1 min; write a level without :required to start all the same, or ask for less"
     );
     assert_eq!(run("nvlink:required", close, "")["verdict"], "reject");
@@ -357,7 +357,7 @@ fn a_job_that_requires_a_level_is_not_started_across_it() {
 #[test]
 fn a_subjob_is_refused_and_never_put_off() {
     let start = |id: &str, given: &str| {
-        let vnodes = json!({ "n1[0]": { "gpuos_leaf": "l1" }, "n2[0]": { "gpuos_leaf": "l2" } });
+        let vnodes = json!({ "n1[0]": { "gpuos_leaf": "l1" }, "n2": { "gpuos_leaf": "l2" } });
         let mut job = job(&[
             GPUS,
             ("gpuos_topology", "leaf:required"),
@@ -367,16 +367,16 @@ fn a_subjob_is_refused_and_never_put_off() {
         job["exec_vnode"] = given.into();
         ask(&json!({ "event": "runjob", "now": 1000, "job": job, "vnodes": vnodes }))
     };
-    let apart = "(n1[0]:ngpus=1)+(n2[0]:ngpus=1)";
-    let nowhere = "(n1[0]:ngpus=1)+(n9[0]:ngpus=1)";
+    let apart = "(n1[0]:ngpus=1)+(n2:ngpus=1)";
+    let nowhere = "(n1[0]:ngpus=1)+(n9:ngpus=1)";
     assert_eq!(
         refusal(&start("12[3].head", apart)),
-        "-l gpuos_topology=leaf:required: no leaf had room for all of this subjob: n1[0] and n2[0] are in different ones; not started, \
+        "-l gpuos_topology=leaf:required: no leaf had room for all of this subjob: n1[0] and n2 are in different ones; not started, \
          and tried again whenever pbs_sched comes to it; write a level without :required to start all the same, or ask for less"
     );
     let said = refusal(&start("12[3].head", nowhere));
     assert!(
-        said.contains("vnode n9[0] is in no leaf") && !said.contains("put off"),
+        said.contains("vnode n9 is in no leaf") && !said.contains("put off"),
         "{said}"
     );
     untouched(&start("12[3].head", "(n1[0]:ngpus=1)"));
@@ -392,7 +392,7 @@ fn a_subjob_is_refused_and_never_put_off() {
 
 #[test]
 fn a_job_is_put_off_so_often_at_most_and_then_stays_in_its_queue() {
-    let apart = "(n1[0]:ngpus=1)+(n2[0]:ngpus=1)";
+    let apart = "(n1[0]:ngpus=1)+(n2:ngpus=1)";
     let (mut last, mut all) = (0, 0);
     for vetoes in 0..7u64 {
         let answer = run("leaf:required", apart, &vetoes.to_string());
@@ -429,10 +429,10 @@ fn beside_a_planner_nobody_is_put_off() {
 
 /// A job that requires a leaf and is about to be started across two.
 fn apart(place: &str) -> Value {
-    let vnodes = json!({ "n1[0]": { "gpuos_leaf": "l1" }, "n2[0]": { "gpuos_leaf": "l2" } });
+    let vnodes = json!({ "n1[0]": { "gpuos_leaf": "l1" }, "n2": { "gpuos_leaf": "l2" } });
     let wish = [GPUS, ("gpuos_topology", "leaf:required"), ("place", place)];
     let mut job = job(&wish);
-    job["exec_vnode"] = "(n1[0]:ngpus=1)+(n2[0]:ngpus=1)".into();
+    job["exec_vnode"] = "(n1[0]:ngpus=1)+(n2:ngpus=1)".into();
     json!({ "event": "runjob", "now": 1000, "job": job, "vnodes": vnodes })
 }
 

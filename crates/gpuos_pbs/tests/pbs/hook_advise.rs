@@ -3,12 +3,11 @@
 use std::collections::BTreeMap;
 
 use gpuos_config::gpuos_toml::Config;
-use gpuos_core::wire::{HostOrder, MomOrders, MomReport, Reply, Request};
-use gpuos_model::gpu_index::GresGpu;
+use gpuos_core::wire::{HostOrder, MomOrders, MomRoom};
 use gpuos_pbs::hook::install::{beside, divide, largest, parse_list, read_hosts};
-use gpuos_pbs::hook::question::Question;
-use gpuos_pbs::hook::{Step, begin};
 use serde_json::{Value, json};
+
+use crate::hook_talks::{alone, done, gpus, orders, report};
 
 fn hosts() -> Value {
     json!({ "n1": { "leaf": "l1", "advise": true, "gpus": [
@@ -18,55 +17,12 @@ fn hosts() -> Value {
 }
 
 fn event(kind: &str, more: Value) -> Value {
-    let mut event = json!({ "schema": "gpuos.pbs/1", "event": kind, "host": "n1.site", "hosts": hosts(), "gpuosd": "/run/g.sock" });
+    let mut event =
+        json!({ "event": kind, "host": "n1.site", "hosts": hosts(), "gpuosd": "/run/g.sock" });
     for (key, value) in more.as_object().expect("a table") {
         event[key] = value.clone();
     }
     event
-}
-
-fn question(event: &Value) -> Box<Question> {
-    match begin(&event.to_string()) {
-        Step::Ask(question) => question,
-        Step::Done(said) => panic!("{said}"),
-    }
-}
-
-fn done(event: &Value) -> Value {
-    match begin(&event.to_string()) {
-        Step::Done(said) => serde_json::from_str(&said).expect("an answer"),
-        Step::Ask(question) => panic!("{question:?}"),
-    }
-}
-
-#[test]
-fn a_mom_that_starts_says_where_its_host_is_and_makes_no_vnodes() {
-    let started = |vnodes: Value| {
-        let said = done(&event("exechost_startup", json!({ "vnodes": vnodes })));
-        let edits = said["edits"].as_array().expect("edits").iter();
-        let all = edits.map(|edit| {
-            assert_eq!(edit["set"], "vnode", "{edit}");
-            let text = |key: &str| edit[key].as_str().expect("a text").to_owned();
-            ((text("vnode"), text("name")), text("value"))
-        });
-        all.collect::<BTreeMap<_, _>>()
-    };
-    let pair = |vnode: &str, name: &str, value: &str| {
-        ((vnode.to_owned(), name.to_owned()), value.to_owned())
-    };
-    let one = started(json!({ "n1": { "ncpus": "8", "mem": "1gb" } }));
-    // Its GPUs are not all in one set of NVLink.
-    assert_eq!(one, [pair("n1", "gpuos_leaf", "l1")].into());
-    // One vnode for each NUMA node, as pbs_cgroups can make them.
-    let two = started(json!({ "n1": {}, "n1[0]": {}, "n1[1]": {}, "n2[0]": {} }));
-    let wanted = [
-        pair("n1", "gpuos_leaf", "l1"),
-        pair("n1[0]", "gpuos_leaf", "l1"),
-        pair("n1[0]", "gpuos_nvlink", "x"),
-        pair("n1[1]", "gpuos_leaf", "l1"),
-        pair("n1[1]", "gpuos_nvlink", "y"),
-    ];
-    assert_eq!(two, wanted.into());
 }
 
 #[test]
@@ -75,7 +31,7 @@ fn a_program_is_given_nothing_and_refused_nothing() {
         for confine in ["off", "try", "require"] {
             let job = json!({ "id": "1.head", "exec_vnode": given, "user": "ann", "uid": 7, "run": 1,
                 "resources": { "gpuos_topology": "leaf:required" } });
-            let said = done(&event(
+            let said = alone(&event(
                 "execjob_launch",
                 json!({ "confine": confine, "job": job }),
             ));
@@ -91,7 +47,7 @@ fn a_program_is_given_nothing_and_refused_nothing() {
         }
     }
     let job = json!({ "id": "1.head", "exec_vnode": "(n1:ngpus=2)", "resources": { "gpuos_power": "300" } });
-    let said = done(&event("execjob_launch", json!({ "job": job })));
+    let said = alone(&event("execjob_launch", json!({ "job": job })));
     assert_eq!(said["verdict"], "accept");
     assert!(
         said["notes"][0]
@@ -120,28 +76,16 @@ fn periodic(server: &Value) -> Value {
     told
 }
 
-fn report(question: &Question) -> MomReport {
-    let text = String::from_utf8(question.talks[0].lines.clone()).expect("text");
-    let mut lines = text
-        .lines()
-        .map(|line| serde_json::from_str(line).expect("a request"));
-    lines.next();
-    match lines.next() {
-        Some(Request::Mom { report }) => *report,
-        other => panic!("{other:?}"),
-    }
-}
-
 #[test]
 fn gpuosd_is_told_who_has_what_and_that_it_only_advises() {
-    let told = report(&question(&periodic(&Value::Null)));
-    assert!(told.advise && told.all && told.vnodes.is_none());
-    assert_eq!(told.gpus, ["GPU-a", "GPU-b", "GPU-c", "GPU-d"]);
-    let gpus = |at: &[usize]| {
-        at.iter()
-            .map(|at| GresGpu::new(*at).expect("a GPU"))
-            .collect::<Vec<_>>()
-    };
+    let told = report(&periodic(&Value::Null));
+    assert!(told.advise && told.all && told.host.is_none());
+    let described = told.described.iter().map(|gpu| &gpu.uuid[..]);
+    assert!(described.eq(["GPU-a", "GPU-b", "GPU-c", "GPU-d"]));
+    assert!(
+        told.jobs.iter().all(|job| job.count == 0),
+        "nobody has to choose"
+    );
     let jobs: Vec<_> = told
         .jobs
         .iter()
@@ -153,32 +97,24 @@ fn gpuosd_is_told_who_has_what_and_that_it_only_advises() {
         ("4.head", gpus(&[])),
     ];
     assert_eq!(jobs, wanted.map(|(id, gpus)| (id.to_owned(), gpus)));
-    for (comment, drained, whole) in [
+    for (comment, advice, is_others) in [
         ("", None, false),
         ("gpuos advises: GPU 1 is bad", Some("GPU 1 is bad"), false),
         ("fan", None, true),
     ] {
         let server = json!({ "vnodes": { "n1": { "comment": comment } } });
-        let seen = report(&question(&periodic(&server)))
-            .vnodes
-            .expect("they are told");
+        let seen = report(&periodic(&server)).host.expect("it is told");
         assert_eq!(
-            (seen.drained.as_deref(), seen.whole),
-            (drained, whole),
+            (seen.reason.as_deref(), seen.commented),
+            (advice, is_others),
             "{comment}"
         );
     }
 }
 
 /// What mom does.
-fn obeys(orders: &MomOrders, server: &Value) -> Value {
-    let hello = json!({ "answer": "hello", "protocol": 1, "release": "1", "node": "n1" });
-    let reply = Reply::Mom {
-        orders: Box::new(orders.clone()),
-    };
-    let reply = serde_json::to_string(&reply).expect("JSON");
-    let said = Ok(format!("{hello}\n{reply}\n").into_bytes());
-    serde_json::from_str(&question(&periodic(server)).answer(&[said])).expect("an answer")
+fn obeys(wanted: &MomOrders, server: &Value) -> Value {
+    done(&periodic(server), Ok(&[orders(wanted.clone())]))
 }
 
 #[test]
@@ -187,9 +123,10 @@ fn of_what_gpuosd_finds_a_comment_is_made_and_nothing_else() {
         host: HostOrder::Offline("GPU 1 should get no more jobs".into()),
         look: true,
         // Of a gpuosd that does not know better.
-        out: Some(vec![GresGpu::new(1).expect("a GPU")]),
+        room: Some(MomRoom::default()),
         rerun: BTreeMap::from([("1.head".parse().expect("an id"), 3)]),
         end: BTreeMap::from([("2.head".parse().expect("an id"), 9)]),
+        ..MomOrders::default()
     };
     let ask = obeys(&orders, &Value::Null);
     assert_eq!(ask["ask"], json!({ "vnodes": ["n1"], "jobs": [] }), "{ask}");

@@ -91,7 +91,7 @@ fn a_start_keeps_the_names_of_the_hosts_that_the_job_has_had() {
     };
     let edit = |value: &str| json!([{ "set": "resource", "name": "gpuos_hosts", "value": value }]);
     assert_eq!(
-        start("1.head", "", "(n1[0]:ngpus=1)+(n2:ncpus=1)"),
+        start("1.head", "", "(n1:ngpus=1)+(n2:ncpus=1)"),
         edit("n[1-2]")
     );
     assert_eq!(start("1.head", "n[1-2]", "(n3:ncpus=1)"), edit("n[1-3]"));

@@ -2,15 +2,18 @@
 
 use gpuos_core::wire::{Code, Reply, Request};
 use gpuos_pbs::hook::question::Question;
+use gpuos_pbs::hook::talk::Daemon;
 use gpuos_pbs::hook::{Step, begin};
 use serde_json::{Value, json};
+
+use crate::hook_talks::{choice, lines};
 
 fn launch(confine: &str) -> Value {
     json!({
         "schema": "gpuos.pbs/1", "event": "execjob_launch", "host": "n1.site", "gpuosd": "/run/g.sock", "confine": confine,
         "hosts": { "n1": { "gpus": [{}, {}, {}] } },
         "parent": { "pid": 4711, "started": 99 },
-        "job": { "id": "1.head", "exec_vnode": "(n1[0]:ngpus=1+n1[2]:ngpus=1)+(n2[1]:ngpus=1)", "user": "ann", "uid": 7, "run": 1 },
+        "job": { "id": "1.head", "exec_vnode": "(n1:ngpus=2)+(n2:ngpus=1)", "user": "ann", "uid": 7, "run": 1 },
     })
 }
 
@@ -38,22 +41,19 @@ fn asked(event: &Value) -> Option<Value> {
     Some(first)
 }
 
-/// What is done where gpuosd says this.
+/// What is done where gpuosd has chosen GPUs 0 and 2, and says this of the program.
 fn done(event: &Value, said: &Result<Reply, &str>) -> Value {
     let question = question(event).expect("gpuosd is asked");
     let all: Vec<_> = question
         .talks
         .iter()
-        .map(|talk| match (talk.answers, said) {
-            (0, _) => Ok(Vec::new()),
-            (_, Err(why)) => Err((*why).to_owned()),
-            (_, Ok(reply)) => {
+        .map(|talk| match (talk.daemon, said) {
+            (Daemon::Groups, Err(why)) => Err((*why).to_owned()),
+            (Daemon::Groups, Ok(reply)) => {
                 assert!(talk.patience_ms <= 2_000 && talk.socket == "/run/g.sock.root");
-                let hello =
-                    json!({ "answer": "hello", "protocol": 1, "release": "1", "node": "n1" });
-                let reply = serde_json::to_string(reply).expect("JSON");
-                Ok(format!("{hello}\n{reply}\n").into_bytes())
+                Ok(lines(std::slice::from_ref(reply)))
             }
+            _ => Ok(lines(&[choice("1.head", &[0, 2], "")])),
         })
         .collect();
     serde_json::from_str(&question.answer(&all)).expect("an answer")
@@ -80,9 +80,6 @@ fn gpuosd_is_asked_where_the_site_has_it() {
             job: "1.head".parse().expect("an id"),
             pid: 4711,
             started: 99,
-            gpus: [0, 2]
-                .map(|at| gpuos_model::gpu_index::GresGpu::new(at).expect("a GPU"))
-                .into(),
             slices: false,
         };
         let wanted = serde_json::to_value(wanted).expect("JSON");
@@ -91,32 +88,40 @@ fn gpuosd_is_asked_where_the_site_has_it() {
     // A job without GPUs has none of this host's.
     let mut none = launch("try");
     none["job"]["exec_vnode"] = json!("(n1:ncpus=1)");
-    assert_eq!(asked(&none).expect("it is asked")["gpus"], json!([]));
+    assert!(asked(&none).is_some());
     // A host of which gpuos knows no GPUs.
     none["hosts"] = json!({ "n2": { "gpus": [{}] } });
     assert_eq!(asked(&none), None);
     let mut other = launch("sometimes");
     assert!(question(&other).is_none());
     other["confine"] = json!("require");
-    // Slices of a GPU, of which gpuosd alone knows which they are, beside a share of one.
-    other["job"]["resources"] = json!({ "gpuos_mig": "1g.10gb" });
-    other["job"]["exec_vnode"] =
-        json!("(n1[2]:ncpus=1:gpuos_mig_compute=1:gpuos_mig_memory=1+n1[0]:gpuos_share_parts=1)");
-    let slices = asked(&other).expect("it is asked");
-    assert_eq!(
-        (&slices["gpus"], &slices["slices"]),
-        (&json!([]), &json!(true))
-    );
-    other["job"]["resources"] = json!({ "gpuos_share": "timeslice" });
-    let share = asked(&other).expect("it is asked");
-    assert_eq!(
-        (&share["gpus"], &share["slices"]),
-        (&json!([0]), &Value::Null)
-    );
-    // They are of another host.
-    other["job"]["resources"] = json!({ "gpuos_mig": "1g.10gb" });
-    other["job"]["exec_vnode"] = json!("(n2[2]:gpuos_mig_compute=1:gpuos_mig_memory=1)");
-    assert_eq!(asked(&other).expect("it is asked")["slices"], Value::Null);
+    // Slices, beside a share of a GPU.
+    for (option, given, slices) in [
+        (
+            "gpuos_mig",
+            "(n1:gpuos_mig_compute=1:gpuos_mig_memory=1+n1:gpuos_share_parts=1)",
+            json!(true),
+        ),
+        (
+            "gpuos_share",
+            "(n1:gpuos_mig_compute=1:gpuos_mig_memory=1+n1:gpuos_share_parts=1)",
+            Value::Null,
+        ),
+        // They are of another host.
+        (
+            "gpuos_mig",
+            "(n2:gpuos_mig_compute=1:gpuos_mig_memory=1)",
+            Value::Null,
+        ),
+    ] {
+        other["job"]["resources"] = json!({ option: "x" });
+        other["job"]["exec_vnode"] = given.into();
+        assert_eq!(
+            asked(&other).expect("it is asked")["slices"],
+            slices,
+            "{option} {given}"
+        );
+    }
 }
 
 #[test]
@@ -152,7 +157,7 @@ fn a_program_starts_all_the_same_unless_the_site_requires_it() {
 #[test]
 fn what_cannot_even_be_asked_about_starts_only_where_it_may() {
     for (key, value) in [
-        ("exec_vnode", json!("(n1[0]:ngpus=1")),
+        ("exec_vnode", json!("(n1:ngpus=1")),
         ("id", json!("../7")),
         ("id", json!("7\n8")),
     ] {
@@ -162,7 +167,7 @@ fn what_cannot_even_be_asked_about_starts_only_where_it_may() {
             let unreadable = key == "exec_vnode";
             if unreadable {
                 // Without a word of GPUs it is nobody's mistake.
-                event["job"][key] = json!("(n1[0]:ncpus=1");
+                event["job"][key] = json!("(n1:ncpus=1");
             }
             let said = match begin(&event.to_string()) {
                 Step::Done(said) => said,

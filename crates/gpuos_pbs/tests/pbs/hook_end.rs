@@ -12,7 +12,7 @@ fn end(change: impl FnOnce(&mut Value)) -> Value {
         "schema": "gpuos.pbs/1", "event": "execjob_end", "host": "n1.site", "gpuosd": "/run/g.sock", "mover": "/run/m.sock",
         "hosts": { "n1": { "gpus": [{ "uuid": "GPU-a" }] } },
         "job": {
-            "id": "7.head", "exec_vnode": "(n1[0]:ngpus=1)", "user": "ann", "uid": 1000, "run": 3, "exit": 271,
+            "id": "7.head", "exec_vnode": "(n1:ngpus=1)", "user": "ann", "uid": 1000, "run": 3, "exit": 271,
             "resources": { "gpuos_checkpoint": "60" },
         },
     });
@@ -76,7 +76,6 @@ fn daemons_are_told_which_run_has_left() {
     assert_eq!(without.len(), 1, "gpuos_mover has nothing of it");
     let advised = told(&end(|event| {
         event["hosts"]["n1"]["advise"] = json!(true);
-        event["job"]["exec_vnode"] = json!("(n1:ngpus=1)");
     }));
     assert_eq!(advised[0].0, Daemon::Gpuosd);
     let elsewhere = told(&end(|event| event["hosts"] = json!({})));

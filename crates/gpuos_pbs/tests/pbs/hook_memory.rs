@@ -6,13 +6,13 @@ use gpuos_config::gpuos_toml::Config;
 use gpuos_core::wire::{Reply, Request, StepMemory};
 use gpuos_pbs::hook::event::Host;
 use gpuos_pbs::hook::install::{memory, read_hosts};
-use gpuos_pbs::hook::question::Question;
 use gpuos_pbs::hook::select::Select;
-use gpuos_pbs::hook::{Step, begin};
+use gpuos_pbs::hook::talk::Daemon;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use crate::hook::ask;
+use crate::hook_talks::{alone, choice, made, notes, question, refusal, told};
 
 /// GPUs of 80 GiB, of which programs get 79.
 fn site() -> Value {
@@ -29,21 +29,6 @@ fn change(old: &Value, changed: &Value) -> Value {
     ask(
         &json!({ "event": "modifyjob", "memory": site(), "shares": shares, "old": old, "job": job }),
     )
-}
-
-/// What an accepted job becomes.
-fn edits(answer: &Value) -> BTreeMap<String, String> {
-    assert_eq!(answer["verdict"], "accept", "{answer}");
-    let edits = answer["edits"].as_array().expect("edits").iter();
-    let text = |value: &Value| value.as_str().expect("a text").to_string();
-    edits
-        .map(|edit| (text(&edit["name"]), text(&edit["value"])))
-        .collect()
-}
-
-fn refusal(answer: &Value) -> &str {
-    assert_eq!(answer["verdict"], "reject", "{answer}");
-    answer["message"].as_str().expect("a sentence")
 }
 
 fn only(select: &str) -> BTreeMap<String, String> {
@@ -65,7 +50,7 @@ fn what_the_gpus_have_no_room_for_is_added_to_each_chunk_with_gpus() {
         ),
     ] {
         let job = json!({ "select": select, "gpuos_mem": asked });
-        assert_eq!(edits(&submit(&job)), only(wanted), "{asked}");
+        assert_eq!(made(&submit(&job)), only(wanted), "{asked}");
     }
     // What a GPU has itself takes nothing of the host, and is no change.
     for asked in ["79G", "80G,tiers=hbm", "2M", "off"] {
@@ -80,12 +65,12 @@ const COUNTED: &str = "1:ncpus=4:ngpus=1:mem=57gb:gpuos_mem_beyond=41gb";
 fn a_change_takes_out_what_was_added_before_it_adds_anew() {
     let old = json!({ "select": COUNTED, "place": "free", "gpuos_mem": "120G", "mem": "57gb" });
     let with = |changed: Value| change(&old, &changed);
-    let found = edits(&with(json!({ "gpuos_mem": "100G" })));
+    let found = made(&with(json!({ "gpuos_mem": "100G" })));
     assert_eq!(
         found,
         only("1:ncpus=4:ngpus=1:mem=37gb:gpuos_mem_beyond=21gb")
     );
-    let found = edits(&with(json!({ "select": "1:ngpus=2:mem=1gb" })));
+    let found = made(&with(json!({ "select": "1:ngpus=2:mem=1gb" })));
     assert_eq!(found, only("1:ngpus=2:mem=83gb:gpuos_mem_beyond=82gb"));
     // A copy of what qstat shows, with another number of CPUs.
     let copy = COUNTED.replace("ncpus=4", "ncpus=8");
@@ -115,12 +100,12 @@ fn a_change_takes_out_what_was_added_before_it_adds_anew() {
     ] {
         let select = COUNTED.replace("gpuos_mem_beyond=41gb", forged);
         assert_eq!(
-            edits(&with(json!({ "select": select }))),
+            made(&with(json!({ "select": select }))),
             only(wanted),
             "{forged}"
         );
     }
-    let found = edits(&with(json!({ "gpuos_mem": "off" })));
+    let found = made(&with(json!({ "gpuos_mem": "off" })));
     assert_eq!(found, only("1:ncpus=4:ngpus=1:mem=16gb"));
     assert_eq!(with(json!({ "walltime": "60" }))["edits"], json!([]));
     // In turns instead: its place is another one. PBS's sum of GPUs is still that of the chunks before.
@@ -129,7 +114,7 @@ fn a_change_takes_out_what_was_added_before_it_adds_anew() {
     let none = with(json!({ "select": "1:ncpus=1:mem=1gb" }));
     assert!(refusal(&none).contains("the job asks for no GPU"), "{none}");
     let turns = json!({ "gpuos_mem": "off", "gpuos_share": "timeslice,mem=60G", "select": "1:ncpus=1:mem=1gb" });
-    let found = edits(&with(turns));
+    let found = made(&with(turns));
     assert_eq!(found["select"], "1:ncpus=1:mem=61gb:gpuos_share_parts=2");
 }
 
@@ -142,7 +127,7 @@ fn nothing_that_a_user_writes_beside_chunks_is_lost() {
         assert!(refusal(&said).starts_with(&wanted), "{said}");
         let both = json!({ "gpuos_mem": "120G", "select": "1:ngpus=1:mem=1gb", name: value });
         assert_eq!(
-            edits(&change(&old, &both)),
+            made(&change(&old, &both)),
             only("1:ngpus=1:mem=42gb:gpuos_mem_beyond=41gb")
         );
         assert_eq!(change(&old, &json!({ name: value }))["edits"], json!([]));
@@ -153,7 +138,7 @@ fn nothing_that_a_user_writes_beside_chunks_is_lost() {
 fn what_was_added_for_a_default_of_a_queue_goes_with_it() {
     // The queue where the job is now has none.
     let old = json!({ "select": COUNTED, "place": "free" });
-    let found = edits(&change(&old, &json!({ "gpuos_mem": "off" })));
+    let found = made(&change(&old, &json!({ "gpuos_mem": "off" })));
     assert_eq!(found, only("1:ncpus=4:ngpus=1:mem=16gb"));
 }
 
@@ -161,7 +146,6 @@ fn what_was_added_for_a_default_of_a_queue_goes_with_it() {
 fn counts_by_hand_are_refused() {
     for job in [
         json!({ "select": COUNTED }),
-        json!({ "select": COUNTED, "gpuos_mem": "120G" }),
         json!({ "select": COUNTED.to_uppercase(), "gpuos_mem": "off" }),
         json!({ "select": COUNTED.replace("beyond=", "beyond = ") }),
         json!({ "select": format!("{COUNTED}:=") }),
@@ -239,7 +223,7 @@ fn what_cannot_be_is_refused_with_the_sentences_of_slurm() {
         ("gpuos_topology", "any"),
     ] {
         let said = submit(&json!({ "select": chunk, "gpuos_mem": "120G", name: value }));
-        assert!(edits(&said)["select"].ends_with(":mem=42gb:gpuos_mem_beyond=41gb"));
+        assert!(made(&said)["select"].ends_with(":mem=42gb:gpuos_mem_beyond=41gb"));
     }
     let said = submit(&json!({ "ngpus": "1", "gpuos_mem": "120G" }));
     assert!(refusal(&said).contains("has no -l select="), "{said}");
@@ -290,18 +274,18 @@ fn what_was_not_counted_is_not_started() {
     let kib = 42_u64 << 20;
     // Its chunk may be of several vnodes of a host.
     for given in [
-        format!("(n1[0]:ncpus=1:ngpus=1:mem={kib}kb)"),
+        format!("(n1:ncpus=1:ngpus=1:mem={kib}kb)"),
         format!("(n1:mem={}kb+n1[0]:ngpus=1:mem=1gb)", kib - (1 << 20)),
-        format!("(n1[0]:ngpus=1:mem={kib}kb)+(n2[0]:ngpus=1:mem={kib}kb)+(n3:ncpus=1)"),
+        format!("(n1:ngpus=1:mem={kib}kb)+(n2:ngpus=1:mem={kib}kb)+(n3:ncpus=1)"),
     ] {
         assert_eq!(start(&job, &given, &site())["verdict"], "accept", "{given}");
     }
     for (given, host) in [
-        ("(n1[0]:ncpus=1:ngpus=1)".to_owned(), "n1"),
-        (format!("(n1[0]:ngpus=1+n1[1]:ngpus=1:mem={kib}kb)"), "n1"),
+        ("(n1:ncpus=1:ngpus=1)".to_owned(), "n1"),
+        (format!("(n1:ngpus=2:mem={kib}kb)"), "n1"),
         // What it has elsewhere is of no use here.
         (
-            format!("(n1[0]:ngpus=1:mem={}kb)+(n2[0]:ngpus=1:mem=1gb)", 2 * kib),
+            format!("(n1:ngpus=1:mem={}kb)+(n2:ngpus=1:mem=1gb)", 2 * kib),
             "n2",
         ),
     ] {
@@ -311,17 +295,17 @@ fn what_was_not_counted_is_not_started() {
     }
     // As much as the GPUs take, but all of it for the program: a default that the hook did not see, of before the site had smaller GPUs, or of a chunk
     // without GPUs.
-    let two = "(n1[0]:ngpus=1:mem=99gb)+(n1:mem=99gb)";
+    let two = "(n1:ngpus=1:mem=99gb)+(n1:mem=99gb)";
     for (select, given, verdict) in [
-        ("1:ngpus=1:mem=99gb", "(n1[0]:ngpus=1:mem=99gb)", "reject"),
+        ("1:ngpus=1:mem=99gb", "(n1:ngpus=1:mem=99gb)", "reject"),
         (
             "1:ngpus=1:mem=99gb:gpuos_mem_beyond=21gb",
-            "(n1[0]:ngpus=1:mem=99gb)",
+            "(n1:ngpus=1:mem=99gb)",
             "reject",
         ),
         (
             "1:ngpus=1:mem=99gb:gpuos_mem_beyond=41gb",
-            "(n1[0]:ngpus=1:mem=99gb)",
+            "(n1:ngpus=1:mem=99gb)",
             "accept",
         ),
         ("1:ngpus=1:mem=99gb+1:mem=99gb", two, "reject"),
@@ -334,7 +318,7 @@ fn what_was_not_counted_is_not_started() {
         let job = json!({ "gpuos_mem": "120G", "select": select });
         assert_eq!(start(&job, given, &site())["verdict"], verdict, "{select}");
     }
-    let whole = format!("(n1[0]:ngpus=1:mem={kib}kb)");
+    let whole = format!("(n1:ngpus=1:mem={kib}kb)");
     let said = start(&job, &whole, &Value::Null);
     assert!(refusal(&said).contains("the site has changed"), "{said}");
     let said = start(
@@ -352,54 +336,33 @@ fn what_was_not_counted_is_not_started() {
         "{said}"
     );
     let off = json!({ "gpuos_mem": "off" });
-    assert_eq!(start(&off, "(n1[0]:ngpus=1)", &site())["verdict"], "accept");
+    assert_eq!(start(&off, "(n1:ngpus=1)", &site())["verdict"], "accept");
 }
 
 fn launch(asked: &str, given: &str) -> Value {
     json!({
-        "schema": "gpuos.pbs/1", "event": "execjob_launch", "host": "n1.site", "gpuosd": "/run/g.sock", "preload": "/usr/lib/l.so.0",
+        "event": "execjob_launch", "host": "n1.site", "gpuosd": "/run/g.sock", "preload": "/usr/lib/l.so.0",
         "hosts": { "n1": { "gpus": [{ "uuid": "GPU-a" }, { "uuid": "GPU-b" }] } },
         "job": { "id": "1.head", "resources": { "gpuos_mem": asked }, "exec_vnode": given, "user": "ann", "uid": 7, "gid": 70, "run": 2 },
     })
 }
 
 /// Two GPUs and 100 GiB here, others elsewhere.
-const HERE: &str =
-    "(n1[0]:ngpus=1:mem=50gb+n1[1]:ngpus=1:mem=30gb+n1:mem=20gb)+(n2[0]:ngpus=1:mem=999gb)";
+const HERE: &str = "(n1:ngpus=1:mem=50gb)+(n1:ngpus=1:mem=50gb)+(n2:ngpus=1:mem=999gb)";
 
-fn question(event: &Value) -> Box<Question> {
-    match begin(&event.to_string()) {
-        Step::Ask(question) => question,
-        Step::Done(said) => panic!("{said}"),
-    }
-}
-
-fn told(event: &Value) -> (Vec<Request>, usize) {
+/// What gpuosd is told, and for how many lines of it the start waits.
+fn asked(event: &Value) -> (Vec<Request>, usize) {
     let question = question(event);
     let [talk] = &question.talks[..] else {
         panic!("{:?}", question.talks);
     };
-    let text = String::from_utf8(talk.lines.clone()).expect("text");
-    let lines = text
-        .lines()
-        .map(|line| serde_json::from_str(line).expect("a request"));
-    (lines.skip(1).collect(), talk.answers)
+    (told(&question, Daemon::Gpuosd), talk.answers)
 }
 
+/// What is done where gpuosd has chosen both GPUs, and says this of what the job asks of them.
 fn done(event: &Value, said: Result<Reply, &str>) -> Value {
-    let said = match said {
-        Err(why) => Err(why.to_owned()),
-        Ok(reply) => {
-            let lines = [
-                json!({ "answer": "hello", "protocol": 1, "release": "1", "node": "n1" })
-                    .to_string(),
-                json!({ "answer": "mom", "orders": {} }).to_string(),
-                serde_json::to_string(&reply).expect("JSON"),
-            ];
-            Ok((lines.join("\n") + "\n").into_bytes())
-        }
-    };
-    serde_json::from_str(&question(event).answer(&[said])).expect("an answer")
+    let said = said.map(|reply| [choice("1.head", &[0, 1], ""), reply]);
+    crate::hook_talks::done(event, said.as_ref().map(|all| &all[..]).map_err(|why| *why))
 }
 
 fn noted() -> Reply {
@@ -411,7 +374,7 @@ fn noted() -> Reply {
 fn gpuosd_is_told_what_pbs_gave_here_and_the_program_finds_the_library() {
     let mut event = launch("120G,policy=2q", HERE);
     event["loaded"] = "/x/a.so b.so".into();
-    let (requests, answers) = told(&event);
+    let (requests, answers) = asked(&event);
     assert_eq!(answers, 3);
     let [
         Request::Mom { report },
@@ -424,10 +387,10 @@ fn gpuosd_is_told_what_pbs_gave_here_and_the_program_finds_the_library() {
     };
     let job = &report.jobs[0];
     assert_eq!(
-        (job.gpus.len(), job.shared.len(), job.memory_mib),
+        (job.count, job.gpus.len(), job.memory_mib),
         (2, 0, 100 << 10)
     );
-    assert_eq!((*uid, &gpus[..]), (7, &[0, 1][..]));
+    assert_eq!((*uid, gpus.len()), (7, 0));
     let wanted = StepMemory {
         bytes_per_gpu: 120 << 30,
         timeslice: false,
@@ -435,7 +398,7 @@ fn gpuosd_is_told_what_pbs_gave_here_and_the_program_finds_the_library() {
     assert_eq!(*memory, Some(wanted));
     let said = done(&event, Ok(noted()));
     assert!(said["notes"].is_null(), "{said}");
-    let found = edits(&said);
+    let found = made(&said);
     for (name, value) in [
         ("CUDA_VISIBLE_DEVICES", "GPU-a\\,GPU-b"),
         ("LD_PRELOAD", "/usr/lib/l.so.0:/x/a.so:b.so"),
@@ -450,7 +413,7 @@ fn gpuosd_is_told_what_pbs_gave_here_and_the_program_finds_the_library() {
     let mut periodic = launch("120G", HERE);
     periodic["event"] = "exechost_periodic".into();
     periodic["jobs"] = json!({ "1.head": { "exec_vnode": HERE, "user": "ann", "uid": 7, "run": 2, "resources": { "gpuos_mem": "120G" } } });
-    let (requests, _) = told(&periodic);
+    let (requests, _) = asked(&periodic);
     let [Request::Mom { report }] = &requests[..] else {
         panic!("{requests:?}");
     };
@@ -462,7 +425,7 @@ fn what_is_missing_is_said_and_the_program_starts() {
     let event = launch("120G", HERE);
     let said = done(&event, Err(""));
     assert_eq!(said["verdict"], "accept");
-    let notes = said["notes"].to_string();
+    let notes = notes(&said);
     assert!(
         notes.contains("may not get the memory beyond its GPUs")
             && notes.contains("gpuosd does not run"),
@@ -471,7 +434,7 @@ fn what_is_missing_is_said_and_the_program_starts() {
     let mut event = launch("120G", HERE);
     event["preload"] = "".into();
     let said = done(&event, Ok(noted()));
-    assert!(!edits(&said).contains_key("LD_PRELOAD"));
+    assert!(!made(&said).contains_key("LD_PRELOAD"));
     let notes = said["notes"].to_string();
     assert!(
         notes.contains("no more memory than its GPUs: this host has no libgpuos_preload.so"),
@@ -481,30 +444,26 @@ fn what_is_missing_is_said_and_the_program_starts() {
         let mut event = launch("120G", HERE);
         event["loaded"] = loaded.into();
         let said = done(&event, Ok(noted()));
-        assert_eq!(edits(&said)["LD_PRELOAD"], "/usr/lib/l.so.0", "{loaded}");
+        assert_eq!(made(&said)["LD_PRELOAD"], "/usr/lib/l.so.0", "{loaded}");
         assert!(said["notes"].to_string().contains("left out"), "{loaded}");
     }
 }
 
 #[test]
 fn without_whole_gpus_here_or_under_mps_nothing_is_loaded() {
-    for given in ["(n1:ncpus=1:mem=1gb)", "(n2[0]:ngpus=1:mem=99gb)"] {
-        let Step::Done(said) = begin(&launch("120G", given).to_string()) else {
-            panic!("nobody has to be told");
-        };
-        let said: Value = serde_json::from_str(&said).expect("JSON");
-        assert_eq!(said["edits"], json!([]), "{given}");
+    for given in ["(n1:ncpus=1:mem=1gb)", "(n2:ngpus=1:mem=99gb)"] {
+        assert_eq!(alone(&launch("120G", given))["edits"], json!([]), "{given}");
     }
-    // A job of which its mom only says whose the GPUs are.
+    // A job of which gpuosd only chooses the GPUs.
     for (name, value) in [("gpuos_mem", "off"), ("gpuos_mem", "lots")] {
         let mut event = launch("120G", HERE);
         event["job"]["resources"][name] = value.into();
-        let (requests, answers) = told(&event);
-        assert_eq!((requests.len(), answers), (1, 0), "{value}");
+        let (requests, answers) = asked(&event);
+        assert_eq!((requests.len(), answers), (1, 2), "{value}");
     }
     let mut event = launch("120G", HERE);
     event["job"]["resources"]["gpuos_mps"] = "50%".into();
-    let (requests, _) = told(&event);
+    let (requests, _) = asked(&event);
     assert!(
         matches!(&requests[..], [_, Request::StepStart { memory: None, .. }]),
         "{requests:?}"
@@ -576,7 +535,7 @@ proptest! {
                 None => submit(&json!({ "select": select, "gpuos_mem": asked })),
                 Some(had) => change(&json!({ "select": select, "gpuos_mem": had }), &json!({ "gpuos_mem": asked })),
             };
-            let found = edits(&answer);
+            let found = made(&answer);
             if let Some(changed) = found.get("select") {
                 select.clone_from(changed);
             }
@@ -587,7 +546,7 @@ proptest! {
             before = Some(asked);
         }
         let old = json!({ "select": select, "gpuos_mem": before });
-        let found = edits(&change(&old, &json!({ "gpuos_mem": "off" })));
+        let found = made(&change(&old, &json!({ "gpuos_mem": "off" })));
         let last = found.get("select").unwrap_or(&select);
         let mut wanted = write(&|_| 0);
         wanted.push((1, 1, 1, 0));

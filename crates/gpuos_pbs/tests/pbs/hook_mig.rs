@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 
 use gpuos_config::gpuos_toml::Config;
-use gpuos_core::wire::{Code, Reply, Request};
+use gpuos_core::wire::{Code, MomOrders, Reply, Request};
 use gpuos_pbs::hook::event::Host;
 use gpuos_pbs::hook::install::{divide, largest, read_hosts};
-use gpuos_pbs::hook::question::Question;
-use gpuos_pbs::hook::{Step, begin};
+use gpuos_pbs::hook::talk::Daemon;
 use serde_json::{Value, json};
 
 use crate::hook::ask;
+use crate::hook_talks::{choice, made, notes, orders, question, refusal, told};
 
 fn profile(id: u32, name: &str, slices: [u8; 2], starts: &[u8], most: u8) -> Value {
     json!({ "id": id, "name": name, "compute": slices[0], "memory_mib": 9984 * u64::from(slices[1]), "most": most, "size": slices[1],
@@ -40,23 +40,8 @@ fn change(old: &Value, changed: &Value) -> Value {
     ask(&json!({ "event": "modifyjob", "boards": boards(), "old": old, "job": job }))
 }
 
-/// What an accepted job becomes.
-fn edits(answer: &Value) -> BTreeMap<String, String> {
-    assert_eq!(answer["verdict"], "accept", "{answer}");
-    let edits = answer["edits"].as_array().expect("edits").iter();
-    let text = |value: &Value| value.as_str().expect("a text").to_string();
-    edits
-        .map(|edit| (text(&edit["name"]), text(&edit["value"])))
-        .collect()
-}
-
-fn refusal(answer: &Value) -> &str {
-    assert_eq!(answer["verdict"], "reject", "{answer}");
-    answer["message"].as_str().expect("a sentence")
-}
-
 #[test]
-fn a_request_becomes_counts_in_the_chunk_and_a_group_of_one_gpu() {
+fn a_request_becomes_counts_in_the_chunk_and_how_much_one_gpu_has_to_have() {
     for (asked, counts) in [
         (
             "1g.10gb",
@@ -80,7 +65,7 @@ fn a_request_becomes_counts_in_the_chunk_and_a_group_of_one_gpu() {
             "gpuos_mig_compute=4:gpuos_mig_memory=4:gpuos_mig_board=a30",
         ),
     ] {
-        let found = edits(&submit(
+        let found = made(&submit(
             &json!({ "select": "ncpus=2:mem=4gb", "gpuos_mig": asked }),
         ));
         assert_eq!(
@@ -88,7 +73,7 @@ fn a_request_becomes_counts_in_the_chunk_and_a_group_of_one_gpu() {
             format!("ncpus=2:mem=4gb:{counts}"),
             "{asked}"
         );
-        assert_eq!(found["place"], "free:group=gpuos_mig_gpu");
+        assert!(!found.contains_key("place"), "{found:?}");
     }
     let off = submit(&json!({ "select": "1:ncpus=2", "gpuos_mig": "off" }));
     assert_eq!(off["edits"], json!([]));
@@ -98,23 +83,23 @@ fn a_request_becomes_counts_in_the_chunk_and_a_group_of_one_gpu() {
 fn a_change_counts_anew_and_takes_out_what_was_counted() {
     let old = json!({
         "select": "1:ncpus=2:gpuos_mig_compute=1:gpuos_mig_memory=1:gpuos_mig_board=h100",
-        "place": "pack:group=gpuos_mig_gpu", "gpuos_mig": "1g.10gb",
+        "place": "pack", "gpuos_mig": "1g.10gb",
     });
-    let found = edits(&change(&old, &json!({ "gpuos_mig": "3g.40gb" })));
+    let found = made(&change(&old, &json!({ "gpuos_mig": "3g.40gb" })));
     let counts = "gpuos_mig_compute=3:gpuos_mig_memory=4:gpuos_mig_board=h100";
     assert_eq!(
         found,
         BTreeMap::from([("select".into(), format!("1:ncpus=2:{counts}"))])
     );
-    let found = edits(&change(&old, &json!({ "select": "1:ncpus=4" })));
+    let found = made(&change(&old, &json!({ "select": "1:ncpus=4" })));
     assert!(
         found["select"].starts_with("1:ncpus=4:gpuos_mig_compute=1:"),
         "{found:?}"
     );
-    let found = edits(&change(&old, &json!({ "gpuos_mig": "off" })));
+    let found = made(&change(&old, &json!({ "gpuos_mig": "off" })));
     assert_eq!(
-        (&found["select"][..], &found["place"][..]),
-        ("1:ncpus=2", "pack")
+        found,
+        BTreeMap::from([("select".into(), "1:ncpus=2".into())])
     );
     // What is not about them leaves them.
     assert_eq!(
@@ -171,9 +156,16 @@ fn what_cannot_be_is_refused_with_a_sentence() {
     }
     let said = submit(&json!({ "gpuos_mig": "1g.10gb" }));
     assert!(refusal(&said).contains("has no -l select="));
-    let other =
-        json!({ "select": "1:ncpus=1", "place": "free:group=host", "gpuos_mig": "1g.10gb" });
-    assert!(refusal(&submit(&other)).contains("contradicts -l place=free:group=host"));
+    // gpuosd chooses the GPU: whatever place a user writes stays.
+    for place in [
+        "free:group=host",
+        "pack:excl",
+        "scatter",
+        "group=gpuos_leaf:shared",
+    ] {
+        let job = json!({ "select": "1:ncpus=1", "place": place, "gpuos_mig": "1g.10gb" });
+        assert!(!made(&submit(&job)).contains_key("place"), "{place}");
+    }
     // A site without a pool.
     let none = ask(
         &json!({ "event": "queuejob", "job": { "resources": { "select": "1:ncpus=1", "gpuos_mig": "1g.10gb" } } }),
@@ -195,163 +187,89 @@ fn what_cannot_be_is_refused_with_a_sentence() {
 }
 
 #[test]
-fn each_of_several_chunks_has_its_slices_on_a_vnode_of_its_own() {
+fn each_of_several_chunks_has_slices_of_its_own() {
     let counts = "gpuos_mig_compute=2:gpuos_mig_memory=2:gpuos_mig_board=h100";
     let job = json!({ "select": "2:ncpus=1:mem=1gb+ncpus=4", "gpuos_mig": "1g.10gb:2" });
-    let found = edits(&submit(&job));
     let both = format!("2:ncpus=1:mem=1gb:{counts}+ncpus=4:{counts}");
-    assert_eq!((&found["select"], &found["place"][..]), (&both, "vscatter"));
-    let with = |place: &str| {
-        submit(&json!({ "select": "2:ncpus=1", "place": place, "gpuos_mig": "1g.10gb:2" }))
-    };
-    let found = edits(&with("group=gpuos_leaf:shared"));
-    assert_eq!(found["place"], "vscatter:shared:group=gpuos_leaf");
-    assert!(!edits(&with("vscatter")).contains_key("place"));
-    assert_eq!(edits(&with("free:shared"))["place"], "vscatter:shared");
-    assert_eq!(edits(&with("group=gpuos_mig_gpu"))["place"], "vscatter");
-    // Within sets of one host PBS takes chunks apart.
-    for place in ["scatter", "pack", "group=host", "vscatter:group=host"] {
-        let said = with(place);
-        let wanted = format!("-l place={place} lets PBS take some of another GPU");
-        assert!(refusal(&said).contains(&wanted), "{said}");
-    }
-
-    // What several chunks made of the place goes with them.
-    let old = json!({ "select": both, "place": "vscatter", "gpuos_mig": "1g.10gb:2" });
-    let found = edits(&change(&old, &json!({ "select": "1:ncpus=1" })));
     assert_eq!(
-        (&found["select"], &found["place"][..]),
-        (&format!("1:ncpus=1:{counts}"), "free:group=gpuos_mig_gpu")
+        made(&submit(&job)),
+        BTreeMap::from([("select".into(), both.clone())])
     );
-    let found = edits(&change(&old, &json!({ "gpuos_mig": "off" })));
+    let old = json!({ "select": both, "place": "scatter", "gpuos_mig": "1g.10gb:2" });
+    let found = made(&change(&old, &json!({ "select": "1:ncpus=1" })));
     assert_eq!(
-        (&found["select"][..], &found["place"][..]),
-        ("2:ncpus=1:mem=1gb+ncpus=4", "free")
+        found,
+        BTreeMap::from([("select".into(), format!("1:ncpus=1:{counts}"))])
+    );
+    let found = made(&change(&old, &json!({ "gpuos_mig": "off" })));
+    assert_eq!(
+        found,
+        BTreeMap::from([("select".into(), "2:ncpus=1:mem=1gb+ncpus=4".into())])
     );
     assert_eq!(change(&old, &json!({ "select": both }))["edits"], json!([]));
-    let one = json!({ "select": format!("1:ncpus=1:{counts}"), "place": "free:group=gpuos_mig_gpu", "gpuos_mig": "1g.10gb:2" });
-    let found = edits(&change(&one, &json!({ "select": "2:ncpus=1" })));
-    assert_eq!(found["place"], "vscatter");
-    assert_eq!(found["select"], format!("2:ncpus=1:{counts}"));
 }
-
-/// A start of a job with slices, after its last one ended so, which was the `run`-th.
-fn start(id: &str, given: &str, exit: Option<i64>, (run, vetoes): (u64, &str)) -> Value {
-    let resources =
-        json!({ "select": "1:ncpus=1", "gpuos_mig": "1g.10gb", "gpuos_vetoes": vetoes });
-    let job =
-        json!({ "id": id, "resources": resources, "exec_vnode": given, "exit": exit, "run": run });
-    ask(&json!({ "event": "runjob", "now": 1000, "job": job }))
-}
-
-const HERE: &str = "(n1[3]:ncpus=1:gpuos_mig_compute=1:gpuos_mig_memory=1)";
 
 #[test]
-fn a_start_that_its_host_has_refused_is_put_off_once_for_each() {
-    assert_eq!(start("1.head", HERE, None, (0, ""))["verdict"], "accept");
-    for (run, seconds) in [(1, 60), (2, 120), (7, 3600), (20, 3600)] {
-        let said = start("1.head", HERE, Some(-16), (run, ""));
+fn slices_that_were_not_counted_are_not_started() {
+    let start = |given: &str| {
+        let resources = json!({ "select": "1:ncpus=1", "gpuos_mig": "1g.10gb" });
+        let job = json!({ "id": "1.head", "resources": resources, "exec_vnode": given });
+        ask(&json!({ "event": "runjob", "now": 1000, "job": job }))
+    };
+    let one = |vnode: &str| format!("({vnode}:ncpus=1:gpuos_mig_compute=1:gpuos_mig_memory=1)");
+    // Several chunks may be on one host.
+    let all = [one("n1"), one("n1"), one("n2")].join("+");
+    for given in [one("n1"), all, one("n1[1]")] {
+        assert_eq!(start(&given)["verdict"], "accept", "{given}");
+    }
+    for given in [
+        "(n1:ncpus=1)".to_owned(),
+        format!("{}+(n2:ncpus=1)", one("n1")),
+    ] {
+        let said = start(&given);
         assert!(
-            refusal(&said).contains(&format!("(number {run})")),
+            refusal(&said).contains("a default of the queue or of the server"),
             "{said}"
         );
-        assert_eq!(
-            said["edits"],
-            json!([{ "set": "resource", "name": "gpuos_vetoes", "value": run }, { "set": "start-after", "value": 1000 + seconds }])
-        );
-        let again = start("1.head", HERE, Some(-16), (run, &run.to_string()));
-        assert_eq!(again["verdict"], "accept", "its time has come");
     }
-    // One that ran and is to run again, and one that PBS cannot put off.
-    assert_eq!(
-        start("1.head", HERE, Some(-18), (1, ""))["verdict"],
-        "accept"
-    );
-    assert_eq!(
-        start("1[2].head", HERE, Some(-16), (1, ""))["verdict"],
-        "accept"
-    );
-}
-
-#[test]
-fn slices_of_two_gpus_and_such_that_were_not_counted_are_not_started() {
-    let two =
-        "(n1[3]:gpuos_mig_compute=1+n1[2]:ncpus=1:gpuos_mig_memory=1+n1[3]:gpuos_mig_memory=1)";
-    let said = start("1.head", two, None, (0, ""));
-    assert!(
-        refusal(&said).contains("would be on n1[3] and on n1[2]"),
-        "{said}"
-    );
-    // What of the one counts memory and of the other compute slices is of two GPUs, too.
-    let said = start(
-        "1.head",
-        "(n1[3]:gpuos_mig_compute=1+n1[2]:gpuos_mig_memory=1)",
-        None,
-        (0, ""),
-    );
-    assert!(refusal(&said).contains("of one GPU"), "{said}");
-    // Several chunks have a vnode each, on one host or on several.
-    let one = |vnode: &str| format!("({vnode}:ncpus=1:gpuos_mig_compute=1:gpuos_mig_memory=1)");
-    let given = [one("n1[2]"), one("n1[3]"), one("n2[3]")].join("+");
-    assert_eq!(start("1.head", &given, None, (0, ""))["verdict"], "accept");
-    let given = [one("n1[3]"), one("n2[3]"), one("n1[3]")].join("+");
-    let said = start("1.head", &given, None, (0, ""));
-    assert!(
-        refusal(&said).contains("slices of two of its chunks would be on n1[3]"),
-        "{said}"
-    );
-    let given = format!("{}+(n2:ncpus=1)", one("n1[3]"));
-    let said = start("1.head", &given, None, (0, ""));
-    assert!(refusal(&said).contains("a default of the queue"), "{said}");
-    let said = start("1.head", "(n1:ncpus=1)", None, (0, ""));
-    assert!(
-        refusal(&said).contains("a default of the queue or of the server"),
-        "{said}"
-    );
 }
 
 fn launch(resources: &Value, given: &str) -> Value {
     json!({
-        "schema": "gpuos.pbs/1", "event": "execjob_launch", "host": "n1.site", "gpuosd": "/run/g.sock",
+        "event": "execjob_launch", "host": "n1.site", "gpuosd": "/run/g.sock",
         "hosts": { "n1": { "gpus": [{}, {}, {}, { "mig": { "board": "h100", "compute": 7, "memory": 8 } }] } },
         "job": { "id": "1.head", "resources": resources, "exec_vnode": given, "user": "ann", "uid": 7, "gid": 70, "run": 2 },
     })
 }
 
-fn question(event: &Value) -> Box<Question> {
-    match begin(&event.to_string()) {
-        Step::Ask(question) => question,
-        Step::Done(said) => panic!("{said}"),
-    }
-}
-
 /// What gpuosd is told, and how long the start waits.
-fn told(event: &Value) -> (Vec<Request>, usize, u64) {
+fn asked(event: &Value) -> (Vec<Request>, usize, u64) {
     let question = question(event);
     let [talk] = &question.talks[..] else {
         panic!("{:?}", question.talks);
     };
-    let text = String::from_utf8(talk.lines.clone()).expect("text");
-    let lines = text
-        .lines()
-        .map(|line| serde_json::from_str(line).expect("a request"));
-    (lines.skip(1).collect(), talk.answers, talk.patience_ms)
+    (
+        told(&question, Daemon::Gpuosd),
+        talk.answers,
+        talk.patience_ms,
+    )
+}
+
+/// What is done where gpuosd has chosen these GPUs, and says this of what the job asks of them.
+fn done_by(event: &Value, chosen: &[usize], said: &Result<Reply, &str>) -> Value {
+    let first = match chosen {
+        [] => orders(MomOrders::default()),
+        chosen => choice("1.head", chosen, ""),
+    };
+    let said = said.as_ref().map(|reply| [first, reply.clone()]);
+    crate::hook_talks::done(
+        event,
+        said.as_ref().map(|all| &all[..]).map_err(|why| **why),
+    )
 }
 
 fn done(event: &Value, said: &Result<Reply, &str>) -> Value {
-    let said = match said {
-        Err(why) => Err((*why).to_owned()),
-        Ok(reply) => {
-            let lines = [
-                json!({ "answer": "hello", "protocol": 1, "release": "1", "node": "n1" })
-                    .to_string(),
-                json!({ "answer": "mom", "orders": {} }).to_string(),
-                serde_json::to_string(reply).expect("JSON"),
-            ];
-            Ok((lines.join("\n") + "\n").into_bytes())
-        }
-    };
-    serde_json::from_str(&question(event).answer(&[said])).expect("an answer")
+    done_by(event, &[], said)
 }
 
 fn prepared(environment: &[(&str, &str)], notes: &[&str]) -> Reply {
@@ -369,9 +287,9 @@ fn prepared(environment: &[(&str, &str)], notes: &[&str]) -> Reply {
 fn a_program_with_slices_waits_for_them_and_does_not_start_without() {
     let event = launch(
         &json!({ "gpuos_mig": "1g.10gb:2" }),
-        "(n1[3]:ncpus=1:gpuos_mig_compute=2:gpuos_mig_memory=2)",
+        "(n1:ncpus=1:gpuos_mig_compute=2:gpuos_mig_memory=2)",
     );
-    let (requests, answers, patience) = told(&event);
+    let (requests, answers, patience) = asked(&event);
     assert_eq!(answers, 3);
     // gpuosd says something after 40 s; half the hook's alarm is 60 s.
     assert!((40_000..60_000).contains(&patience));
@@ -395,10 +313,9 @@ fn a_program_with_slices_waits_for_them_and_does_not_start_without() {
             slices.gpus.len(),
             report.jobs[0].gpus.len()
         ),
-        ("1g.10gb:2", 1, 0)
+        ("1g.10gb:2", 0, 0)
     );
-    assert_eq!(u8::from(slices.gpus[0]), 3);
-    assert_eq!((slices.compute, slices.memory), (2, 2));
+    assert_eq!((slices.chunks, slices.compute, slices.memory), (1, 2, 2));
     assert_eq!(
         (id.job.to_string(), *uid, gpus.len(), &mig.request[..]),
         ("1.head".into(), 7, 0, "1g.10gb:2")
@@ -443,14 +360,14 @@ fn a_program_with_slices_waits_for_them_and_does_not_start_without() {
         );
     }
     // On another host than that of the script mom does nothing else meanwhile, and PBS queues nothing again for a task.
-    let given = "(n2[3]:gpuos_mig_compute=2:gpuos_mig_memory=2)+(n1[3]:gpuos_mig_compute=2:gpuos_mig_memory=2)";
+    let given = "(n2:gpuos_mig_compute=2:gpuos_mig_memory=2)+(n1:gpuos_mig_compute=2:gpuos_mig_memory=2)+(n1:gpuos_mig_compute=2:gpuos_mig_memory=2)";
     let other = launch(&json!({ "gpuos_mig": "1g.10gb:2" }), given);
-    let (requests, answers, patience) = told(&other);
+    let (requests, answers, patience) = asked(&other);
     let Some(Request::Mom { report }) = requests.first() else {
         panic!("{requests:?}");
     };
     let slices = report.jobs[0].slices.clone().expect("slices");
-    assert_eq!((slices.gpus.len(), slices.memory), (1, 2));
+    assert_eq!((slices.chunks, slices.memory), (2, 4));
     assert!(answers == 3 && patience < 40_000, "{patience}");
     let said = done(&other, &Err("it took longer than 25000 ms"));
     assert!(
@@ -458,6 +375,23 @@ fn a_program_with_slices_waits_for_them_and_does_not_start_without() {
         "{said}"
     );
     assert_eq!(said["edits"], json!([]));
+    // Those of a vnode of a release before this one are of its GPU.
+    let mut former = event.clone();
+    former["hosts"]["n1"]["former"] = json!([3]);
+    former["job"]["exec_vnode"] = "(n1[3]:gpuos_mig_compute=2:gpuos_mig_memory=2)".into();
+    let (requests, ..) = asked(&former);
+    let Some(Request::Mom { report }) = requests.first() else {
+        panic!("{requests:?}");
+    };
+    let slices = report.jobs[0].slices.clone().expect("slices");
+    assert_eq!(
+        slices
+            .gpus
+            .iter()
+            .map(|gpu| u8::from(*gpu))
+            .collect::<Vec<_>>(),
+        [3]
+    );
     // A site that asks no gpuosd at all, and another host of the job's.
     let mut alone = event.clone();
     alone["gpuosd"] = "".into();
@@ -469,44 +403,37 @@ fn a_program_with_slices_waits_for_them_and_does_not_start_without() {
 #[test]
 fn a_start_waits_for_power_clocks_and_mps_and_goes_on_without() {
     let wishes = json!({ "gpuos_power": "300W", "gpuos_clocks": "1200-1500", "gpuos_mps": "50%" });
-    let event = launch(&wishes, "(n1[0]:ncpus=1:ngpus=1+n1[2]:ngpus=1)");
-    let (requests, answers, patience) = told(&event);
-    assert_eq!((answers, patience), (3, 3_000));
+    let event = launch(&wishes, "(n1:ncpus=1:ngpus=2)");
+    let (requests, answers, patience) = asked(&event);
+    assert_eq!((answers, patience), (3, 10_000));
     let Some(Request::StepStart {
         gpus,
-        asked,
+        asked: sets,
         mig: None,
         ..
     }) = requests.last()
     else {
         panic!("{requests:?}");
     };
-    assert_eq!(gpus, &[0, 2]);
-    let mps = asked.mps.expect("MPS");
-    assert!(asked.sets() && (mps.percent, mps.gid, mps.joint) == (50, 70, false));
+    assert!(gpus.is_empty(), "those of the job, which gpuosd has chosen");
+    let mps = sets.mps.expect("MPS");
+    assert!(sets.sets() && (mps.percent, mps.gid, mps.joint) == (50, 70, false));
     let note = "GPUs 0,2: 300 W is set for --gpuos-power=900W";
-    let said = done(
-        &event,
-        &Ok(prepared(&[("CUDA_MPS_PIPE_DIRECTORY", "/run/p")], &[note])),
-    );
+    let pipe = prepared(&[("CUDA_MPS_PIPE_DIRECTORY", "/run/p")], &[note]);
+    let said = done_by(&event, &[0, 2], &Ok(pipe));
+    assert_eq!(made(&said)["GPUOS_GPUS"], "0\\,2");
     assert_eq!(
         said["notes"],
         json!(["GPUs 0,2: 300 W is set for -l gpuos_power=900W"])
     );
     let last = said["edits"].as_array().and_then(|edits| edits.last());
     assert_eq!(last.expect("an edit")["name"], "CUDA_MPS_PIPE_DIRECTORY");
-    let said = done(&event, &Err("it took longer than 3000 ms"));
+    let said = done(&event, &Err("it took longer than 10000 ms"));
     assert_eq!(said["verdict"], "accept");
-    assert!(
-        said["notes"][0]
-            .as_str()
-            .expect("a note")
-            .contains("are not set"),
-        "{said}"
-    );
-    // Nobody waits for a job that asks for nothing.
-    let (requests, answers, _) = told(&launch(&json!({}), "(n1[0]:ngpus=1)"));
-    assert_eq!((requests.len(), answers), (1, 0));
+    assert!(notes(&said).contains("are not set"), "{said}");
+    // A job that asks for nothing of its GPUs waits for the choice alone.
+    let (requests, answers, _) = asked(&launch(&json!({}), "(n1:ngpus=1)"));
+    assert_eq!((requests.len(), answers), (1, 2));
 }
 
 const TOML: &str = "[[mig.board]]\nname = \"h100\"\nprofiles = [{ id = 0, name = \"7g.80gb\", compute = 7, memory-mib = 80000, most = 1, \
@@ -521,40 +448,21 @@ fn divided(toml: &str, count: usize) -> Result<BTreeMap<String, Host>, String> {
 }
 
 #[test]
-fn gpus_of_a_pool_are_vnodes_that_jobs_share_and_slices_are_counted_on() {
+fn gpus_of_a_pool_are_none_that_are_given_as_a_whole() {
     let hosts = divided(TOML, 4).expect("a pool");
     assert_eq!(largest(&hosts)["node"], 2, "of whole GPUs");
-    let answer = ask(
-        &json!({ "event": "exechost_startup", "host": "n1.site", "hosts": hosts,
-                              "vnodes": { "n1.site": { "ncpus": "8", "mem": "8000kb" } } }),
-    );
-    assert_eq!(answer["verdict"], "accept", "{answer}");
-    let edits = answer["edits"].as_array().expect("edits").iter();
-    let of = |vnode: &str, name: &str| {
-        let mut own = edits.clone().filter(|edit| edit["vnode"] == vnode);
-        let found =
-            own.find(|edit| edit["name"] == name || name == "sharing" && edit["set"] == "sharing");
-        found.map(|edit| edit["value"].clone()).unwrap_or_default()
-    };
-    for (vnode, sharing, ngpus, memory, alone) in [
-        ("n1[1]", "force_excl", 1, Value::Null, Value::Null),
-        ("n1[3]", "default_shared", 0, 8.into(), "n1-3".into()),
-    ] {
-        assert_eq!(
-            (of(vnode, "sharing"), of(vnode, "ngpus")),
-            (sharing.into(), ngpus.into())
-        );
-        assert_eq!(
-            (of(vnode, "gpuos_mig_memory"), of(vnode, "gpuos_mig_gpu")),
-            (memory, alone)
-        );
-    }
+    let gpus = &hosts["n1.site"].gpus;
+    let divided: Vec<_> = gpus
+        .iter()
+        .map(|gpu| {
+            gpu.mig
+                .as_ref()
+                .map(|mig| (&mig.board[..], mig.compute, mig.memory))
+        })
+        .collect();
     assert_eq!(
-        (
-            of("n1[2]", "gpuos_mig_compute"),
-            of("n1[2]", "gpuos_mig_board")
-        ),
-        (7.into(), "h100".into())
+        divided,
+        [None, None, Some(("h100", 7, 8)), Some(("h100", 7, 8))]
     );
 }
 

@@ -38,27 +38,17 @@ fn resources(rng: &mut Rng) -> Map<String, Value> {
     all
 }
 
+/// What PBS gave, on a host's own vnode or on one that its site or an earlier release has made.
 fn given(rng: &mut Rng) -> String {
     let host = ["n1", "n2"][rng.below(2) as usize];
-    let first = rng.below(4);
-    let chunk = |index: u64| format!("({host}[{index}]:ncpus=4:mem=1000kb:ngpus=1)");
-    (first..=first + rng.below(3))
-        .map(chunk)
-        .collect::<Vec<_>>()
-        .join("+")
+    let part = ["", "[0]", "[3]"][rng.below(3) as usize];
+    let chunk = |_| format!("({host}{part}:ncpus=4:mem=1000kb:ngpus=1)");
+    (0..=rng.below(3)).map(chunk).collect::<Vec<_>>().join("+")
 }
 
 fn vnodes() -> Value {
-    let mut all = Map::new();
-    for host in ["n1", "n2"] {
-        for index in 0..8 {
-            let of = json!({
-                "ngpus": "1", "gpuos_uuid": format!("GPU-{host}-{index}"), "gpuos_leaf": "l1", "gpuos_nvlink": host,
-            });
-            all.insert(format!("{host}[{index}]"), of);
-        }
-    }
-    Value::Object(all)
+    let of = |host: &str| json!({ "ngpus": "8", "host": host, "gpuos_leaf": "l1", "gpuos_nvlink": host });
+    json!({ "n1": of("n1"), "n2": of("n2"), "n1[0]": of("n1"), "n1[3]": of("n1"), "n2[0]": of("n2"), "n2[3]": of("n2") })
 }
 
 fn hosts() -> Value {
@@ -67,7 +57,13 @@ fn hosts() -> Value {
             |index| json!({ "uuid": format!("GPU-n1-{index}"), "nvlink": "n1", "numa": index / 4 }),
         )
         .collect();
-    json!({ "n1": { "leaf": "l1", "keep_cpus": 4, "keep_mib": 1024, "gpus": gpus } })
+    json!({ "n1": { "leaf": "l1", "keep_cpus": 4, "keep_mib": 1024, "former": [3], "gpus": gpus } })
+}
+
+/// The host's own vnode as pbs_server has it.
+fn server() -> Value {
+    let own = json!({ "offline": false, "comment": "", "resources": { "ngpus": "7", "gpuos_ngpus": "8>7", "gpuos_host": "whole=0-7;free=0" } });
+    json!({ "vnodes": { "n1": own }, "jobs": { "17.head": { "exit": -18, "rerun": true, "held": false } } })
 }
 
 /// An event of each kind in turn, as the hook tells it.
@@ -82,21 +78,27 @@ fn event(rng: &mut Rng, nth: usize) -> Value {
         "schema": "gpuos.pbs/1", "host": "n1", "now": 1_800_000_000 + rng.below(1 << 20), "planner": rng.below(2) == 0,
         "checkpoints": true, "largest": { "node": 8, "nvlink": 8, "leaf": 16 },
     });
-    let more = match nth % 7 {
+    let more = match nth % 8 {
         0 => json!({ "event": "queuejob", "job": { "resources": resources(rng) } }),
         1 => {
             json!({ "event": "modifyjob", "job": { "resources": resources(rng) }, "old": { "id": "17.head", "resources": resources(rng) } })
         }
-        2 => json!({ "event": "runjob", "job": job(rng), "vnodes": vnodes() }),
+        2 => {
+            let left = json!({ "available": 8, "assigned": rng.below(6) });
+            json!({ "event": "runjob", "job": job(rng), "vnodes": vnodes(), "left": { "n1": left, "n2[0]": left } })
+        }
         3 => {
             json!({ "event": "execjob_launch", "job": job(rng), "vnodes": vnodes(), "hosts": hosts(), "first": rng.below(2) == 0 })
         }
         4 => json!({ "event": "execjob_end", "job": job(rng) }),
         5 => {
-            json!({ "event": "exechost_startup", "vnodes": { "n1": { "ncpus": "112", "mem": "2000000mb" } }, "hosts": hosts() })
+            json!({ "event": "resvsub", "job": { "resources": { "select": "1:ngpus=1", "gpuos_topology": "leaf" } } })
+        }
+        6 => {
+            json!({ "event": "modifyresv", "job": { "resources": { "select": "1:ngpus=1" } }, "old": { "resources": { "gpuos_topology": "node" } } })
         }
         _ => {
-            json!({ "event": "exechost_periodic", "hosts": hosts(), "jobs": { "17.head": job(rng), "18[3].head": job(rng) } })
+            json!({ "event": "exechost_periodic", "hosts": hosts(), "server": server(), "jobs": { "17.head": job(rng), "18[3].head": job(rng) } })
         }
     };
     if let (Some(event), Value::Object(more)) = (event.as_object_mut(), more) {

@@ -6,11 +6,11 @@ use gpuos_config::gpuos_toml::Config;
 use gpuos_core::wire::{Reply, Request, StepMemory};
 use gpuos_pbs::hook::event::{Host, Shares};
 use gpuos_pbs::hook::install::{largest, read_hosts, shares};
-use gpuos_pbs::hook::question::Question;
-use gpuos_pbs::hook::{Step, begin};
+use gpuos_pbs::hook::talk::Daemon;
 use serde_json::{Value, json};
 
 use crate::hook::ask;
+use crate::hook_talks::{alone, choice, made, notes, question, refusal, told};
 
 /// Four parts of each GPU; `turns` jobs have it in turns, 0: in no turns of gpuos's.
 fn site(turns: u32) -> Value {
@@ -26,25 +26,10 @@ fn change(old: &Value, changed: &Value) -> Value {
     ask(&json!({ "event": "modifyjob", "shares": site(2), "old": old, "job": job }))
 }
 
-/// What an accepted job becomes.
-fn edits(answer: &Value) -> BTreeMap<String, String> {
-    assert_eq!(answer["verdict"], "accept", "{answer}");
-    let edits = answer["edits"].as_array().expect("edits").iter();
-    let text = |value: &Value| value.as_str().expect("a text").to_string();
-    edits
-        .map(|edit| (text(&edit["name"]), text(&edit["value"])))
-        .collect()
-}
-
-fn refusal(answer: &Value) -> &str {
-    assert_eq!(answer["verdict"], "reject", "{answer}");
-    answer["message"].as_str().expect("a sentence")
-}
-
 const IN_TURNS: &str = "timeslice,mem=60G";
 
 #[test]
-fn a_share_becomes_a_count_a_group_of_one_gpu_and_a_place_for_what_is_parked() {
+fn a_share_becomes_counts_and_a_place_for_what_is_parked() {
     for (turns, asked, select, wanted) in [
         // No more than two of them on a GPU of four parts.
         (
@@ -76,9 +61,9 @@ fn a_share_becomes_a_count_a_group_of_one_gpu_and_a_place_for_what_is_parked() {
         (0, "mps:25%", "1:ncpus=2", "1:ncpus=2:gpuos_share_parts=1"),
     ] {
         let job = json!({ "select": select, "gpuos_share": asked });
-        let found = edits(&submit_at(turns, &job));
+        let found = made(&submit_at(turns, &job));
         assert_eq!(found["select"], wanted, "{asked}");
-        assert_eq!(found["place"], "free:group=gpuos_share_gpu");
+        assert!(!found.contains_key("place"), "{found:?}");
     }
     let off = json!({ "select": "1:ncpus=2", "gpuos_share": "off" });
     assert_eq!(submit_at(2, &off)["edits"], json!([]));
@@ -88,17 +73,17 @@ fn a_share_becomes_a_count_a_group_of_one_gpu_and_a_place_for_what_is_parked() {
 fn a_change_counts_anew_and_never_loses_or_doubles_the_place() {
     let counted = "1:ncpus=2:mem=76gb:gpuos_share_parts=2";
     let old = json!({
-        "select": counted, "place": "pack:group=gpuos_share_gpu", "gpuos_share": IN_TURNS,
+        "select": counted, "place": "pack", "gpuos_share": IN_TURNS,
         // What PBS adds up of the chunks.
         "mem": "76gb", "gpuos_share_parts": "2",
     });
     let only = |select: &str| BTreeMap::from([("select".into(), select.to_owned())]);
-    let found = edits(&change(
+    let found = made(&change(
         &old,
         &json!({ "gpuos_share": "timeslice,mem=10G" }),
     ));
     assert_eq!(found, only("1:ncpus=2:mem=26gb:gpuos_share_parts=2"));
-    let found = edits(&change(&old, &json!({ "select": "1:ncpus=4:mem=1gb" })));
+    let found = made(&change(&old, &json!({ "select": "1:ncpus=4:mem=1gb" })));
     assert_eq!(found, only("1:ncpus=4:mem=61gb:gpuos_share_parts=2"));
     // A copy of what qstat shows.
     let copy = counted.replace("ncpus=2", "ncpus=8");
@@ -107,13 +92,10 @@ fn a_change_counts_anew_and_never_loses_or_doubles_the_place() {
     let less = counted
         .replace("parts=2", "parts=1")
         .replace("76gb", "70gb");
-    let found = edits(&change(&old, &json!({ "select": less })));
+    let found = made(&change(&old, &json!({ "select": less })));
     assert_eq!(found, only("1:ncpus=2:mem=70gb:gpuos_share_parts=2"));
-    let found = edits(&change(&old, &json!({ "gpuos_share": "off" })));
-    assert_eq!(
-        (&found["select"][..], &found["place"][..]),
-        ("1:ncpus=2:mem=16gb", "pack")
-    );
+    let found = made(&change(&old, &json!({ "gpuos_share": "off" })));
+    assert_eq!(found, only("1:ncpus=2:mem=16gb"));
     assert_eq!(
         change(&old, &json!({ "walltime": "60" }))["edits"],
         json!([])
@@ -125,7 +107,6 @@ fn counts_by_hand_are_refused() {
     for job in [
         json!({ "select": "1:ncpus=1:gpuos_share_parts=1" }),
         json!({ "select": "1:ncpus=1:GPUOS_SHARE_PARTS=4", "gpuos_share": "off" }),
-        json!({ "select": "1:ncpus=1:mem=1gb:gpuos_share_parts=1", "gpuos_share": IN_TURNS }),
         json!({ "gpuos_share_parts": "1" }),
     ] {
         let said = submit_at(2, &job);
@@ -214,7 +195,6 @@ fn what_cannot_be_is_refused_with_a_sentence() {
     for (place, says) in [
         ("free:excl", "contradicts -l place=free:excl"),
         ("exclhost", "contradicts -l place=exclhost"),
-        ("free:group=host", "contradicts -l place=free:group=host"),
     ] {
         let job = json!({ "select": chunk, "place": place, "gpuos_share": IN_TURNS });
         let said = submit_at(2, &job);
@@ -246,7 +226,7 @@ fn what_was_not_counted_is_not_started() {
     let whole = format!("(n1[0]:ncpus=1:mem={kib}kb:gpuos_share_parts=2)");
     assert_eq!(start(&job, &whole)["verdict"], "accept");
     for (given, says) in [
-        // A default of a queue, fewer parts than the site has by now, no place for all that is parked, two GPUs.
+        // A default of a queue, fewer parts than the site has by now, no place for all that is parked.
         ("(n1:ncpus=1)".to_owned(), "not counted as it is now"),
         (
             whole.replace("parts=2", "parts=1"),
@@ -255,10 +235,6 @@ fn what_was_not_counted_is_not_started() {
         (
             whole.replace("61", "59").replace(&kib.to_string(), "1024"),
             "not counted as it is now",
-        ),
-        (
-            format!("{},n1[1]:gpuos_share_parts=1)", whole.trim_end_matches(')')).replace(',', "+"),
-            "of n1[0] and of n1[1]",
         ),
     ] {
         let said = start(&job, &given);
@@ -273,53 +249,27 @@ fn what_was_not_counted_is_not_started() {
 
 fn launch(asked: &str, given: &str) -> Value {
     json!({
-        "schema": "gpuos.pbs/1", "event": "execjob_launch", "host": "n1.site", "gpuosd": "/run/g.sock", "preload": "/usr/lib/l.so.0",
+        "event": "execjob_launch", "host": "n1.site", "gpuosd": "/run/g.sock", "preload": "/usr/lib/l.so.0",
         "hosts": { "n1": { "gpus": [{ "uuid": "GPU-a" }, { "uuid": "GPU-b", "shares": 4 }] } },
         "job": { "id": "1.head", "resources": { "gpuos_share": asked }, "exec_vnode": given, "user": "ann", "uid": 7, "gid": 70, "run": 2 },
     })
 }
 
-const HERE: &str = "(n1[1]:ncpus=1:mem=62928896kb:gpuos_share_parts=2)";
-
-fn question(event: &Value) -> Box<Question> {
-    match begin(&event.to_string()) {
-        Step::Ask(question) => question,
-        Step::Done(said) => panic!("{said}"),
-    }
-}
+const HERE: &str = "(n1:ncpus=1:mem=62928896kb:gpuos_share_parts=2)";
 
 /// What gpuosd is told, and for how many lines of it the start waits.
-fn told(event: &Value) -> (Vec<Request>, usize) {
+fn asked(event: &Value) -> (Vec<Request>, usize) {
     let question = question(event);
     let [talk] = &question.talks[..] else {
         panic!("{:?}", question.talks);
     };
-    let text = String::from_utf8(talk.lines.clone()).expect("text");
-    let lines = text
-        .lines()
-        .map(|line| serde_json::from_str(line).expect("a request"));
-    (lines.skip(1).collect(), talk.answers)
+    (told(&question, Daemon::Gpuosd), talk.answers)
 }
 
+/// What is done where gpuosd has chosen GPU 1, and says this of what the job asks of it.
 fn done(event: &Value, said: Result<Reply, &str>) -> Value {
-    let said = match said {
-        Err(why) => Err(why.to_owned()),
-        Ok(reply) => {
-            let lines = [
-                json!({ "answer": "hello", "protocol": 1, "release": "1", "node": "n1" })
-                    .to_string(),
-                json!({ "answer": "mom", "orders": {} }).to_string(),
-                serde_json::to_string(&reply).expect("JSON"),
-            ];
-            Ok((lines.join("\n") + "\n").into_bytes())
-        }
-    };
-    serde_json::from_str(&question(event).answer(&[said])).expect("an answer")
-}
-
-/// Variables of a program that starts.
-fn variables(answer: &Value) -> BTreeMap<String, String> {
-    edits(answer)
+    let said = said.map(|reply| [choice("1.head", &[1], ""), reply]);
+    crate::hook_talks::done(event, said.as_ref().map(|all| &all[..]).map_err(|why| *why))
 }
 
 /// What gpuosd says where it has nothing to make.
@@ -342,7 +292,7 @@ fn ready(environment: &[(&str, &str)]) -> Reply {
 #[test]
 fn gpuosd_is_told_of_the_part_and_the_program_finds_the_library() {
     let event = launch(IN_TURNS, HERE);
-    let (requests, answers) = told(&event);
+    let (requests, answers) = asked(&event);
     assert_eq!(answers, 3);
     let [
         Request::Mom { report },
@@ -354,10 +304,12 @@ fn gpuosd_is_told_of_the_part_and_the_program_finds_the_library() {
         panic!("{requests:?}");
     };
     let job = &report.jobs[0];
-    let numbers: Vec<u8> = job.shared.iter().map(|gpu| u8::from(*gpu)).collect();
-    assert_eq!((&job.gpus[..], &numbers[..]), (&[][..], &[1][..]));
+    assert_eq!(
+        (job.gpus.len(), job.shared.len(), job.count, job.parts),
+        (0, 0, 0, 2)
+    );
     assert_eq!(job.memory_mib, 61_454);
-    assert_eq!((*uid, &gpus[..]), (7, &[1][..]));
+    assert_eq!((*uid, gpus.len()), (7, 0));
     let wanted = StepMemory {
         bytes_per_gpu: 60 << 30,
         timeslice: true,
@@ -365,7 +317,7 @@ fn gpuosd_is_told_of_the_part_and_the_program_finds_the_library() {
     assert_eq!(*memory, Some(wanted));
     let said = done(&event, Ok(noted()));
     assert!(said["notes"].is_null(), "{said}");
-    let found = variables(&said);
+    let found = made(&said);
     let all = [
         ("CUDA_VISIBLE_DEVICES", "GPU-b"),
         ("GPUOS_GPUS", "1"),
@@ -381,7 +333,7 @@ fn gpuosd_is_told_of_the_part_and_the_program_finds_the_library() {
     // Without gpuosd it starts, and its user is told.
     let said = done(&event, Err(""));
     assert_eq!(said["verdict"], "accept");
-    let notes = said["notes"].to_string();
+    let notes = notes(&said);
     assert!(
         notes.contains("takes no turns") && notes.contains("gpuosd does not run"),
         "{notes}"
@@ -400,7 +352,7 @@ fn what_a_user_loads_himself_is_kept_behind_it_and_no_text_of_his_is_more_than_n
         let mut event = launch(IN_TURNS, HERE);
         event["loaded"] = loaded.into();
         let said = done(&event, Ok(noted()));
-        assert_eq!(variables(&said)["LD_PRELOAD"], wanted, "{loaded}");
+        assert_eq!(made(&said)["LD_PRELOAD"], wanted, "{loaded}");
         assert_eq!(
             said["notes"].to_string().contains("left out"),
             is_told,
@@ -410,7 +362,7 @@ fn what_a_user_loads_himself_is_kept_behind_it_and_no_text_of_his_is_more_than_n
     let mut event = launch(IN_TURNS, HERE);
     event["preload"] = "".into();
     let said = done(&event, Ok(noted()));
-    assert!(!variables(&said).contains_key("LD_PRELOAD"));
+    assert!(!made(&said).contains_key("LD_PRELOAD"));
     assert!(
         said["notes"].to_string().contains("no libgpuos_preload.so"),
         "{said}"
@@ -419,35 +371,31 @@ fn what_a_user_loads_himself_is_kept_behind_it_and_no_text_of_his_is_more_than_n
 
 #[test]
 fn other_ways_of_sharing_load_nothing_and_parts_that_were_not_asked_for_are_none() {
-    // The driver takes turns: gpuosd is only told whose the GPU is.
+    // The driver takes turns: gpuosd only chooses the GPU.
     let event = launch("timeslice", HERE);
-    let (requests, answers) = told(&event);
+    let (requests, answers) = asked(&event);
     assert!(
         matches!(&requests[..], [Request::Mom { .. }]),
         "{requests:?}"
     );
-    assert_eq!(answers, 0);
+    assert_eq!(answers, 2);
 
     let event = launch("mps:25%", HERE);
-    let (requests, _) = told(&event);
+    let (requests, _) = asked(&event);
     let [_, Request::StepStart { asked, memory, .. }] = &requests[..] else {
         panic!("{requests:?}");
     };
     let mps = asked.mps.expect("MPS");
     assert!(mps.percent == 25 && mps.joint && mps.gid == 70 && memory.is_none());
     let pipe = [("CUDA_MPS_PIPE_DIRECTORY", "/run/gpuos/mps/gpu1-7/pipe")];
-    let found = variables(&done(&event, Ok(ready(&pipe))));
+    let found = made(&done(&event, Ok(ready(&pipe))));
     assert_eq!(found["CUDA_MPS_PIPE_DIRECTORY"], pipe[0].1);
     assert!(!found.contains_key("LD_PRELOAD"));
 
     // Counts that came round the check of pbs_server.
     for asked in ["off", ""] {
         let event = launch(asked, HERE);
-        let Step::Done(said) = begin(&event.to_string()) else {
-            panic!("nobody has to be told");
-        };
-        let said: Value = serde_json::from_str(&said).expect("JSON");
-        assert_eq!(said["edits"], json!([]), "{asked}");
+        assert_eq!(alone(&event)["edits"], json!([]), "{asked}");
     }
 }
 
@@ -456,25 +404,20 @@ fn hosts(gpus: &Value) -> BTreeMap<String, Host> {
     read_hosts(&text).expect("hosts")
 }
 
+/// What has parts of a GPU says so by the vnode of a release before this one.
 #[test]
-fn vnodes_of_shared_gpus_are_for_many_and_no_whole_ones() {
-    let host = json!({ "n1": { "gpus": [{}, { "shares": 4 }] } });
-    let vnodes = json!({ "n1": { "ncpus": "8", "mem": "16gb" } });
-    let said =
-        ask(&json!({ "event": "exechost_startup", "host": "n1", "hosts": host, "vnodes": vnodes }));
-    let of = |vnode: &str, name: &str| {
-        let edits = said["edits"].as_array().expect("edits").iter();
-        let mut own = edits.filter(|edit| edit["vnode"] == vnode && edit["name"] == name);
-        own.next().map(|edit| edit["value"].clone())
+fn parts_of_a_former_vnode_are_of_its_gpu() {
+    let mut event = launch("timeslice", "(n1[1]:gpuos_share_parts=2)");
+    event["hosts"]["n1"]["former"] = json!([1]);
+    let (requests, answers) = asked(&event);
+    let [Request::Mom { report }] = &requests[..] else {
+        panic!("{requests:?}");
     };
-    let both = |name: &str| ["n1[0]", "n1[1]"].map(|vnode| of(vnode, name));
-    assert_eq!(both("ngpus"), [Some(json!(1)), Some(json!(0))]);
-    assert_eq!(both("gpuos_share_parts"), [None, Some(json!(4))]);
-    assert_eq!(both("gpuos_share_gpu"), [None, Some(json!("n1-1"))]);
-    let text = said.to_string();
-    assert_eq!(text.matches("force_excl").count(), 1);
-    assert_eq!(text.matches("default_shared").count(), 1);
-    assert_eq!(largest(&hosts(&json!([{}, { "shares": 4 }])))["node"], 2);
+    let job = &report.jobs[0];
+    let numbers: Vec<u8> = job.shared.iter().map(|gpu| u8::from(*gpu)).collect();
+    assert_eq!((&numbers[..], job.parts, answers), (&[1][..], 0, 0));
+    let said = crate::hook_talks::done(&event, Err(""));
+    assert_eq!(made(&said)["CUDA_VISIBLE_DEVICES"], "GPU-b");
 }
 
 #[test]
@@ -485,6 +428,11 @@ fn what_is_shared_is_alike_and_its_memory_is_known_where_it_is_had_in_turns() {
     let found = shares(&two, &read(turns)).expect("shares");
     let wanted: Shares = serde_json::from_value(site(2)).expect("JSON");
     assert_eq!(found, Some(wanted));
+    assert_eq!(
+        largest(&two).get("node"),
+        Some(&2),
+        "those of the other host"
+    );
     assert_eq!(shares(&hosts(&json!([{}])), &read(turns)), Ok(None));
     let plain = shares(&two, &read("")).expect("shares").expect("some");
     assert_eq!((plain.parts, plain.turns), (4, 0));

@@ -2,7 +2,7 @@
 
 use gpuos_pbs::hook::place::{Arrangement, Place, Sharing};
 use gpuos_pbs::hook::select::{Chunk, Select};
-use gpuos_pbs::hook::vnodes::{gpu_of, parse_exec_vnode, vnode_name};
+use gpuos_pbs::hook::vnodes::{gpu_of, parse_exec_vnode};
 use proptest::prelude::*;
 
 fn select(text: &str) -> Select {
@@ -98,8 +98,8 @@ fn an_exec_vnode_is_lists_of_vnodes() {
 }
 
 #[test]
-fn a_vnode_of_a_gpu_is_named_by_host_and_index() {
-    assert_eq!(gpu_of(&vnode_name("n1", 2)), Some(("n1", 2)));
+fn a_vnode_of_a_part_of_a_host_is_named_by_host_and_number() {
+    assert_eq!(gpu_of("n1[2]"), Some(("n1", 2)));
     for other in [
         "n1", "n1[]", "n1[02]", "n1[256]", "[1]", "n1[1]x", "n1[-1]", "n1[+1]", "n1[1][2]",
     ] {

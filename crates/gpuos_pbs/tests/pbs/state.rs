@@ -1,14 +1,9 @@
 //! What PBS prints, read with its faults.
 
-use std::collections::HashSet;
-
 use gpuos_config::gpuos_toml::Config;
-use gpuos_pbs::pass::plan;
 use gpuos_pbs::state::json::Json;
 use gpuos_pbs::state::nodes::Nodes;
 use gpuos_pbs::state::{Site, Texts, fresh, jobs};
-use gpuos_placement::plan::Planner;
-use gpuos_placement::queue::Bounds;
 use proptest::prelude::*;
 
 use crate::world::{QUEUES, SERVER, World};
@@ -88,46 +83,93 @@ fn what_lies_too_deep_is_passed_over_and_the_rest_is_read() {
     }
 }
 
-#[test]
-fn gpus_are_numbered_as_their_vnodes_whatever_is_gone() {
-    let mut world = World::random(7, 2, 0, 0);
-    for host in &mut world.hosts {
-        (host.gpus, host.out, host.down) = (4, 2, false);
-    }
-    let nodes = Nodes::parse(&world.vnodes()).unwrap();
-    assert_eq!(nodes.hosts.len(), 2);
-    let host = &nodes.hosts[0];
-    assert_eq!((host.gpus, host.up), (4, true));
-    let up = nodes
-        .vnodes_of(host)
-        .filter(|(_, vnode)| vnode.up && vnode.gpus.all > 0);
-    let up: Vec<_> = up
-        .map(|(_, vnode)| (vnode.name.clone(), vnode.first_gpu))
-        .collect();
-    let wanted = [("n0[0]", 0), ("n0[2]", 2), ("n0[3]", 3)];
-    assert_eq!(up, wanted.map(|(name, gpu)| (name.to_owned(), gpu)));
-    // The first one is taken away for good.
-    let text = world.vnodes().replace("\"n0[0]\"", "\"n0[9]\"");
-    let nodes = Nodes::parse(&text).unwrap();
-    let third = nodes.vnode("n0[3]").unwrap();
-    assert_eq!(nodes.vnodes[third].first_gpu, 3);
+/// One host with these resources and what jobs have of them.
+fn one(has: &str, given: &str) -> Nodes {
+    let text = format!(
+        r#"{{"nodes":{{"n":{{"state":"free","sharing":"default_shared","resources_available":{{{has}}},"resources_assigned":{{{given}}}}}}}}}"#
+    );
+    Nodes::parse(&text).unwrap()
 }
 
 #[test]
-fn a_host_that_is_one_vnode_has_its_gpus_without_names() {
-    let text = r#"{"nodes":{"big":{"state":"free","sharing":"force_excl","resources_available":{"ncpus":"64","ngpus":8,"mem":"2gb"},
-        "resources_assigned":{"ngpus":3}}}}"#;
-    let nodes = Nodes::parse(text).unwrap();
-    assert_eq!(
-        (nodes.hosts[0].name.as_str(), nodes.hosts[0].gpus),
-        ("big", 8)
+fn which_gpus_are_free_is_what_the_host_shows_as_far_as_it_agrees_with_the_counts() {
+    let sets = |has: &str, given: &str| {
+        let nodes = one(has, given);
+        let host = &nodes.hosts[0];
+        let sets = [host.present, host.free, host.out].map(|set| set.to_string());
+        (host.gpus, sets.join(" "))
+    };
+    let shown = r#""ngpus":8,"gpuos_host":"whole=0-7;free=1,4-7;out=-""#;
+    for (has, given, wanted) in [
+        // Nothing is shown: the first ones.
+        (r#""ngpus":8"#, r#""ngpus":3"#, (8, "0-7 0-4 -")),
+        (shown, r#""ngpus":3"#, (8, "0-7 1,4-7 -")),
+        // A job has started, or has ended, since that was shown.
+        (shown, r#""ngpus":5"#, (8, "0-7 1,4-5 -")),
+        (shown, r#""ngpus":1"#, (8, "0-7 0-2,4-7 -")),
+        // More are given away than there are.
+        (shown, r#""ngpus":9"#, (8, "0-7 - -")),
+        // An administrator has set another number.
+        (
+            r#""ngpus":10,"gpuos_host":"whole=0-7;free=0-7;out=-""#,
+            r#""ngpus":1"#,
+            (10, "0-9 0-8 -"),
+        ),
+        (
+            r#""ngpus":7,"gpuos_ngpus":"8>7","gpuos_host":"whole=0-7;free=0-1,4-7;out=3""#,
+            r#""ngpus":1"#,
+            (8, "0-2,4-7 0-1,4-7 3"),
+        ),
+        // One is out of service, and gpuosd shows nothing.
+        (
+            r#""ngpus":7,"gpuos_ngpus":"8>7""#,
+            r#""ngpus":1"#,
+            (8, "0-6 0-5 7"),
+        ),
+        // The last two are shared.
+        (
+            r#""ngpus":6,"gpuos_ngpus":"8>6","gpuos_host":"whole=0-5;free=0-5;out=-""#,
+            "",
+            (8, "0-5 0-5 -"),
+        ),
+        // What cannot be read counts as not shown.
+        (r#""ngpus":2,"gpuos_host":"free""#, "", (2, "0-1 0-1 -")),
+    ] {
+        let (gpus, text) = wanted;
+        assert_eq!(sets(has, given), (gpus, text.to_owned()), "{has} {given}");
+    }
+    let notes = one(r#""ngpus":2,"gpuos_host":"free""#, "").notes;
+    assert!(
+        notes[0].starts_with("gpuos_host of n cannot be read"),
+        "{notes:?}"
     );
-    assert_eq!(nodes.vnodes[0].cpus.free(), 64);
-    // PBS gives a second job nothing of it.
-    assert!(nodes.vnodes[0].is_full(""));
-    assert!(nodes.vnodes[0].gpu_sets("").1.is_empty());
-    let shared = Nodes::parse(&text.replace("force_excl", "default_shared")).unwrap();
-    assert_eq!(shared.vnodes[0].gpu_sets("").1.len(), 5);
+    let bad = one(r#""ngpus":2,"gpuos_ngpus":"x>1""#, "");
+    assert!(
+        bad.notes[0].contains("gpuos_ngpus has no number"),
+        "{:?}",
+        bad.notes
+    );
+}
+
+#[test]
+fn a_host_of_several_vnodes_has_the_gpus_of_all_of_them() {
+    let mut world = World::random(7, 1, 0, 0);
+    let host = &mut world.hosts[0];
+    (host.gpus, host.island, host.out, host.down) = (8, 4, 0, false);
+    host.vnodes = 2;
+    let nodes = Nodes::parse(&world.vnodes()).unwrap();
+    assert_eq!(nodes.hosts.len(), 1);
+    let (host, free) = (&nodes.hosts[0], nodes.hosts[0].free.to_string());
+    assert_eq!((host.gpus, host.up, &free[..]), (8, true, "0-7"));
+    let names: Vec<_> = nodes.vnodes.iter().map(|vnode| &vnode.name[..]).collect();
+    assert_eq!(names, ["n0", "n0[0]", "n0[1]"]);
+    // What an earlier gpuos has left of jobs that still run is offline, and counted on the host too.
+    let old = r#"{"nodes":{"n0":{"state":"free","resources_available":{"ngpus":8,"gpuos_ngpus":"8>7","gpuos_host":"whole=0-7;free=0-2,4-7;out=-"}},
+        "n0[3]":{"state":"offline","sharing":"force_excl","jobs":["7.head"],"resources_available":{"ngpus":1,"host":"n0"},
+        "resources_assigned":{"ngpus":1}}}}"#;
+    let nodes = Nodes::parse(&old.replacen("\"ngpus\":8", "\"ngpus\":7", 1)).unwrap();
+    let host = &nodes.hosts[0];
+    assert_eq!((host.gpus, host.free.to_string()), (8, "0-2,4-7".into()));
 }
 
 #[test]
@@ -177,6 +219,18 @@ fn no_text_of_a_user_decides_anything() {
             "\"5.head; rm\" is no number of a job"
         ]
     );
+}
+
+#[test]
+fn hosts_of_a_job_are_those_that_pbs_names_whatever_its_vnodes_are_called() {
+    let hosts = |more: &str| {
+        let text = format!(
+            r#"{{"Jobs":{{"1.head":{{"job_state":"R","queue":"workq","exec_vnode":"(n1[0]:ngpus=1+n1[1]:ngpus=1)+(n2:ngpus=1)"{more}}}}}}}"#
+        );
+        jobs::parse(&text).unwrap().0[0].hosts.join(" ")
+    };
+    assert_eq!(hosts(""), "n1 n2");
+    assert_eq!(hosts(r#","exec_host":"g1.example/0*2+g2/1+g1/3""#), "g1 g2");
 }
 
 #[test]
@@ -254,49 +308,6 @@ fn limits_of_running_jobs_and_formulas_are_pbs_scheds() {
     );
 }
 
-/// The vnodes of a GPU each, as PBS prints them; `jobs` are those of the first ones.
-fn gpus(jobs: &[&str]) -> String {
-    let vnode = |(at, jobs): (usize, &&str)| {
-        let (state, jobs) = match *jobs {
-            "" => ("free", String::new()),
-            jobs => ("job-exclusive", format!(r#""jobs":[{jobs}],"#)),
-        };
-        format!(
-            r#""n[{at}]":{{"state":"{state}","sharing":"force_excl",{jobs}"resources_available":{{"host":"n","ncpus":1,"ngpus":1}},
-            "resources_assigned":{{}}}}"#
-        )
-    };
-    let all: Vec<_> = jobs.iter().enumerate().map(vnode).collect();
-    format!("{{\"nodes\":{{{}}}}}", all.join(","))
-}
-
-#[test]
-fn vnodes_that_a_refused_start_has_left_are_told() {
-    let vnodes = gpus(&[
-        r#""1.head/0""#,
-        r#""1.head/0","1.head/1""#,
-        r#""7[3].head""#,
-        "",
-    ]);
-    let jobs = r#"{"Jobs":{"1.head":{"job_state":"Q","queue":"workq"}}}"#;
-    let waits = site(&vnodes, jobs);
-    assert_eq!(waits.notes.len(), 1, "{:?}", waits.notes);
-    let told = &waits.notes[0];
-    assert!(
-        told.starts_with("PBS keeps n[0] n[1] for job 1.head,"),
-        "{told}"
-    );
-    assert!(waits.has_left("1.head") && !waits.has_left("7[3].head"));
-    // It runs, and has one of them.
-    let jobs =
-        r#"{"Jobs":{"1.head":{"job_state":"R","queue":"workq","exec_vnode":"(n[0]:ncpus=0)"}}}"#;
-    let told = &site(&vnodes, jobs).notes;
-    assert!(
-        told[0].starts_with("PBS keeps n[1] for job 1.head,"),
-        "{told:?}"
-    );
-}
-
 #[test]
 fn a_planned_start_holds_while_job_and_vnodes_are_the_same() {
     let world = World::random(1, 2, 0, 1);
@@ -324,14 +335,32 @@ fn a_planned_start_holds_while_job_and_vnodes_are_the_same() {
         fresh::still_waits(planned, "{}"),
         Err("PBS does not know it any more".into())
     );
-    let free =
-        |jobs: &[&str]| fresh::still_free("1.head", "(n[0]:ngpus=1+n[1]:ngpus=1)", &gpus(jobs));
-    assert_eq!(free(&["", ""]), Ok(()));
-    // Left with it by a start that was refused.
-    assert_eq!(free(&["", r#""1.head/0""#]), Ok(()));
-    let gone = || Err("vnode n[1] is not free any more".to_owned());
-    assert_eq!(free(&["", r#""2.head/0""#]), gone());
-    assert_eq!(free(&[""]), gone());
+    let free = |more: &str, given: &str| {
+        let vnodes = format!(
+            r#"{{"nodes":{{"n1":{{"state":"free",{more}"resources_available":{{"ngpus":8,"ncpus":16,"mem":"64gb"}},"resources_assigned":{{{given}}}}},
+            "n2":{{"state":"free","resources_available":{{"ngpus":8,"ncpus":16,"mem":"64gb"}}}}}}}}"#
+        );
+        let start =
+            "(n1:ncpus=4:mem=1048576kb:ngpus=2)+(n1:ncpus=4:mem=1048576kb:ngpus=2)+(n2:ngpus=8)";
+        fresh::still_free(planned, start, &vnodes)
+    };
+    assert_eq!(free("", r#""ngpus":4,"ncpus":8,"mem":"62gb""#), Ok(()));
+    let gone = || Err("vnode n1 has no room for it any more".to_owned());
+    for given in [r#""ngpus":5"#, r#""ncpus":9"#, r#""mem":"65011713kb""#] {
+        assert_eq!(free("", given), gone(), "{given}");
+    }
+    let taken = [
+        r#""sharing":"default_excl","jobs":["7.head/0"],"#,
+        r#""partition":"p2","#,
+    ];
+    assert!(taken.iter().all(|more| free(more, "") == gone()));
+    let (mut alone, _) = jobs::parse(&text.replace("\"place\":\"", "\"place\":\"excl:")).unwrap();
+    let busy = r#"{"nodes":{"n1":{"state":"free","jobs":["7.head/0"],"resources_available":{"ngpus":8}}}}"#;
+    let start = |job: &jobs::Job| fresh::still_free(job, "(n1:ngpus=2)", busy);
+    assert_eq!(start(planned), Ok(()));
+    assert_eq!(start(&alone.remove(0)), gone());
+    let unknown = fresh::still_free(planned, "(n9:ngpus=1)", busy);
+    assert_eq!(unknown, Err("vnode n9 has no room for it any more".into()));
 }
 
 proptest! {
@@ -360,40 +389,4 @@ proptest! {
     fn any_text_comes_back(text in "\\PC{0,200}") {
         let _ = (Json::parse(&text), Nodes::parse(&text), jobs::parse(&text));
     }
-}
-
-/// A GPU that jobs share is one of its host's, whatever is free of it, and no job gets it as a whole from here.
-#[test]
-fn a_gpu_that_jobs_share_is_counted_and_never_given_as_a_whole() {
-    let vnode = |name: &str, sharing: &str, has: &str, given: &str| {
-        format!(
-            r#""{name}":{{"Mom":"n1","state":"free","sharing":"{sharing}","resources_available":{{"host":"n1","ncpus":8,"mem":"9gb",{has}}},"resources_assigned":{{{given}}}}}"#
-        )
-    };
-    let shared = vnode(
-        "n1[0]",
-        "default_shared",
-        r#""ngpus":0,"gpuos_share_parts":4"#,
-        r#""gpuos_share_parts":2"#,
-    );
-    let whole = vnode("n1[1]", "force_excl", r#""ngpus":1"#, "");
-    let text = format!(r#"{{"nodes":{{{shared},{whole}}}}}"#);
-    let job = |number: u32, gpus: u32| {
-        format!(
-            r#""{number}.head":{{"job_state":"Q","queue":"workq","Job_Owner":"ann@head","Priority":0,"qtime":"{number}","Resource_List":{{"select":"1:ncpus=1:ngpus={gpus}","place":"free"}}}}"#
-        )
-    };
-    let jobs = format!(r#"{{"Jobs":{{{},{}}}}}"#, job(1, 2), job(2, 1));
-    let site = site(&text, &jobs);
-    assert_eq!(site.nodes.hosts[0].gpus, 2);
-    let at = site.nodes.vnode("n1[1]").expect("the vnode");
-    assert_eq!(site.nodes.vnodes[at].first_gpu, 1);
-    let mut planner = Planner::new(site.cluster.clone());
-    let plan = plan(&site, &mut planner, Bounds::default(), &HashSet::new());
-    let starts: Vec<(&str, &str)> = plan
-        .starts
-        .iter()
-        .map(|start| (&start.job[..], &start.exec_vnode[..]))
-        .collect();
-    assert_eq!(starts, [("2.head", "(n1[1]:ncpus=1:ngpus=1)")], "{plan:?}");
 }

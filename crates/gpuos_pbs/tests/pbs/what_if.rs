@@ -2,11 +2,11 @@
 
 use gpuos_config::gpuos_toml::Config;
 use gpuos_pbs::pass::what_if::{Asked, Outcome, Told, ask, ask_alone};
-use gpuos_pbs::state::{Site, Texts};
+use gpuos_pbs::state::{Site, Texts, scope};
 use gpuos_placement::plan::{Planner, Wait};
 use gpuos_placement::queue::ENDLESS;
 
-/// The answers of a real PBS: four hosts of eight GPUs under two leaf switches, a GPU of the third is offline, job 3 has two GPUs of each host
+/// The answers of a real PBS: four hosts of eight GPUs under two leaf switches, a GPU of the third is out of service, job 3 has two GPUs of each host
 /// of the first leaf, and jobs 4, which needs all GPUs of a leaf, 5 and 9 wait.
 fn recorded() -> Site {
     let texts = Texts {
@@ -51,10 +51,10 @@ fn the_server_and_its_queue_for_jobs_that_name_none_are_read() {
         ("head", "23.06.06")
     );
     assert_eq!(server.default_queue, "workq");
-    let vnode = &site.nodes.vnodes[site.nodes.vnode("n1[0]").unwrap()];
+    let vnode = &site.nodes.vnodes[site.nodes.vnode("n1").unwrap()];
     assert_eq!(
         (&vnode.state[..], &vnode.sharing[..]),
-        ("free", "force_excl")
+        ("free", "default_shared")
     );
 }
 
@@ -65,12 +65,8 @@ fn alone_it_gets_the_vnodes_that_the_planner_would_choose() {
         &site,
         &asked("1:ngpus=2:ncpus=1", &[("gpuos_topology", "nvlink")]),
     );
-    let text = vnodes(&pair.outcome);
-    let pairs = ["[0]", "[2]", "[4]", "[6]"]
-        .iter()
-        .any(|first| text.contains(first));
-    assert!(pairs && text.matches("ngpus=1").count() == 2, "{text}");
-    // Two vnodes of each of two hosts are job 3's, and one is offline.
+    assert!(vnodes(&pair.outcome).ends_with(":ncpus=1:ngpus=2)"));
+    // Two GPUs of each of two hosts are job 3's, and one is out of service.
     assert_eq!((pair.free_gpus, pair.free_hosts), (27, 4));
     let Outcome::Starts { choice, start } = &pair.outcome else {
         panic!("{pair:?}");
@@ -83,7 +79,7 @@ fn alone_it_gets_the_vnodes_that_the_planner_would_choose() {
 fn jobs_that_wait_already_come_before_it() {
     let site = recorded();
     let most = asked("2:ngpus=7", &[("gpuos_topology", "leaf:required")]);
-    assert!(vnodes(&alone(&site, &most).outcome).starts_with("(n3[0]"));
+    assert!(vnodes(&alone(&site, &most).outcome).starts_with("(n3:"));
     // The other leaf is kept for job 4, and GPUs of this one are given to jobs 5 and 9.
     let Outcome::Waits {
         wait,
@@ -129,8 +125,6 @@ fn what_the_hook_would_refuse_is_refused_with_its_sentence() {
     let level = why(&asked("1:ngpus=1", &[("gpuos_topology", "rack")]));
     assert!(level.contains("-l gpuos_topology=rack"), "{level}");
     assert!(level.contains("node, nvlink, leaf"), "{level}");
-    let none = why(&asked("1:ncpus=1", &[]));
-    assert!(none.contains("no GPUs"), "{none}");
     let limit = why(&asked("1:ngpus=1", &[("walltime", "soon")]));
     assert!(limit.contains("'soon' is no time limit"), "{limit}");
     let queue = why(&Asked {
@@ -158,6 +152,66 @@ fn what_pbs_sched_alone_places_is_told() {
 }
 
 #[test]
+fn a_job_without_gpus_is_pbs_scheds_and_it_is_told_where_there_is_room() {
+    let site = recorded();
+    let room = |select: &str| match told(&site, &asked(select, &[])).unwrap().outcome {
+        Outcome::WithoutGpus { room } => room.map(|hosts| hosts.join(" ")),
+        other => panic!("{other:?}"),
+    };
+    // Job 3 has two CPUs and 1 GiB of n1 and of n2.
+    assert_eq!(room("1:ncpus=16").as_deref(), Some("n3 n4"));
+    assert_eq!(room("4:ncpus=14:mem=7gb").as_deref(), Some("n1 n2 n3 n4"));
+    assert_eq!(room("5:ncpus=14"), None);
+    assert_eq!(room("1:ncpus=1:host=n2").as_deref(), Some("n2"));
+}
+
+#[test]
+fn what_no_host_could_ever_have_is_named() {
+    let mut site = recorded();
+    let has = |site: &mut Site, at: usize, name: &str, value: &str| {
+        let available = &mut site.nodes.vnodes[at].available;
+        available.push((name.to_owned(), value.to_owned()));
+    };
+    has(&mut site, 0, "gmodel", "h100");
+    has(&mut site, 1, "gmodel", "a100");
+    has(&mut site, 1, "ib", "True");
+    let never = |select: &str| told(&site, &asked(select, &[])).unwrap().never;
+    for (select, wanted) in [
+        ("1:ngpus=8:gmodel=h100", ""),
+        ("1:ngpus=1:gmodel=b200", "no vnode has gmodel=b200"),
+        (
+            "1:ngpus=9",
+            "a chunk has ngpus=9, and no host has more than 8",
+        ),
+        (
+            "1:ngpus=1:ncpus=17:ib=true",
+            "a chunk has ncpus=17, and no host with ib=true has more than 16",
+        ),
+        (
+            "1:ngpus=1:gmodel=h100:ib=true",
+            "a chunk has ngpus=1, and no host with gmodel=h100, ib=true has more than 0",
+        ),
+        (
+            "1:ncpus=1:mem=9gb",
+            "a chunk has mem=9437184kb, and no host has more than 8388608kb",
+        ),
+    ] {
+        assert_eq!(never(select), wanted, "{select}");
+    }
+    let scope = |select: &str| {
+        let job = asked(select, &[]).job(&site).unwrap();
+        scope::scope(&job, &site).unwrap()
+    };
+    assert_eq!(scope("1:ngpus=8:ncpus=1"), None);
+    let one = "n1 can have gmodel=h100:ngpus=2";
+    assert_eq!(scope("1:ngpus=2:gmodel=h100").as_deref(), Some(one));
+    // A queue with vnodes of its own.
+    site.nodes.vnodes[3].queue = "big".into();
+    let told = told(&site, &asked("1:ngpus=1:host=n4", &[])).unwrap();
+    assert_eq!(told.never, "vnodes of queue big alone have host=n4");
+}
+
+#[test]
 fn the_command_is_one_that_qsub_takes() {
     let job = Asked {
         place: "scatter".into(),
@@ -176,18 +230,15 @@ fn the_command_is_one_that_qsub_takes() {
     );
 }
 
-/// Slices of the last two GPUs of a host are given away: the host has eight all the same, as gpuos.toml says.
+/// The last two GPUs of a host are divided: it has eight all the same, as gpuos.toml says.
 #[test]
 fn a_divided_gpu_is_one_of_its_host_and_nobodys_as_a_whole() {
     let mut vnodes: serde_json::Value =
         serde_json::from_str(include_str!("../data/23.06.06-vnodes.json")).unwrap();
-    for name in ["n4[6]", "n4[7]"] {
-        let vnode = &mut vnodes["nodes"][name];
-        vnode["sharing"] = "default_shared".into();
-        let available = vnode["resources_available"].as_object_mut().unwrap();
-        available.remove("ngpus");
-        available.insert("gpuos_mig_memory".into(), 8.into());
-    }
+    let available = &mut vnodes["nodes"]["n4"]["resources_available"];
+    available["gpuos_host"] = "whole=0-5;free=0-5;out=-".into();
+    available["ngpus"] = 6.into();
+    available["gpuos_mig_memory"] = 16.into();
     let toml = "[[nodes]]\nmatch = \"n[1-4]\"\ntype = \"dgx-h100\"\n";
     let config = Config::parse(toml, "gpuos.toml").unwrap();
     let texts = Texts {
@@ -197,13 +248,13 @@ fn a_divided_gpu_is_one_of_its_host_and_nobodys_as_a_whole() {
         server: include_str!("../data/23.06.06-server.json"),
     };
     let site = Site::read(&texts, config).unwrap();
-    assert_eq!(site.nodes.hosts[3].gpus, 8);
+    assert_eq!(site.cluster.nodes[3].node_type.as_ref().unwrap().gpus, 8);
     let pair = alone(&site, &asked("1:ngpus=2:ncpus=1", &[]));
     // 27 without the two.
     assert_eq!((pair.free_gpus, pair.free_hosts), (25, 4));
     let whole = alone(&site, &asked("1:ngpus=8", &[]));
     assert!(
-        !vnodes_or_why(&whole.outcome).contains("n4["),
+        !vnodes_or_why(&whole.outcome).contains("n4"),
         "{:?}",
         whole.outcome
     );
@@ -214,5 +265,6 @@ fn vnodes_or_why(outcome: &Outcome) -> &str {
         Outcome::Starts { start, .. } => &start.exec_vnode,
         Outcome::Waits { why, .. } => why,
         Outcome::Left(why) => why,
+        Outcome::WithoutGpus { .. } => "",
     }
 }

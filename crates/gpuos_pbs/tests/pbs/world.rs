@@ -22,7 +22,7 @@ impl Dice {
     }
 }
 
-/// A host whose GPUs are a vnode each.
+/// A host.
 #[derive(Clone, Debug)]
 pub struct Host {
     pub name: String,
@@ -30,9 +30,17 @@ pub struct Host {
     pub leaf: String,
     /// How many GPUs, one after the other, have NVLink to each other.
     pub island: usize,
-    /// CPUs and MiB of each GPU's vnode.
+    /// CPUs and MiB for each GPU.
     pub cpus: u32,
     pub mib: u64,
+    /// How many vnodes of the site have its GPUs, as evenly as they can be divided; 1: its own.
+    pub vnodes: usize,
+    /// How far what the host shows of its GPUs is out of date; `None`: it shows nothing.
+    pub shown: Option<u32>,
+    /// What PBS says of each of these vnodes beside, as JSON with a comma at its end.
+    pub more: String,
+    /// What these vnodes have beside, likewise.
+    pub has: String,
     /// GPUs out of service, as bits.
     pub out: u64,
     pub down: bool,
@@ -70,6 +78,9 @@ pub struct Waits {
     pub placement: Option<String>,
     pub limit: Option<u32>,
     pub name: String,
+    /// What stands beside the chunk's counts, and beside the place.
+    pub more: String,
+    pub place: String,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -95,6 +106,10 @@ impl World {
                 island,
                 cpus: 8,
                 mib: 65_536,
+                vnodes: 1,
+                shown: Some(0),
+                more: String::new(),
+                has: String::new(),
                 out: if dice.one_in(8) {
                     1 << dice.below(gpus as u64)
                 } else {
@@ -187,6 +202,8 @@ impl World {
                 .then(|| rule[dice.below(5) as usize].to_owned()),
             limit: (!dice.one_in(4)).then(|| 600 * (1 + dice.below(60) as u32)),
             name: ["a", "007", "nan", "x y", "1e5"][dice.below(5) as usize].to_owned(),
+            more: String::new(),
+            place: String::new(),
         }
     }
 
@@ -197,73 +214,126 @@ impl World {
         );
         let mut first = true;
         for (at, host) in self.hosts.iter().enumerate() {
-            let name = &host.name;
-            let down = if host.down {
-                "state-unknown,down"
-            } else {
-                "free"
-            };
-            if !first {
-                text.push_str(",\n");
+            if host.vnodes > 1 {
+                self.vnode(&mut text, at, None, &mut first);
             }
-            first = false;
-            write!(
-                text,
-                "        \"{name}\":{{\n            \"Mom\":\"{name}\",\n            \"ntype\":\"PBS\",\n            \"state\":\"{down}\",\n            \
-                 \"resources_available\":{{\n                \"arch\":\"linux\",\n                \"gpuos_leaf\":\"{}\",\n                \
-                 \"host\":\"{name}\",\n                \"mem\":\"8388608kb\",\n                \"ncpus\":4,\n                \"ngpus\":0,\n                \
-                 \"vnode\":\"{name}\"\n            }},\n            \"resources_assigned\":{{\n            }},\n            \
-                 \"resv_enable\":\"True\",\n            \"sharing\":\"default_shared\"\n        }}",
-                host.leaf
-            )
-            .unwrap();
-            for gpu in 0..host.gpus {
-                let job = self.running.iter().find(|job| {
-                    let mut on = job.on.iter();
-                    on.any(|on| on.0 == at && on.1 >> gpu & 1 == 1)
-                });
-                let state = match () {
-                    () if host.down && host.out >> gpu & 1 == 1 => "state-unknown,down,offline",
-                    () if host.down => "state-unknown,down",
-                    () if host.out >> gpu & 1 == 1 => "offline",
-                    () if job.is_some() => "job-exclusive",
-                    () => "free",
-                };
-                let nvlink = match host.island {
-                    1 => String::new(),
-                    of => format!(
-                        "                \"gpuos_nvlink\":\"{name}.{}\",\n",
-                        gpu / of
-                    ),
-                };
-                let assigned = job.map_or_else(String::new, |job| {
-                    format!(
-                        "\n                \"mem\":\"0kb\",\n                \"ncpus\":{},\n                \"ngpus\":1",
-                        job.cpus
-                    )
-                });
-                let jobs = job.map_or_else(String::new, |job| {
-                    format!(
-                        "            \"jobs\":[\n                \"{}.head/0\"\n            ],\n",
-                        job.id
-                    )
-                });
-                write!(
-                    text,
-                    ",\n        \"{name}[{gpu}]\":{{\n            \"Mom\":\"{name}\",\n            \"ntype\":\"PBS\",\n            \"state\":\"{state}\",\n{jobs}            \
-                     \"resources_available\":{{\n                \"arch\":\"linux\",\n                \"gpuos_leaf\":\"{}\",\n{nvlink}                \
-                     \"host\":\"{name}\",\n                \"mem\":\"{}kb\",\n                \"ncpus\":{},\n                \"ngpus\":1,\n                \
-                     \"vnode\":\"{name}[{gpu}]\"\n            }},\n            \"resources_assigned\":{{{assigned}\n            }},\n            \
-                     \"resv_enable\":\"True\",\n            \"sharing\":\"force_excl\",\n            \"in_multivnode_host\":1\n        }}",
-                    host.leaf,
-                    host.mib << 10,
-                    host.cpus,
-                )
-                .unwrap();
+            for part in 0..host.vnodes {
+                self.vnode(&mut text, at, Some(part), &mut first);
             }
         }
         text.push_str("\n    }\n}\n");
         text
+    }
+
+    /// The name of one of a host's vnodes, and its GPUs as bits.
+    pub fn part(&self, at: usize, part: usize) -> (String, u64) {
+        let host = &self.hosts[at];
+        let of = |gpu: usize| gpu * host.vnodes / host.gpus == part;
+        let gpus = (0..host.gpus).filter(|gpu| of(*gpu));
+        let name = match host.vnodes {
+            1 => host.name.clone(),
+            _ => format!("{}[{part}]", host.name),
+        };
+        (name, gpus.fold(0, |all, gpu| all | 1 << gpu))
+    }
+
+    /// One of a host's vnodes, or its own without GPUs.
+    fn vnode(&self, text: &mut String, at: usize, part: Option<usize>, first: &mut bool) {
+        let host = &self.hosts[at];
+        let (name, gpus) = match part {
+            Some(part) => self.part(at, part),
+            None => (host.name.clone(), 0),
+        };
+        let here = |bits: u64| bits & gpus;
+        let on = |job: &Running| {
+            let own = job.on.iter().filter(|on| on.0 == at);
+            own.map(|on| here(on.1).count_ones()).sum::<u32>()
+        };
+        let jobs: Vec<(u32, u32, u32)> = self
+            .running
+            .iter()
+            .map(|job| (job.id, on(job), job.cpus))
+            .filter(|(_, count, _)| *count > 0)
+            .collect();
+        let used: u32 = jobs.iter().map(|(_, count, _)| count).sum();
+        let cpus: u32 = jobs.iter().map(|(_, count, cpus)| count * cpus).sum();
+        let (all, out) = (gpus.count_ones(), here(host.out).count_ones());
+        let state = match host.down {
+            true => "state-unknown,down",
+            false => "free",
+        };
+        let list: Vec<String> = jobs
+            .iter()
+            .map(|(id, ..)| format!("\"{id}.head/0\""))
+            .collect();
+        let list = match list.is_empty() {
+            true => String::new(),
+            false => format!("            \"jobs\":[{}],\n", list.join(",")),
+        };
+        let site = match out {
+            0 => String::new(),
+            out => format!("                \"gpuos_ngpus\":\"{all}>{}\",\n", all - out),
+        };
+        let island = match host.island == host.gpus && host.gpus > 1 {
+            true => format!("                \"gpuos_nvlink\":\"{}.0\",\n", host.name),
+            false => String::new(),
+        };
+        let shows = part.unwrap_or(0) == 0 && (host.vnodes == 1 || part.is_none());
+        let shown = match host.shown.filter(|_| shows) {
+            None => String::new(),
+            Some(late) => self.shown(at, self.taken(at) << late | u64::from(late)),
+        };
+        let more = match part {
+            Some(_) => &host.more,
+            None => "",
+        };
+        if !std::mem::take(first) {
+            text.push_str(",\n");
+        }
+        write!(
+            text,
+            "        \"{name}\":{{\n            \"Mom\":\"{0}\",\n            \"ntype\":\"PBS\",\n{more}            \"state\":\"{state}\",\n{list}            \
+             \"resources_available\":{{\n                \"arch\":\"linux\",\n                \"gpuos_leaf\":\"{1}\",\n{island}{site}{shown}{4}                \
+             \"host\":\"{0}\",\n                \"mem\":\"{2}kb\",\n                \"ncpus\":{3},\n                \"ngpus\":{5},\n                \
+             \"vnode\":\"{name}\"\n            }},\n            \"resources_assigned\":{{\n                \"ncpus\":{cpus},\n                \
+             \"ngpus\":{used}\n            }},\n            \"resv_enable\":\"True\"\n        }}",
+            host.name,
+            host.leaf,
+            (host.mib << 10) * u64::from(all),
+            host.cpus * all,
+            host.has,
+            all - out,
+        )
+        .unwrap();
+    }
+
+    /// What gpuosd shows of a host where jobs have these GPUs.
+    fn shown(&self, at: usize, taken: u64) -> String {
+        let host = &self.hosts[at];
+        let list = |bits: u64| {
+            let gpus = (0..host.gpus).filter(|gpu| bits >> gpu & 1 == 1);
+            let gpus: Vec<String> = gpus.map(|gpu| gpu.to_string()).collect();
+            match gpus.is_empty() {
+                true => "-".to_owned(),
+                false => gpus.join(","),
+            }
+        };
+        let all = (1 << host.gpus) - 1;
+        let group = |first: usize| {
+            let bits = ((1 << host.island) - 1) << first;
+            format!("{}.{}@{}", host.name, first / host.island, list(bits))
+        };
+        let groups: Vec<String> = (0..host.gpus).step_by(host.island).map(group).collect();
+        let links = match host.island {
+            1 => String::new(),
+            _ => format!(";links={}", groups.join("+")),
+        };
+        format!(
+            "                \"gpuos_host\":\"whole={};free={};out={}{links}\",\n",
+            list(all),
+            list(all & !taken & !host.out),
+            list(host.out),
+        )
     }
 
     /// `qstat -f -F json`, with users' variables as PBS prints them.
@@ -290,9 +360,12 @@ impl World {
         for job in &self.running {
             begin(&mut text, job.id, "runs", "R");
             let chunk = |(at, bits): &(usize, u64)| {
-                let name = &self.hosts[*at].name;
-                let gpus = (0..64).filter(|gpu| bits >> gpu & 1 == 1);
-                let parts = gpus.map(|gpu| format!("{name}[{gpu}]:ncpus={}:ngpus=1", job.cpus));
+                let parts = (0..self.hosts[*at].vnodes).filter_map(|part| {
+                    let (name, gpus) = self.part(*at, part);
+                    let count = (bits & gpus).count_ones();
+                    let cpus = job.cpus * count;
+                    (count > 0).then(|| format!("{name}:ncpus={cpus}:ngpus={count}"))
+                });
                 format!("({})", parts.collect::<Vec<_>>().join("+"))
             };
             let given = job.on.iter().map(chunk).collect::<Vec<_>>().join("+");
@@ -311,7 +384,7 @@ impl World {
                 mib => format!(":mem={mib}mb"),
             };
             let (count, gpus, cpus) = (job.chunks, job.gpus, job.cpus);
-            let select = format!("{count}:ngpus={gpus}:ncpus={cpus}{memory}");
+            let select = format!("{count}:ngpus={gpus}:ncpus={cpus}{memory}{}", job.more);
             let place = match job.form {
                 Form::Scatter => "scatter",
                 Form::Free => "free",
@@ -331,9 +404,10 @@ impl World {
             write!(
                 text,
                 "            \"Resource_List\":{{\n{more}                \"ncpus\":{},\n                \"ngpus\":{},\n                \"nodect\":{count},\n                \
-                 \"place\":\"{place}\",\n                \"select\":\"{select}\"\n            }},\n            \"schedselect\":\"{select}\"\n        }}",
+                 \"place\":\"{place}{}\",\n                \"select\":\"{select}\"\n            }},\n            \"schedselect\":\"{select}\"\n        }}",
                 count * cpus,
                 count * gpus,
+                job.place,
             )
             .unwrap();
         }

@@ -140,6 +140,7 @@ impl EventLoop {
         let suspicions = Suspicions::new(start.polls.1.clone(), &saved.health);
         let switchable = saved.mig.switchable.keys().copied().collect();
         let asked = ports.manager.daemon();
+        let named = ports.manager.steps_name_gpus();
         ports.numbering.remembered(saved.mig.pool, switchable);
         let mut all = EventLoop {
             boot: start.boot,
@@ -168,7 +169,7 @@ impl EventLoop {
                 interval: start.polls.0,
                 health: Health::restore(saved.health),
                 gpus: Gpus::new(start.polls.0, now),
-                reports: Reports::restore(&start.node, saved.jobs),
+                reports: Reports::restore(&start.node, saved.jobs).naming_gpus(named),
                 scheduler: Scheduler::new(saved.releases, adopt, now).asking(asked),
                 troubles: Troubles::default(),
                 name: start.node,
@@ -298,6 +299,9 @@ impl EventLoop {
         let disk = self.ports.disk.trouble();
         let disk = disk.map(|why| format!("cannot write {why}"));
         self.node.troubles.set("disk", disk);
+        if let Some(room) = self.mig.room(&self.node.facts(now)) {
+            self.ports.manager.set_pool_room(room);
+        }
         self.show();
         self.ask_next();
     }

@@ -17,7 +17,7 @@ use gpuos_workload::job::Job;
 use super::client::Client;
 use super::effect::{Effect, Effects, Now, PollBy, Quota, Starting, Then};
 use super::grants;
-use crate::jobs::{JobOnNode, Table};
+use crate::jobs::{JobOnNode, Table, gpus_of};
 use crate::queue::Task;
 
 /// slurmctld is waited for so long, where nothing else is said: a step waits a little longer than that for its answer.
@@ -66,6 +66,8 @@ pub struct Reports {
     rules: Forbidden,
     waiting: Vec<Report>,
     patience: Duration,
+    /// Reports name no GPUs: a batch step has all of its job's.
+    by_record: bool,
     /// Jobs of which was said that their records cannot be read.
     unread: BTreeSet<JobId>,
 }
@@ -79,7 +81,16 @@ impl Reports {
             rules: Forbidden::default(),
             waiting: Vec::new(),
             patience: PATIENCE,
+            by_record: false,
             unread: BTreeSet::new(),
+        }
+    }
+
+    /// Reports of steps name no GPUs, where the workload manager has it so.
+    pub fn naming_gpus(self, named: bool) -> Reports {
+        Reports {
+            by_record: !named,
+            ..self
         }
     }
 
@@ -248,6 +259,7 @@ impl Reports {
             ..
         } = report;
         let Request::StepStart {
+            id,
             asked,
             uid,
             gpus,
@@ -272,6 +284,10 @@ impl Reports {
                 qos: &job.qos,
             });
         let mut notes = allowed(&self.rules, asked, standing.as_ref());
+        if let Some(record) = record.filter(|_| self.by_record && id.is_special()) {
+            let own = gpus_of(record, &self.node);
+            *gpus = own.into_iter().map(u8::from).collect();
+        }
         notes.extend(grants::granted(&self.node, gpus, asked, record));
         if let Some(record) = record {
             self.table.grant(&self.node, record);
@@ -342,6 +358,8 @@ mod tests {
 
     use gpuos_core::limits::{Asked, MpsRequest};
     use gpuos_core::wire::Reply;
+    use gpuos_model::gpuset::GpuSet;
+    use gpuos_workload::job::{Allocation, JobState};
 
     use super::*;
 
@@ -503,5 +521,47 @@ mod tests {
             [Effect::Request(_, Request::StepEnd { .. }, _)]
         ));
         assert_eq!(reports.held_until(), None);
+    }
+
+    #[test]
+    fn a_batch_step_that_names_no_gpus_has_those_of_its_job_where_none_are_named() {
+        for (named, step_number, wanted) in [
+            (false, StepId::BATCH, vec![1, 3]),
+            (false, 0, Vec::new()),
+            (true, StepId::BATCH, Vec::new()),
+        ] {
+            let mut reports = Reports::restore("n1", Table::default()).naming_gpus(named);
+            let (mut request, client, _from) = step(true);
+            let Request::StepStart { id, gpus, .. } = &mut request else {
+                panic!("{request:?}");
+            };
+            id.step = step_number;
+            gpus.clear();
+            reports.asked(PEER, request, client, after(Instant::now(), 0));
+            reports.job_asked(&7.into());
+            let record = Job {
+                id: 7.into(),
+                uid: 1001,
+                state: JobState::Running,
+                nodes: vec!["n1".into()],
+                allocations: vec![Allocation {
+                    nodes: vec!["n1".into()],
+                    gpus: GpuSet(0b10),
+                    shared: GpuSet(0b1000),
+                    ..Allocation::default()
+                }],
+                ..Job::default()
+            };
+            let fx = list(reports.job_received(&7.into(), Some(&record)));
+            let goes_on = |effect: &Effect| match effect {
+                Effect::Request(_, Request::StepStart { gpus, asked, .. }, _) => {
+                    Some((gpus.clone(), asked.shared))
+                }
+                _ => None,
+            };
+            let shared = !wanted.is_empty();
+            let found = fx.iter().find_map(goes_on);
+            assert_eq!(found, Some((wanted, shared)), "{named} {step_number}");
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! gpuosd beside a pbs_mom: a thread of the test is mom with its hook, and pbs_server's memory of vnodes.
+//! gpuosd beside a pbs_mom: a thread of the test is mom with its hook, and pbs_server's memory of the host's vnode.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,11 +7,15 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use gpuos_core::job::JobId;
+use gpuos_core::limits::{Asked, PowerCap};
+use gpuos_core::step::StepId;
 use gpuos_core::wire::{
-    HostOrder, MomEnd, MomJob, MomOrders, MomReport, MomVnodes, Reply, Request, root_socket,
+    HostOrder, MomChoice, MomEnd, MomGpu, MomHost, MomJob, MomOrders, MomReport, Reply, Request,
+    root_socket,
 };
 use gpuos_host::socket::Client;
 use gpuos_model::gpu_index::GresGpu;
+use gpuos_pbs::published::Published;
 
 use crate::isolation::audited;
 use crate::site::{Daemon, LIMIT, Site};
@@ -23,44 +27,42 @@ pub const PBS: [&str; 2] = ["--workload", "pbs"];
 pub struct World {
     pub uuids: Vec<String>,
     jobs: BTreeMap<JobId, MomJob>,
-    /// Vnodes of GPUs that are offline: by gpuos or by an administrator.
-    own: BTreeSet<GresGpu>,
-    others: BTreeSet<GresGpu>,
+    /// What the vnode shows of the GPUs.
+    shown: String,
     drained: Option<String>,
     /// Another one gives the GPUs: what would be done is said in the host's comment, which `drained` is then.
     advise: bool,
-    /// Jobs that were to run again, with the vnodes that were offline then.
+    /// Jobs that were to run again, with the GPUs that were shown as out of service then.
     again: Vec<(JobId, BTreeSet<GresGpu>)>,
 }
 
 impl World {
-    fn vnodes(&self) -> MomVnodes {
-        if self.advise {
-            return MomVnodes {
-                drained: self.drained.clone(),
-                ..MomVnodes::default()
-            };
-        }
-        let all = self.own.union(&self.others).copied();
-        let offline: BTreeSet<GresGpu> = match self.drained {
-            Some(_) => (0..self.uuids.len()).filter_map(GresGpu::new).collect(),
-            None => all.collect(),
-        };
-        MomVnodes {
-            offline: offline.into_iter().collect(),
-            own: self.own.iter().copied().collect(),
-            drained: self.drained.clone(),
-            whole: self.drained.is_some(),
+    fn host(&self) -> MomHost {
+        MomHost {
+            offline: self.drained.is_some() && !self.advise,
+            reason: self.drained.clone(),
+            shown: self.shown.clone(),
+            ..MomHost::default()
         }
     }
 
+    /// GPUs that are shown as out of service.
+    pub fn out(&self) -> BTreeSet<GresGpu> {
+        let shown = Published::parse(&self.shown).unwrap();
+        shown.out.iter().filter_map(GresGpu::new).collect()
+    }
+
     fn report(&self, asked: bool) -> Request {
+        let described = self.uuids.iter().map(|uuid| MomGpu {
+            uuid: uuid.clone(),
+            ..MomGpu::default()
+        });
         let report = MomReport {
-            gpus: self.uuids.clone(),
+            described: described.collect(),
             jobs: self.jobs.values().cloned().collect(),
             all: true,
             asked,
-            vnodes: asked.then(|| self.vnodes()),
+            host: asked.then(|| self.host()),
             advise: self.advise,
             ..MomReport::default()
         };
@@ -69,12 +71,8 @@ impl World {
     }
 
     fn obey(&mut self, orders: &MomOrders) {
-        if let Some(out) = &orders.out {
-            self.own = out
-                .iter()
-                .filter(|gpu| !self.others.contains(gpu))
-                .copied()
-                .collect();
+        if let Some(room) = &orders.room {
+            self.shown.clone_from(&room.shown);
         }
         match &orders.host {
             HostOrder::Leave => {}
@@ -83,7 +81,7 @@ impl World {
         }
         for job in orders.rerun.keys() {
             if self.jobs.remove(job).is_some() {
-                self.again.push((job.clone(), self.own.clone()));
+                self.again.push((job.clone(), self.out()));
             }
         }
         for job in orders.end.keys() {
@@ -123,7 +121,7 @@ impl Mom {
         }
     }
 
-    fn world(&self) -> World {
+    pub fn world(&self) -> World {
         self.world.lock().unwrap().clone()
     }
 
@@ -198,11 +196,10 @@ pub fn knows(site: &Site, daemon: &Daemon<'_>, count: usize) {
 }
 
 #[test]
-fn a_fault_takes_one_vnode_offline_and_then_its_job_runs_again() {
+fn a_fault_takes_one_gpu_out_and_then_its_job_runs_again() {
     let site = Site::new();
     let daemon = site.start_with(&PBS);
     let mom = Mom::start(&site, world(&[job("7.head", &[5]), job("8[2].head", &[4])]));
-    mom.change(|world| world.others.extend([gpu(1)]));
     daemon.ready();
     knows(&site, &daemon, 2);
     site.fault(Some(5), "row-remap failure");
@@ -211,25 +208,24 @@ fn a_fault_takes_one_vnode_offline_and_then_its_job_runs_again() {
     assert_eq!((job, offline), (id("7.head"), set(&[5])));
     let now = mom.world();
     assert!(now.jobs.contains_key(&id("8[2].head")));
-    assert_eq!((now.own, now.others), (set(&[5]), set(&[1])));
+    assert_eq!(now.out(), set(&[5]));
 
     // Killed and started anew, it takes nothing back that it did, and goes on where it was.
     daemon.kill();
     let daemon = site.start_with(&PBS);
     daemon.ready();
     knows(&site, &daemon, 1);
-    assert_eq!(mom.world().own, set(&[5]));
+    assert_eq!(mom.world().out(), set(&[5]));
     site.repair(5);
     daemon.admin(gpuos_core::health::Verb::Online, 5);
-    let back = || mom.world().own.is_empty().then_some(());
-    site.until("the vnode is online again", back);
-    assert_eq!(mom.world().others, set(&[1]));
+    let back = || mom.world().out().is_empty().then_some(());
+    site.until("the GPU is back", back);
     let well = || daemon.status().daemon.troubles.is_empty().then_some(());
     site.until("no trouble", well);
 }
 
 #[test]
-fn a_gpu_is_known_by_the_uuid_that_its_vnode_has() {
+fn a_gpu_is_known_by_the_uuid_that_it_is_described_with() {
     let site = Site::new();
     let daemon = site.start_with(&PBS);
     let mom = Mom::start(&site, world(&[]));
@@ -247,12 +243,12 @@ fn a_gpu_is_known_by_the_uuid_that_its_vnode_has() {
         let now: Vec<String> = gpus.iter().map(|gpu| gpu.uuid.clone()).collect();
         (now == uuids).then_some(())
     };
-    site.until("the numbers of the vnodes", same);
+    site.until("the numbers of the administrator", same);
     mom.change(|world| world.jobs.extend([job("7.head", &[2])]));
     knows(&site, &daemon, 1);
     site.fault(Some(5), "row-remap failure");
-    let out = || (mom.world().own == set(&[2])).then_some(());
-    site.until("the vnode of the GPU", out);
+    let out = || (mom.world().out() == set(&[2])).then_some(());
+    site.until("the GPU is out", out);
 }
 
 #[test]
@@ -319,7 +315,7 @@ fn a_run_that_has_left_is_forgotten_at_once_and_a_late_word_ends_no_later_one() 
     site.until("both have left", none);
 }
 
-/// PBS gives the vnode of a job that it has suspended to another one.
+/// PBS gives what it counts for a job that it has suspended to another one.
 #[test]
 fn a_suspended_job_and_the_one_in_its_place_are_both_on_the_gpu() {
     let site = Site::new();
@@ -401,14 +397,14 @@ fn an_administrator_drains_and_what_he_drained_comes_back_by_his_word() {
     daemon.ready();
     knows(&site, &daemon, 1);
     daemon.admin(gpuos_core::health::Verb::Drain, 3);
-    let out = || (mom.world().own == set(&[3])).then_some(());
-    site.until("the vnode is offline", out);
+    let out = || (mom.world().out() == set(&[3])).then_some(());
+    site.until("the GPU is out", out);
     // Its job goes on.
     assert!(mom.world().jobs.contains_key(&id("7.head")));
     mom.change(|world| world.jobs.clear());
     daemon.admin(gpuos_core::health::Verb::Online, 3);
-    let back = || mom.world().own.is_empty().then_some(());
-    site.until("the vnode is online", back);
+    let back = || mom.world().out().is_empty().then_some(());
+    site.until("the GPU is back", back);
 }
 
 /// pbs_cgroups has given GPU 5 to a job. What a rule would do is said; nothing is reset, and the job goes on.
@@ -437,5 +433,116 @@ fn where_another_one_gives_gpus_what_is_to_be_done_is_said_and_not_done() {
     site.until("a reset is not done", refused);
     assert!(!site.path("slurm/resets.5").exists());
     let world = mom.world();
-    assert!(world.again.is_empty() && world.own.is_empty(), "{world:?}");
+    assert!(
+        world.again.is_empty() && world.out().is_empty(),
+        "{world:?}"
+    );
+}
+
+/// A job of which PBS counts GPUs alone.
+pub fn counted(name: &str, count: u32) -> (JobId, MomJob) {
+    let (job, held) = job(name, &[]);
+    (job, MomJob { count, ..held })
+}
+
+/// Mom's hook tells of a program of a job that is about to start; what gpuosd has chosen.
+pub fn launches(daemon: &Daemon<'_>, held: &MomJob) -> MomChoice {
+    let report = Box::new(MomReport {
+        jobs: vec![held.clone()],
+        ..MomReport::default()
+    });
+    match daemon.ask(&Request::Mom { report }).unwrap() {
+        Reply::Mom { mut orders } => orders.chosen.remove(&held.job).unwrap(),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// GPUs of a job as gpuosd tells everybody.
+fn told_of(daemon: &Daemon<'_>, name: &str) -> Vec<GresGpu> {
+    let jobs = daemon.status().jobs;
+    let mut own = jobs.into_iter().filter(|one| one.job == id(name));
+    own.next().map(|one| one.gpus).unwrap_or_default()
+}
+
+#[test]
+fn gpus_are_chosen_for_jobs_that_pbs_counts_and_are_theirs_over_a_kill() {
+    let site = Site::new();
+    let daemon = site.start_with(&PBS);
+    let mom = Mom::start(&site, world(&[]));
+    daemon.ready();
+    let has = |held: &(JobId, MomJob)| mom.change(|world| world.jobs.extend([held.clone()]));
+    let first = counted("7.head", 6);
+    has(&first);
+    let chosen = launches(&daemon, &first.1);
+    assert_eq!((chosen.gpus.len(), &chosen.refused[..]), (6, ""));
+    knows(&site, &daemon, 1);
+    assert_eq!(told_of(&daemon, "7.head"), chosen.gpus);
+    daemon.kill();
+
+    let daemon = site.start_with(&PBS);
+    let (name, second) = counted("8.head", 2);
+    has(&(name.clone(), second.clone()));
+    let others = launches(&daemon, &second).gpus;
+    assert!(others.len() == 2 && others.iter().all(|gpu| !chosen.gpus.contains(gpu)));
+    assert_eq!(launches(&daemon, &first.1), chosen);
+    knows(&site, &daemon, 2);
+    // Its GPU fails: it runs again, and on GPUs that are in service.
+    let bad = others[0];
+    site.fault(Some(bad.index()), "row-remap failure");
+    let again = || mom.world().again.pop();
+    let (job, shown) = site.until("the job runs again", again);
+    assert_eq!((job, shown), (name.clone(), BTreeSet::from([bad])));
+    let next = MomJob { run: 2, ..second };
+    has(&(name.clone(), next.clone()));
+    let none = launches(&daemon, &next);
+    assert!(none.refused.contains("1 is out of service"), "{none:?}");
+    let next = MomJob {
+        run: 3,
+        count: 1,
+        ..next
+    };
+    has(&(name, next.clone()));
+    assert_eq!(launches(&daemon, &next).gpus, others[1..]);
+}
+
+#[test]
+fn a_damaged_file_of_choices_is_gone_on_without() {
+    let site = Site::new();
+    let file = site.path("state").join(gpuosd::chosen_gpus::NAME);
+    std::fs::create_dir_all(site.path("state")).unwrap();
+    std::fs::write(&file, "{").unwrap();
+    let daemon = site.start_with(&PBS);
+    let _mom = Mom::start(&site, world(&[counted("7.head", 3)]));
+    daemon.ready();
+    knows(&site, &daemon, 1);
+    assert_eq!(told_of(&daemon, "7.head").len(), 3);
+    let saved = std::fs::read_to_string(&file).unwrap();
+    assert!(saved.contains("7.head"), "{saved}");
+}
+
+#[test]
+fn power_is_set_on_the_gpus_that_were_chosen() {
+    let site = Site::new();
+    let daemon = site.start_with(&PBS);
+    let (name, held) = counted("7.head", 2);
+    let mom = Mom::start(&site, world(&[(name.clone(), held.clone())]));
+    daemon.ready();
+    let chosen = launches(&daemon, &held).gpus;
+    let asked = Asked {
+        power: Some(PowerCap::Watts(300)),
+        ..Asked::default()
+    };
+    let step = StepId {
+        job: name,
+        step: StepId::BATCH,
+    };
+    let said = daemon.start_step(step, &[], asked);
+    assert!(matches!(said, Reply::Prepared { .. }), "{said:?}");
+    let watts = |gpu: usize| site.gpu(gpu).power_limit_mw / 1000;
+    let capped = (0..8).filter(|gpu| watts(*gpu) == 300);
+    let capped: Vec<GresGpu> = capped.map(gpu).collect();
+    assert_eq!(capped, chosen);
+    mom.change(|world| world.jobs.clear());
+    let free = || (0..8).all(|gpu| watts(gpu) != 300).then_some(());
+    site.until("the caps are gone", free);
 }

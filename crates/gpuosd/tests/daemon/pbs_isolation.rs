@@ -9,7 +9,7 @@ use std::time::Duration;
 use gpuos_core::wire::{Reply, Request};
 
 use crate::isolation::{Ends, findings, record};
-use crate::pbs::{Mom, PBS, gpu, id, job, knows, world};
+use crate::pbs::{Mom, PBS, id, job, knows, world};
 use crate::site::{Daemon, Site};
 
 const OWN: &str = "/gpuos/n1/job_7.head";
@@ -157,7 +157,7 @@ fn devices(folder: &Path) -> bool {
 }
 
 #[test]
-fn a_program_is_kept_to_the_gpus_of_its_vnodes_while_gpuosd_comes_and_goes() {
+fn a_program_is_kept_to_the_gpus_of_its_job_while_gpuosd_comes_and_goes() {
     let Some(part) = Part::make("confined") else {
         return;
     };
@@ -169,7 +169,7 @@ fn a_program_is_kept_to_the_gpus_of_its_vnodes_while_gpuosd_comes_and_goes() {
     std::os::unix::fs::symlink(&part.0, site.path("cgroup")).unwrap();
     let begin = || start(&site, Path::new("/proc"));
     let mut daemon = begin();
-    let mom = Mom::start(&site, world(&[]));
+    let mom = Mom::start(&site, world(&[job("7.head", &[2])]));
     daemon.ready();
     // The administrator counts the other way round than NVIDIA.
     let mut uuids: Vec<String> = daemon
@@ -189,7 +189,7 @@ fn a_program_is_kept_to_the_gpus_of_its_vnodes_while_gpuosd_comes_and_goes() {
             .collect();
         (now == uuids).then_some(())
     };
-    site.until("the numbers of the vnodes", reversed);
+    site.until("the numbers of the administrator", reversed);
     let mut program = shell(&site.path("devices"));
     assert_eq!(opens(&mut program.0), "01234567");
     let process = (program.0.id(), started(&program.0));
@@ -198,7 +198,6 @@ fn a_program_is_kept_to_the_gpus_of_its_vnodes_while_gpuosd_comes_and_goes() {
             job: id("7.head"),
             pid,
             started,
-            gpus: vec![gpu(2)],
             slices: false,
         };
         daemon.ask(&request).map_err(|e| e.to_string())
@@ -244,7 +243,6 @@ fn beside_slurm_gpuosd_confines_nobody() {
         job: id("7"),
         pid: std::process::id(),
         started: 1,
-        gpus: Vec::new(),
         slices: false,
     };
     let said = daemon.ask(&request).unwrap_err().to_string();

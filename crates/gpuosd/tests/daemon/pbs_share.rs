@@ -29,14 +29,14 @@ fn sharer(name: &str, part_of: usize, (run, mib): (u64, u64)) -> (JobId, MomJob)
 }
 
 /// Its script starts, of which the hook tells gpuosd.
-fn launched(daemon: &Daemon, name: &str, part_of: u8) {
+fn launched(daemon: &Daemon, name: &str) {
     let request = Request::StepStart {
         id: StepId {
             job: id(name),
             step: StepId::BATCH,
         },
         uid: own(),
-        gpus: vec![part_of],
+        gpus: Vec::new(),
         asked: Default::default(),
         mig: None,
         switchable: false,
@@ -79,7 +79,7 @@ fn who_asks_before_mom_has_told_of_the_gpus_waits_for_that() {
         ..MomReport::default()
     });
     second.ask(&Request::Mom { report }).unwrap();
-    launched(&second, "12.head", 2);
+    launched(&second, "12.head");
     site.until("its programs may ask", || {
         status(&second).gpus.get(2).map(|_| ())
     });
@@ -96,7 +96,7 @@ fn a_part_is_lent_to_this_run_of_a_job_and_within_what_pbs_has_counted() {
     let mib = 70 << 10;
     let mom = Mom::start(&site, world(&[sharer("12.head", 2, (1, mib))]));
     let daemon = start_with(&site, &PBS);
-    launched(&daemon, "12.head", 2);
+    launched(&daemon, "12.head");
     let mut first = program(&site, &daemon);
     // All of it has its place in the job's memory.
     let lent = (60 * GIB, 0, 60 * GIB, false);
@@ -116,7 +116,7 @@ fn a_part_is_lent_to_this_run_of_a_job_and_within_what_pbs_has_counted() {
     ];
     mom.change(|now| *now = world(&both));
     knows(&site, &daemon, 2);
-    launched(&daemon, "13.head", 2);
+    launched(&daemon, "13.head");
     let why = program(&site, &daemon).ask(2, GIB).unwrap_err();
     assert!(why.contains("gpuos pbs install --confine try"), "{why}");
 
@@ -128,7 +128,7 @@ fn a_part_is_lent_to_this_run_of_a_job_and_within_what_pbs_has_counted() {
         let mut gpus = jobs.iter().flat_map(|job| &job.gpus);
         gpus.any(|one| *one == gpu(5)).then_some(())
     });
-    launched(&daemon, "12.head", 5);
+    launched(&daemon, "12.head");
     first.is_ended();
     site.until("what the first run had is free", || {
         status(&daemon).programs.is_empty().then_some(())
@@ -158,7 +158,7 @@ fn what_a_run_had_is_free_with_the_word_of_its_end() {
     let mib = 70 << 10;
     let mom = Mom::start(&site, world(&[sharer("12.head", 2, (1, mib))]));
     let daemon = start_with(&site, &PBS);
-    launched(&daemon, "12.head", 2);
+    launched(&daemon, "12.head");
     let mut first = program(&site, &daemon);
     assert!(first.ask(2, 60 * GIB).is_ok());
     knows(&site, &daemon, 1);
@@ -179,7 +179,7 @@ fn a_run_on_another_gpu_is_told_from_the_one_before_by_a_gpuosd_that_was_away() 
     let mib = 70 << 10;
     let mom = Mom::start(&site, world(&[sharer("12.head", 2, (1, mib))]));
     let daemon = start_with(&site, &PBS);
-    launched(&daemon, "12.head", 2);
+    launched(&daemon, "12.head");
     let mut first = program(&site, &daemon);
     assert!(first.ask(2, 60 * GIB).is_ok());
     knows(&site, &daemon, 1);
@@ -190,7 +190,7 @@ fn a_run_on_another_gpu_is_told_from_the_one_before_by_a_gpuosd_that_was_away() 
     mom.change(|now| *now = world(&[sharer("12.head", 5, (2, mib))]));
     let daemon = start_with(&site, &PBS);
     knows(&site, &daemon, 1);
-    launched(&daemon, "12.head", 5);
+    launched(&daemon, "12.head");
     let mut second = program(&site, &daemon);
     assert_eq!(second.ask(5, 60 * GIB), Ok((60 * GIB, 0, 60 * GIB, false)));
 }
@@ -208,8 +208,8 @@ fn a_job_that_pbs_has_suspended_is_not_ended_for_not_parking() {
     let mom = Mom::start(&site, both(false));
     let daemon = start_with(&site, &PBS);
     knows(&site, &daemon, 2);
-    launched(&daemon, "12.head", 2);
-    launched(&daemon, "13.head", 2);
+    launched(&daemon, "12.head");
+    launched(&daemon, "13.head");
     let mut first = confined(&site, &daemon, "12.head");
     let mut second = confined(&site, &daemon, "13.head");
     assert!(!first.ask(2, 60 * GIB).unwrap().3);
@@ -248,13 +248,10 @@ fn what_pbs_has_not_counted_is_not_lent() {
         ..whole
     };
     // No memory is counted for one, the other has the GPU as a whole.
-    for (name, held, part_of) in [
-        ("7.head", sharer("7.head", 2, (1, 0)).1, 2),
-        ("8.head", whole, 2),
-    ] {
+    for (name, held) in [("7.head", sharer("7.head", 2, (1, 0)).1), ("8.head", whole)] {
         let mom = Mom::start(&site, world(&[(id(name), held)]));
         let daemon = start_with(&site, &PBS);
-        launched(&daemon, name, part_of);
+        launched(&daemon, name);
         let asked = program(&site, &daemon).ask(2, GIB);
         assert!(asked.is_err(), "{name}: {asked:?}");
         assert_eq!(status(&daemon).host.promised, 0);

@@ -7,7 +7,10 @@ use gpuos_core::wire::Status;
 use gpuos_host::libraries::Libraries;
 use gpuos_host::socket::{Client, ClientError, MOVER};
 use gpuos_host::{Kind, elf};
-use gpuos_pbs::hook::resources::{LEAF, NGPUS, NVLINK, SHARE_GPU, SHARE_PARTS};
+use gpuos_pbs::hook::event::Gpu;
+use gpuos_pbs::hook::resources::{
+    LEAF, LINKED, MIG_BOARD, MIG_COMPUTE, MIG_MEMORY, NGPUS, NVLINK, SHARE_PARTS,
+};
 
 use super::super::about;
 use super::super::findings::Findings;
@@ -39,8 +42,12 @@ pub fn check(look: &Look, known: Option<&Known>, findings: &mut Findings) {
     let processes = processes::all(look.machine);
     if look.conf.has_sched {
         let hosts = known.iter().flat_map(|known| known.hosts.values());
-        let shares = hosts.flat_map(|host| &host.gpus).any(|gpu| gpu.shares > 0);
-        sched_config(look, shares, findings);
+        let gpus: Vec<&Gpu> = hosts.flat_map(|host| &host.gpus).collect();
+        let parts = (
+            gpus.iter().any(|gpu| gpu.shares > 0),
+            gpus.iter().any(|gpu| gpu.mig.is_some()),
+        );
+        sched_config(look, parts, findings);
     }
     if look.conf.has_server {
         if let Some(known) = known {
@@ -148,7 +155,7 @@ fn command(look: &Look, known: &Known, findings: &mut Findings) {
 fn library(look: &Look, known: &Known, findings: &mut Findings) {
     let path = known.library.as_path();
     let shown = path.display();
-    let why = "the mom makes no vnodes of GPUs, and starts no program of a job that names something of gpuos";
+    let why = "the mom tells PBS nothing of the GPUs, and starts no program of a job that names something of gpuos";
     let install =
         "install gpuos on this host, or name its place with `gpuos pbs install --library FILE`";
     let bytes = match look.machine.read(path) {
@@ -204,8 +211,8 @@ fn library(look: &Look, known: &Known, findings: &mut Findings) {
     }
 }
 
-/// Which resources pbs_sched counts; `shares`: jobs share GPUs.
-fn sched_config(look: &Look, shares: bool, findings: &mut Findings) {
+/// Which resources pbs_sched looks at, where jobs share GPUs, and where some are divided.
+fn sched_config(look: &Look, (shares, divided): (bool, bool), findings: &mut Findings) {
     let path = look.conf.home.join("sched_priv/sched_config");
     let text = match look.machine.read(&path) {
         Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
@@ -222,13 +229,12 @@ fn sched_config(look: &Look, shares: bool, findings: &mut Findings) {
     };
     let counted = counted(&text);
     let missing = |name: &&str| !counted.iter().any(|one| one == name);
-    let of_shares: &[&str] = if shares {
-        &[SHARE_PARTS, SHARE_GPU]
-    } else {
-        &[]
-    };
-    let wanted = [NGPUS].into_iter().chain(of_shares.iter().copied());
-    let wanted = wanted.chain([NVLINK, LEAF]);
+    let of_shares = [SHARE_PARTS].into_iter().filter(|_| shares);
+    let of_slices = [MIG_COMPUTE, MIG_MEMORY, MIG_BOARD];
+    let of_slices = of_slices.into_iter().filter(|_| divided);
+    // Those without which GPUs are given twice come first.
+    let wanted = [NGPUS].into_iter().chain(of_shares).chain(of_slices);
+    let wanted = wanted.chain([NVLINK, LINKED, LEAF]);
     let missing: Vec<&str> = wanted.filter(missing).collect();
     let all = missing.join(", ");
     let fix = format!("add {all} to the line `resources:`, then send pbs_sched a HUP");
@@ -237,13 +243,13 @@ fn sched_config(look: &Look, shares: bool, findings: &mut Findings) {
             about::SCHED_CONFIG,
             "pbs_sched counts GPUs, and knows leaf switches and NVLink",
         ),
-        [NGPUS | SHARE_PARTS | SHARE_GPU, ..] => findings
+        [NGPUS | SHARE_PARTS | MIG_COMPUTE | MIG_MEMORY, ..] => findings
             .fail(
                 about::SCHED_CONFIG,
                 format!("pbs_sched does not look at {all}"),
                 fix,
             )
-            .why("it gives GPUs twice"),
+            .why("it gives GPUs twice, or starts jobs that the host has to send back"),
         _ => findings
             .warn(
                 about::SCHED_CONFIG,
@@ -312,7 +318,7 @@ fn planner(
                     "the planner runs, and the hook is not in use",
                     "`gpuos pbs install --planner`, or `systemctl disable --now gpuos-pbs-planner`",
                 )
-                .why("without the hook a start on several vnodes that pbs_server refuses half way leaves some of them taken");
+                .why("without the hook planner and pbs_sched may start two jobs at once with the same GPUs");
         }
         (_, Some(true)) => {
             let barred = look.site.map_or("", |site| &site.barred[..]);
@@ -340,12 +346,12 @@ fn planner(
                 .warn(
                     about::PLANNER,
                     format!(
-                        "reservation {} keeps vnodes for job {}, and no planner runs that would move or delete it",
+                        "reservation {} keeps GPUs for job {}, and no planner runs that would move or delete it",
                         one.id, one.job
                     ),
                     format!("start the planner, or `pbs_rdel {}`", one.id),
                 )
-                .why("jobs that would run into it are not started on its vnodes");
+                .why("jobs that would run into it are not started on what it keeps");
         }
     }
 }

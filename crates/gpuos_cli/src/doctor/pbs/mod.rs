@@ -2,7 +2,7 @@
 //!
 //! - [`conf`]: pbs.conf and PBS's programs, and what this host is by it,
 //! - [`hook`]: the hook, its configuration and the resources,
-//! - [`vnodes`]: GPUs that were described, and what is left over,
+//! - [`vnodes`]: GPUs as they are described, counted and shown, and what is left over,
 //! - [`here`]: what lies and runs on this host.
 
 mod conf;

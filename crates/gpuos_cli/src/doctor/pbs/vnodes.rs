@@ -1,10 +1,12 @@
-//! Vnodes of the GPUs that were described, and what was left over by jobs, planners and gpuosd.
+//! GPUs that were described and those that PBS counts, what hosts show of them, and what was left over by jobs, planners and gpuosd.
 
+use gpuos_model::gpuset::GpuSet;
 use gpuos_model::hostlist::compress;
-use gpuos_pbs::hook::event::{Gpu, Host};
-use gpuos_pbs::hook::resources::{MIG_COMPUTE, SHARE_PARTS, UUID};
+use gpuos_pbs::hook::event::Host;
+use gpuos_pbs::hook::resources::{LEAF, NVLINK};
+use gpuos_pbs::hook::vnodes::gpu_of;
 use gpuos_pbs::state::Site;
-use gpuos_pbs::state::nodes::Vnode;
+use gpuos_pbs::state::nodes::{Host as Found, Vnode};
 
 use super::super::about;
 use super::super::findings::Findings;
@@ -17,13 +19,19 @@ const OURS: &str = "gpuos:";
 /// How many vnodes are named in a sentence.
 const MOST: usize = 8;
 
-/// Looks at the vnodes of each host that is described, and at those of other hosts.
+/// How vnodes were shared that gpuos made of GPUs, before PBS counted these on the hosts' own.
+const OLD_SHARING: &str = "force_excl";
+
+/// Resources that such vnodes alone have.
+const OLD: [&str; 3] = ["gpuos_uuid", "gpuos_mig_gpu", "gpuos_share_gpu"];
+
+/// Looks at each host that is described, and at the others.
 pub fn check(site: &Site, known: &Known, findings: &mut Findings) {
     let mut well = Vec::new();
     for (name, host) in known.hosts.iter().filter(|(_, host)| !host.gpus.is_empty()) {
-        if host.advise {
-            of_others(site, name, findings);
-        } else if is_well(site, (name, host), findings) {
+        let before = findings.0.len();
+        of_host(site, (name, host), findings);
+        if findings.0.len() == before {
             well.push(&name[..]);
         }
     }
@@ -47,216 +55,184 @@ pub fn check(site: &Site, known: &Known, findings: &mut Findings) {
         findings
             .warn(
                 about::VNODES,
-                "no host is described, so that moms make no vnodes of GPUs",
+                "no host is described, so that gpuosd chooses no GPUs",
                 "`gpuos pbs install --hosts gpus.json`; docs/admin/pbs.md has the form",
             )
-            .why("jobs cannot be kept within a leaf switch or an NVLink domain");
+            .why("programs are not told their GPUs, and jobs cannot be kept within a leaf switch or an NVLink domain");
     }
     if !well.is_empty() {
         findings.ok(
             about::VNODES,
             format!(
-                "each GPU of {} is a vnode, as it is described",
+                "PBS counts the GPUs of {} as they are described, and these show which are free",
                 compress(well)
             ),
         );
     }
 }
 
-/// A host on which another one gives GPUs: they are counted once, and not by gpuos.
-fn of_others(site: &Site, name: &str, findings: &mut Findings) {
-    let mut hosts = site.nodes.hosts.iter();
-    let found = hosts.find(|one| short(&one.name) == short(name));
-    let vnodes = found
-        .into_iter()
-        .flat_map(|host| site.nodes.vnodes_of(host));
-    let with_gpus = vnodes
-        .map(|(_, vnode)| vnode)
-        .filter(|vnode| vnode.gpus.all > 0);
-    // Only gpuos makes such.
-    let (own, others): (Vec<&Vnode>, Vec<&Vnode>) =
-        with_gpus.partition(|vnode| vnode.exclusive || vnode.is_in_parts());
-    let own: Vec<String> = own.iter().map(|vnode| vnode.name.clone()).collect();
-    match (&own[..], &others[..]) {
-        ([], []) => {
-            findings
-                .warn(
-                    about::VNODES,
-                    format!("gpuos only advises on {name} (advise in gpus.json), and no vnode there has GPUs"),
-                    "see that pbs_cgroups is enabled for the host, or take advise out of gpus.json and run `gpuos pbs install --hosts`",
-                )
-                .why("nobody gives these GPUs");
-        }
-        ([], _) => {
-            findings.ok(
-                about::VNODES,
-                format!("GPUs of {name} are another's to give, and counted once: gpuos only advises there"),
-            );
-        }
-        (own, _) => {
-            findings
-                .fail(
-                    about::VNODES,
-                    format!(
-                        "gpuos only advises on {name} (advise in gpus.json), and {} are vnodes that it made before",
-                        shortened(own)
-                    ),
-                    "restart the mom there, then delete these vnodes: qmgr -c 'delete node NAME'",
-                )
-                .why("each GPU is counted twice");
-        }
-    }
-}
-
-/// A GPU that is described, by its index, and its vnode.
-type Pair<'a> = (usize, &'a Gpu, Option<&'a Vnode>);
-
-fn is_well(site: &Site, (name, host): (&String, &Host), findings: &mut Findings) -> bool {
-    let found = site.nodes.hosts.iter();
-    let Some(found) = found
-        .into_iter()
-        .find(|one| short(&one.name) == short(name))
-    else {
+fn of_host(site: &Site, (name, host): (&String, &Host), findings: &mut Findings) {
+    let mut all = site.nodes.hosts.iter();
+    let Some(found) = all.find(|one| short(&one.name) == short(name)) else {
         findings.fail(
             about::VNODES,
             format!("host {name} is described, and PBS has no such host"),
             format!("qmgr -c 'create node {name}', or take it out of what `gpuos pbs install --hosts` is given"),
         );
-        return false;
+        return;
     };
-    let vnodes: Vec<&Vnode> = site
-        .nodes
-        .vnodes_of(found)
-        .map(|(_, vnode)| vnode)
-        .collect();
-    let of = |gpu: usize| {
-        let ends = format!("[{gpu}]");
-        let mut own = vnodes.iter().filter(|vnode| vnode.name.ends_with(&ends));
-        own.next().copied()
-    };
-    let pairs = host.gpus.iter().enumerate();
-    let pairs: Vec<Pair<'_>> = pairs.map(|(at, gpu)| (at, gpu, of(at))).collect();
-    let listed = |test: &dyn Fn(&Pair<'_>) -> bool| {
-        let all = pairs.iter().filter(|pair| test(pair));
-        let names: Vec<String> = all
-            .map(|(at, ..)| format!("{}[{at}]", found.name))
-            .collect();
-        (!names.is_empty()).then(|| shortened(&names))
-    };
-    let before = findings.0.len();
-    let restart = "send the mom there a HUP, or restart it; its log says why it makes none";
-    // A GPU of a pool is given away by its slices, one that jobs share by its parts.
-    let is_made = |(_, gpu, vnode): &Pair<'_>| match (vnode, &gpu.mig) {
-        (None, _) => false,
-        (Some(vnode), None) if gpu.shares > 0 => {
-            vnode.resource(SHARE_PARTS) == Some(&gpu.shares.to_string()[..])
-        }
-        (Some(vnode), None) => vnode.gpus.all > 0 && !vnode.is_in_parts(),
-        (Some(vnode), Some(_)) => vnode.resource(MIG_COMPUTE).is_some(),
-    };
-    if let Some(names) = listed(&|pair| !is_made(pair)) {
-        findings
-            .fail(
-                about::VNODES,
-                format!("PBS has no vnode {names}, which {name} is described with"),
-                restart,
-            )
-            .why("jobs do not get these GPUs");
-    }
-    let is_shared = |pair: &Pair<'_>| {
-        let (_, gpu, vnode) = pair;
-        let exclusive = vnode.is_some_and(|vnode| vnode.exclusive);
-        is_made(pair) && gpu.mig.is_none() && gpu.shares == 0 && !exclusive
-    };
-    if let Some(names) = listed(&is_shared) {
-        findings
-            .fail(
-                about::VNODES,
-                format!("{names} have not sharing=force_excl"),
-                restart,
-            )
-            .why(
-                "pbs_server counts nothing of such a vnode when a job is run from outside pbs_sched, so the planner gives it to nobody",
-            );
-    }
-    let other = |(_, gpu, vnode): &Pair<'_>| {
-        let has = vnode
-            .and_then(|vnode| vnode.resource(UUID))
-            .unwrap_or_default();
-        vnode.is_some() && has != gpu.uuid
-    };
-    if let Some(names) = listed(&other) {
-        findings
-            .warn(
-                about::VNODES,
-                format!("{names} have another gpuos_uuid than is described"),
-                "send the mom there a HUP, so that it tells PBS what was described last",
-            )
-            .why("programs are told the GPUs by these names");
-    }
-    let own = vnodes.iter().filter(|vnode| vnode.name == found.name);
-    if own.into_iter().any(|vnode| vnode.gpus.all > 0) {
-        findings
-            .fail(
-                about::VNODES,
-                format!("the vnode {} itself has GPUs, beside those of its GPUs", found.name),
-                "keep pbs_cgroups from the host (run_only_on_hosts, exclude_hosts), or take the host out of what is described",
-            )
-            .why("each GPU is counted twice");
+    counts(site, (found, host), findings);
+    if !host.advise {
+        shows(site, (found, host), findings);
     }
     if !found.up {
-        let state = vnodes.first().map_or("unknown", |vnode| &vnode.state[..]);
+        let vnodes = site
+            .nodes
+            .vnodes_of(found)
+            .map(|(_, vnode)| &vnode.state[..]);
         findings.warn(
             about::VNODES,
-            format!("host {name} is {state}"),
+            format!("host {name} is {}", vnodes.collect::<Vec<_>>().join("+")),
             format!("see what its mom says, or `pbsnodes -v {}`", found.name),
         );
     }
-    findings.0.len() == before
+}
+
+/// How many GPUs PBS counts, and how many there are.
+fn counts(site: &Site, (found, host): (&Found, &Host), findings: &mut Findings) {
+    let name = &found.name;
+    let vnodes = site.nodes.vnodes_of(found).map(|(_, vnode)| vnode);
+    let counted: u64 = vnodes
+        .filter(|vnode| !is_old(vnode))
+        .map(|vnode| vnode.site_gpus)
+        .sum();
+    let described = host.gpus.len() as u64;
+    let whole = whole(host).len() as u64;
+    let set = format!("qmgr -c 'set node {name} resources_available.ngpus = {whole}'");
+    if counted > described {
+        findings
+            .fail(
+                about::VNODES,
+                format!("PBS counts {counted} GPUs on {name} (ngpus), and {described} are described"),
+                format!("{set}, or describe the others in gpus.json and run `gpuos pbs install --hosts`"),
+            )
+            .why("gpuosd chooses none of those that it does not know, and programs start without their GPUs being named");
+    } else if counted < whole {
+        findings
+            .warn(
+                about::VNODES,
+                format!("PBS counts {counted} GPUs on {name} (ngpus), and {whole} are described that jobs can have as a whole"),
+                set,
+            )
+            .why("jobs do not get the others");
+    }
+}
+
+/// The GPUs of a host that are neither shared nor divided.
+fn whole(host: &Host) -> GpuSet {
+    let gpus = host.gpus.iter().enumerate();
+    let whole = gpus.filter(|(_, gpu)| gpu.shares == 0 && gpu.mig.is_none());
+    whole.fold(GpuSet::EMPTY, |all, (at, _)| all.with(at))
+}
+
+/// Whether gpuosd shows what it knows of a host's GPUs, and knows those that are described.
+fn shows(site: &Site, (found, host): (&Found, &Host), findings: &mut Findings) {
+    let name = &found.name;
+    let Some(shown) = &found.shown else {
+        findings
+            .warn(
+                about::VNODES,
+                format!("{name} shows nothing of its GPUs (gpuos_host)"),
+                "start gpuosd there (`systemctl start gpuosd`), and see that the hook of its mom is enabled: it tells PBS every few seconds",
+            )
+            .why("the planner takes the first GPUs for the free ones and knows no links, and nobody chooses the GPUs of a job");
+        return;
+    };
+    if shown.whole != whole(host) {
+        findings
+            .warn(
+                about::VNODES,
+                format!(
+                    "gpuosd on {name} gives GPU {} as a whole, and {} are described so",
+                    shown.whole,
+                    whole(host)
+                ),
+                "run `gpuos pbs install --hosts` with what there is, and restart the mom there, so that it has what was described last",
+            )
+            .why("which GPUs jobs get there is otherwise than was meant");
+    }
+    let vnodes = site.nodes.vnodes_of(found).map(|(_, vnode)| vnode);
+    let left: u64 = vnodes
+        .filter(|vnode| !vnode.out)
+        .map(|vnode| vnode.gpus.free())
+        .sum();
+    if shown.free.len() as u64 != left {
+        findings.note(
+            about::VNODES,
+            format!(
+                "{name} shows {} free GPUs, and PBS counts {left}",
+                shown.free.len()
+            ),
+            "that passes within seconds where a job has just started or ended; where it stays, see `gpuos health` there, and whether its mom runs",
+        );
+    }
+}
+
+/// Whether an earlier gpuos has made a vnode, of a GPU.
+fn is_old(vnode: &Vnode) -> bool {
+    let has = |name: &&str| vnode.resource(name).is_some();
+    let of_gpu = vnode.sharing == OLD_SHARING && [LEAF, NVLINK].iter().any(has);
+    gpu_of(&vnode.name).is_some() && vnode.site_gpus <= 1 && (of_gpu || OLD.iter().any(has))
 }
 
 /// Names, of which the first are shown.
-fn shortened(names: &[String]) -> String {
-    let shown = names
-        .iter()
-        .take(MOST)
-        .cloned()
-        .collect::<Vec<_>>()
-        .join(" ");
+fn shortened(names: &[&str]) -> String {
+    let shown = names[..names.len().min(MOST)].join(" ");
     match names.len().saturating_sub(MOST) {
         0 => shown,
         more => format!("{shown} and {more} more"),
     }
 }
 
-/// What stays taken, or out of service, until somebody does something.
+/// What stays of an earlier installation, or out of service, until somebody does something.
 pub fn left_over(site: &Site, findings: &mut Findings) {
-    for (job, vnodes) in &site.left {
+    let names = |test: &dyn Fn(&Vnode) -> bool| -> Vec<&str> {
+        let vnodes = site.nodes.vnodes.iter().filter(|vnode| test(vnode));
+        vnodes.map(|vnode| &vnode.name[..]).collect()
+    };
+    let busy = names(&|vnode| is_old(vnode) && !vnode.jobs.is_empty());
+    if !busy.is_empty() {
+        findings.note(
+            about::LEFT_OVER,
+            format!(
+                "{} are vnodes of an earlier gpuos whose jobs still run",
+                shortened(&busy)
+            ),
+            "run `gpuos pbs install` once more when these have ended",
+        );
+    }
+    let idle = names(&|vnode| is_old(vnode) && vnode.jobs.is_empty());
+    if !idle.is_empty() {
         findings
             .warn(
                 about::LEFT_OVER,
-                format!(
-                    "PBS keeps {} for job {job}, which does not have them",
-                    shortened(vnodes)
-                ),
-                "restart pbs_server when it suits (jobs go on); with the hook enabled no more are lost",
+                format!("{} are vnodes of an earlier gpuos", shortened(&idle)),
+                "`gpuos pbs install` deletes them",
             )
-            .why("a start that pbs_server refused half way has left them so, and nobody else gets them");
+            .why("their GPUs are counted on the hosts' own vnodes too");
     }
-    if site.left.is_empty() {
-        findings.ok(
-            about::LEFT_OVER,
-            "no vnode is kept for a job that does not have it",
-        );
+    if busy.is_empty() && idle.is_empty() {
+        findings.ok(about::LEFT_OVER, "PBS has no vnodes of an earlier gpuos");
     }
-    let out = site.nodes.vnodes.iter();
-    let out = out.filter(|vnode| vnode.out && vnode.comment.starts_with(OURS));
-    let out: Vec<String> = out.map(|vnode| vnode.name.clone()).collect();
+    let out = names(&|vnode| {
+        let fewer = vnode.out || vnode.gpus.all < vnode.site_gpus;
+        fewer && vnode.comment.starts_with(OURS)
+    });
     if !out.is_empty() {
         findings.note(
             about::HEALTH,
-            format!("gpuos took {} out of service", shortened(&out)),
-            "`gpuos health` on the host says why; a vnode that is not to come back by itself gets another comment (qmgr -c 'set node VNODE comment = …')",
+            format!("gpuos took GPUs of {} out of service", shortened(&out)),
+            "`gpuos health` on the host says why",
         );
     }
 }
@@ -266,22 +242,12 @@ mod tests {
     use std::collections::BTreeMap;
 
     use gpuos_config::gpuos_toml::Config;
-    use gpuos_pbs::hook::event::Divided;
+    use gpuos_pbs::hook::event::Gpu;
     use gpuos_pbs::state::Texts;
 
     use super::*;
 
     const VNODES: &str = include_str!("../../../../gpuos_pbs/tests/data/23.06.06-vnodes.json");
-
-    fn site(vnodes: &str) -> Site {
-        let texts = Texts {
-            vnodes,
-            jobs: include_str!("../../../../gpuos_pbs/tests/data/23.06.06-jobs.json"),
-            queues: include_str!("../../../../gpuos_pbs/tests/data/23.06.06-queues.json"),
-            server: include_str!("../../../../gpuos_pbs/tests/data/23.06.06-server.json"),
-        };
-        Site::read(&texts, Config::default()).unwrap()
-    }
 
     fn known(hosts: &[&str]) -> Known {
         let host = Host {
@@ -295,137 +261,112 @@ mod tests {
         }
     }
 
-    /// What is said, but for what is well.
-    fn told(vnodes: &str, hosts: &[&str]) -> String {
+    /// What is said of a PBS with these vnodes.
+    fn told_of(vnodes: &str, known: &Known) -> String {
+        let texts = Texts {
+            vnodes,
+            jobs: include_str!("../../../../gpuos_pbs/tests/data/23.06.06-jobs.json"),
+            queues: include_str!("../../../../gpuos_pbs/tests/data/23.06.06-queues.json"),
+            server: include_str!("../../../../gpuos_pbs/tests/data/23.06.06-server.json"),
+        };
+        let site = Site::read(&texts, Config::default()).unwrap();
         let mut findings = Findings::default();
-        let site = site(vnodes);
-        check(&site, &known(hosts), &mut findings);
+        check(&site, known, &mut findings);
         left_over(&site, &mut findings);
         findings.reply(true).0.text
     }
 
+    fn told(vnodes: &str, hosts: &[&str]) -> String {
+        told_of(vnodes, &known(hosts))
+    }
+
     #[test]
-    fn gpus_that_are_vnodes_of_one_job_are_well() {
+    fn gpus_that_are_counted_and_shown_as_they_are_described_are_well() {
         let text = told(VNODES, &["n1", "n2", "n3.example.org", "n4"]);
         assert!(text.contains("All is well."), "{text}");
-        assert!(text.contains("each GPU of"), "{text}");
-    }
-
-    #[test]
-    fn what_a_mom_did_not_make_is_told_with_its_host() {
-        let one_less = VNODES.replace("\"n2[5]\"", "\"n2[9]\"");
-        let text = told(&one_less, &["n1", "n2", "n5"]);
-        assert!(text.contains("PBS has no vnode n2[5], which n2"), "{text}");
+        assert!(text.contains("PBS counts the GPUs of"), "{text}");
         assert!(
-            text.contains("host n5 is described, and PBS has no such host"),
+            text.contains("gpuos took GPUs of n3 out of service"),
             "{text}"
         );
-        assert!(
-            text.contains("n[3-4] have GPUs that are not described"),
-            "{text}"
-        );
-        let shared = VNODES.replace("force_excl", "default_shared");
-        let text = told(&shared, &["n1"]);
-        assert!(
-            text.contains("n1[0] n1[1]") && text.contains("have not sharing=force_excl"),
-            "{text}"
-        );
-        let twice = VNODES.replacen("\"ngpus\":\t0", "\"ngpus\":\t8", 1);
-        let text = told(&twice, &["n1"]);
-        assert!(text.contains("the vnode n1 itself has GPUs"), "{text}");
-        let uuid = VNODES.replacen(
-            "\"ngpus\":\t1",
-            "\"gpuos_uuid\": \"GPU-x\", \"ngpus\":\t1",
-            1,
-        );
-        let text = told(&uuid, &["n1"]);
-        assert!(text.contains("another gpuos_uuid"), "{text}");
     }
 
     #[test]
-    fn where_gpuos_only_advises_gpus_are_counted_once_and_by_another() {
-        let mut known = known(&["n1"]);
-        known.hosts.get_mut("n1").unwrap().advise = true;
-        let text = |vnodes: &str| {
-            let mut findings = Findings::default();
-            check(&site(vnodes), &known, &mut findings);
-            findings.reply(true).0.text
+    fn what_is_counted_otherwise_is_told_with_what_mends_it() {
+        let text = told(VNODES, &["n1", "n5"]);
+        for part in [
+            "host n5 is described, and PBS has no such host",
+            "n[2-4] have GPUs that are not described",
+        ] {
+            assert!(text.contains(part), "{text}");
+        }
+        let set = "resources_available.ngpus = 8";
+        let fewer = told(
+            &VNODES.replacen("\"ngpus\":\t8", "\"ngpus\":\t6", 1),
+            &["n1"],
+        );
+        assert!(
+            fewer.contains("PBS counts 6 GPUs on n1") && fewer.contains(set),
+            "{fewer}"
+        );
+        let more = told(
+            &VNODES.replacen("\"ngpus\":\t8", "\"ngpus\":\t9", 1),
+            &["n1"],
+        );
+        assert!(
+            more.contains("PBS counts 9 GPUs on n1") && more.contains(set),
+            "{more}"
+        );
+        // Two are shared, and counted by their parts.
+        let mut shared = known(&["n1"]);
+        for gpu in &mut shared.hosts.get_mut("n1").unwrap().gpus[6..] {
+            gpu.shares = 4;
+        }
+        let fewer = VNODES.replacen("\"ngpus\":\t8", "\"ngpus\":\t6", 1);
+        let fewer = fewer.replacen("whole=0-7;free=0-1,4-7", "whole=0-5;free=0-1,4-5", 1);
+        let text = told_of(&fewer, &shared);
+        assert!(text.contains("All is well."), "{text}");
+    }
+
+    #[test]
+    fn what_a_host_shows_is_held_against_counts_and_description() {
+        let silent = told(&VNODES.replacen("gpuos_host", "other", 1), &["n1"]);
+        assert!(silent.contains("n1 shows nothing of its GPUs"), "{silent}");
+        let stale = told(&VNODES.replacen("free=0-1,4-7", "free=0-7", 1), &["n1"]);
+        let part = "n1 shows 8 free GPUs, and PBS counts 6";
+        assert!(stale.contains(part), "{stale}");
+        let other = told(&VNODES.replacen("whole=0-7", "whole=0-3", 1), &["n1"]);
+        let part = "gpuosd on n1 gives GPU 0-3 as a whole, and 0-7 are described so";
+        assert!(other.contains(part), "{other}");
+        // Where another one gives GPUs, nothing is shown.
+        let mut advise = known(&["n1"]);
+        advise.hosts.get_mut("n1").unwrap().advise = true;
+        let text = told_of(&VNODES.replacen("gpuos_host", "other", 1), &advise);
+        assert!(text.contains("All is well."), "{text}");
+    }
+
+    #[test]
+    fn vnodes_of_an_earlier_gpuos_are_told() {
+        let old = |jobs: &str| {
+            let vnode = format!(
+                "\"nodes\":{{\"n1[3]\":{{\"state\":\"offline\",\"sharing\":\"force_excl\",{jobs}\"resources_available\":{{\"host\":\"n1\",\"ngpus\":1,\"gpuos_leaf\":\"l0\"}}}},"
+            );
+            told(&VNODES.replacen("\"nodes\":\t{", &vnode, 1), &["n1"])
         };
-        let before = text(VNODES);
+        let idle = old("");
         assert!(
-            before.contains("n1[0] n1[1]") && before.contains("counted twice"),
-            "{before}"
+            idle.contains("n1[3] are vnodes of an earlier gpuos"),
+            "{idle}"
         );
-        let none = VNODES.replace("\"ngpus\":\t1", "\"ngpus\":\t0");
-        let nobody = text(&none);
-        assert!(nobody.contains("no vnode there has GPUs"), "{nobody}");
-        let other = text(&none.replacen("\"ngpus\":\t0", "\"ngpus\":\t8", 1));
+        let busy = old("\"jobs\":[\"3.head/0\"],");
         assert!(
-            other.contains("GPUs of n1 are another's to give"),
-            "{other}"
+            busy.contains("n1[3] are vnodes of an earlier gpuos whose jobs still run"),
+            "{busy}"
         );
-    }
-
-    #[test]
-    fn a_shared_gpu_is_a_vnode_with_its_parts() {
-        let mut known = known(&["n1"]);
-        known.hosts.get_mut("n1").unwrap().gpus[7].shares = 4;
-        let text = |vnodes: &str| {
-            let mut findings = Findings::default();
-            check(&site(vnodes), &known, &mut findings);
-            findings.reply(true).0.text
-        };
-        let missing = text(VNODES);
-        assert!(missing.contains("PBS has no vnode n1[7]"), "{missing}");
-        let (before, after) = VNODES.split_once("\"n1[7]\":").unwrap();
-        let parts = format!("\"{SHARE_PARTS}\": 4, \"ngpus\": 0");
-        let after = after.replacen("\"ngpus\":\t1", &parts, 1);
-        let after = after.replacen("force_excl", "default_shared", 1);
-        let made = text(&format!("{before}\"n1[7]\":{after}"));
-        assert!(made.contains("All is well."), "{made}");
-    }
-
-    #[test]
-    fn a_divided_gpu_is_a_vnode_with_slices_that_jobs_share() {
-        let mut known = known(&["n1"]);
-        known.hosts.get_mut("n1").unwrap().gpus[7].mig = Some(Divided::default());
-        let text = |vnodes: &str| {
-            let mut findings = Findings::default();
-            check(&site(vnodes), &known, &mut findings);
-            findings.reply(true).0.text
-        };
-        let missing = text(VNODES);
+        let own = told(VNODES, &["n1"]);
         assert!(
-            missing.contains("PBS has no vnode n1[7], which n1"),
-            "{missing}"
+            own.contains("PBS has no vnodes of an earlier gpuos"),
+            "{own}"
         );
-        let (before, after) = VNODES.split_once("\"n1[7]\":").unwrap();
-        let after = after.replacen(
-            "\"ngpus\":\t1",
-            &format!("\"{MIG_COMPUTE}\": 7, \"ngpus\": 0"),
-            1,
-        );
-        let after = after.replacen("force_excl", "default_shared", 1);
-        let made = text(&format!("{before}\"n1[7]\":{after}"));
-        assert!(made.contains("All is well."), "{made}");
-    }
-
-    #[test]
-    fn vnodes_that_nobody_gets_are_told() {
-        let (before, after) = VNODES.split_once("\"n4[7]\":").unwrap();
-        let lost = after.replacen(
-            "\"state\":\t\"free\"",
-            "\"state\": \"job-exclusive\", \"jobs\": [\"9.head/0\"]",
-            1,
-        );
-        let text = told(&format!("{before}\"n4[7]\":{lost}"), &["n1"]);
-        assert!(text.contains("PBS keeps n4[7] for job 9.head"), "{text}");
-        let out = after.replacen(
-            "\"state\":\t\"free\"",
-            "\"state\": \"offline\", \"comment\": \"gpuos: GPU 7 is out of service\"",
-            1,
-        );
-        let text = told(&format!("{before}\"n4[7]\":{out}"), &["n1"]);
-        assert!(text.contains("gpuos took n4[7] out of service"), "{text}");
     }
 }

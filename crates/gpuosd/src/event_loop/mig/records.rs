@@ -8,6 +8,7 @@ use gpuos_core::job::JobId;
 use gpuos_core::mig::carve::Event;
 use gpuos_model::gpu_index::{NvmlIndex, NvmlSet};
 use gpuos_model::mig::MigPlacement;
+use gpuos_workload::PoolRoom;
 use gpuos_workload::action::{Action, Outcome};
 use gpuos_workload::job::{Job, JobState, Unplaced};
 
@@ -16,7 +17,7 @@ use super::steps::{RefusalReply, Waiting, refuse};
 use super::{Mig, boards};
 use crate::event_loop::effect::{Effect, Effects, Then};
 use crate::event_loop::facts::Facts;
-use crate::mig::choose;
+use crate::mig::choose::{self, Beside};
 use crate::mig::pool::{Grant, Pool};
 use crate::queue::Task as WorkloadTask;
 
@@ -167,15 +168,60 @@ impl Mig {
         let others = self.records.grants.iter();
         let others = others.filter(|(job, _)| **job != record.id);
         let others: Vec<&Grant> = others.map(|(_, grant)| grant).collect();
-        let nobodys = pool.gpus.iter().flat_map(|gpu| self.boards.nobodys(*gpu));
-        let nobodys: Vec<(NvmlIndex, MigPlacement)> = nobodys.collect();
-        match choose::choose(pool, wish, (&others, &nobodys)) {
+        let nobodys = self.nobodys(pool);
+        let beside = Beside {
+            others: &others,
+            nobodys: &nobodys,
+            usable: self.usable(pool, on),
+        };
+        match choose::choose(pool, wish, beside) {
             Ok(chosen) => Cow::Owned(choose::with(record, on.node, chosen)),
             Err(why) => {
                 self.records.no_room.insert(record.id.clone(), why);
                 known
             }
         }
+    }
+
+    /// Instances of nobody.
+    fn nobodys(&self, pool: &Pool) -> Vec<(NvmlIndex, MigPlacement)> {
+        let all = pool.gpus.iter();
+        all.flat_map(|gpu| self.boards.nobodys(*gpu)).collect()
+    }
+
+    /// GPUs of the pool that are in service.
+    fn in_service(&self, pool: &Pool, on: &Facts<'_>) -> NvmlSet {
+        let is_out = |gpu: NvmlIndex| {
+            let number = self.division.number(gpu);
+            on.health.gpu(number).is_some() && on.health.state(number).is_out()
+        };
+        let gpus = pool.gpus.iter().copied();
+        gpus.filter(|gpu| !is_out(*gpu)).collect()
+    }
+
+    /// Those of them that show what is on them.
+    fn usable(&self, pool: &Pool, on: &Facts<'_>) -> NvmlSet {
+        let gpus = self.in_service(pool, on).iter();
+        gpus.filter(|gpu| matches!(self.boards.view(*gpu), Some(Ok(_))))
+            .collect()
+    }
+
+    /// What the pool has room for; `None`: it is not known yet.
+    pub fn room(&self, on: &Facts<'_>) -> Option<PoolRoom> {
+        if !self.division.is_configured() {
+            return None;
+        }
+        let Some(pool) = self.division.pool() else {
+            return Some(PoolRoom::default());
+        };
+        let others: Vec<&Grant> = self.records.grants.values().collect();
+        let nobodys = self.nobodys(pool);
+        let beside = Beside {
+            others: &others,
+            nobodys: &nobodys,
+            usable: self.usable(pool, on),
+        };
+        choose::room(pool, beside, self.in_service(pool, on)).ok()
     }
 
     /// Why slices cannot be chosen yet: a GPU on which they are to be shows nothing of itself.
@@ -220,7 +266,14 @@ impl Mig {
                 // What its run before had is not kept until there is room.
                 self.release(job, on, fx);
             }
-            for gpu in record.unplaced.iter().flat_map(|wish| wish.gpus.iter()) {
+            let any = record
+                .unplaced
+                .as_ref()
+                .is_some_and(|wish| wish.gpus.is_empty());
+            let pool = self.division.pool().filter(|_| any);
+            let all = pool.map(|pool| pool.gpus.clone()).unwrap_or_default();
+            let named = record.unplaced.iter().flat_map(|wish| wish.gpus.iter());
+            for gpu in named.chain(all) {
                 if matches!(self.boards.view(gpu), Some(Err(_))) && !self.boards.is_probing(gpu) {
                     self.boards.probe(gpu, on.now, fx);
                 }

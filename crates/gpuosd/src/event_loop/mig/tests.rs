@@ -218,6 +218,7 @@ fn unplaced() -> Record {
             gpus: NvmlSet::EMPTY.with(GPU),
             compute: 2,
             memory: 2,
+            chunks: 0,
         }),
         ..record(0, true)
     }
@@ -520,4 +521,57 @@ fn nothing_is_placed_on_a_gpu_that_shows_nothing_of_itself() {
     world.seconds(1);
     world.record(Some(&unplaced()));
     assert!(matches!(world.calls[..], [Call::MakeGpu { .. }]));
+}
+
+/// The same on any GPU of the pool.
+fn anywhere(request: &str, chunks: u32) -> Record {
+    Record {
+        unplaced: Some(Unplaced {
+            request: request.into(),
+            gpus: NvmlSet::EMPTY,
+            compute: 2,
+            memory: 2,
+            chunks,
+        }),
+        ..record(0, true)
+    }
+}
+
+#[test]
+fn slices_on_any_gpu_are_chosen_once_one_shows_what_is_on_it() {
+    let mut world = World::unread(Journal::default());
+    world.silent = true;
+    world.read();
+    let step = world.step(0, "1g.6gb", &[]);
+    world.record(Some(&anywhere("1g.6gb", 2)));
+    assert!(step.try_recv().is_err() && world.mig.journal().grants.is_empty());
+    world.silent = false;
+    world.seconds(1);
+    world.record(Some(&anywhere("1g.6gb", 2)));
+    world.seconds(1);
+    world.record(Some(&anywhere("1g.6gb", 2)));
+    assert!(matches!(world.calls[..], [Call::MakeGpu { .. }, ..]));
+    let grants = world.mig.journal().grants;
+    let grant = &grants[&7.into()];
+    assert_eq!((grant.bits.count_ones(), grant.pieces.len()), (2, 2));
+}
+
+#[test]
+fn the_room_of_the_pool_is_told_once_it_is_known_and_without_what_is_out() {
+    let room = |world: &mut World| {
+        let mut told = None;
+        world.tell(|mig, on, _| told = mig.room(on));
+        told.map(|room| (room.fits, room.compute, room.memory))
+    };
+    let mut world = World::unread(Journal::default());
+    assert_eq!(room(&mut world), None);
+    world.silent = true;
+    world.read();
+    assert_eq!(room(&mut world), Some((0, 2, 4)));
+    world.silent = false;
+    world.tell(|mig, on, fx| mig.probe(GPU, on, fx));
+    assert_eq!(room(&mut world), Some((2, 2, 4)));
+    // It has all compute slices.
+    let mut world = serve(&[], &anywhere("2g.12gb", 1));
+    assert_eq!(room(&mut world), Some((0, 2, 4)));
 }

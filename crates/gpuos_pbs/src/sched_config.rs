@@ -1,0 +1,129 @@
+//! The line `resources:` of pbs_sched's configuration: resources that are not in it are not looked at when a job is placed.
+
+use serde::{Deserialize, Serialize};
+
+/// What was changed, so that it can be taken back.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Change {
+    /// The file.
+    pub file: String,
+    /// The line as it was; empty: there was none.
+    pub before: String,
+    /// The line as it is.
+    pub after: String,
+}
+
+/// The text with these resources in its line, and what was changed; `None`: they are there.
+pub fn with(text: &str, names: &[&str]) -> Option<(String, Change)> {
+    let Some(line) = line(text) else {
+        let after = format!("resources: \"{}\"", names.join(", "));
+        let separator = if text.is_empty() || text.ends_with('\n') {
+            ""
+        } else {
+            "\n"
+        };
+        let change = Change {
+            after: after.clone(),
+            ..Change::default()
+        };
+        return Some((format!("{text}{separator}{after}\n"), change));
+    };
+    let has = listed(line);
+    let missing: Vec<&str> = names
+        .iter()
+        .filter(|name| !has.contains(name))
+        .copied()
+        .collect();
+    if missing.is_empty() {
+        return None;
+    }
+    let missing = missing.join(", ");
+    let after = match line.rfind('"').filter(|last| line.find('"') != Some(*last)) {
+        Some(end) if has.is_empty() => format!("{}{missing}{}", &line[..end], &line[end..]),
+        Some(end) => format!("{}, {missing}{}", &line[..end], &line[end..]),
+        // Without quotes it is one name at most.
+        None => format!("resources: \"{}\"", [has.join(", "), missing].join(", ")),
+    };
+    let change = Change {
+        before: line.to_owned(),
+        after: after.clone(),
+        ..Change::default()
+    };
+    Some((replaced(text, line, &after), change))
+}
+
+/// The text as it was before a change; `None`: the line is another by now.
+pub fn without(text: &str, change: &Change) -> Option<String> {
+    let line = line(text).filter(|line| *line == change.after)?;
+    Some(match change.before.is_empty() {
+        true => replaced(text, &format!("{line}\n"), ""),
+        false => replaced(text, line, &change.before),
+    })
+}
+
+/// The resources that pbs_sched looks at.
+pub fn resources(text: &str) -> Vec<&str> {
+    line(text).map(listed).unwrap_or_default()
+}
+
+/// The last line that counts.
+fn line(text: &str) -> Option<&str> {
+    let own = |line: &&str| line.trim_start().starts_with("resources:");
+    text.lines().rfind(own)
+}
+
+fn listed(line: &str) -> Vec<&str> {
+    let list = line.split_once(':').map_or("", |(_, list)| list);
+    let list = list.trim().trim_matches('"').split([',', ' ']);
+    list.map(str::trim)
+        .filter(|name| !name.is_empty())
+        .collect()
+}
+
+/// The text with another line in the place of the last such one.
+fn replaced(text: &str, line: &str, by: &str) -> String {
+    let at = text.rfind(line).unwrap_or(text.len());
+    let end = (at + line.len()).min(text.len());
+    format!("{}{by}{}", &text[..at], &text[end..])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = "# resources: \"x\"\nstrict_ordering: false\tALL\nresources: \"ncpus, mem, arch\"\n\nload_balancing: false\n";
+
+    #[test]
+    fn what_is_missing_is_added_and_taken_back_byte_for_byte() {
+        for text in [
+            TEXT,
+            "resources: \"\"\n",
+            "resources: ncpus\n",
+            "  resources:\t\"ncpus,ngpus\"",
+            "by_queue: true",
+            "",
+        ] {
+            let (changed, change) = with(text, &["ngpus", "gpuos_leaf"]).expect("a change");
+            let has = resources(&changed);
+            assert!(
+                has.contains(&"ngpus") && has.contains(&"gpuos_leaf"),
+                "{changed}"
+            );
+            assert_eq!(with(&changed, &["ngpus", "gpuos_leaf"]), None);
+            let back = without(&changed, &change).expect("it is ours");
+            assert_eq!(back.trim_end_matches('\n'), text.trim_end_matches('\n'));
+            if text.ends_with('\n') {
+                assert_eq!(back, text);
+            }
+        }
+    }
+
+    #[test]
+    fn a_line_that_the_site_has_changed_since_stays() {
+        let (changed, change) = with(TEXT, &["ngpus"]).expect("a change");
+        let other = changed.replace("arch", "arch, vntype");
+        assert_eq!(without(&other, &change), None);
+        assert_eq!(resources(TEXT), ["ncpus", "mem", "arch"]);
+    }
+}
