@@ -17,11 +17,9 @@ use gpuos_pbs::hook::install::{
     HOOK, Objects, beside, divide, install, largest, memory, parse_list, programs, read_hosts,
     several_sets, shares,
 };
-use gpuos_pbs::hook::resources::{
-    LEAF, LINKED, MIG_BOARD, MIG_COMPUTE, MIG_MEMORY, NGPUS, NVLINK, SHARE_PARTS,
-};
+use gpuos_pbs::hook::resources::NGPUS;
 use gpuos_pbs::hook::{MOST_BYTES, answer};
-use gpuos_pbs::sched_config::Change;
+use gpuos_pbs::sched_config::{Change, needed};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tempfile::TempDir;
@@ -137,7 +135,7 @@ fn put_in(json: bool, args: &PbsInstallArgs) -> Result<Reply> {
         None => std::env::current_exe()
             .context("cannot tell where this command is; name it with --command")?,
     };
-    let looked_at = looked_at(!boards.is_empty(), shares.is_some());
+    let looked_at = needed(!boards.is_empty(), shares.is_some());
     let sched = SchedConfig::of(args.sched_config.as_deref(), &qmgr.conf);
     let edited = sched.with(&looked_at, noted.sched_config.as_ref());
     let config = Config {
@@ -176,21 +174,6 @@ fn put_in(json: bool, args: &PbsInstallArgs) -> Result<Reply> {
         text += "The hook is in use. Hosts show their GPUs some seconds after gpuosd runs there.\n";
     }
     Ok(reply(&lines, &failed, args.reach.dry_run, text))
-}
-
-/// The resources that pbs_sched has to look at.
-fn looked_at(slices: bool, shares: bool) -> Vec<&'static str> {
-    let mut names = vec![NGPUS, NVLINK, LEAF, LINKED];
-    let more: [(bool, &[&str]); 2] = [
-        (slices, &[MIG_COMPUTE, MIG_MEMORY, MIG_BOARD]),
-        (shares, &[SHARE_PARTS]),
-    ];
-    names.extend(
-        more.iter()
-            .filter(|(has, _)| *has)
-            .flat_map(|(_, names)| *names),
-    );
-    names
 }
 
 fn take_out(json: bool, reach: &PbsReach) -> Result<Reply> {

@@ -6,12 +6,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use gpuos_host::{Machine, ThisMachine};
-use gpuos_pbs::sched_config::{Change, resources, with, without};
+use gpuos_pbs::pbs_conf::{HOME, value};
+use gpuos_pbs::sched_config::{Change, line, resources, with, without};
 
 use crate::reply::out;
-
-/// Where PBS keeps its files unless pbs.conf says otherwise.
-const HOME: &str = "/var/spool/pbs";
 
 /// How long it may take to tell pbs_sched.
 const LIMIT: Duration = Duration::from_secs(10);
@@ -35,13 +33,10 @@ pub struct Edit {
 impl SchedConfig {
     /// The file that is named, or that of the PBS with this pbs.conf.
     pub fn of(named: Option<&Path>, pbs_conf: &str) -> SchedConfig {
-        let home = pbs_conf.lines().rev().find_map(|line| {
-            let (key, value) = line.trim().split_once('=')?;
-            (key.trim() == "PBS_HOME").then(|| value.trim().trim_matches(['"', '\'']))
-        });
         let path = match named {
             Some(path) => path.to_path_buf(),
-            None => Path::new(home.unwrap_or(HOME)).join("sched_priv/sched_config"),
+            None => Path::new(value(pbs_conf, "PBS_HOME").unwrap_or(HOME))
+                .join("sched_priv/sched_config"),
         };
         let text = fs::read_to_string(&path).map_err(|why| why.to_string());
         SchedConfig { path, text }
@@ -124,12 +119,9 @@ impl Edit {
         };
         let file = self.path.display();
         if !json {
-            let line = text
-                .lines()
-                .rfind(|line| line.trim_start().starts_with("resources:"));
             out(&format!(
                 "{file}: {}\n",
-                line.unwrap_or("no line resources:")
+                line(&text).unwrap_or("no line resources:")
             ));
         }
         if dry_run {

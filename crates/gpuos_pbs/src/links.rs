@@ -1,7 +1,7 @@
 //! Which GPUs of a host are linked by NVLink, where an administrator names sets of them and nobody says how many links there are.
 
 /// NVLinks that a pair of GPUs counts as having where it is only known that they are linked: as a bridge has at least.
-pub const LINKS: i32 = 4;
+const LINKS: i32 = 4;
 
 /// Rows of links as gres.conf has them, by the names of the sets that the GPUs are in; an empty name is that of no set. `None`: no two GPUs are linked.
 pub fn rows(sets: &[&str]) -> Option<Vec<i32>> {

@@ -2,6 +2,25 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::hook::resources::{
+    LEAF, LINKED, MIG_BOARD, MIG_COMPUTE, MIG_MEMORY, NGPUS, NVLINK, SHARE_PARTS,
+};
+
+/// Resources without which pbs_sched gives GPUs twice, or starts jobs that the host has to send back.
+pub const COUNTED: [&str; 4] = [NGPUS, MIG_COMPUTE, MIG_MEMORY, SHARE_PARTS];
+
+/// The resources that pbs_sched has to look at, where hosts have divided GPUs and where they have shared ones.
+pub fn needed(divided: bool, shared: bool) -> Vec<&'static str> {
+    let mut names = vec![NGPUS, NVLINK, LEAF, LINKED];
+    if divided {
+        names.extend([MIG_COMPUTE, MIG_MEMORY, MIG_BOARD]);
+    }
+    if shared {
+        names.push(SHARE_PARTS);
+    }
+    names
+}
+
 /// What was changed, so that it can be taken back.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -39,7 +58,7 @@ pub fn with(text: &str, names: &[&str]) -> Option<(String, Change)> {
         return None;
     }
     let missing = missing.join(", ");
-    let after = match line.rfind('"').filter(|last| line.find('"') != Some(*last)) {
+    let after = match end_of_list(line) {
         Some(end) if has.is_empty() => format!("{}{missing}{}", &line[..end], &line[end..]),
         Some(end) => format!("{}, {missing}{}", &line[..end], &line[end..]),
         // Without quotes it is one name at most.
@@ -67,18 +86,27 @@ pub fn resources(text: &str) -> Vec<&str> {
     line(text).map(listed).unwrap_or_default()
 }
 
-/// The last line that counts.
-fn line(text: &str) -> Option<&str> {
+/// The last line of it, which is the one that counts.
+pub fn line(text: &str) -> Option<&str> {
     let own = |line: &&str| line.trim_start().starts_with("resources:");
     text.lines().rfind(own)
 }
 
+/// The names in a line: those between quotes, or the first word. What follows says when the line holds.
 fn listed(line: &str) -> Vec<&str> {
-    let list = line.split_once(':').map_or("", |(_, list)| list);
-    let list = list.trim().trim_matches('"').split([',', ' ']);
-    list.map(str::trim)
-        .filter(|name| !name.is_empty())
-        .collect()
+    let value = line.split_once(':').map_or("", |(_, value)| value.trim());
+    let list = match value.strip_prefix('"') {
+        Some(rest) => rest.split('"').next(),
+        None => value.split_whitespace().next(),
+    };
+    let names = list.unwrap_or_default().split([',', ' ', '\t']);
+    names.filter(|name| !name.is_empty()).collect()
+}
+
+/// Where the list in a line ends that is in quotes; `None`: it is not.
+fn end_of_list(line: &str) -> Option<usize> {
+    let (before, list) = line.split_once('"')?;
+    Some(before.len() + 1 + list.find('"')?)
 }
 
 /// The text with another line in the place of the last such one.
@@ -125,5 +153,15 @@ mod tests {
         let other = changed.replace("arch", "arch, vntype");
         assert_eq!(without(&other, &change), None);
         assert_eq!(resources(TEXT), ["ncpus", "mem", "arch"]);
+    }
+
+    #[test]
+    fn the_line_is_read_as_pbs_sched_does() {
+        let text = "# resources: \"old\"\nresources: \"ncpus\"\nresources: \"ngpus, gpuos_nvlink,mem\"\tALL\n";
+        assert_eq!(resources(text), ["ngpus", "gpuos_nvlink", "mem"]);
+        assert!(resources("by_queue: True\n").is_empty());
+        let (changed, _) = with(text, &["mem", "gpuos_leaf"]).expect("a change");
+        let line = "resources: \"ngpus, gpuos_nvlink,mem, gpuos_leaf\"\tALL";
+        assert_eq!(changed.lines().next_back(), Some(line));
     }
 }

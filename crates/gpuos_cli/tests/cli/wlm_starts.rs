@@ -87,6 +87,12 @@ fn of_job(mut variables: Variables) -> Variables {
     variables
 }
 
+/// A pipe: whoever opens it waits without end.
+fn make_pipe(path: &str) {
+    let made = Command::new("mkfifo").arg(path).status().unwrap();
+    assert!(made.success());
+}
+
 fn is_one_line(text: &str) -> bool {
     text.starts_with("gpuos: the job starts, but ")
         && text.ends_with('\n')
@@ -133,14 +139,7 @@ proptest! {
 fn a_job_starts_where_its_gpus_cannot_be_looked_at() {
     let work = TempDir::new().unwrap();
     let at = |name: &str| work.path().join(name).display().to_string();
-    // Whoever opens it waits without end.
-    assert!(
-        Command::new("mkfifo")
-            .arg(at("pipe"))
-            .status()
-            .unwrap()
-            .success()
-    );
+    make_pipe(&at("pipe"));
     fs::write(at("text"), "no library").unwrap();
     for (library, why) in [
         ("/none/libnvidia-ml.so.1".to_string(), "cannot be opened"),
@@ -211,13 +210,7 @@ fn a_job_starts_where_its_gpus_cannot_be_looked_at() {
 fn a_file_of_gpus_that_is_none_keeps_no_job_of_torque() {
     let work = TempDir::new().unwrap();
     let at = |name: &str| work.path().join(name).display().to_string();
-    assert!(
-        Command::new("mkfifo")
-            .arg(at("pipe"))
-            .status()
-            .unwrap()
-            .success()
-    );
+    make_pipe(&at("pipe"));
     fs::write(at("words"), "no GPU\x1b[2J\n").unwrap();
     fs::write(at("bytes"), b"\xff\xfe\n").unwrap();
     fs::write(at("empty"), "\n").unwrap();

@@ -9,7 +9,6 @@ use super::event::{Edit, Event, Gpu, Host, Server, Verdict};
 use super::mom::{described, job, natural};
 use super::options::said;
 use super::resources::{CLOCKS, MEM, MPS, POWER};
-use super::vnodes::short;
 
 /// How comments of gpuos begin that ask an administrator for something; others are another's.
 const MARK: &str = "gpuos advises: ";
@@ -18,10 +17,7 @@ const MOST: usize = 200;
 
 /// What the administrator says of this host, if gpuos only advises there.
 pub(super) fn host(event: &Event) -> Option<&Host> {
-    let this = short(&event.host);
-    let mut hosts = event.hosts.iter();
-    let own = |(name, host): &(&String, &Host)| short(name) == this && host.advise;
-    hosts.find(own).map(|(_, host)| host)
+    event.described().find(|host| host.advise)
 }
 
 /// What gpuosd is told of such a host.

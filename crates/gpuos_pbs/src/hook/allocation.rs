@@ -45,7 +45,7 @@ impl Allocation {
             ..Allocation::default()
         };
         let this = short(&event.host);
-        let host = own(event);
+        let host = event.described().find(|host| !host.gpus.is_empty());
         for chunk in &chunks {
             let here = chunk.iter().filter(|one| {
                 event.vnodes.contains_key(&one.vnode) || short(host_of(&one.vnode)) == this
@@ -108,14 +108,6 @@ impl Allocation {
             .first()
             .is_none_or(|first| *first == short(&event.host))
     }
-}
-
-/// What the administrator says of the host of an event, if it has GPUs.
-fn own(event: &Event) -> Option<&Host> {
-    let this = short(&event.host);
-    let mut hosts = event.hosts.iter();
-    let (_, host) = hosts.find(|(name, host)| short(name) == this && !host.gpus.is_empty())?;
-    Some(host)
 }
 
 /// The GPU of a vnode that a release before this one has made, and that jobs still have.

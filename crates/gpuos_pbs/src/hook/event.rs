@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::MOST_BYTES;
 use super::beyond::Beyond;
+use super::vnodes::short;
 
 /// Name and version of both forms.
 pub const SCHEMA: &str = "gpuos.pbs/1";
@@ -324,6 +325,16 @@ impl Gpu {
 }
 
 impl Event {
+    /// What the administrator says of the host of the event, whichever of its names he uses.
+    pub(super) fn described(&self) -> impl Iterator<Item = &Host> {
+        let this = short(&self.host);
+        let own = self
+            .hosts
+            .iter()
+            .filter(move |(name, _)| short(name) == this);
+        own.map(|(_, host)| host)
+    }
+
     /// Reads an event.
     ///
     /// # Errors

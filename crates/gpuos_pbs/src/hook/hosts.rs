@@ -8,15 +8,14 @@ use super::described::{SAID, said};
 use super::event::Host;
 use super::install::{HOOK, Objects, remove};
 use super::resources::{FORMER, NGPUS, RESOURCES, SITE_NGPUS};
-use super::room::site_number;
+use super::room::{OF_HOST, site_number};
 use super::vnodes::{gpu_of, is_vnode, short};
 
 /// What the key of a vnode's resource begins with.
 const AVAILABLE: &str = "resources_available.";
 
-/// How comments of gpuos begin, and those of hosts that it took offline.
+/// How all comments of gpuos begin.
 const MARK: &str = "gpuos";
-const OF_HOST: &str = "gpuos: host: ";
 
 /// Counts of a host's own vnode by their keys, as `qmgr` prints them; `None`: it had none. Releases that made vnodes of GPUs noted CPUs and memory, too.
 pub type Counts = BTreeMap<String, Option<String>>;

@@ -10,14 +10,16 @@ use super::beyond::{Beyond, stated_mib};
 use super::described::{self, has_several_sets};
 use super::event::{Divided, Gpu, Host, Shares};
 use super::resources::{FORMER, NGPUS, RESOURCES, Resource};
+use crate::pbs_conf;
 
 /// Name of the hook.
 pub const HOOK: &str = "gpuos";
 
-/// Events that the hook is run for, and one that PBS has since 22.05.
+/// Events that the hook is run for.
 const EVENTS: &str =
     "queuejob,modifyjob,resvsub,runjob,execjob_launch,execjob_end,exechost_periodic";
-const MODIFYRESV: &str = ",modifyresv";
+/// One more, which PBS has since 22.05.
+pub const MODIFYRESV: &str = "modifyresv";
 
 /// The hook's alarm in seconds: twice as long as anything waits in an event, from its start.
 pub const ALARM: u64 = 120;
@@ -90,12 +92,10 @@ pub fn install(
             .and_then(|hook| hook.get(key))
             .is_some_and(|have| words(have) == words(value))
     };
-    let changes = if knows_modifyresv(version) {
-        MODIFYRESV
-    } else {
-        ""
+    let events = match knows_modifyresv(version) {
+        true => format!("{EVENTS},{MODIFYRESV}"),
+        false => EVENTS.to_owned(),
     };
-    let events = format!("{EVENTS}{changes}");
     for (key, value) in [("event", &events[..])].into_iter().chain(SETTINGS) {
         if !is(key, value) {
             lines.push(format!("set hook {HOOK} {key} = \"{value}\""));
@@ -183,16 +183,12 @@ pub fn remove(resources: &Objects, hooks: &Objects, nodes: &Objects) -> Vec<Stri
     lines
 }
 
-/// The directory with PBS's programs, by the text of pbs.conf; the last line that names it counts, with quotes or without.
+/// The directory with PBS's programs, by the text of pbs.conf.
 ///
 /// # Errors
 /// It names none.
 pub fn programs(pbs_conf: &str) -> Result<String, String> {
-    let exec = pbs_conf.lines().rev().find_map(|line| {
-        let (key, value) = line.trim().split_once('=')?;
-        (key.trim() == "PBS_EXEC").then(|| value.trim().trim_matches(['"', '\'']))
-    });
-    match exec {
+    match pbs_conf::value(pbs_conf, "PBS_EXEC") {
         Some(directory) if directory.starts_with('/') => Ok(format!("{directory}/bin")),
         _ => Err("it has no line PBS_EXEC=DIRECTORY".into()),
     }

@@ -70,13 +70,6 @@ fn launched(event: &Event, gpuosd: Option<&Said>) -> Result<Found, Box<Verdict>>
                     note: Some(note),
                 });
             }
-            Ok(chosen) if chosen.as_stock => {
-                let note = format!("{AS_ELSEWHERE}: {}", chosen.refused);
-                return Ok(Found {
-                    edits: Vec::new(),
-                    note: Some(note),
-                });
-            }
             Ok(chosen) if !chosen.refused.is_empty() => {
                 return Err(Box::new(refused(event, &allocation, &chosen.refused)));
             }
@@ -91,10 +84,10 @@ fn launched(event: &Event, gpuosd: Option<&Said>) -> Result<Found, Box<Verdict>>
     })
 }
 
-/// What gpuosd has chosen.
+/// What gpuosd has chosen, or that there is nothing to be chosen from.
 ///
 /// # Errors
-/// Why there is nothing, in a clause.
+/// Why the job has all of the host, in a clause.
 fn choice(event: &Event, gpuosd: Option<&Said>) -> Result<MomChoice, String> {
     let said = gpuosd.ok_or("gpuosd is not told of jobs on this host")?;
     let said = said.as_ref().map_err(|why| match why.is_empty() {
@@ -111,6 +104,7 @@ fn choice(event: &Event, gpuosd: Option<&Said>) -> Result<MomChoice, String> {
         _ => None,
     });
     match chosen {
+        Some(Some(chosen)) if chosen.as_stock => Err(chosen.refused),
         Some(Some(chosen)) => Ok(chosen),
         _ => Err("gpuosd on this host is of another release".into()),
     }

@@ -57,9 +57,7 @@ pub(super) fn uncounted(select: &Select) -> Select {
     let without = |chunk: &Chunk| {
         let added = chunk.values(MEM_BEYOND).next().and_then(units::kib);
         let mut chunk = chunk.clone();
-        chunk
-            .wants
-            .retain(|(name, _)| !name.eq_ignore_ascii_case(MEM_BEYOND));
+        chunk.take_out(&[MEM_BEYOND]);
         if let Some(added) = added.filter(|kib| *kib > 0) {
             chunk.change_memory(|own| own.checked_sub(added).filter(|rest| *rest > 0));
         }

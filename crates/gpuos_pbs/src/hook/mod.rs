@@ -10,7 +10,7 @@
 //! - `confine`: programs that are kept to the GPUs of their jobs,
 //! - `advise`: hosts on which another one gives GPUs,
 //! - `submit`, `run` and `launch`: what is done about each event, with the sentences in `refused`,
-//! - [`question`]: what daemons of a mom's host are told of an event, as [`talk`]s: by `mom` what mom has, with what is done by the answer (`room`: to the host's own vnode), by
+//! - [`question`]: what daemons of a mom's host are told of an event, as [`talk`]s: by `mom` what mom has, with what is done by the answer ([`room`]: to the host's own vnode), by
 //!   `prepare` what a program needs that is about to be started, and by `end` which run of a job has left the host.
 //!
 //! A text of a user is a string of the JSON and stays one: nothing here is joined to a command, and what is written back into a job
@@ -34,7 +34,7 @@ mod prepare;
 pub mod question;
 mod refused;
 pub mod resources;
-mod room;
+pub mod room;
 mod run;
 pub mod select;
 mod shares;

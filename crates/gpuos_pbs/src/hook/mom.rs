@@ -210,11 +210,8 @@ fn orders(said: &[u8]) -> Result<MomOrders, String> {
 
 /// What the administrator says of this host, if it has GPUs which gpuos gives.
 pub(super) fn own(event: &Event) -> Option<&Host> {
-    let this = short(&event.host);
-    let mut hosts = event.hosts.iter();
-    let (_, host) =
-        hosts.find(|(name, host)| short(name) == this && !host.gpus.is_empty() && !host.advise)?;
-    Some(host)
+    let mut described = event.described();
+    described.find(|host| !host.gpus.is_empty() && !host.advise)
 }
 
 /// A job with its GPUs of this host, and its hosts.

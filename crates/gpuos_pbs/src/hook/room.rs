@@ -4,6 +4,7 @@
 //! that somebody writes meanwhile is the site's from then on.
 
 use gpuos_core::wire::{HostOrder, MomHost, MomOrders, MomRoom};
+use gpuos_model::gpuset::GpuSet;
 use gpuos_model::screen;
 
 use crate::published::Published;
@@ -18,16 +19,14 @@ use super::vnodes::short;
 
 /// How comments of gpuos begin: those of a host that is offline, and those of one that goes on.
 const MARK: &str = "gpuos: ";
-const OF_HOST: &str = "gpuos: host: ";
+pub(super) const OF_HOST: &str = "gpuos: host: ";
 /// The longest reason in a comment, in characters.
 const MOST_REASON: usize = 200;
 
 /// How pbs_server has the host; `None` where it did not say.
 pub(super) fn seen(event: &Event, server: &Server) -> Option<MomHost> {
     let own = server.vnodes.get(&natural(event))?;
-    let all = server.vnodes.iter();
-    let all = all.filter(|(name, _)| event.vnodes.contains_key(*name));
-    let counted = all.filter_map(|(name, told)| counted(name, told));
+    let counted = own_vnodes(event, server).filter_map(|(name, told)| counted(name, told));
     let reason = own.comment.strip_prefix(OF_HOST).filter(|_| own.offline);
     Some(MomHost {
         offline: own.offline,
@@ -38,15 +37,20 @@ pub(super) fn seen(event: &Event, server: &Server) -> Option<MomHost> {
     })
 }
 
+/// The host's vnodes as pbs_server has them.
+fn own_vnodes<'a>(
+    event: &'a Event,
+    server: &'a Server,
+) -> impl Iterator<Item = (&'a String, &'a ServerVnode)> {
+    let all = server.vnodes.iter();
+    all.filter(|(name, _)| event.vnodes.contains_key(*name))
+}
+
 /// What has to change of the host's vnodes.
 pub(super) fn edits(event: &Event, host: &Host, orders: &MomOrders, server: &Server) -> Vec<Edit> {
     let mut edits = Vec::new();
     let own = natural(event);
-    for (name, told) in server
-        .vnodes
-        .iter()
-        .filter(|(name, _)| event.vnodes.contains_key(*name))
-    {
+    for (name, told) in own_vnodes(event, server) {
         edits.extend(state(name, told, &orders.host));
     }
     let Some(room) = &orders.room else {
@@ -56,8 +60,10 @@ pub(super) fn edits(event: &Event, host: &Host, orders: &MomOrders, server: &Ser
         return edits;
     };
     shown(&mut edits, &own, told, host, room);
-    let note = match count(&mut edits, event, host, room, server) {
-        Ok(()) => of_gpus(room, event),
+    let out = Published::parse(&room.shown).unwrap_or_default().out;
+    let vnodes: Vec<_> = own_vnodes(event, server).collect();
+    let note = match count(&mut edits, &vnodes, host, (room.whole, out)) {
+        Ok(()) => of_gpus(out, event),
         Err(misfit) => misfit,
     };
     let is_own = told.comment.is_empty() || told.comment.starts_with(MARK);
@@ -147,20 +153,18 @@ struct Counted<'a> {
     wanted: u64,
 }
 
-/// Has PBS count as many GPUs as there are to be had.
+/// Has PBS count as many GPUs as there are to be had: so many `whole` ones, without those that are `out` of service.
 ///
 /// # Errors
 /// PBS counts more than the administrator describes: what stays as it is, in a sentence for the comment.
 fn count(
     edits: &mut Vec<Edit>,
-    event: &Event,
+    vnodes: &[(&String, &ServerVnode)],
     host: &Host,
-    room: &MomRoom,
-    server: &Server,
+    (whole, out): (u64, GpuSet),
 ) -> Result<(), String> {
-    let own = server.vnodes.iter();
-    let own = own.filter(|(name, _)| event.vnodes.contains_key(*name));
-    let mut counted: Vec<Counted> = own.filter_map(|(name, told)| counted(name, told)).collect();
+    let of_gpus = vnodes.iter().filter_map(|(name, told)| counted(name, told));
+    let mut counted: Vec<Counted> = of_gpus.collect();
     let all: u64 = counted.iter().map(|one| one.site).sum();
     let described = host.gpus.len() as u64;
     if all > described {
@@ -171,9 +175,8 @@ fn count(
     // GPUs of vnodes of a release before this one are these vnodes' still.
     let former = host.former.iter().filter_map(|index| host.gpus.get(*index));
     let former = former.filter(|gpu| gpu.is_whole()).count() as u64;
-    let mut missing = all.saturating_sub(room.whole.saturating_sub(former));
+    let mut missing = all.saturating_sub(whole.saturating_sub(former));
     // Where the site has several vnodes it is the NUMA node of a GPU that is out, as far as that is known, and then the one with most.
-    let out = Published::parse(&room.shown).unwrap_or_default().out;
     for index in out.iter() {
         let numa = host
             .gpus
@@ -198,9 +201,8 @@ fn count(
         missing -= 1;
     }
     // Where PBS counts none any more there is nothing to be brought back.
-    let others = server.vnodes.iter().filter(|(name, told)| {
-        event.vnodes.contains_key(*name) && said(&told.resources, NGPUS).is_none()
-    });
+    let has_none = |told: &ServerVnode| said(&told.resources, NGPUS).is_none();
+    let others = vnodes.iter().filter(|(_, told)| has_none(told));
     for (name, told) in others {
         set(edits, name, &told.resources, SITE_NGPUS, None);
     }
@@ -238,8 +240,7 @@ pub fn site_number(now: u64, noted: Option<&str>) -> u64 {
 }
 
 /// The comment of a host of which GPUs are out of service; empty: none is.
-fn of_gpus(room: &MomRoom, event: &Event) -> String {
-    let out = Published::parse(&room.shown).unwrap_or_default().out;
+fn of_gpus(out: GpuSet, event: &Event) -> String {
     let host = short(&event.host);
     match out.len() {
         0 => String::new(),

@@ -91,6 +91,12 @@ impl Chunk {
         changed.is_some()
     }
 
+    /// Takes out resources of these names, which PBS reads in any case.
+    pub(super) fn take_out(&mut self, names: &[&str]) {
+        let own = |name: &str| names.iter().any(|one| one.eq_ignore_ascii_case(name));
+        self.wants.retain(|(name, _)| !own(name));
+    }
+
     /// How much of a resource one such chunk has; what is no number counts as none.
     pub(super) fn number(&self, resource: &str) -> u64 {
         let values = self.values(resource);

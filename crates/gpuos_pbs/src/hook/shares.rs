@@ -46,9 +46,7 @@ pub(super) fn uncounted(select: &Select, before: Option<Share>) -> Select {
     let without = |chunk: &Chunk| {
         let counted = chunk.values(SHARE_PARTS).next().is_some();
         let mut chunk = chunk.clone();
-        let counts = [SHARE_PARTS, SHARE_FITS];
-        let own = |name: &str| counts.iter().any(|one| one.eq_ignore_ascii_case(name));
-        chunk.wants.retain(|(name, _)| !own(name));
+        chunk.take_out(&[SHARE_PARTS, SHARE_FITS]);
         if counted && parked > 0 {
             chunk.change_memory(|own| own.checked_sub(parked));
         }

@@ -16,17 +16,12 @@ const COUNTED: [&str; 4] = [MIG_COMPUTE, MIG_MEMORY, MIG_FITS, MIG_BOARD];
 
 /// The chunks of a job without what was counted in them before.
 pub(super) fn uncounted(select: &Select) -> Select {
-    let own = |name: &str| COUNTED.iter().any(|one| one.eq_ignore_ascii_case(name));
-    let without = |chunk: &Chunk| Chunk {
-        count: chunk.count,
-        wants: chunk
-            .wants
-            .iter()
-            .filter(|(name, _)| !own(name))
-            .cloned()
-            .collect(),
-    };
-    Select(select.0.iter().map(without).collect())
+    let mut select = select.clone();
+    select
+        .0
+        .iter_mut()
+        .for_each(|chunk| chunk.take_out(&COUNTED));
+    select
 }
 
 /// Whether a release before this one has counted slices in the chunks of a job: it held them together by vnodes.

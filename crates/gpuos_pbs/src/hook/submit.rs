@@ -303,11 +303,10 @@ fn with_links(mut chunks: Select, linked: u64) -> Select {
 /// The chunks without that.
 fn unlinked(select: &Select) -> Select {
     let mut select = select.clone();
-    for chunk in &mut select.0 {
-        chunk
-            .wants
-            .retain(|(name, _)| !name.eq_ignore_ascii_case(LINKED));
-    }
+    select
+        .0
+        .iter_mut()
+        .for_each(|chunk| chunk.take_out(&[LINKED]));
     select
 }
 

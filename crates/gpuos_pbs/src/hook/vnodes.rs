@@ -27,7 +27,7 @@ impl Given {
     }
 
     /// Its memory, in KiB; 0 where nothing is said.
-    pub(super) fn memory_kib(&self) -> u64 {
+    pub fn memory_kib(&self) -> u64 {
         let of = self.resources.iter().find(|(name, _)| name == "mem");
         of.and_then(|(_, value)| units::kib(value)).unwrap_or(0)
     }

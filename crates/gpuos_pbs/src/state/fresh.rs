@@ -8,7 +8,6 @@ use super::nodes::{Counts, Nodes, Vnode};
 use super::wanted::is_alone;
 use crate::hook::resources::NGPUS;
 use crate::hook::vnodes::{Given, parse_exec_vnode};
-use crate::units::kib;
 
 /// The vnodes of an `exec_vnode`, each once.
 pub fn vnodes_of(exec_vnode: &str) -> Vec<String> {
@@ -82,7 +81,5 @@ pub fn still_free(job: &Job, exec_vnode: &str, text: &str) -> Result<(), String>
 
 /// What a job is given of a vnode.
 fn counts(given: &Given) -> Counts {
-    let mut sizes = given.resources.iter().filter(|(name, _)| name == "mem");
-    let memory = sizes.find_map(|(_, size)| kib(size)).unwrap_or(0);
-    [given.count(NGPUS), given.count("ncpus"), memory]
+    [given.count(NGPUS), given.count("ncpus"), given.memory_kib()]
 }

@@ -6,6 +6,7 @@ use gpuos_model::gpuset::{GpuSet, MAX_GPUS};
 
 use super::json::Json;
 use crate::hook::resources::{NGPUS, SHOWN, SITE_NGPUS};
+use crate::hook::room::site_number;
 use crate::hook::vnodes::is_vnode;
 use crate::published::Published;
 use crate::units::kib;
@@ -323,10 +324,11 @@ fn vnode(name: &str, json: &Json) -> Result<(Vnode, String), String> {
     };
     let whole = |text: &str| text.parse().ok();
     let gpus = count(NGPUS, whole)?;
-    let site_gpus = match available.text(SITE_NGPUS)?.split_once('>') {
-        Some((site, _)) => whole(site).ok_or_else(|| format!("{SITE_NGPUS} has no number"))?,
-        None => gpus.all,
-    };
+    let noted = available.text(SITE_NGPUS)?;
+    if matches!(noted.split_once('>'), Some((site, _)) if whole(site).is_none()) {
+        return Err(format!("{SITE_NGPUS} has no number"));
+    }
+    let site_gpus = site_number(gpus.all, Some(noted));
     let sharing = json.text("sharing")?;
     let state = json.text("state")?;
     let states: Vec<&str> = state.split(',').map(str::trim).collect();

@@ -11,7 +11,7 @@ use gpuos_placement::plan::{Choice, NodeChoice};
 use super::jobs::{self, Job, QueueRecord, ServerRecord};
 use super::nodes::{Host, Nodes};
 use crate::hook::resources::{LEAF, NVLINK};
-use crate::links::LINKS;
+use crate::links;
 
 /// What PBS's commands printed, all of one moment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -123,22 +123,15 @@ fn facts(nodes: &Nodes, host: &Host, config: &Config) -> NodeFacts {
     let together = value(nodes, host, NVLINK);
     let shown = host.shown.as_ref();
     let whole = shown.map_or(GpuSet::first(host.gpus), |shown| shown.whole);
-    let linked = |a: usize, b: usize| match shown.and_then(|shown| shown.linked(a)) {
-        Some(set) => shown.and_then(|shown| shown.linked(b)) == Some(set),
-        None => together.is_some() && [a, b].iter().all(|gpu| whole.contains(*gpu)),
+    let set_of = |gpu: usize| {
+        let own = shown.and_then(|shown| shown.linked(gpu));
+        own.or(together.filter(|_| whole.contains(gpu)))
+            .unwrap_or_default()
     };
     let numa = |gpu| shown.and_then(|shown| shown.numa_of(gpu)?.parse().ok());
     let cpus: u64 = nodes.vnodes_of(host).map(|(_, vnode)| vnode.cpus.all).sum();
     let of = |count: usize| {
-        let pairs = || (0..count).flat_map(|a| (0..count).map(move |b| (a, b)));
-        let links = pairs().any(|(a, b)| a != b && linked(a, b)).then(|| {
-            let link = |(a, b)| match a == b {
-                true => -1,
-                false if linked(a, b) => LINKS,
-                false => 0,
-            };
-            pairs().map(link).collect()
-        });
+        let sets: Vec<&str> = (0..count).map(set_of).collect();
         let gpu_sockets: Option<Vec<u16>> = (0..count).map(numa).collect();
         let most = gpu_sockets.iter().flatten().max();
         let sockets = most.map_or(1, |most| most.saturating_add(1));
@@ -148,7 +141,7 @@ fn facts(nodes: &Nodes, host: &Host, config: &Config) -> NodeFacts {
             gres_type: String::new(),
             sockets,
             cores_per_socket: u16::try_from(cpus / u64::from(sockets)).unwrap_or(u16::MAX),
-            links,
+            links: links::rows(&sets),
             gpu_sockets: gpu_sockets.filter(|list| !list.is_empty()),
         }
     };

@@ -6,6 +6,8 @@ use gpuos_pbs::hook::talk::Daemon;
 use gpuos_pbs::hook::{Step, answer, begin};
 use serde_json::{Value, json};
 
+use crate::hook_talks::{lines, question, told};
+
 fn event(mut event: Value) -> Value {
     event["schema"] = json!("gpuos.pbs/1");
     event
@@ -15,43 +17,11 @@ fn decided(what: Value) -> Value {
     serde_json::from_str(&answer(&event(what).to_string())).expect("an answer")
 }
 
-fn question(what: &Value) -> Box<Question> {
-    match begin(&event(what.clone()).to_string()) {
-        Step::Ask(question) => question,
-        Step::Done(said) => panic!("{said}"),
-    }
-}
-
-/// What the mover is asked behind the greeting.
-fn requests(question: &Question) -> Vec<Request> {
-    let talk = question
-        .talks
-        .iter()
-        .find(|talk| talk.daemon == Daemon::Mover);
-    let lines = talk.expect("the mover is told").lines.clone();
-    let text = String::from_utf8(lines).expect("text");
-    let lines = text.lines().skip(1);
-    lines
-        .map(|line| serde_json::from_str(line).expect("a request"))
-        .collect()
-}
-
 fn report(question: &Question) -> MomReport {
-    match requests(question).into_iter().next() {
+    match told(question, Daemon::Mover).into_iter().next() {
         Some(Request::Mom { report }) => *report,
         other => panic!("{other:?}"),
     }
-}
-
-fn lines(replies: &[Reply]) -> Vec<u8> {
-    let hello = Reply::Hello {
-        protocol: 1,
-        release: "1".into(),
-        node: "n1".into(),
-    };
-    let all = std::iter::once(&hello).chain(replies);
-    let line = |reply: &Reply| serde_json::to_string(reply).expect("JSON") + "\n";
-    all.map(line).collect::<String>().into_bytes()
 }
 
 fn submitted(checkpoints: bool, value: &str) -> Value {
@@ -119,7 +89,7 @@ fn launch() -> Value {
 #[test]
 fn a_program_is_started_with_the_folder_that_the_mover_makes() {
     let asked = question(&launch());
-    let all = requests(&asked);
+    let all = told(&asked, Daemon::Mover);
     let job = &report(&asked).jobs[0];
     assert_eq!(
         (

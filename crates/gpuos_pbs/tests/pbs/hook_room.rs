@@ -128,6 +128,12 @@ fn whole(gpus: usize) -> Value {
     json!({ "gpus": vec![json!({}); gpus] })
 }
 
+/// Such a host whose GPUs are on NUMA nodes of four.
+fn on_numa_nodes(gpus: usize) -> Value {
+    let gpu = |index: usize| json!({ "numa": index / 4 });
+    json!({ "gpus": (0..gpus).map(gpu).collect::<Vec<_>>() })
+}
+
 /// A host of which these GPUs of so many are out of service.
 fn room(gpus: usize, out: &[usize]) -> MomOrders {
     let out: Vec<String> = out.iter().map(usize::to_string).collect();
@@ -225,15 +231,7 @@ fn a_number_that_an_administrator_writes_is_the_sites_from_then_on() {
 
 #[test]
 fn of_several_vnodes_of_a_site_it_is_the_one_that_has_the_gpu() {
-    let mut host = whole(8);
-    for (index, gpu) in host["gpus"]
-        .as_array_mut()
-        .expect("GPUs")
-        .iter_mut()
-        .enumerate()
-    {
-        gpu["numa"] = (index / 4).into();
-    }
+    let host = on_numa_nodes(8);
     let all = [("n1", ""), ("n1[0]", "4"), ("n1[1]", "4")];
     let counts = |vnodes: &Vnodes| {
         ["n1", "n1[0]", "n1[1]"].map(|name| vnodes.text(name, "ngpus").to_owned())
@@ -483,15 +481,7 @@ fn what_is_not_known_is_not_changed() {
 #[test]
 fn the_sites_number_is_never_lost() {
     const GPUS: usize = 8;
-    let mut host = whole(GPUS);
-    for (index, gpu) in host["gpus"]
-        .as_array_mut()
-        .expect("GPUs")
-        .iter_mut()
-        .enumerate()
-    {
-        gpu["numa"] = (index / 4).into();
-    }
+    let host = on_numa_nodes(GPUS);
     for seed in 0..150 {
         let mut rng = Rng::new(seed);
         let mut draw = |below: usize| rng.below(below as u64) as usize;

@@ -5,15 +5,13 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use gpuos_host::{Kind, Machine, host_name};
 use gpuos_pbs::hook::install::programs;
+use gpuos_pbs::pbs_conf::{HOME, value};
 
 use super::super::about;
 use super::super::findings::Findings;
 
 /// Where PBS says what it runs with, unless `$PBS_CONF_FILE` names another file.
 const CONF: &str = "/etc/pbs.conf";
-
-/// Where PBS keeps its files, unless pbs.conf says otherwise.
-const HOME: &str = "/var/spool/pbs";
 
 /// Programs that gpuos runs.
 const PROGRAMS: [&str; 5] = ["qstat", "pbsnodes", "qmgr", "qrun", "pbs_rstat"];
@@ -54,22 +52,16 @@ impl Conf {
         Ok(conf)
     }
 
-    /// Reads its text; of a key that stands there twice the last one counts, as with PBS.
+    /// Reads its text.
     pub fn parse(text: &str) -> Conf {
-        let value = |key: &str| {
-            let lines = text.lines().rev();
-            let mut pairs = lines.filter_map(|line| line.trim().split_once('='));
-            let found = pairs.find(|(known, _)| known.trim() == key);
-            found.map(|(_, value)| value.trim().trim_matches(['"', '\'']).to_owned())
-        };
-        let starts = |key: &str| value(key).is_some_and(|value| value != "0");
+        let starts = |key: &str| value(text, key).is_some_and(|value| value != "0");
         Conf {
             programs: programs(text).unwrap_or_default(),
-            home: value("PBS_HOME").unwrap_or_else(|| HOME.into()).into(),
+            home: value(text, "PBS_HOME").unwrap_or(HOME).into(),
             has_server: starts("PBS_START_SERVER"),
             has_sched: starts("PBS_START_SCHED"),
             has_mom: starts("PBS_START_MOM"),
-            server: value("PBS_SERVER").unwrap_or_default(),
+            server: value(text, "PBS_SERVER").unwrap_or_default().to_owned(),
             ..Conf::default()
         }
     }

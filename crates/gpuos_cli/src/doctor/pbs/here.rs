@@ -8,9 +8,7 @@ use gpuos_host::libraries::Libraries;
 use gpuos_host::socket::{Client, ClientError, MOVER};
 use gpuos_host::{Kind, elf};
 use gpuos_pbs::hook::event::Gpu;
-use gpuos_pbs::hook::resources::{
-    LEAF, LINKED, MIG_BOARD, MIG_COMPUTE, MIG_MEMORY, NGPUS, NVLINK, SHARE_PARTS,
-};
+use gpuos_pbs::sched_config::{COUNTED, needed, resources};
 
 use super::super::about;
 use super::super::findings::Findings;
@@ -43,11 +41,9 @@ pub fn check(look: &Look, known: Option<&Known>, findings: &mut Findings) {
     if look.conf.has_sched {
         let hosts = known.iter().flat_map(|known| known.hosts.values());
         let gpus: Vec<&Gpu> = hosts.flat_map(|host| &host.gpus).collect();
-        let parts = (
-            gpus.iter().any(|gpu| gpu.shares > 0),
-            gpus.iter().any(|gpu| gpu.mig.is_some()),
-        );
-        sched_config(look, parts, findings);
+        let divided = gpus.iter().any(|gpu| gpu.mig.is_some());
+        let shared = gpus.iter().any(|gpu| gpu.shares > 0);
+        sched_config(look, &needed(divided, shared), findings);
     }
     if look.conf.has_server {
         if let Some(known) = known {
@@ -211,8 +207,8 @@ fn library(look: &Look, known: &Known, findings: &mut Findings) {
     }
 }
 
-/// Which resources pbs_sched looks at, where jobs share GPUs, and where some are divided.
-fn sched_config(look: &Look, (shares, divided): (bool, bool), findings: &mut Findings) {
+/// Whether pbs_sched looks at the resources that it needs.
+fn sched_config(look: &Look, needed: &[&str], findings: &mut Findings) {
     let path = look.conf.home.join("sched_priv/sched_config");
     let text = match look.machine.read(&path) {
         Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
@@ -227,53 +223,27 @@ fn sched_config(look: &Look, (shares, divided): (bool, bool), findings: &mut Fin
             return;
         }
     };
-    let counted = counted(&text);
-    let missing = |name: &&str| !counted.iter().any(|one| one == name);
-    let of_shares = [SHARE_PARTS].into_iter().filter(|_| shares);
-    let of_slices = [MIG_COMPUTE, MIG_MEMORY, MIG_BOARD];
-    let of_slices = of_slices.into_iter().filter(|_| divided);
-    // Those without which GPUs are given twice come first.
-    let wanted = [NGPUS].into_iter().chain(of_shares).chain(of_slices);
-    let wanted = wanted.chain([NVLINK, LINKED, LEAF]);
-    let missing: Vec<&str> = wanted.filter(missing).collect();
+    let has = resources(&text);
+    let missing = needed.iter().filter(|name| !has.contains(name));
+    let missing: Vec<&str> = missing.copied().collect();
     let all = missing.join(", ");
+    let what = format!("pbs_sched does not look at {all}");
     let fix = format!("add {all} to the line `resources:`, then send pbs_sched a HUP");
-    let found = match &missing[..] {
-        [] => findings.ok(
+    let found = if missing.is_empty() {
+        findings.ok(
             about::SCHED_CONFIG,
             "pbs_sched counts GPUs, and knows leaf switches and NVLink",
-        ),
-        [NGPUS | SHARE_PARTS | MIG_COMPUTE | MIG_MEMORY, ..] => findings
-            .fail(
-                about::SCHED_CONFIG,
-                format!("pbs_sched does not look at {all}"),
-                fix,
-            )
-            .why("it gives GPUs twice, or starts jobs that the host has to send back"),
-        _ => findings
-            .warn(
-                about::SCHED_CONFIG,
-                format!("pbs_sched does not look at {all}"),
-                fix,
-            )
-            .why("it does not keep jobs within a leaf switch or an NVLink domain"),
+        )
+    } else if missing.iter().any(|name| COUNTED.contains(name)) {
+        findings
+            .fail(about::SCHED_CONFIG, what, fix)
+            .why("it gives GPUs twice, or starts jobs that the host has to send back")
+    } else {
+        findings
+            .warn(about::SCHED_CONFIG, what, fix)
+            .why("it does not keep jobs within a leaf switch or an NVLink domain")
     };
     found.at(path.display());
-}
-
-/// The resources of the last line that names them.
-fn counted(text: &str) -> Vec<String> {
-    let lines = text.lines().rev();
-    let line = lines
-        .filter_map(|line| line.trim_start().strip_prefix("resources:"))
-        .next();
-    let list = line
-        .unwrap_or_default()
-        .split('"')
-        .nth(1)
-        .unwrap_or_default();
-    let names = list.split(',').map(|name| name.trim().to_owned());
-    names.filter(|name| !name.is_empty()).collect()
 }
 
 /// Whether the planner runs where the hook takes it for granted, and nothing of a dead one is left.
@@ -492,13 +462,6 @@ fn hardware(look: &Look, known: &Known, status: &Status, findings: &mut Findings
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_line_of_resources_is_read_as_pbs_sched_does() {
-        let text = "# resources: \"old\"\nresources: \"ncpus\"\nresources: \"ngpus, gpuos_nvlink,mem\"\tALL\n";
-        assert_eq!(counted(text), ["ngpus", "gpuos_nvlink", "mem"]);
-        assert!(counted("by_queue: True\n").is_empty());
-    }
 
     #[test]
     fn a_planner_is_one_that_goes_on() {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use gpuos_pbs::hook::event::Host;
-use gpuos_pbs::hook::install::{HOOK, Objects, install, parse_list};
+use gpuos_pbs::hook::install::{HOOK, MODIFYRESV, Objects, install, parse_list};
 use serde::Deserialize;
 
 use super::super::about;
@@ -80,9 +80,9 @@ pub fn check(look: &Look, findings: &mut Findings) -> Option<Known> {
                 .fail(
                     about::HOOK,
                     "PBS has no hook of gpuos",
-                    format!("{INSTALL}, with --hosts where GPUs are to be vnodes"),
+                    format!("{INSTALL}, with --hosts gpus.json where gpuosd is to choose GPUs"),
                 )
-                .why("no job's gpuos_topology is looked at, and no GPU is a vnode");
+                .why("what jobs say to gpuos is looked at by nobody, and gpuosd chooses no GPUs");
             None
         }
         Some(There::Unknown(why)) => {
@@ -200,12 +200,8 @@ fn in_server(attributes: &BTreeMap<String, String>, script: &str, findings: &mut
                 let (have, need) = (words(has), words(&wanted));
                 let missing: Vec<&String> = need.difference(&have).collect();
                 let missing: Vec<&str> = missing.iter().map(|word| &word[..]).collect();
-                // OpenPBS has it since 22.05.
-                if missing.is_empty()
-                    && have
-                        .iter()
-                        .all(|one| need.contains(one) || one == "modifyresv")
-                {
+                let is_known = |one: &String| need.contains(one) || one == MODIFYRESV;
+                if missing.is_empty() && have.iter().all(is_known) {
                     continue;
                 }
                 let (status, message) = match missing.is_empty() {

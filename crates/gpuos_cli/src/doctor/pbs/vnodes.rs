@@ -3,7 +3,7 @@
 use gpuos_model::gpuset::GpuSet;
 use gpuos_model::hostlist::compress;
 use gpuos_pbs::hook::event::Host;
-use gpuos_pbs::hook::resources::{LEAF, NVLINK};
+use gpuos_pbs::hook::resources::{FORMER, LEAF, NVLINK};
 use gpuos_pbs::hook::vnodes::gpu_of;
 use gpuos_pbs::state::Site;
 use gpuos_pbs::state::nodes::{Host as Found, Vnode};
@@ -21,9 +21,6 @@ const MOST: usize = 8;
 
 /// How vnodes were shared that gpuos made of GPUs, before PBS counted these on the hosts' own.
 const OLD_SHARING: &str = "force_excl";
-
-/// Resources that such vnodes alone have.
-const OLD: [&str; 3] = ["gpuos_uuid", "gpuos_mig_gpu", "gpuos_share_gpu"];
 
 /// Looks at each host that is described, and at the others.
 pub fn check(site: &Site, known: &Known, findings: &mut Findings) {
@@ -182,7 +179,7 @@ fn shows(site: &Site, (found, host): (&Found, &Host), findings: &mut Findings) {
 fn is_old(vnode: &Vnode) -> bool {
     let has = |name: &&str| vnode.resource(name).is_some();
     let of_gpu = vnode.sharing == OLD_SHARING && [LEAF, NVLINK].iter().any(has);
-    gpu_of(&vnode.name).is_some() && vnode.site_gpus <= 1 && (of_gpu || OLD.iter().any(has))
+    gpu_of(&vnode.name).is_some() && vnode.site_gpus <= 1 && (of_gpu || FORMER.iter().any(has))
 }
 
 /// Names, of which the first are shown.
