@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::process::Output;
 
-use gpuos_lab::pbs::PbsLab;
+use gpuos_lab::pbs::{GPUOSD, PbsLab};
 use gpuos_tests::{costs, pbs};
 use serde_json::Value;
 
@@ -163,8 +163,13 @@ fn doctor_on_each_host(lab: &PbsLab) {
     ];
     assert!(well.is_superset(&set(&parts)), "{well:?}");
     assert_eq!(found(lab, "head", None, "fail"), set(&[]));
-    // On a mom's host the library counts, and a gpuosd that does not run.
-    assert_eq!(found(lab, "n1", None, "warn"), set(&["gpuosd"]));
+    // On a mom's host the library counts, and gpuosd.
+    assert_eq!(found(lab, "n1", None, "warn"), set(&[]));
+    ran(lab.kill("n1", GPUOSD, 9));
+    until("the doctor misses gpuosd", || {
+        found(lab, "n1", None, "warn") == set(&["gpuosd"])
+    });
+    ran(lab.start("n1", GPUOSD));
     assert!(found(lab, "n1", None, "ok").is_superset(&set(&["hook", "library", "vnodes"])));
     // A user is told what he may not see.
     assert!(found(lab, "head", Some("user1"), "note").contains("hook"));

@@ -1,6 +1,6 @@
 //! One side of a comparison: a lab in which states are made and requests tried.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::time::Duration;
 
@@ -52,6 +52,8 @@ pub struct Side {
     names: BTreeMap<String, String>,
     /// What was made of a state before it is run.
     made: Option<(Own, Vec<Answer>)>,
+    /// Jobs that ran before gpuos was installed: nobody told their programs of GPUs.
+    before_install: BTreeSet<String>,
 }
 
 impl Side {
@@ -72,6 +74,7 @@ impl Side {
             server,
             names: BTreeMap::new(),
             made: None,
+            before_install: BTreeSet::new(),
         }
     }
 
@@ -81,7 +84,10 @@ impl Side {
     }
 
     fn look(&mut self) -> Look {
-        self.server.look(&self.names)
+        let mut look = self.server.look(&self.names);
+        look.told
+            .retain(|job, _| !self.before_install.contains(job));
+        look
     }
 
     fn looked(&mut self) -> Answer {
@@ -245,6 +251,7 @@ impl Side {
     /// Makes a state ahead of [`Side::run`].
     pub fn prepare(&mut self, state: &State) {
         self.made = Some(self.make(state));
+        self.before_install = self.look().told.into_keys().collect();
     }
 
     /// Whether a state was made ahead.
