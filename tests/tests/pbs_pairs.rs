@@ -75,8 +75,8 @@ impl Pair {
     fn up(prefix: &Path, site: &Site, first: &State, tally: &mut Tally, seed: &str) -> Pair {
         let with_gpuos = std::env::var_os("GPUOS_PBS_PAIRS_STOCK").is_none();
         let (mut stock, mut gpuos) = both(
-            || Side::new(labs::up(prefix, site, "pairs-stock", false)),
-            || Side::new(labs::up(prefix, site, "pairs", with_gpuos)),
+            || Side::new(labs::up(prefix, site, "pairs-stock", false), site),
+            || Side::new(labs::up(prefix, site, "pairs", with_gpuos), site),
         );
         let before = with_gpuos.then(|| labs::snapshot(gpuos.lab()));
         if site.running_at_install {
@@ -119,6 +119,8 @@ struct Tally {
     refused: usize,
     /// Requests whose jobs are on other hosts, which is no difference.
     other_hosts: usize,
+    /// Requests that gpuos refused by its rule: their GPUs would be given twice.
+    by_rule: usize,
     /// Requests in states that already differ.
     other_states: usize,
     /// Requests that differed once and not again.
@@ -165,6 +167,7 @@ impl Tally {
                 self.started += usize::from(compare::has_started(stock));
                 self.refused += usize::from(compare::is_refused(stock));
                 self.other_hosts += usize::from(compare::on_other_hosts(stock, gpuos));
+                self.by_rule += usize::from(compare::by_rule(stock, gpuos));
                 let Some(found) = compare::answers(stock, gpuos, with_gpuos) else {
                     continue;
                 };
@@ -199,11 +202,12 @@ impl Tally {
 
     fn summary(&self) -> String {
         format!(
-            "{} pairs, {} started on stock, {} refused by it, {} on other hosts, {} in other states, {} differed once, {} differences {:?}",
+            "{} pairs, {} started on stock, {} refused by it, {} on other hosts, {} refused by rule, {} in other states, {} differed once, {} differences {:?}",
             self.pairs,
             self.started,
             self.refused,
             self.other_hosts,
+            self.by_rule,
             self.other_states,
             self.passing,
             self.by_kind.values().sum::<usize>(),

@@ -13,7 +13,9 @@ pub struct Difference {
 
 /// The first difference of two runs of the same steps.
 pub fn answers(stock: &[Answer], gpuos: &[Answer], with_gpuos: bool) -> Option<Difference> {
-    let mut both = stock.iter().zip(gpuos).enumerate();
+    let both = stock.iter().zip(gpuos).enumerate();
+    // What follows a refusal by rule differs by that.
+    let mut both = both.take_while(|(_, (stock, gpuos))| !is_by_rule(stock, gpuos));
     both.find_map(|(at, (stock, gpuos))| {
         let kind = kind(stock, gpuos, with_gpuos)?;
         let text = format!(
@@ -24,6 +26,27 @@ pub fn answers(stock: &[Answer], gpuos: &[Answer], with_gpuos: bool) -> Option<D
         );
         Some(Difference { kind, text })
     })
+}
+
+/// Whether gpuos refuses, by its rule and with its sentence, what stock does: a start for which `qrun -H` names vnodes with fewer GPUs left than the
+/// job has asked for, of which some would be given twice.
+fn is_by_rule(stock: &Answer, gpuos: &Answer) -> bool {
+    let (Answer::Accepted, Answer::Refused(why)) = (stock, gpuos) else {
+        return false;
+    };
+    let number = |before: &str| {
+        let (_, rest) = why.split_once(before)?;
+        let digits = rest.split(|c: char| !c.is_ascii_digit()).next()?;
+        digits.parse::<u64>().ok()
+    };
+    let (asked, left) = (number("the start would have "), number(", and "));
+    why.contains(" are left there; not started") && left.is_some() && asked > left
+}
+
+/// Whether a request came to an end by a rule of gpuos.
+pub fn by_rule(stock: &[Answer], gpuos: &[Answer]) -> bool {
+    let mut both = stock.iter().zip(gpuos);
+    both.any(|(stock, gpuos)| is_by_rule(stock, gpuos))
 }
 
 fn words(answer: &Answer) -> String {

@@ -40,8 +40,8 @@ pub struct Look {
     pub hosts: BTreeMap<String, BTreeSet<String>>,
     /// What is said of each that waits.
     pub comments: BTreeMap<String, String>,
-    /// GPUs on the first host by job and subjob, of those that run.
-    pub first_host: BTreeMap<String, u64>,
+    /// What each job and subjob that runs has on its first host.
+    pub first_host: BTreeMap<String, FirstHost>,
     /// The same with what the program of each was told of them.
     pub told: BTreeMap<String, (u64, String)>,
 }
@@ -87,14 +87,28 @@ impl Given {
     }
 }
 
-/// GPUs of an `exec_vnode` on the host of its first chunk, where the job's program starts.
-fn on_first_host(exec_vnode: &str) -> u64 {
-    let all = vnodes(exec_vnode);
-    let first = all.first().map(|words| host(words[0])).unwrap_or_default();
-    let own = all.iter().filter(|words| host(words[0]) == first);
-    own.flatten()
-        .filter_map(|word| word.strip_prefix("ngpus=")?.parse::<u64>().ok())
-        .sum()
+/// The host of a job's first chunk, where its program starts.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct FirstHost {
+    /// Its name.
+    pub name: String,
+    /// GPUs that the job has there.
+    pub gpus: u64,
+}
+
+impl FirstHost {
+    fn of(exec_vnode: &str) -> FirstHost {
+        let all = vnodes(exec_vnode);
+        let name = all.first().map(|words| host(words[0])).unwrap_or_default();
+        let own = all.iter().filter(|words| host(words[0]) == name);
+        let gpus = own
+            .flatten()
+            .filter_map(|word| word.strip_prefix("ngpus=")?.parse::<u64>().ok());
+        FirstHost {
+            name: name.to_owned(),
+            gpus: gpus.sum(),
+        }
+    }
 }
 
 /// The job of a subjob: `24[].head` of `24[3].head`.
@@ -129,7 +143,7 @@ impl Look {
                 let exec_vnode = text(&job["exec_vnode"]);
                 shape.given.add(&exec_vnode);
                 look.first_host
-                    .insert(id.clone(), on_first_host(&exec_vnode));
+                    .insert(id.clone(), FirstHost::of(&exec_vnode));
                 let hosts = vnodes(&exec_vnode);
                 let hosts = hosts.iter().map(|words| host(words[0]).to_owned());
                 look.hosts.entry(name.clone()).or_default().extend(hosts);
@@ -187,7 +201,8 @@ fn what_an_exec_vnode_has_is_added_up() {
         mem: (2 << 20) + 1024,
     };
     assert_eq!(given, sum);
-    assert_eq!(on_first_host(text), 3);
+    let first = FirstHost::of(text);
+    assert_eq!((&first.name[..], first.gpus), ("n1", 3));
     assert_eq!(array("24[3].head").as_deref(), Some("24[].head"));
     assert_eq!(array("24[].head"), None);
 }

@@ -12,6 +12,7 @@ use serde_json::Value;
 
 use super::look::{Look, text};
 use super::shell::Shell;
+use super::site::Site;
 
 /// How long jobs may take to start or end, and the scheduler to have looked at all of them.
 pub const LIMIT: Duration = Duration::from_secs(60);
@@ -29,6 +30,8 @@ pub struct Server {
     pub work: PathBuf,
     log: PathBuf,
     log_at: u64,
+    /// GPUs that the site counts on each host.
+    gpus: BTreeMap<String, u64>,
     /// A shell of each user, by name.
     shells: BTreeMap<String, Shell>,
 }
@@ -41,12 +44,17 @@ fn told(work: &Path, job: &str) -> Option<String> {
 
 impl Server {
     /// That of a lab which is ready.
-    pub fn new(lab: PbsLab) -> Server {
+    pub fn new(lab: PbsLab, site: &Site) -> Server {
         let mut server = Server {
             work: lab.dir().join("work"),
             lab,
             log: PathBuf::new(),
             log_at: 0,
+            gpus: site
+                .hosts
+                .iter()
+                .map(|host| (host.name.clone(), host.ngpus))
+                .collect(),
             shells: BTreeMap::new(),
         };
         let stopped = server.sh("root", "qmgr -c 'set server scheduling = False'");
@@ -134,9 +142,11 @@ impl Server {
             let said = self.sh("root", "pbs_rstat -f").unwrap_or_default();
             look.add_reservations(&said, names);
         }
-        for (id, gpus) in &look.first_host {
+        for (id, first) in &look.first_host {
             let told = told(&self.work, id).unwrap_or_else(|| "unset".into());
-            look.told.insert(id.clone(), (*gpus, told));
+            // `qrun -H` starts a job also where PBS counts no GPUs, and there is nothing to be told of.
+            let gpus = first.gpus.min(self.gpus[&first.name]);
+            look.told.insert(id.clone(), (gpus, told));
         }
         look
     }

@@ -10,6 +10,7 @@ use super::ask::{Request, State, Step};
 use super::look::{Look, Shapes, text};
 use super::own::{NO_JOB, Own};
 use super::server::{LIMIT, Server};
+use super::site::Site;
 
 /// How long a state is waited for that one of the two may never reach.
 const WHILE: Duration = Duration::from_secs(10);
@@ -52,14 +53,16 @@ pub struct Side {
     names: BTreeMap<String, String>,
     /// What was made of a state before it is run.
     made: Option<(Own, Vec<Answer>)>,
-    /// Jobs that ran before gpuos was installed: nobody told their programs of GPUs.
-    before_install: BTreeSet<String>,
+    /// Whether gpuos is yet to be installed.
+    is_before_install: bool,
+    /// Jobs that ran before it was: nobody told their programs of GPUs.
+    untold: BTreeSet<String>,
 }
 
 impl Side {
     /// A lab that is ready.
-    pub fn new(lab: PbsLab) -> Side {
-        let server = Server::new(lab);
+    pub fn new(lab: PbsLab, site: &Site) -> Side {
+        let server = Server::new(lab, site);
         let work = &server.work;
         let began = format!(
             "echo \"${{CUDA_VISIBLE_DEVICES-unset}}\" >{}/began.$PBS_JOBID\n",
@@ -74,7 +77,8 @@ impl Side {
             server,
             names: BTreeMap::new(),
             made: None,
-            before_install: BTreeSet::new(),
+            is_before_install: false,
+            untold: BTreeSet::new(),
         }
     }
 
@@ -85,8 +89,12 @@ impl Side {
 
     fn look(&mut self) -> Look {
         let mut look = self.server.look(&self.names);
-        look.told
-            .retain(|job, _| !self.before_install.contains(job));
+        match self.is_before_install {
+            true => self
+                .untold
+                .extend(std::mem::take(&mut look.told).into_keys()),
+            false => look.told.retain(|job, _| !self.untold.contains(job)),
+        }
         look
     }
 
@@ -248,10 +256,12 @@ impl Side {
         (own, made)
     }
 
-    /// Makes a state ahead of [`Side::run`].
+    /// Makes a state ahead of [`Side::run`], before gpuos is installed.
     pub fn prepare(&mut self, state: &State) {
+        self.is_before_install = true;
         self.made = Some(self.make(state));
-        self.before_install = self.look().told.into_keys().collect();
+        self.look();
+        self.is_before_install = false;
     }
 
     /// Whether a state was made ahead.
