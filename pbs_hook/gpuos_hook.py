@@ -504,7 +504,7 @@ def launched(event):
 
 
 def ended(event):
-    """A run of a job that has left this host. Nobody waits for what is said of it but mom, who keeps the job meanwhile."""
+    """A run of a job that has left this host. Mom keeps the job meanwhile, and pbs_server what it had."""
     job, given = event.job, text(event.job.exec_vnode or "")
     if not says_something(resources(job.Resource_List)) and not GPUS.search(given):
         return False, None, None
@@ -512,7 +512,7 @@ def ended(event):
     def about(known):
         host, of_job = text(pbs.get_local_nodename()), {"resources": resources(job.Resource_List, OF_JOBS)}
         of_job.update(held(job), id=text(job.id or ""), exec_vnode=given, exit=number(job.Exit_status))
-        return dict(daemons(known), event="execjob_end", host=host, job=of_job, hosts=hosts(known, host))
+        return dict(daemons(known), event="execjob_end", host=host, job=of_job, hosts=hosts(known, host), vnodes=own_vnodes(event, host))
 
     return False, by_library, about
 

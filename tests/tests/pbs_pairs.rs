@@ -194,7 +194,8 @@ impl Tally {
                 }
             }
         }
-        if stock.left != gpuos.left {
+        // A stock PBS of which something stays assigned for a while is no fault of gpuos.
+        if stock.left != gpuos.left && !side::is_idle(&gpuos.left) {
             let left = format!("stock: {:?}\ngpuos: {:?}", stock.left, gpuos.left);
             self.add("leaves something assigned", seed, &left, site);
         }

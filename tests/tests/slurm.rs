@@ -68,6 +68,7 @@ mod pbs_measured;
 mod pbs_memory;
 mod pbs_mig;
 mod pbs_pairs;
+mod pbs_pieces;
 mod pbs_planner;
 mod pbs_removal;
 mod pbs_sets;

@@ -3,7 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::hook::resources::{
-    LEAF, LINKED, MIG_BOARD, MIG_COMPUTE, MIG_MEMORY, NGPUS, NVLINK, SHARE_PARTS,
+    LEAF, LINKED, MIG_BOARD, MIG_COMPUTE, MIG_FITS, MIG_MEMORY, NGPUS, NVLINK, SHARE_FITS,
+    SHARE_PARTS,
 };
 
 /// Resources without which pbs_sched gives GPUs twice, or starts jobs that the host has to send back.
@@ -13,10 +14,10 @@ pub const COUNTED: [&str; 4] = [NGPUS, MIG_COMPUTE, MIG_MEMORY, SHARE_PARTS];
 pub fn needed(divided: bool, shared: bool) -> Vec<&'static str> {
     let mut names = vec![NGPUS, NVLINK, LEAF, LINKED];
     if divided {
-        names.extend([MIG_COMPUTE, MIG_MEMORY, MIG_BOARD]);
+        names.extend([MIG_COMPUTE, MIG_MEMORY, MIG_FITS, MIG_BOARD]);
     }
     if shared {
-        names.push(SHARE_PARTS);
+        names.extend([SHARE_PARTS, SHARE_FITS]);
     }
     names
 }

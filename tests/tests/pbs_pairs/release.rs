@@ -9,15 +9,17 @@ pub const LAST: &str = "$(qstat -f -F json {0} | grep '\"exec_vnode\"' | grep -o
 
 /// A job over several hosts that keeps but some of them, and one that may have the others.
 pub fn release(count: u64, keep: &str, spread: &str, next: String) -> Request {
-    let is_smaller = format!(
-        "[ $(qstat -f -F json {{0}} | grep '\"exec_vnode\"' | grep -o ')+(' | wc -l) -lt {} ]",
-        count - 1
-    );
+    let chunks = "$(qstat -f -F json {0} | grep '\"exec_vnode\"' | grep -o '(n' | wc -l)";
+    let is_smaller = format!("[ {chunks} -lt {count} ]");
+    // Their moms say so once their hooks have ended, and PBS then counts what they have as free.
+    let is_given_back =
+        format!("[ $(pbsnodes -av | grep ' jobs = ' | grep -c '{{0}}/') -le {chunks} ]");
     let steps = vec![
         Step::submit("user1", spread),
         Look,
         Step::tell("user1", format!("pbs_release_nodes -j {{0}} {keep}")),
         Until(is_smaller),
+        Until(is_given_back),
         Look,
         Step::submit("user2", next),
         Look,

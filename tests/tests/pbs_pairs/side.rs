@@ -59,6 +59,11 @@ pub struct Side {
     untold: BTreeSet<String>,
 }
 
+/// Whether nothing is assigned on any host.
+pub fn is_idle(used: &BTreeMap<String, String>) -> bool {
+    used.values().all(|used| used == "0 CPUs, 0 GPUs")
+}
+
 impl Side {
     /// A lab that is ready.
     pub fn new(lab: PbsLab, site: &Site) -> Side {
@@ -293,9 +298,8 @@ impl Side {
             }
         }
         self.clear(own, &state.made_by);
-        let idle =
-            |used: &BTreeMap<String, String>| used.values().all(|used| used == "0 CPUs, 0 GPUs");
-        self.server.until(WHILE, |server| idle(&server.assigned()));
+        self.server
+            .until(WHILE, |server| is_idle(&server.assigned()));
         seen.left = self.server.assigned();
         seen
     }

@@ -236,9 +236,17 @@ impl Site {
     }
 }
 
+/// Three, and 100 with `$GPUOS_LONG` (`make random`): each chooses some thousand times, which takes seconds.
+fn seeds() -> u64 {
+    match std::env::var_os("GPUOS_LONG") {
+        Some(_) => 100,
+        None => 3,
+    }
+}
+
 #[test]
 fn whatever_comes_late_or_twice_no_gpu_is_two_running_jobs_own() {
-    for seed in 0..24 {
+    for seed in 0..seeds() {
         let mut site = Site::new(seed);
         for _ in 0..250 {
             site.step();

@@ -5,7 +5,7 @@ use std::io;
 use std::thread;
 
 use gpuos_core::health::ExtraPart;
-use gpuos_core::wire::{MomChoice, MomEnd, MomGpu, MomHost, MomOrders, MomRoom};
+use gpuos_core::wire::{MomChoice, MomEnd, MomGpu, MomHost, MomOrders, MomRoom, MomSlices};
 use gpuos_model::gpu_index::GresGpu;
 use gpuos_model::rng::Rng;
 
@@ -149,6 +149,84 @@ fn whole(mom: &Mom) -> BTreeMap<String, GpuSet> {
 
 fn room(mom: &Mom) -> MomRoom {
     told(mom, &MomReport::default()).room.expect("it is known")
+}
+
+/// PBS counts it for the job, and one more would be missing if it were counted down meanwhile.
+#[test]
+fn a_gpu_that_is_out_of_service_counts_until_its_job_ends() {
+    let mom = host(&[], 0, &Memory::default());
+    let (one, two) = (job("1.head", 1, 2), job("2.head", 1, 1));
+    let first = has(&launch(&mom, &one));
+    assert_eq!(first, set(&[0, 1]));
+    out(&mom, &[1, 7]);
+    assert_eq!(room(&mom).whole, 7, "GPU 7 is nobody's");
+    launch(&mom, &two);
+    let asked = MomReport {
+        asked: true,
+        ..MomReport::default()
+    };
+    told(&mom, &asked);
+    let at_end = |job: &MomJob| {
+        let ended = vec![MomEnd {
+            job: job.job.clone(),
+            run: job.run,
+        }];
+        told(
+            &mom,
+            &MomReport {
+                ended,
+                ..MomReport::default()
+            },
+        )
+    };
+    let said = at_end(&two);
+    assert_eq!((said.room.expect("known").whole, said.look), (7, false));
+    let said = at_end(&one);
+    assert_eq!((said.room.expect("known").whole, said.look), (6, true));
+}
+
+/// Which of them there is room for is known a moment later, and pbs_sched looks at once.
+#[test]
+fn when_a_job_with_slices_ends_a_start_is_tried_rather_than_missed() {
+    let mom = host(&[], 0, &Memory::default());
+    let described: Vec<MomGpu> = gpus(0)
+        .into_iter()
+        .map(|gpu| MomGpu {
+            divided: true,
+            ..gpu
+        })
+        .collect();
+    let pool = PoolRoom {
+        fits: 1,
+        compute: 56,
+        memory: 64,
+    };
+    mom.set_pool_room(pool);
+    let slices = MomJob {
+        slices: Some(MomSlices {
+            request: "1g.10gb".into(),
+            chunks: 1,
+            compute: 1,
+            memory: 1,
+            ..MomSlices::default()
+        }),
+        ..job("1.head", 1, 0)
+    };
+    let all = |jobs: &[MomJob]| MomReport {
+        described: described.clone(),
+        ..list(jobs, 0, None)
+    };
+    assert_eq!(
+        told(&mom, &all(std::slice::from_ref(&slices)))
+            .room
+            .expect("known")
+            .mig_fits,
+        1
+    );
+    ends(&mom, &slices);
+    assert_eq!(room(&mom).mig_fits, 64);
+    mom.set_pool_room(pool);
+    assert_eq!(room(&mom).mig_fits, 1);
 }
 
 #[test]

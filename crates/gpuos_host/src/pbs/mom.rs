@@ -338,6 +338,13 @@ impl WorkloadManager for Mom {
             let waited = self.changed.wait_timeout_while(state, SETTLE, waits);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
+        if !report.ended.is_empty() {
+            let orders = state.orders_at_end();
+            if report.asked {
+                state.told_room.clone_from(&orders.room);
+            }
+            return Some(Told { orders, renumbered });
+        }
         let chosen = match report.all {
             true => BTreeMap::new(),
             false => state.chosen(report),

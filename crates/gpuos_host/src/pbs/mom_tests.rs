@@ -369,7 +369,8 @@ fn a_gpu_is_out_once_pbs_server_shows_it_and_its_jobs_follow() {
     let jobs = [job("1.head", 1, &[0])];
     let is_out = |orders: MomOrders| {
         let room = orders.room.unwrap_or_default();
-        room.whole == 1 && room.shown.contains("out=0")
+        // PBS counts it for the job until that ends.
+        room.whole == 2 && room.shown.contains("out=0")
     };
     while !is_out(told(&mom, &report(&jobs, None))) {
         thread::yield_now();
@@ -389,6 +390,7 @@ fn a_gpu_is_out_once_pbs_server_shows_it_and_its_jobs_follow() {
     assert_eq!(orders.rerun, BTreeMap::from([(id("1.head"), 1)]));
     let orders = told(&mom, &report(&[job("1.head", 2, &[1])], None));
     assert!(orders.rerun.is_empty(), "{orders:?}");
+    assert_eq!(orders.room.expect("it is known").whole, 1);
 }
 
 /// gpuosd was started anew: what pbs_server shows is what gpuos did before, and stays until the rules say otherwise.

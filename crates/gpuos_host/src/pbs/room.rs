@@ -52,9 +52,11 @@ impl State {
         let running = holders.iter().filter(|one| !one.suspended);
         let running: Vec<_> = running.cloned().collect();
         let left = gpus.parts_left(&running, out);
+        // PBS counts those for their jobs, until these end.
+        let held = running.iter().fold(0, |all, one| all | one.whole.0);
         let parts = gpus.shared().filter(|(gpu, _)| !gpu.is_in(out));
         Some(MomRoom {
-            whole: gpus.whole().minus(out).len() as u64,
+            whole: gpus.whole().minus(out.minus(GpuSet(held))).len() as u64,
             linked: gpus.linked(gpus.usable(&holders, out)),
             mig_fits: pool.fits,
             share_fits: left.iter().map(|(_, left)| *left).max().unwrap_or(0).into(),
@@ -80,6 +82,23 @@ impl State {
         };
         let wanted = self.wanted.as_ref();
         whole && wanted.is_none_or(|part| self.out(part) == shown_out(seen))
+    }
+
+    /// Whether pbs_server is to be asked how it has the host when a run has left it: PBS counts other GPUs from now on. Without a word of it mom's next
+    /// list would tell.
+    fn looks_at_end(&self, room: Option<&MomRoom>) -> bool {
+        let told = self.told_room.as_ref();
+        room.is_some_and(|room| told.is_none_or(|told| told.whole != room.whole))
+    }
+
+    /// What mom is to do when a run has left the host.
+    pub(super) fn orders_at_end(&self) -> MomOrders {
+        let room = self.room();
+        MomOrders {
+            look: self.looks_at_end(room.as_ref()),
+            room,
+            ..MomOrders::default()
+        }
     }
 
     /// Whether pbs_server is to be asked how it has the host.

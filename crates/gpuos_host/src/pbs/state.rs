@@ -319,7 +319,11 @@ impl State {
             if self.jobs.get(job).is_some_and(|held| held.run > *run) {
                 continue;
             }
-            self.jobs.remove(job);
+            let held = self.jobs.remove(job);
+            if let (Some(_), Some(pool)) = (held.and_then(|held| held.slices), &mut self.pool) {
+                // Its slices go within a moment. Until it is known what there is room for then, a start is tried rather than missed.
+                pool.fits = pool.memory;
+            }
             self.fresh.remove(job);
             let known = self.left.get(job).map_or(0, |left| left.run);
             let (run, at) = (known.max(*run), Instant::now());

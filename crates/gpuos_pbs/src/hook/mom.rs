@@ -200,7 +200,7 @@ pub(super) fn answer(event: &Event, gpuosd: Option<&Said>, mover: Option<&Said>)
     }
 }
 
-fn orders(said: &[u8]) -> Result<MomOrders, String> {
+pub(super) fn orders(said: &[u8]) -> Result<MomOrders, String> {
     match replies(said)?.into_iter().next_back() {
         Some(Reply::Mom { orders }) => Ok(*orders),
         Some(Reply::Refused { message, .. }) => Err(message),
@@ -306,6 +306,14 @@ pub(super) fn natural(event: &Event) -> String {
 fn vnodes(event: &Event) -> Vec<String> {
     let own = std::iter::once(natural(event)).chain(event.vnodes.keys().cloned());
     own.collect::<BTreeSet<_>>().into_iter().collect()
+}
+
+/// pbs_server is to be asked how it has the host's vnodes.
+pub(super) fn asked_vnodes(event: &Event) -> Ask {
+    Ask {
+        vnodes: vnodes(event),
+        jobs: Vec::new(),
+    }
 }
 
 /// What gpuosd says is done by these edits.

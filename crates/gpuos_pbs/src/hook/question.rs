@@ -1,6 +1,6 @@
 //! An event of a mom about which daemons of its host are asked, or told.
 
-use super::event::{Event, Kind, accepted_json};
+use super::event::{Event, Kind};
 use super::talk::{Daemon, Said, Talk};
 use super::{end, launch, mom, prepare};
 
@@ -30,17 +30,16 @@ impl Question {
     /// What is to be done, as JSON, after what the daemons said, in the order of the talks.
     pub fn answer(&self, said: &[Said]) -> String {
         let all: Vec<(&Talk, &Said)> = self.talks.iter().zip(said).collect();
+        let by = |daemon| {
+            let mut all = all.iter();
+            let said = all.find(|(talk, _)| talk.daemon == daemon && talk.answers > 0);
+            said.map(|(_, said)| *said)
+        };
         match self.event.kind {
             Kind::ExechostPeriodic => {
-                let by = |daemon| {
-                    let mut all = all.iter();
-                    all.find(|(talk, _)| talk.daemon == daemon)
-                        .map(|(_, said)| *said)
-                };
                 mom::answer(&self.event, by(Daemon::Gpuosd), by(Daemon::Mover))
             }
-            // It was only to be told.
-            Kind::ExecjobEnd => accepted_json(Vec::new(), None),
+            Kind::ExecjobEnd => end::answer(&self.event, by(Daemon::Gpuosd)),
             _ => launch::verdict(&self.event, &all).json(),
         }
     }

@@ -77,6 +77,38 @@ pub(super) fn edits(event: &Event, host: &Host, orders: &MomOrders, server: &Ser
     edits
 }
 
+/// What changes when a run of a job has left the host, of which mom names the vnodes that it had. What is gpuos's own there is written as it is; for how
+/// many GPUs PBS counts, which changes with one that is out of service, pbs_server has to be asked (`None`), and where the job had no part of some vnode
+/// with GPUs that is left to mom's next list.
+pub(super) fn edits_at_end(event: &Event, host: &Host, orders: &MomOrders) -> Option<Vec<Edit>> {
+    let mut edits = Vec::new();
+    let (Some(room), false) = (&orders.room, event.vnodes.is_empty()) else {
+        return Some(edits);
+    };
+    let own = natural(event);
+    let Some(server) = &event.server else {
+        if orders.look {
+            return None;
+        }
+        shown(&mut edits, &own, &ServerVnode::default(), host, room);
+        return Some(edits);
+    };
+    let Some(told) = server.vnodes.get(&own) else {
+        return Some(edits);
+    };
+    shown(&mut edits, &own, told, host, room);
+    let vnodes: Vec<_> = own_vnodes(event, server).collect();
+    let of_gpus = vnodes.iter().filter_map(|(name, told)| counted(name, told));
+    let counted: u64 = of_gpus.map(|one| one.site).sum();
+    let whole = host.gpus.iter().filter(|gpu| gpu.is_whole()).count();
+    if counted == whole as u64 {
+        let out = Published::parse(&room.shown).unwrap_or_default().out;
+        // More than is described is said in mom's next list.
+        let _ = count(&mut edits, &vnodes, host, (room.whole, out));
+    }
+    Some(edits)
+}
+
 /// Whether a vnode gets jobs. What others took offline stays so, with their comment.
 fn state(name: &str, told: &ServerVnode, order: &HostOrder) -> Option<Edit> {
     let by_gpuos = told.offline && told.comment.starts_with(OF_HOST);

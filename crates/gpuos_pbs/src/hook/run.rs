@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use gpuos_config::options::parse_mig;
 use gpuos_model::hostlist::{compress, expand};
 
 use super::event::{Edit, Event, Left, Resources, Value, Verdict};
@@ -13,6 +14,7 @@ use super::options::{self, Site, named, said, wish};
 use super::place::{Arrangement, Place};
 use super::refused;
 use super::resources::{CHECKPOINT, HOSTS, MIG, MIG_MEMORY, NGPUS, SHARE, SHARE_PARTS, VETOES};
+use super::select::Select;
 use super::shares;
 use super::slices;
 use super::submit::shared_resource;
@@ -95,7 +97,8 @@ fn refused_by_host(event: &Event) -> Option<Verdict> {
     let last = SECONDS.len() - 1;
     let nth = usize::try_from(runs.saturating_sub(1)).unwrap_or(last);
     let seconds = SECONDS[nth.min(last)];
-    let edits = vec![
+    let mut edits: Vec<Edit> = in_one_piece(event).into_iter().collect();
+    edits.extend([
         Edit::Resource {
             name: VETOES.into(),
             value: Value::Number(runs),
@@ -103,7 +106,7 @@ fn refused_by_host(event: &Event) -> Option<Verdict> {
         Edit::StartAfter {
             value: event.now.saturating_add(seconds),
         },
-    ];
+    ]);
     let whole: u64 = given.iter().flatten().map(|one| one.count(NGPUS)).sum();
     let (name, asked) = [MIG, SHARE]
         .into_iter()
@@ -113,6 +116,23 @@ fn refused_by_host(event: &Event) -> Option<Verdict> {
     Some(Verdict {
         edits,
         ..Verdict::reject(why.to_string())
+    })
+}
+
+/// The chunks of a job with slices or a share as they are to be from now on, where they are not yet: what it needs of one GPU is compared with what hosts
+/// show, so that pbs_sched takes one that has it in one piece, and tries no other until something has ended there. At first it is not asked for: pbs_sched
+/// does not foresee how it changes, and would neither keep a place for the job nor preempt for it.
+fn in_one_piece(event: &Event) -> Option<Edit> {
+    let job = &event.job.resources;
+    let select = Select::parse(said(job, "select")?).ok()?;
+    let wanted = match (wish(job, MIG), wish(job, SHARE)) {
+        (Some(asked), None) => slices::with_fits(&parse_mig(asked).ok()?, &select, &event.boards),
+        (None, Some(_)) => shares::with_fits(&select),
+        _ => None,
+    }?;
+    (wanted != select).then(|| Edit::Resource {
+        name: "select".into(),
+        value: Value::Text(wanted.to_string()),
     })
 }
 

@@ -112,6 +112,18 @@ pub(super) fn counted(
     Ok(Select(vec![chunk]))
 }
 
+/// The chunk of a job with a share with the parts that are to be on one GPU of the host; `None`: none is counted in it.
+pub(super) fn with_fits(select: &Select) -> Option<Select> {
+    let mut select = select.clone();
+    let [chunk] = &mut select.0[..] else {
+        return None;
+    };
+    let parts = chunk.values(SHARE_PARTS).next()?.to_owned();
+    chunk.take_out(&[SHARE_FITS]);
+    chunk.wants.push((SHARE_FITS.into(), parts));
+    Some(select)
+}
+
 /// What is wrong with what a job with a share was given, when it is about to be started; `None`: nothing.
 pub(super) fn misgiven(event: &Event) -> Option<String> {
     let job = &event.job;

@@ -77,6 +77,27 @@ pub(super) fn counted(
     Ok(Select(select.0.iter().map(with).collect()))
 }
 
+/// The chunks of a job with slices with the largest of them, for which a GPU of the host is to have room; `None`: none are counted in them.
+pub(super) fn with_fits(
+    request: &MigRequest,
+    select: &Select,
+    boards: &BTreeMap<String, Geometry>,
+) -> Option<Select> {
+    let with = |chunk: &Chunk| {
+        let mut chunk = chunk.clone();
+        let board = boards.get(chunk.values(MIG_BOARD).next()?)?;
+        let serves = request.resolve(&[(board, 1)], 1).ok()?;
+        let sizes = serves.first()?.as_ref()?.iter();
+        let sizes = sizes.filter_map(|(at, _)| Some(board.profiles().get(*at)?.size));
+        let largest = sizes.max()?.to_string();
+        chunk.take_out(&[MIG_FITS]);
+        chunk.wants.push((MIG_FITS.into(), largest));
+        Some(chunk)
+    };
+    let chunks: Option<Vec<Chunk>> = select.0.iter().map(with).collect();
+    chunks.map(Select)
+}
+
 /// Whether each chunk of a job was given slices.
 pub(super) fn all_counted(given: &[Vec<Given>]) -> bool {
     let has = |chunk: &Vec<Given>| chunk.iter().any(|one| one.count(MIG_MEMORY) > 0);

@@ -1,10 +1,12 @@
 //! A run of a job that has left a host: who is told of it, and when nobody is.
 
-use gpuos_core::wire::{MomEnd, MomReport, Request};
+use gpuos_core::wire::{MomEnd, MomOrders, MomReport, MomRoom, Request};
 use gpuos_pbs::hook::question::Question;
 use gpuos_pbs::hook::talk::Daemon;
 use gpuos_pbs::hook::{Step, begin};
 use serde_json::{Value, json};
+
+use crate::hook_talks::{edits, lines, orders};
 
 /// A job with a GPU of n1 and with checkpoints, which has run three times.
 fn end(change: impl FnOnce(&mut Value)) -> Value {
@@ -28,7 +30,7 @@ fn told(event: &Value) -> Vec<(Daemon, MomReport)> {
             return Vec::new();
         }
     };
-    assert_nobody_waits(&question);
+    assert_nobody_waits_long(&question);
     let report = |lines: &[u8]| {
         let text = String::from_utf8(lines.to_vec()).expect("text");
         let last = text.lines().next_back().expect("a request");
@@ -43,10 +45,17 @@ fn told(event: &Value) -> Vec<(Daemon, MomReport)> {
         .collect()
 }
 
-/// Mom keeps the job while its hook runs: nothing is waited for but that it is written, and the event goes on whatever becomes of that.
-fn assert_nobody_waits(question: &Question) {
+/// Mom keeps the job while its hook runs: nobody but gpuosd of a host whose GPUs it gives is heard, and the event goes on whatever becomes of that.
+fn assert_nobody_waits_long(question: &Question) {
     let patience: u64 = question.talks.iter().map(|talk| talk.patience_ms).sum();
-    assert!(question.talks.iter().all(|talk| talk.answers == 0));
+    let movers = |talk: &&gpuos_pbs::hook::talk::Talk| talk.daemon == Daemon::Mover;
+    assert!(
+        question
+            .talks
+            .iter()
+            .filter(movers)
+            .all(|talk| talk.answers == 0)
+    );
     assert!(patience <= 1000, "{patience} ms");
     for said in [Ok(Vec::new()), Err("it is full".to_string())] {
         let said = vec![said; question.talks.len()];
@@ -94,4 +103,81 @@ fn a_run_without_a_number_of_its_own_is_left_to_moms_list() {
         let all = told(&end(|event| event["job"][name] = value));
         assert!(all.is_empty(), "{name}: {all:?}");
     }
+}
+
+fn room(whole: u64, out: &str) -> MomRoom {
+    MomRoom {
+        whole,
+        linked: 3,
+        share_fits: 2,
+        shown: format!("whole=0-7;free=1-2;out={out}"),
+        ..MomRoom::default()
+    }
+}
+
+/// What mom does by what gpuosd says of the room at the end of a job that had these vnodes of a host of eight GPUs, two of them shared.
+fn does(vnodes: &[&str], room: MomRoom, look: bool, server: Option<Value>) -> Value {
+    let gpus: Vec<Value> = (0..10)
+        .map(|at| json!({ "nvlink": "a", "shares": if at < 8 { 0 } else { 4 } }))
+        .collect();
+    let event = end(|event| {
+        event["hosts"]["n1"]["gpus"] = gpus.into();
+        event["job"]["resources"] = json!({});
+        for vnode in vnodes {
+            event["vnodes"][vnode] = json!({});
+        }
+        if let Some(server) = server {
+            event["server"] = json!({ "vnodes": server });
+        }
+    });
+    let said = MomOrders {
+        room: Some(room),
+        look,
+        ..MomOrders::default()
+    };
+    let Step::Ask(question) = begin(&event.to_string()) else {
+        panic!("gpuosd is told");
+    };
+    serde_json::from_str(&question.answer(&[Ok(lines(&[orders(said)]))])).expect("JSON")
+}
+
+fn written(said: &Value) -> Vec<String> {
+    let one = |edit: &Value| format!("{} {}={}", edit["vnode"], edit["name"], edit["value"]);
+    edits(said)
+        .iter()
+        .map(one)
+        .map(|text| text.replace('"', ""))
+        .collect()
+}
+
+#[test]
+fn what_is_free_then_is_shown_before_pbs_sched_looks() {
+    let said = does(&["n1"], room(8, "-"), false, None);
+    let shown = [
+        "n1 gpuos_host=whole=0-7;free=1-2;out=-",
+        "n1 gpuos_linked=3",
+        "n1 gpuos_share_parts=0",
+        "n1 gpuos_share_fits=2",
+    ];
+    assert_eq!(written(&said), shown);
+    assert!(
+        written(&does(&[], room(8, "-"), false, None)).is_empty(),
+        "of which vnode is not known"
+    );
+}
+
+#[test]
+fn a_gpu_that_is_out_of_service_is_counted_down_when_its_job_ends() {
+    let asked = does(&["n1"], room(7, "3"), true, None);
+    assert_eq!(asked["ask"]["vnodes"], json!(["n1"]), "{asked}");
+    let eight = json!({ "n1": { "resources": { "ngpus": "8" } } });
+    let said = written(&does(&["n1"], room(7, "3"), true, Some(eight)));
+    assert!(said.contains(&"n1 ngpus=7".into()), "{said:?}");
+    assert!(said.contains(&"n1 gpuos_ngpus=8>7".into()), "{said:?}");
+    // A site with a vnode for each half of the host, of which the job had one: what the other counts is not known here.
+    let half = json!({ "n1": { "resources": {} }, "n1[0]": { "resources": { "ngpus": "4" } } });
+    let said = written(&does(&["n1[0]"], room(7, "3"), true, Some(half)));
+    assert!(!said.iter().any(|text| text.contains("ngpus=")), "{said:?}");
+    let none = written(&does(&["n1"], room(7, "3"), true, Some(json!({}))));
+    assert!(none.is_empty(), "pbs_server does not say: {none:?}");
 }

@@ -18,7 +18,7 @@ fn profile(id: u32, name: &str, slices: [u8; 2], starts: &[u8], most: u8) -> Val
 }
 
 /// Two kinds of GPUs, one of seven compute and eight memory slices and one of four of each.
-fn boards() -> Value {
+pub fn boards() -> Value {
     let all = [0, 1, 2, 3, 4, 5, 6];
     json!({
         "h100": [

@@ -109,6 +109,43 @@ fn a_start_that_its_host_has_refused_is_put_off_for_longer_and_longer() {
     );
 }
 
+/// pbs_sched takes a host whose free slices are in pieces as well as any other, until they are asked for in one piece.
+#[test]
+fn after_a_refused_start_slices_and_parts_are_asked_for_in_one_piece() {
+    let select = |resources: Value, given: &str, run: u64| {
+        let job = json!({ "id": "1.head", "resources": resources, "exec_vnode": given, "exit": -16, "run": run });
+        let said = ask(&json!({
+            "event": "runjob", "now": 1000, "job": job, "boards": crate::hook_mig::boards(),
+            "shares": { "parts": 4, "turns": 0, "gpu_mib": 81_559, "most_mib": 80_535 },
+        }));
+        let edits = said["edits"].as_array().cloned().unwrap_or_default();
+        let own = edits.into_iter().find(|edit| edit["name"] == "select");
+        own.map(|edit| edit["value"].as_str().unwrap_or_default().to_owned())
+    };
+    let counted = "2:ncpus=1:gpuos_mig_compute=5:gpuos_mig_memory=6:gpuos_mig_board=h100";
+    let mig = |select: &str| json!({ "gpuos_mig": "3g.40gb,1g.10gb:2", "select": select });
+    let given = "(n1:ncpus=1:gpuos_mig_compute=5:gpuos_mig_memory=6)+(n1:ncpus=1:gpuos_mig_compute=5:gpuos_mig_memory=6)";
+    let asked = format!("{counted}:gpuos_mig_fits=4");
+    assert_eq!(some(&asked), select(mig(counted), given, 1));
+    assert_eq!(
+        None,
+        select(mig(&asked), given, 2),
+        "it is asked for already"
+    );
+    let share = |select: &str| json!({ "gpuos_share": "timeslice:3", "select": select });
+    let given = "(n1:ncpus=1:gpuos_share_parts=3)";
+    assert_eq!(
+        some("1:ncpus=1:gpuos_share_parts=3:gpuos_share_fits=3"),
+        select(share("1:ncpus=1:gpuos_share_parts=3"), given, 1)
+    );
+    let whole = json!({ "select": "1:ngpus=2" });
+    assert_eq!(None, select(whole, "(n1:ngpus=2)", 1));
+}
+
+fn some(text: &str) -> Option<String> {
+    Some(text.into())
+}
+
 /// In state W it would not be counted among the subjobs that are left.
 #[test]
 fn a_subjob_is_never_put_off() {
