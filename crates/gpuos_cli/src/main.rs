@@ -131,9 +131,9 @@ fn run(cli: &Cli) -> anyhow::Result<u8> {
             None => return Ok(0),
         },
         Command::Mig(MigArgs {
-            command: Some(MigCommand::Plan(_)),
+            command: Some(MigCommand::Plan(args)),
             ..
-        }) if pbs_why::is_meant(&machine, false) => pbs_plan::slices()?,
+        }) if pbs_why::is_meant(&machine, false) => pbs_plan::slices(&machine, config, args)?,
         Command::Mig(args) => match mig::run(&machine, config, args)? {
             (reply, None) => reply,
             (reply, Some(code)) => {

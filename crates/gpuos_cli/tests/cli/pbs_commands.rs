@@ -168,7 +168,6 @@ fn options_that_mean_nothing_on_pbs_are_refused_by_name() {
     for (args, option) in [
         (&["--gres=gpu:1"][..], "--gres"),
         (&["--gpus=h100:1"], "a type of GPUs"),
-        (&["--mig=3g.40gb"], "--mig"),
         (&["--gpus-per-socket=1"], "--gpus-per-socket"),
         (&["--gpus=1", "--qos=high"], "--qos"),
         (&["--gpus=1", "--exclusive"], "--exclusive"),
@@ -332,7 +331,11 @@ fn what_is_slurms_alone_says_so_on_pbs() {
     let pbs = pbs(&half_full());
     for (args, told) in [
         (&["replay"][..], "gpuos pbs-planner --dry-run"),
-        (&["mig", "plan", "1g.10gb"], "knows Slurm alone"),
+        (
+            &["mig", "plan", "1g.10gb", "--defrag"],
+            "PBS has nothing of it",
+        ),
+        (&["mig", "plan", "1g.10gb", "n0", "n1"], "name one, or none"),
         (
             &["drain", "n0", "--migrate"],
             "--migrate moves jobs by Slurm",
@@ -613,15 +616,33 @@ fn a_user_who_may_not_see_hooks_is_told_so() {
 }
 
 #[test]
-fn mig_plans_are_refused_with_what_there_is() {
+fn slices_are_planned_by_what_hosts_count_and_show() {
     let pbs = pbs(&half_full());
     let answer = pbs.gpuos(&["mig", "plan", "3g.40gb"]);
-    assert_eq!(answer.code, 1);
+    let none = "no GPU of this cluster is in MIG mode";
     assert!(
-        answer
-            .err
-            .contains("`gpuos mig` shows what is free of divided ones"),
+        answer.code == 1 && answer.err.contains(none),
         "{}",
         answer.err
     );
+    pbs.0.file(
+        "gpuos.toml",
+        "[[mig.board]]\nname = \"a30\"\nprofiles = [{ id = 0, name = \"4g.24gb\", compute = 4, memory-mib = 24000, most = 1, size = 4, starts = [0] }]\n",
+    );
+    let toml = pbs.0.path("gpuos.toml");
+    for args in [
+        &["mig", "plan", "4g.24gb", "-N2"][..],
+        &["plan", "--mig=4g.24gb", "--nodes=2"],
+    ] {
+        let answer = pbs.gpuos(&[&["--json", "--config", &toml], args].concat());
+        assert_eq!(answer.code, 1, "{}", answer.err);
+        let said: serde_json::Value = serde_json::from_str(&answer.out).expect("JSON");
+        let asked = "qsub -l select=2:ncpus=1 -l place=scatter -l gpuos_mig=4g.24gb";
+        assert_eq!(said["qsub"], asked);
+        let sentence = said["sentence"].as_str().unwrap_or_default();
+        assert!(
+            sentence.starts_with("It has parts of GPUs, and pbs_sched alone"),
+            "{sentence}"
+        );
+    }
 }

@@ -35,7 +35,7 @@ pub mod question;
 mod refused;
 pub mod resources;
 pub mod room;
-mod run;
+pub(crate) mod run;
 pub mod select;
 mod shares;
 mod slices;

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use gpuos_config::options::parse_mig;
 use gpuos_model::hostlist::{compress, expand};
+use gpuos_model::mig::Geometry;
 
 use super::event::{Edit, Event, Left, Resources, Value, Verdict};
 use super::memory;
@@ -97,7 +98,15 @@ fn refused_by_host(event: &Event) -> Option<Verdict> {
     let last = SECONDS.len() - 1;
     let nth = usize::try_from(runs.saturating_sub(1)).unwrap_or(last);
     let seconds = SECONDS[nth.min(last)];
-    let mut edits: Vec<Edit> = in_one_piece(event).into_iter().collect();
+    let mut edits = Vec::new();
+    if let Some(select) = in_one_piece(&job.resources, &event.boards).map(|it| it.to_string())
+        && said(&job.resources, "select") != Some(&select)
+    {
+        edits.push(Edit::Resource {
+            name: "select".into(),
+            value: Value::Text(select),
+        });
+    }
     edits.extend([
         Edit::Resource {
             name: VETOES.into(),
@@ -119,21 +128,16 @@ fn refused_by_host(event: &Event) -> Option<Verdict> {
     })
 }
 
-/// The chunks of a job with slices or a share as they are to be from now on, where they are not yet: what it needs of one GPU is compared with what hosts
+/// The chunks of a job with slices or a share whose start was refused, as they are to be from now on: what it needs of one GPU is compared with what hosts
 /// show, so that pbs_sched takes one that has it in one piece, and tries no other until something has ended there. At first it is not asked for: pbs_sched
 /// does not foresee how it changes, and would neither keep a place for the job nor preempt for it.
-fn in_one_piece(event: &Event) -> Option<Edit> {
-    let job = &event.job.resources;
+pub(crate) fn in_one_piece(job: &Resources, boards: &BTreeMap<String, Geometry>) -> Option<Select> {
     let select = Select::parse(said(job, "select")?).ok()?;
-    let wanted = match (wish(job, MIG), wish(job, SHARE)) {
-        (Some(asked), None) => slices::with_fits(&parse_mig(asked).ok()?, &select, &event.boards),
+    match (wish(job, MIG), wish(job, SHARE)) {
+        (Some(asked), None) => slices::with_fits(&parse_mig(asked).ok()?, &select, boards),
         (None, Some(_)) => shares::with_fits(&select),
         _ => None,
-    }?;
-    (wanted != select).then(|| Edit::Resource {
-        name: "select".into(),
-        value: Value::Text(wanted.to_string()),
-    })
+    }
 }
 
 fn hosts(event: &Event) -> Option<Edit> {

@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 
+use gpuos_model::mig::Geometry;
 use gpuos_placement::plan::{Choice, Planner, Wait};
 use gpuos_placement::queue::{Answer, Bounds};
 use serde_json::json;
@@ -12,6 +13,7 @@ use super::{Start, plan};
 use crate::hook::beyond::Beyond;
 use crate::hook::decide;
 use crate::hook::event::{Edit, Event, SCHEMA, Value};
+use crate::hook::run::in_one_piece;
 use crate::state::wanted::Wanted;
 use crate::state::{Job, Site, scope};
 use crate::units::seconds;
@@ -55,8 +57,10 @@ pub enum Outcome {
     },
     /// pbs_sched alone places it, for this reason.
     Left(String),
-    /// It has no GPUs, and pbs_sched places it.
+    /// It has no GPUs or parts of some, and pbs_sched places it.
     WithoutGpus {
+        /// Which of the two, as a sentence without its end.
+        why: &'static str,
         /// The hosts that have room for a chunk of it now; `None`: not all of it has room.
         room: Option<Vec<String>>,
     },
@@ -125,7 +129,7 @@ impl Asked {
                 "'{limit}' is no time limit; write seconds or HOURS:MINUTES:SECONDS"
             ));
         }
-        for edit in seen_by_the_hook(&resources, beyond(site).as_ref())? {
+        for edit in seen_by_the_hook(&resources, site)? {
             let Edit::Resource {
                 name,
                 value: Value::Text(value),
@@ -161,11 +165,16 @@ fn beyond(site: &Site) -> Option<Beyond> {
     )
 }
 
+/// How GPUs of the site can be divided, by the names of their kinds.
+fn boards(site: &Site) -> BTreeMap<String, Geometry> {
+    let boards = site.config.mig.boards.iter();
+    boards
+        .map(|board| (board.name.clone(), board.geometry.clone()))
+        .collect()
+}
+
 /// What the hook changes of a job that is submitted on a site with a planner.
-fn seen_by_the_hook(
-    resources: &[(String, String)],
-    memory: Option<&Beyond>,
-) -> Result<Vec<Edit>, String> {
+fn seen_by_the_hook(resources: &[(String, String)], site: &Site) -> Result<Vec<Edit>, String> {
     let resources: BTreeMap<&str, &str> = resources
         .iter()
         .map(|(name, value)| (&name[..], &value[..]))
@@ -174,7 +183,8 @@ fn seen_by_the_hook(
         "schema": SCHEMA,
         "event": "queuejob",
         "planner": true,
-        "memory": memory,
+        "memory": beyond(site),
+        "boards": boards(site),
         "job": { "resources": resources },
     });
     let verdict = decide(&Event::read(&event.to_string())?);
@@ -191,17 +201,21 @@ fn seen_by_the_hook(
 pub fn ask(site: &Site, planner: &mut Planner, asked: &Asked) -> Result<Told, String> {
     let job = asked.job(site)?;
     let never = scope::scope(&job, site).err().unwrap_or_default();
+    let without = |why: &'static str, job: &Job| {
+        let room = scope::room(job, site);
+        Ok(Told {
+            never: never.clone(),
+            free_gpus: 0,
+            free_hosts: room.iter().flatten().count(),
+            outcome: Outcome::WithoutGpus { why, room },
+        })
+    };
+    if let Some(one_piece) = with_fits(&job, &boards(site)) {
+        return without("it has parts of GPUs", &one_piece);
+    }
     let states = match Wanted::of(&job, site) {
         Ok(wanted) => wanted.kind.states(site),
-        Err(why) if why.is_empty() => {
-            let room = scope::room(&job, site);
-            return Ok(Told {
-                never,
-                free_gpus: 0,
-                free_hosts: room.iter().flatten().count(),
-                outcome: Outcome::WithoutGpus { room },
-            });
-        }
+        Err(why) if why.is_empty() => return without("it has no GPUs", &job),
         Err(_) => Vec::new(),
     };
     let free = states.iter().filter(|state| state.candidate);
@@ -213,6 +227,16 @@ pub fn ask(site: &Site, planner: &mut Planner, asked: &Asked) -> Result<Told, St
         outcome: outcome(&with, planner),
         free_gpus: free.iter().sum(),
         free_hosts: free.iter().filter(|count| **count > 0).count(),
+    })
+}
+
+/// A job with slices or a share with what it has to have of one GPU, which is looked at where its start was refused; `None`: it has neither.
+fn with_fits(job: &Job, boards: &BTreeMap<String, Geometry>) -> Option<Job> {
+    let resources = job.resources.iter().cloned().collect();
+    let select = in_one_piece(&resources, boards)?;
+    Some(Job {
+        select: select.to_string(),
+        ..job.clone()
     })
 }
 

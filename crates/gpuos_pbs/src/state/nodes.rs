@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use gpuos_model::gpuset::{GpuSet, MAX_GPUS};
 
 use super::json::Json;
-use crate::hook::resources::{NGPUS, SHOWN, SITE_NGPUS};
+use crate::hook::resources::{MIG_COMPUTE, MIG_MEMORY, NGPUS, SHARE_PARTS, SHOWN, SITE_NGPUS};
 use crate::hook::room::site_number;
 use crate::hook::vnodes::is_vnode;
 use crate::published::Published;
@@ -36,6 +36,8 @@ pub struct Vnode {
     pub memory_kib: Count,
     /// GPUs in service.
     pub gpus: Count,
+    /// Compute and memory slices of divided GPUs, and parts of shared ones, in service: [`OF_PARTS`].
+    pub parts: [Count; 3],
     /// GPUs that the site has counted on it, those included that gpuos has taken out of service.
     pub site_gpus: u64,
     /// The queue whose jobs alone it serves; empty: all.
@@ -47,6 +49,9 @@ pub struct Vnode {
     /// What an administrator, or gpuos, says of it.
     pub comment: String,
 }
+
+/// What PBS counts of GPUs that are divided or shared, by name.
+pub const OF_PARTS: [&str; 3] = [MIG_COMPUTE, MIG_MEMORY, SHARE_PARTS];
 
 /// GPUs, CPUs and memory in KiB, in this order.
 pub type Counts = [u64; 3];
@@ -342,6 +347,7 @@ fn vnode(name: &str, json: &Json) -> Result<(Vnode, String), String> {
         host => host,
     };
     let (cpus, memory_kib) = (count("ncpus", whole)?, count("mem", kib)?);
+    let [compute, memory, shared] = OF_PARTS.map(|name| count(name, whole));
     let listed = json.get("jobs")?;
     let vnode = Vnode {
         name: name.to_owned(),
@@ -361,6 +367,7 @@ fn vnode(name: &str, json: &Json) -> Result<(Vnode, String), String> {
             all: gpus.all.min(MAX_GPUS as u64),
             used: gpus.used,
         },
+        parts: [compute?, memory?, shared?],
         site_gpus: site_gpus.min(MAX_GPUS as u64),
         queue: json.text("queue")?.to_owned(),
         state: state.to_owned(),

@@ -3,20 +3,44 @@
 use gpuos_model::hostlist::compress;
 
 use super::jobs::Job;
-use super::nodes::{Counts, Host, Vnode};
+use super::nodes::{Count, Host, OF_PARTS, Vnode};
 use super::site::Site;
 use super::wanted::{Kind, OF_PROGRAMS, is_alone, is_number};
-use crate::hook::resources::NGPUS;
+use crate::hook::resources::{LINKED, MIG_FITS, NGPUS, SHARE_FITS};
 use crate::hook::select::{Chunk, Select};
 use crate::units::kib;
 
 /// The names of what is counted, in a select.
-const COUNTED: [&str; 3] = [NGPUS, "ncpus", "mem"];
+const COUNTED: [&str; 6] = {
+    let [compute, memory, shared] = OF_PARTS;
+    [NGPUS, "ncpus", "mem", compute, memory, shared]
+};
+
+/// Numbers that a host shows of its free GPUs, which a chunk may ask for and does not take.
+const COMPARED: [&str; 3] = [LINKED, MIG_FITS, SHARE_FITS];
+
+/// How much there is of each, in the order of [`COUNTED`].
+type Counts = [u64; COUNTED.len()];
+
+fn counts(vnode: &Vnode, of: impl Fn(Count) -> u64) -> Counts {
+    let [compute, memory, shared] = vnode.parts;
+    [
+        vnode.gpus,
+        vnode.cpus,
+        vnode.memory_kib,
+        compute,
+        memory,
+        shared,
+    ]
+    .map(of)
+}
 
 /// A chunk, and what its vnodes have to be like.
 struct Ask {
     count: u64,
     each: Counts,
+    /// At least so much a host has to show.
+    shown: Vec<(&'static str, u64)>,
     kind: Kind,
 }
 
@@ -60,12 +84,16 @@ pub fn room(job: &Job, site: &Site) -> Option<Vec<String>> {
         let ask = Ask::of(chunk, job, site);
         let mut sum: u64 = 0;
         for host in &site.nodes.hosts {
-            let left = total(site, host, |vnode| ask.kind.allows(vnode), Vnode::left);
+            let left = |vnode: &Vnode| counts(vnode, Count::free);
+            let left = total(site, host, |vnode| ask.kind.allows(vnode), left);
             let times = left.iter().zip(ask.each);
             let times = times
                 .filter_map(|(left, each)| left.checked_div(each))
                 .min();
-            let times = times.unwrap_or(u64::MAX);
+            let times = match ask.is_shown(site, host) {
+                true => times.unwrap_or(u64::MAX),
+                false => 0,
+            };
             sum = sum.saturating_add(times);
             if times > 0 && !names.contains(&host.name) {
                 names.push(host.name.clone());
@@ -87,7 +115,7 @@ fn total(
 ) -> Counts {
     let vnodes = site.nodes.vnodes_of(host).map(|(_, vnode)| vnode);
     let meant = vnodes.filter(|vnode| is_meant(vnode));
-    meant.map(of).fold([0; 3], |sum, more| {
+    meant.map(of).fold(Counts::default(), |sum, more| {
         std::array::from_fn(|at| u64::saturating_add(sum[at], more[at]))
     })
 }
@@ -111,6 +139,10 @@ impl Ask {
         Ask {
             count: chunk.count.unwrap_or(1).into(),
             each: COUNTED.map(|name| counted(name).unwrap_or(0)),
+            shown: COMPARED
+                .into_iter()
+                .filter_map(|name| Some((name, counted(name).filter(|least| *least > 0)?)))
+                .collect(),
             kind: Kind {
                 needs: needs.collect(),
                 alone: is_alone(job),
@@ -122,10 +154,23 @@ impl Ask {
     /// All that a host could ever give such chunks.
     fn most(&self, site: &Site, host: &Host) -> Counts {
         let all = |vnode: &Vnode| {
-            let [gpus, cpus, memory_kib] = vnode.all();
-            [gpus.max(vnode.site_gpus), cpus, memory_kib]
+            let mut all = counts(vnode, |count| count.all);
+            all[0] = all[0].max(vnode.site_gpus);
+            all
         };
         total(site, host, |vnode| self.kind.fits(vnode), all)
+    }
+
+    /// Whether a host has in one piece what is to be so.
+    fn is_shown(&self, site: &Site, host: &Host) -> bool {
+        let shows = |name: &str, least: u64| {
+            let mut vnodes = site.nodes.vnodes_of(host);
+            vnodes.any(|(_, vnode)| {
+                let shown = vnode.resource(name).and_then(|text| text.parse().ok());
+                shown.is_some_and(|shown: u64| shown >= least)
+            })
+        };
+        self.shown.iter().all(|(name, least)| shows(name, *least))
     }
 
     fn holds(&self, counts: Counts) -> bool {

@@ -2,6 +2,7 @@
 
 use gpuos_config::gpuos_toml::Config;
 use gpuos_pbs::pass::what_if::{Asked, Outcome, Told, ask, ask_alone};
+use gpuos_pbs::state::nodes::Count;
 use gpuos_pbs::state::{Site, Texts, scope};
 use gpuos_placement::plan::{Planner, Wait};
 use gpuos_placement::queue::ENDLESS;
@@ -155,7 +156,7 @@ fn what_pbs_sched_alone_places_is_told() {
 fn a_job_without_gpus_is_pbs_scheds_and_it_is_told_where_there_is_room() {
     let site = recorded();
     let room = |select: &str| match told(&site, &asked(select, &[])).unwrap().outcome {
-        Outcome::WithoutGpus { room } => room.map(|hosts| hosts.join(" ")),
+        Outcome::WithoutGpus { room, .. } => room.map(|hosts| hosts.join(" ")),
         other => panic!("{other:?}"),
     };
     // Job 3 has two CPUs and 1 GiB of n1 and of n2.
@@ -163,6 +164,48 @@ fn a_job_without_gpus_is_pbs_scheds_and_it_is_told_where_there_is_room() {
     assert_eq!(room("4:ncpus=14:mem=7gb").as_deref(), Some("n1 n2 n3 n4"));
     assert_eq!(room("5:ncpus=14"), None);
     assert_eq!(room("1:ncpus=1:host=n2").as_deref(), Some("n2"));
+}
+
+/// Two hosts with GPUs that are divided: n1 has more memory slices left than n2, and on each GPU fewer.
+#[test]
+fn where_slices_have_room_is_told_by_what_hosts_count_and_show() {
+    let mut site = recorded();
+    let toml = r#"
+        [[mig.board]]
+        name = "a30"
+        profiles = [
+          { id = 14, name = "1g.6gb", compute = 1, memory-mib = 6000, most = 4, size = 1, starts = [0, 1, 2, 3] },
+          { id = 5, name = "2g.12gb", compute = 2, memory-mib = 12000, most = 2, size = 2, starts = [0, 2] },
+          { id = 0, name = "4g.24gb", compute = 4, memory-mib = 24000, most = 1, size = 4, starts = [0] },
+        ]"#;
+    site.config = Config::parse(toml, "gpuos.toml").expect("a gpuos.toml");
+    for (host, used, fits) in [("n1", 4, "1"), ("n2", 5, "2")] {
+        let at = site.nodes.vnode(host).expect("it is there");
+        let vnode = &mut site.nodes.vnodes[at];
+        let slices = Count { all: 8, used };
+        (vnode.parts[0], vnode.parts[1]) = (slices, slices);
+        let shown = [("gpuos_mig_fits", fits), ("gpuos_mig_board", "a30")];
+        let shown = shown.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        vnode.available.extend(shown);
+    }
+    let room = |select: &str, slices: &str| {
+        let asked = asked(select, &[("gpuos_mig", slices)]);
+        match told(&site, &asked).expect("it is taken").outcome {
+            Outcome::WithoutGpus { why, room } => {
+                assert_eq!(why, "it has parts of GPUs");
+                room.map(|hosts| hosts.join(" "))
+            }
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(room("1:ncpus=1", "1g.6gb").as_deref(), Some("n1 n2"));
+    assert_eq!(room("1:ncpus=1", "2g.12gb").as_deref(), Some("n2"));
+    assert_eq!(room("2:ncpus=1", "2g.12gb"), None);
+    assert_eq!(room("1:ncpus=1:host=n1", "2g.12gb"), None);
+    assert_eq!(room("1:ncpus=1", "1g.6gb:4").as_deref(), Some("n1"));
+    assert_eq!(room("1:ncpus=99", "1g.6gb"), None);
+    let none = told(&site, &asked("1:ncpus=1", &[("gpuos_mig", "7g.80gb")])).unwrap_err();
+    assert!(none.contains("1g.6gb"), "{none}");
 }
 
 #[test]
