@@ -225,22 +225,25 @@ pub fn given(rest: &str) -> Gpus {
 pub fn ledger(lab: &PbsLab) -> HashMap<String, Vec<Gpus>> {
     let mut runs: HashMap<String, Gpus> = HashMap::new();
     let mut started: HashMap<String, Vec<Gpus>> = HashMap::new();
-    for (kind, job, rest) in accounting(lab) {
+    let lines = accounting(lab);
+    for (kind, job, rest) in &lines {
         match &kind[..] {
             "S" => {
-                let given = given(&rest);
+                let given = given(rest);
                 runs.insert(job.clone(), given.clone());
                 for vnode in given.keys() {
                     let all: usize = runs.values().filter_map(|of| of.get(vnode)).sum();
+                    let theirs = || lines.iter().filter(|(_, job, _)| runs.contains_key(job));
                     assert!(
                         all <= GPUS,
-                        "{all} GPUs of {vnode} are given by {job}: {runs:?}"
+                        "{all} GPUs of {vnode} are given by {job}: {runs:?}\n{:#?}",
+                        theirs().collect::<Vec<_>>()
                     );
                 }
-                started.entry(job).or_default().push(given);
+                started.entry(job.clone()).or_default().push(given);
             }
             "E" | "R" => {
-                runs.remove(&job);
+                runs.remove(job);
             }
             _ => {}
         }
