@@ -58,8 +58,9 @@ LOST, SETTLES = (-20, -14), 10
 SCHEDULER = "Scheduler"
 # Where exec_vnode has GPUs.
 GPUS = re.compile(r"(ngpus|gpuos_mig_memory|gpuos_share_parts)=0*[1-9]")
-# Names of vnodes in exec_vnode.
+# Names of vnodes in exec_vnode, and what a start has of one.
 VNODES = re.compile(r"[(+]\s*([^:()+\s]+)")
+GIVEN = re.compile(r"[(+]\s*([^:()+\s]+)[^()+]*:ngpus=([0-9]+)")
 
 
 # What is to be done about an event; `must`: a refusal holds for jobs too that say nothing to gpuos.
@@ -311,20 +312,23 @@ def untimely(job, given):
     return ""
 
 
-def left_on(known, event, given):
-    """GPUs that the vnodes of a start have left, where others than pbs_sched start jobs, too: pbs_server itself counts nothing then."""
+def short_of(known, event, given):
+    """Vnodes of which a start has more GPUs than are left, where others than pbs_sched start jobs, too: pbs_server itself counts nothing then. What is to be
+    done about it the command says."""
     is_counted = known.get("planner") is not True and text(event.requestor) == SCHEDULER
     # What a reservation has of a vnode is assigned to it, and its jobs have of that.
     if is_counted or getattr(event.job, "reserve_ID", None):
         return {}
-    server, left = pbs.server(), {}
-    for name in set(VNODES.findall(given)):
+    server, wanted, found = pbs.server(), collections.Counter(), {}
+    for name, gpus in GIVEN.findall(given):
+        wanted[name] += int(gpus)
+    for name, gpus in wanted.items():
         vnode = server.vnode(name)
         counts = [number(resources(getattr(vnode, "resources_" + which), ("ngpus",)).get("ngpus")) for which in ("available", "assigned")]
         # None there, or those of another vnode.
-        if counts[0] is not None:
-            left[name] = dict(zip(("available", "assigned"), (max(0, count or 0) for count in counts)))
-    return left
+        if counts[0] is not None and gpus > max(0, counts[0]) - max(0, counts[1] or 0):
+            found[name] = dict(zip(("available", "assigned"), (max(0, count or 0) for count in counts)))
+    return found
 
 
 def started(event):
@@ -347,7 +351,7 @@ def started(event):
         # How its last run ended, and how many there were.
         ended, runs = number(event.job.Exit_status), number(event.job.run_count) or 0
         what = {"id": text(event.job.id or ""), "resources": job, "exec_vnode": given, "exit": ended, "run": runs}
-        left = left_on(known, event, given) if counts else {}
+        left = short_of(known, event, given) if counts else {}
         return None if not asks and not left else dict(site(known), event="runjob", now=int(time.time()), job=what, vnodes=vnodes, left=left)
 
     return asks, by_command if asks or counts else None, about
@@ -608,6 +612,8 @@ def main():
         told = about(known)
         if told is None:
             event.accept()
+        # Without an answer a start that would have GPUs of others waits.
+        must = must or bool(told.get("left"))
         answer = ask(way, known, told, began + WITHIN)
         tries = must and is_first(event)
         while tries and answer.refused and answer.message.startswith(UNCONFINED) and time.monotonic() < began + CONFINED_WITHIN:

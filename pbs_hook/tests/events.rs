@@ -141,6 +141,12 @@ fn a_start_that_others_than_pbs_sched_want_finds_its_gpus_free() {
         json!({ "command": command(), "library": library(), "hosts": hosts(), "planner": true });
     let said = Hook::with(&known.to_string()).one(events[4]);
     assert!(said.contains("and 2 are left there"), "{said}");
+    // A command that is away, or too slow, leaves such a start in its queue, and no other.
+    let known = json!({ "command": "/nonexistent", "library": library(), "hosts": hosts() });
+    let said = Hook::with(&known.to_string()).run(&events[..2]);
+    assert_eq!(said[0], ACCEPTED);
+    let told = said[1].contains("accept=False") && said[1].contains("cannot be run");
+    assert!(told, "{}", said[1]);
 }
 
 #[test]
