@@ -99,6 +99,14 @@ impl Site {
         }
     }
 
+    /// GPUs that PBS counts as free on a host.
+    fn left(&self, name: &str) -> Option<u64> {
+        let text = self.lab.run("pbsnodes", &["-v", "-F", "json", name]);
+        let all: Value = serde_json::from_str(&text.ok()?).ok()?;
+        let of = |which: &str| all["nodes"][name][which]["ngpus"].as_u64();
+        Some(of("resources_available")? - of("resources_assigned").unwrap_or(0))
+    }
+
     /// A job that has started; its GPUs, in order of its hosts.
     fn start(&self, options: &[&str]) -> (String, Vec<String>) {
         let job = ran(self.lab.qsub(Some("user1"), options, &self.script()));
@@ -267,8 +275,9 @@ fn a_fault_counts_one_gpu_less_and_its_job_runs_elsewhere() {
     ran(lab.kill(host, MOM, 9));
     ran(lab.start(host, MOM));
     ran(lab.start(host, GPUOSD));
-    site.until("the second GPU counts no more", || {
-        site.host(host).gpus == Some(6)
+    // OpenPBS 20.0.1 goes on with the neighbour, whose session a mom that was started anew does not know: its GPU is its own until it ends.
+    site.until("both GPUs are nobody's who comes", || {
+        site.left(host) == Some(5) && site.host(host).comment.contains("are out of service")
     });
 
     // Mended, they come back, and what the administrator took stays his.
