@@ -184,6 +184,8 @@ struct Came {
     twice: Vec<String>,
     elsewhere: Vec<String>,
     counts: Vec<String>,
+    /// Runs that went on though a program on one of their hosts was not started, as that host's mom was killed: PBS's own loss.
+    silent: Vec<String>,
     /// Runs of which PBS's accounting has no beginning.
     unrecorded: Vec<String>,
     /// Jobs that PBS ended, with another exit status than 0.
@@ -212,22 +214,26 @@ fn judge(lab: &PbsLab, asked: &[Asked]) -> Came {
         }
         for run in runs.into_iter().flat_map(BTreeMap::values) {
             came.runs += 1;
-            // Of a run that was killed a host may not have come to its note.
-            let whole = run.ended.is_some();
-            if whole && run.gpus.len() != one.gpus || run.gpus.len() > one.gpus {
-                let what = format!("{}: {} for {}", one.job, run.gpus.len(), one.gpus);
-                came.counts.push(what);
-            }
-            let places = started.get(&one.job).into_iter().flatten();
             let counts = run.counts();
-            let mut places = places.filter(|place| match whole {
-                true => **place == counts,
-                false => counts
-                    .iter()
-                    .all(|(host, gpus)| place.get(host).is_some_and(|has| gpus <= has)),
-            });
-            if places.next().is_none() {
-                let what = format!("{}: {:?} by its notes, not by PBS", one.job, run.gpus);
+            let places: Vec<&Gpus> = started.get(&one.job).into_iter().flatten().collect();
+            // Of a run that was killed a host may not have come to its note.
+            let ended = run.ended.is_some();
+            let is_its = |place: &&&Gpus| {
+                counts.iter().all(|(host, gpus)| {
+                    place
+                        .get(host)
+                        .is_some_and(|has| gpus == has || !ended && gpus < has)
+                })
+            };
+            let on_its_hosts = |place: &&Gpus| counts.keys().all(|host| place.contains_key(host));
+            let what = format!("{}: {:?} for {}", one.job, run.gpus, one.gpus);
+            if places.iter().find(is_its).is_some() {
+                if ended && run.gpus.len() < one.gpus {
+                    came.silent.push(what);
+                }
+            } else if places.into_iter().any(|place| on_its_hosts(&place)) {
+                came.counts.push(what);
+            } else {
                 came.unrecorded.push(what);
             }
         }
@@ -266,6 +272,10 @@ impl Came {
             row(
                 "runs with another number of GPUs than asked for",
                 self.counts.len(),
+            ),
+            row(
+                "runs without the program of a host whose mom was killed",
+                self.silent.len(),
             ),
             row(
                 "runs of which PBS's accounting has no beginning",
@@ -340,6 +350,7 @@ fn random_jobs_while_planner_and_scheduler_compete() {
     assert!(came.by_planner > 0);
     assert_eq!(came.unrecorded, Vec::<String>::new());
     assert_eq!(came.ended, Vec::<String>::new());
+    assert_eq!(came.silent, Vec::<String>::new());
     hold(&came);
     ran(lab.down());
 }
@@ -435,6 +446,7 @@ fn nothing_is_lost_or_left_when_daemons_are_killed() {
     // One start at a time is under way in pbs_server.
     let unrecorded = &came.unrecorded;
     assert!(unrecorded.len() <= kills, "{unrecorded:?}");
+    assert!(came.silent.len() <= kills, "{:?}", came.silent);
     hold(&came);
     ran(lab.down());
 }
