@@ -230,6 +230,8 @@ class _Event:
             self.__dict__["_local"] = value
         elif key == "pbs.event().requestor":
             self.__dict__["requestor"] = value
+        elif key == "pbs.server().scheduling":
+            self.__dict__["_scheduling"] = value
         elif of_held:
             job = self._param["job_list"].setdefault(of_held.group("job"), _HeldJob(True))
             getattr(job, of_held.group("of"))._held[of_held.group("name")] = _Value(value)
@@ -310,6 +312,10 @@ class _Event:
 
 
 class _Server:
+    @property
+    def scheduling(self):
+        return _event.__dict__.get("_scheduling", True)
+
     def vnode(self, name):
         return _event._server.get(str(name)) or vnode(str(name), False)
 

@@ -9,7 +9,7 @@
 //! - [`install`]: what `qmgr` is told, and [`hosts`] what it is told of hosts,
 //! - `confine`: programs that are kept to the GPUs of their jobs,
 //! - `advise`: hosts on which another one gives GPUs,
-//! - `submit`, `run` and `launch`: what is done about each event, with the sentences in `refused`,
+//! - `submit`, `run` and `launch`: what is done about each event, with the sentences in `refused`; `stale_end`: about a run that would never be the last,
 //! - [`question`]: what daemons of a mom's host are told of an event, as [`talk`]s: by `mom` what mom has, with what is done by the answer ([`room`]: to the host's own vnode), by
 //!   `prepare` what a program needs that is about to be started, and by `end` which run of a job has left the host.
 //!
@@ -39,6 +39,7 @@ pub(crate) mod run;
 pub mod select;
 mod shares;
 mod slices;
+mod stale_end;
 mod submit;
 pub mod talk;
 mod text;
@@ -80,6 +81,9 @@ pub fn begin(text: &str) -> Step {
         Ok(event) => event,
         Err(why) => return Step::Done(Verdict::error_json(&why)),
     };
+    if let Some(said) = stale_end::answer(&event) {
+        return Step::Done(said);
+    }
     match Question::of(&event) {
         Some(question) => Step::Ask(Box::new(question)),
         None => Step::Done(decide(&event).json()),

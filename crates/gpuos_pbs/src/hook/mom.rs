@@ -22,7 +22,7 @@ use super::talk::{Daemon, Said, Talk, replies};
 use super::vnodes::short;
 
 /// `Exit_status` of a job that has to run again, or to be deleted, when it has ended, because a hook said so.
-const HOOK_RERUN: i64 = -18;
+pub(super) const HOOK_RERUN: i64 = -18;
 const HOOK_DELETE: i64 = -19;
 /// A job that has to end is ended after so many answers, whether pbs_server says that it knows or not.
 const PATIENT: u32 = 4;

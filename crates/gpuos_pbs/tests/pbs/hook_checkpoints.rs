@@ -78,7 +78,7 @@ fn a_start_keeps_the_names_of_the_hosts_that_the_job_has_had() {
 
 fn launch() -> Value {
     json!({
-        "event": "execjob_launch", "host": "n2", "gpuosd": "/run/g.sock", "mover": "/run/m.sock",
+        "event": "execjob_launch", "server": {}, "host": "n2", "gpuosd": "/run/g.sock", "mover": "/run/m.sock",
         "job": {
             "id": "1.head", "exec_vnode": "(n2:ncpus=1)+(n1:ncpus=1)+(n2:ncpus=1)", "user": "ann", "uid": 7, "gid": 8, "run": 2, "ends_in": 60,
             "resources": { "gpuos_checkpoint": "10m", "gpuos_hosts": "n[1-3]" },

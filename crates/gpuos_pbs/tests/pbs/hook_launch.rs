@@ -1,6 +1,7 @@
 //! Programs that are about to be started: what they find of their GPUs, by what gpuosd has chosen.
 
 use gpuos_core::wire::{MomJob, MomOrders, Reply, Request};
+use gpuos_pbs::hook::Step;
 use gpuos_pbs::hook::talk::Daemon;
 use serde_json::{Value, json};
 
@@ -270,4 +271,52 @@ fn a_program_of_a_very_large_job_is_told_its_gpus() {
         (said.get("GPUOS_LEVEL"), &said["GPUOS_GPUS"][..]),
         (None, "5")
     );
+}
+
+/// OpenPBS 22.05.11 and 23.06.06 keep the note of a hook of a mom for ever, and each end of the job is then another start.
+#[test]
+fn a_run_after_one_that_a_hook_has_ended_is_begun_twice_where_pbs_server_forgets_nothing() {
+    let launch = |change: fn(&mut Value)| {
+        let mut event = json!({
+            "schema": "gpuos.pbs/1", "event": "execjob_launch", "host": "n1.site", "gpuosd": "/run/g.sock",
+            "hosts": { "n1": { "gpus": [{ "uuid": "GPU-a" }] } },
+            "job": { "id": "7.head", "exec_vnode": "(n1:ngpus=1)", "user": "ann", "uid": 1000, "run": 2 },
+        });
+        change(&mut event);
+        match gpuos_pbs::hook::begin(&event.to_string()) {
+            Step::Done(said) => serde_json::from_str(&said).expect("JSON"),
+            Step::Ask(_) => json!({ "verdict": "gpuosd is asked" }),
+        }
+    };
+    let asked: Value = launch(|_| ());
+    assert_eq!(
+        asked["ask"],
+        json!({ "vnodes": [], "jobs": ["7.head"] }),
+        "{asked}"
+    );
+    let said: Value = launch(|event| {
+        event["server"] = json!({ "jobs": { "7.head": { "exit": -18, "rerun": true } } })
+    });
+    assert_eq!(
+        (&said["verdict"], &said["must"]),
+        (&json!("reject"), &json!(true)),
+        "{said}"
+    );
+    let others: [fn(&mut Value); 6] = [
+        |event| event["server"] = json!({ "jobs": { "7.head": { "exit": -16 } } }),
+        |event| event["server"] = json!({ "jobs": { "7.head": { "exit": null } } }),
+        // pbs_server is away, or has cleared it.
+        |event| event["server"] = json!({}),
+        |event| event["job"]["run"] = json!(1),
+        |event| event["first"] = json!(false),
+        // Its script is elsewhere, and what is refused here ends nothing.
+        |event| event["job"]["exec_vnode"] = json!("(n2:ngpus=1)+(n1:ngpus=1)"),
+    ];
+    for other in others {
+        let said: Value = launch(other);
+        assert_eq!(said["verdict"], "gpuosd is asked", "{said}");
+    }
+    let without: Value = launch(|event| event["job"]["exec_vnode"] = json!("(n1:ncpus=1)"));
+    assert_eq!(without["verdict"], "accept", "{without}");
+    assert!(without["ask"].is_null(), "{without}");
 }

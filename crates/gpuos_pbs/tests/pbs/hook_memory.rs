@@ -341,7 +341,7 @@ fn what_was_not_counted_is_not_started() {
 
 fn launch(asked: &str, given: &str) -> Value {
     json!({
-        "event": "execjob_launch", "host": "n1.site", "gpuosd": "/run/g.sock", "preload": "/usr/lib/l.so.0",
+        "event": "execjob_launch", "server": {}, "host": "n1.site", "gpuosd": "/run/g.sock", "preload": "/usr/lib/l.so.0",
         "hosts": { "n1": { "gpus": [{ "uuid": "GPU-a" }, { "uuid": "GPU-b" }] } },
         "job": { "id": "1.head", "resources": { "gpuos_mem": asked }, "exec_vnode": given, "user": "ann", "uid": 7, "gid": 70, "run": 2 },
     })

@@ -236,7 +236,7 @@ fn slices_that_were_not_counted_are_not_started() {
 
 fn launch(resources: &Value, given: &str) -> Value {
     json!({
-        "event": "execjob_launch", "host": "n1.site", "gpuosd": "/run/g.sock",
+        "event": "execjob_launch", "server": {}, "host": "n1.site", "gpuosd": "/run/g.sock",
         "hosts": { "n1": { "gpus": [{}, {}, {}, { "mig": { "board": "h100", "compute": 7, "memory": 8 } }] } },
         "job": { "id": "1.head", "resources": resources, "exec_vnode": given, "user": "ann", "uid": 7, "gid": 70, "run": 2 },
     })

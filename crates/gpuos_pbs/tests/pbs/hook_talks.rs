@@ -136,7 +136,7 @@ pub fn launch(given: &str) -> Value {
         })
     };
     json!({
-        "event": "execjob_launch", "host": "n1.site", "gpuosd": "/run/g.sock", "vnodes": { "n1": {} },
+        "event": "execjob_launch", "host": "n1.site", "gpuosd": "/run/g.sock", "vnodes": { "n1": {} }, "server": {},
         "hosts": {
             "n1": { "leaf": "l1", "gpus": [gpu(0, "a"), gpu(1, "a"), gpu(2, "b"), gpu(3, "b")] },
             "n2": { "leaf": "l1", "gpus": gpus("n2") }, "n3": { "leaf": "l2", "gpus": gpus("n3") },
