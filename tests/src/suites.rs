@@ -1,6 +1,4 @@
-//! The Slurm releases that the tests run on, and the PBS.
-
-use std::path::PathBuf;
+//! The Slurm releases that the tests run on.
 
 use gpuos_lab::Suite;
 
@@ -24,16 +22,6 @@ pub fn suites() -> Vec<Suite> {
 /// Says on standard error what is not tested, and why.
 pub fn skip(what: &str, why: &str) {
     eprintln!("SKIPPED {what}: {why}");
-}
-
-/// The PBS that the tests run on: the prefix that `$GPUOS_TEST_PBS` names, for example `/opt/pbs`; `None`, and a line on standard
-/// error, where it names none.
-pub fn pbs(what: &str) -> Option<PathBuf> {
-    let prefix = std::env::var_os("GPUOS_TEST_PBS").filter(|prefix| !prefix.is_empty());
-    if prefix.is_none() {
-        skip(what, "GPUOS_TEST_PBS names no installed PBS");
-    }
-    prefix.map(PathBuf::from)
 }
 
 /// Whether a long test of what no release of Slurm does otherwise leaves this one to `make soak`, which says so: the native one

@@ -1,4 +1,4 @@
-//! Labs of PBS, wherever `$GPUOS_TEST_PBS` names an installation.
+//! Labs of PBS.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -14,11 +14,16 @@ use gpuos_tests::plugins::{daemons, programs};
 use gpuos_tests::{costs, pbs};
 use serde_json::Value;
 
+use crate::pbs_site::{reaches, start_waiting};
+
 /// How long a job may take to run and end, and a lab to be gone.
 const LIMIT: Duration = Duration::from_secs(300);
 
 /// Set for the process that makes a lab and is killed: the name of the lab.
 const MAKER: &str = "GPUOS_PBS_TEST_MAKER";
+
+/// The prefix of its PBS.
+const PREFIX: &str = "GPUOS_PBS_TEST_PREFIX";
 
 fn spec(prefix: &Path, name: &str, nodes: usize) -> LabSpec {
     LabSpec {
@@ -113,8 +118,7 @@ fn submit(lab: &PbsLab, options: &[&str], script: &str) -> String {
 }
 
 fn wait(lab: &PbsLab, job: &str, state: &str) {
-    let reached = lab.wait_job(job, &[state], LIMIT);
-    reached.unwrap_or_else(|e| panic!("{e}"));
+    reaches(lab, job, state, LIMIT);
 }
 
 /// What the hosts of a job said, in order.
@@ -163,6 +167,7 @@ fn a_job_runs_on_two_of_four_nodes_and_nothing_is_left_of_the_lab() {
             .unwrap_or_default()
     };
     while !comment().contains("ngpus") && Instant::now() < deadline {
+        start_waiting(&lab);
         sleep(Duration::from_millis(200));
     }
     assert!(comment().contains("Not Running"), "{}", comment());
@@ -214,7 +219,7 @@ fn a_node_that_is_lost_comes_back_and_a_killed_server_goes_on() {
 /// Not a test of its own: the maker's part, run in another process by [`make`].
 #[test]
 fn maker() {
-    let (Ok(name), Ok(prefix)) = (std::env::var(MAKER), std::env::var("GPUOS_TEST_PBS")) else {
+    let (Ok(name), Ok(prefix)) = (std::env::var(MAKER), std::env::var(PREFIX)) else {
         return;
     };
     let lab = up(&LabSpec {
@@ -232,10 +237,11 @@ fn maker() {
 }
 
 /// A lab in another process: that process, and the lab's traces.
-fn make(name: &str) -> (Child, Traces) {
+fn make(prefix: &Path, name: &str) -> (Child, Traces) {
     let mut child = Command::new(std::env::current_exe().expect("own path"))
         .args(["pbs::maker", "--exact", "--nocapture"])
         .env(MAKER, name)
+        .env(PREFIX, prefix)
         .stdout(Stdio::piped())
         .spawn()
         .expect("starts");
@@ -261,7 +267,7 @@ fn nothing_is_left_of_a_killed_makers_lab_and_the_one_beside_it_goes_on() {
         return;
     };
     let _cost = costs::of("slurm::pbs::killed");
-    let (mut child, traces) = make(&format!("pbs-made-{}", std::process::id()));
+    let (mut child, traces) = make(&prefix, &format!("pbs-made-{}", std::process::id()));
     let beside = up(&spec(&prefix, "pbs-beside", 1));
     assert!(
         traces

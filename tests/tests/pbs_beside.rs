@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use gpuos_lab::LabSpec;
 use gpuos_lab::pbs::{MOM, PbsLab};
 use gpuos_tests::plugins::{built, daemons, programs};
-use gpuos_tests::{costs, pbs};
+use gpuos_tests::{Needs, costs, pbs_with};
 use serde_json::{Value, json};
 
 /// How long a change may take to be seen.
@@ -305,7 +305,7 @@ fn number(value: &Value) -> u64 {
 
 #[test]
 fn no_gpu_is_counted_or_given_twice_and_where_pbs_cgroups_gives_them_gpuos_only_advises() {
-    let Some(prefix) = pbs("gpuos beside pbs_cgroups") else {
+    let Some(prefix) = pbs_with("gpuos beside pbs_cgroups", Needs::RealPbs) else {
         return;
     };
     if !has_version_1() {

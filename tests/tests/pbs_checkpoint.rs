@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use gpuos_lab::LabSpec;
 use gpuos_lab::pbs::{MOM, MOVER, PbsLab};
 use gpuos_tests::plugins::{built, daemons, programs};
-use gpuos_tests::{costs, pbs};
+use gpuos_tests::{Needs, costs, pbs_with};
 use serde_json::Value;
 
 /// How long a change may take to be seen.
@@ -163,7 +163,7 @@ impl Site {
 
 #[test]
 fn a_job_of_pbs_goes_on_where_it_was_after_a_hold_and_on_other_nodes() {
-    let Some(prefix) = pbs("checkpoints in PBS") else {
+    let Some(prefix) = pbs_with("checkpoints in PBS", Needs::Scheduler) else {
         return;
     };
     let _cost = costs::of("slurm::pbs_checkpoint");

@@ -1,4 +1,4 @@
-//! `gpuos plan`, `topo`, `top`, `mig` and `doctor` on a real PBS, wherever `$GPUOS_TEST_PBS` names an installation: what they say is held against
+//! `gpuos plan`, `topo`, `top`, `mig` and `doctor` on a PBS: what they say is held against
 //! what PBS and the planner then do.
 
 use std::collections::BTreeSet;
@@ -8,7 +8,9 @@ use gpuos_lab::pbs::{GPUOSD, PbsLab};
 use gpuos_tests::{costs, pbs};
 use serde_json::Value;
 
-use crate::pbs_site::{GPUS, LIMIT, NODES, SERVER, gpuos, gpus, ran, signal, submit, until, up};
+use crate::pbs_site::{
+    GPUS, LIMIT, NODES, SERVER, gpuos, gpus, ran, reaches, signal, submit, until, up,
+};
 
 /// The command on a host, for PBS: this machine may have Slurm's commands too.
 fn asked(lab: &PbsLab, (host, user): (&str, Option<&str>), args: &[&str]) -> Output {
@@ -69,7 +71,7 @@ fn each_command_says_what_pbs_has_and_does() {
 fn plan_is_what_the_planner_does(lab: &PbsLab) {
     // The scheduler is away, so that it is the planner's move.
     let one = submit(lab, &["-l", "select=1:ngpus=1:ncpus=1"], "sleep 1000\n");
-    ran(lab.wait_job(&one, &["R"], LIMIT));
+    reaches(lab, &one, "R", LIMIT);
     signal(lab, "-STOP");
     let wish = "--topology=leaf:required";
     let said = json(lab, &["plan", "--gpus-per-node=8", "--nodes=2", wish]);
@@ -88,7 +90,7 @@ fn plan_is_what_the_planner_does(lab: &PbsLab) {
     let mut command = ran(lab.command(&gpuos()));
     let done = command.args(["pbs-planner", "--once"]).output().unwrap();
     assert!(done.status.success(), "{done:?}");
-    ran(lab.wait_job(&gang, &["R"], LIMIT));
+    reaches(lab, &gang, "R", LIMIT);
     let given = ran(lab.job(&gang, "exec_vnode")).unwrap();
     assert_eq!(gpus(&given), gpus(planned));
     signal(lab, "-CONT");

@@ -1,4 +1,4 @@
-//! Ends and suspensions of jobs on a real PBS with simulated GPUs, wherever `$GPUOS_TEST_PBS` names an installation: what a run had is gone
+//! Ends and suspensions of jobs on a PBS with simulated GPUs: what a run had is gone
 //! when mom says that it has left, and what a suspended job has stays its own.
 
 use std::collections::BTreeSet;
@@ -12,10 +12,10 @@ use gpuos_lab::LabSpec;
 use gpuos_lab::pbs::PbsLab;
 use gpuos_model::gpuset::GpuSet;
 use gpuos_tests::plugins::{built, daemons};
-use gpuos_tests::{costs, pbs};
+use gpuos_tests::{Needs, costs, pbs, pbs_with};
 use serde_json::{Value, json};
 
-use crate::pbs_site::{gpuos, has_hook, ran};
+use crate::pbs_site::{gpuos, has_hook, ran, start_waiting};
 
 /// How long a change may take to be seen.
 const LIMIT: Duration = Duration::from_secs(240);
@@ -75,6 +75,7 @@ impl Site {
     fn until(&self, what: &str, there: impl Fn() -> bool) {
         let began = Instant::now();
         while !there() {
+            start_waiting(&self.lab);
             if began.elapsed() > LIMIT {
                 let jobs = self.lab.run("qstat", &["-x", "-f"]).unwrap_or_default();
                 let logs = NODES.map(|node| self.lab.gpuosd_log(node));
@@ -212,7 +213,7 @@ fn what_a_run_had_is_gone_with_its_end_and_not_with_moms_next_list() {
 /// Mom, whose hooks take longer than the other host's, keeps its record of the job for some minutes then.
 #[test]
 fn a_job_that_mom_has_only_not_forgotten_does_not_come_back() {
-    let Some(prefix) = pbs("ends of jobs in PBS that mom keeps") else {
+    let Some(prefix) = pbs_with("ends of jobs in PBS that mom keeps", Needs::RealPbs) else {
         return;
     };
     let _cost = costs::of("slurm::pbs_ends::kept");
@@ -276,7 +277,7 @@ fn a_job_that_mom_has_only_not_forgotten_does_not_come_back() {
 
 #[test]
 fn what_a_suspended_job_has_stays_its_own_whoever_comes_in_its_place() {
-    let Some(prefix) = pbs("suspended jobs in PBS") else {
+    let Some(prefix) = pbs_with("suspended jobs in PBS", Needs::Scheduler) else {
         return;
     };
     let _cost = costs::of("slurm::pbs_ends::suspended");

@@ -17,7 +17,7 @@ use gpuos_tests::plugins::{built, daemons};
 use serde_json::{Value, json};
 
 use crate::memory_turns::CLIENT;
-use crate::pbs_site::{cuda, gpuos, has_hook, ran};
+use crate::pbs_site::{cuda, gpuos, has_hook, ran, start_waiting};
 
 /// How long a change may take to be seen.
 pub const LIMIT: Duration = Duration::from_secs(240);
@@ -124,6 +124,7 @@ impl Full {
     pub fn until_in(&self, limit: Duration, what: &str, there: impl Fn() -> bool) {
         let began = Instant::now();
         while !there() {
+            start_waiting(&self.lab);
             if began.elapsed() > limit {
                 let jobs = self.lab.run("qstat", &["-x", "-f"]).unwrap_or_default();
                 let logs = self.hosts.iter().map(|host| self.lab.gpuosd_log(host));

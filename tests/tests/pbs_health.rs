@@ -1,4 +1,4 @@
-//! gpuosd beside moms of a real PBS, on simulated GPUs, wherever `$GPUOS_TEST_PBS` names an installation.
+//! gpuosd beside moms of a PBS, on simulated GPUs.
 
 use std::cell::Cell;
 use std::fs;
@@ -13,7 +13,7 @@ use gpuos_tests::plugins::{built, daemons, programs};
 use gpuos_tests::{costs, pbs, results};
 use serde_json::{Value, json};
 
-use crate::pbs_site::{load, machine, write_part};
+use crate::pbs_site::{load, machine, reaches, start_waiting, write_part};
 
 /// How long a change may take to be seen.
 const LIMIT: Duration = Duration::from_secs(240);
@@ -77,6 +77,7 @@ impl Site {
     fn until(&self, what: &str, there: impl Fn() -> bool) {
         self.seen.set(Instant::now());
         while !there() {
+            start_waiting(&self.lab);
             if self.seen.get().elapsed() > LIMIT {
                 let vnodes = self.lab.run("pbsnodes", &["-aSv"]).unwrap_or_default();
                 let logs = ["n1", "n2"].map(|node| self.lab.gpuosd_log(node));
@@ -110,7 +111,7 @@ impl Site {
     /// A job that has started; its GPUs, in order of its hosts.
     fn start(&self, options: &[&str]) -> (String, Vec<String>) {
         let job = ran(self.lab.qsub(Some("user1"), options, &self.script()));
-        ran(self.lab.wait_job(&job, &["R"], LIMIT));
+        reaches(&self.lab, &job, "R", LIMIT);
         self.until("its programs have noted their GPUs", || {
             let hosts = self.lab.job(&job, "exec_vnode").ok().flatten();
             let hosts = hosts.unwrap_or_default().matches("(n").count();
@@ -323,7 +324,7 @@ fn a_job_of_two_hosts_runs_again_whichever_of_them_has_the_fault() {
 
     // A job that must not run twice ends.
     site.break_gpu(&alone[0], &["row-remap", "failure"]);
-    ran(site.lab.wait_job(&fixed, &["F"], LIMIT));
+    reaches(&site.lab, &fixed, "F", LIMIT);
     assert_eq!(site.runs(&fixed), "1");
 }
 
@@ -341,7 +342,7 @@ fn without_gpuosd_jobs_run_as_ever_and_one_that_hangs_delays_none() {
             &["-l", select],
             "echo $CUDA_VISIBLE_DEVICES\n",
         ));
-        ran(lab.wait_job(&job, &["F"], LIMIT));
+        reaches(lab, &job, "F", LIMIT);
         lab.job_output(&job).trim().to_string()
     };
     let stop = |name: &str| {
@@ -404,7 +405,7 @@ fn nothing_is_left_when_gpuosd_is_killed_at_any_moment() {
         ran(lab.start(node, GPUOSD));
     }
     for job in &jobs {
-        ran(lab.wait_job(job, &["F"], LIMIT));
+        reaches(lab, job, "F", LIMIT);
     }
     // A GPU comes back by itself or by an administrator's word, and no vnode stays behind.
     let all = ["n1", "n2"].into_iter();

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use gpuos_lab::pbs::{MOM, PbsLab};
 use gpuos_model::rng::Rng;
-use gpuos_tests::{costs, pbs};
+use gpuos_tests::{Needs, costs, pbs_with};
 
 use crate::pbs_site::{
     self, Gpus, LIMIT, Planner, SERVER, accounting, given, has_hook, load, machine, planned, ran,
@@ -309,7 +309,7 @@ fn head(lab: &PbsLab, seed: u64, begun: &str) -> String {
 
 #[test]
 fn random_jobs_while_planner_and_scheduler_compete() {
-    let Some(prefix) = pbs("random jobs with a ledger of their own") else {
+    let Some(prefix) = pbs_with("random jobs with a ledger of their own", Needs::Scheduler) else {
         return;
     };
     let _cost = costs::of("slurm::pbs_holds::random");
@@ -365,7 +365,10 @@ fn hold(came: &Came) {
 
 #[test]
 fn nothing_is_lost_or_left_when_daemons_are_killed() {
-    let Some(prefix) = pbs("pbs_server, pbs_mom and the planner killed") else {
+    let Some(prefix) = pbs_with(
+        "pbs_server, pbs_mom and the planner killed",
+        Needs::Scheduler,
+    ) else {
         return;
     };
     let _cost = costs::of("slurm::pbs_holds::killed");
@@ -489,7 +492,7 @@ fn waiting(lab: &PbsLab) -> usize {
 /// PBS adds what a queue's jobs ask for by default after the hook has seen them, so that pbs_sched knows of no level.
 #[test]
 fn a_level_that_is_a_default_of_the_queue_is_kept_at_the_second_try() {
-    let Some(prefix) = pbs("a level by default") else {
+    let Some(prefix) = pbs_with("a level by default", Needs::Scheduler) else {
         return;
     };
     let _cost = costs::of("slurm::pbs_holds::default");

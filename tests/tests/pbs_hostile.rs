@@ -1,4 +1,4 @@
-//! What an ordinary user may write to a real PBS with gpuos, wherever `$GPUOS_TEST_PBS` names an installation: each attempt is refused with a sentence
+//! What an ordinary user may write to a PBS with gpuos: each attempt is refused with a sentence
 //! or runs as any job does, no daemon ends, no node leaves service, and root makes no file for it.
 
 use std::ffi::OsString;
@@ -12,7 +12,7 @@ use std::time::Duration;
 use gpuos_tests::{costs, pbs};
 
 use crate::pbs_full::{BEYOND, Full, LIMIT, SLICE, TURNS, WHOLE};
-use crate::pbs_site::ran;
+use crate::pbs_site::{ran, reaches};
 
 /// More than a line of any table of PBS.
 const LONG: usize = 64 << 10;
@@ -409,7 +409,7 @@ fn whatever_a_user_writes_is_refused_with_a_sentence_or_runs_as_any_job() {
     });
     for (what, job) in &taken {
         let _ = site.lab.run("qdel", &[job]);
-        ran(site.lab.wait_job(job, &["F"], LIMIT));
+        reaches(&site.lab, job, "F", LIMIT);
         eprintln!(
             "{what}: {} {}",
             site.attribute(job, "Exit_status"),
@@ -436,7 +436,7 @@ fn whatever_a_user_writes_is_refused_with_a_sentence_or_runs_as_any_job() {
     site.nothing_is_left();
     // What another user asks for is served as before.
     let job = site.submit("user2", &SLICE, "echo $CUDA_VISIBLE_DEVICES\n");
-    ran(site.lab.wait_job(&job, &["F"], LIMIT));
+    reaches(&site.lab, &job, "F", LIMIT);
     assert!(site.lab.job_output(&job).starts_with("MIG-"));
     site.nothing_is_left();
     ran(site.lab.down());

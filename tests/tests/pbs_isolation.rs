@@ -1,4 +1,4 @@
-//! Jobs of a real PBS that are kept to their GPUs by gpuosd, on simulated GPUs with device files, wherever `$GPUOS_TEST_PBS` names an installation and
+//! Jobs of a PBS that are kept to their GPUs by gpuosd, on simulated GPUs with device files, where
 //! this machine lets control groups of version 2 be made; those of version 1 too, where it has the controller `devices`.
 
 use std::collections::BTreeSet;
@@ -14,8 +14,10 @@ use gpuos_lab::LabSpec;
 use gpuos_lab::pbs::{GPUOSD, MOM, PbsLab};
 use gpuos_model::gpuset::GpuSet;
 use gpuos_tests::plugins::{built, daemons, programs};
-use gpuos_tests::{costs, pbs};
+use gpuos_tests::{Needs, costs, pbs, pbs_with};
 use serde_json::{Value, json};
+
+use crate::pbs_site::{reaches, start_waiting};
 
 /// How long a change may take to be seen.
 const LIMIT: Duration = Duration::from_secs(240);
@@ -277,6 +279,7 @@ impl Site {
     fn until(&self, what: &str, there: impl Fn() -> bool) {
         let began = Instant::now();
         while !there() {
+            start_waiting(&self.lab);
             if began.elapsed() > LIMIT {
                 let jobs = self.lab.run("qstat", &["-xf"]).unwrap_or_default();
                 let log = self.lab.gpuosd_log("n1");
@@ -351,7 +354,7 @@ fn script(prefix: &Path, work: &Path, mount: &Path) -> String {
 
 #[test]
 fn each_job_opens_its_own_gpus_and_none_of_others() {
-    let Some(prefix) = pbs("jobs of PBS that are kept to their GPUs") else {
+    let Some(prefix) = pbs_with("jobs of PBS that are kept to their GPUs", Needs::RealPbs) else {
         return;
     };
     let _cost = costs::of("slurm::pbs_isolation");
@@ -366,7 +369,7 @@ fn each_job_opens_its_own_gpus_and_none_of_others() {
     let none = site.submit("user1", "select=1:ncpus=1", &text);
     let all = [&one, &two, &none];
     for job in all {
-        ran(lab.wait_job(job, &["R"], LIMIT));
+        reaches(lab, job, "R", LIMIT);
     }
     let counts: Vec<usize> = all
         .iter()
@@ -403,7 +406,7 @@ fn each_job_opens_its_own_gpus_and_none_of_others() {
     }
     site.signal("end");
     for job in all {
-        ran(lab.wait_job(job, &["F"], LIMIT));
+        reaches(lab, job, "F", LIMIT);
     }
     site.until("the groups are gone", || {
         all.iter().all(|job| !site.group_of(job).exists())
@@ -459,7 +462,7 @@ fn where_it_is_required_a_program_waits_until_it_can_be_kept_to_its_gpus() {
     let vnodes = ran(lab.run("pbsnodes", &["-av"]));
     assert!(!vnodes.contains("offline"), "{vnodes}");
     ran(lab.start("n1", GPUOSD));
-    ran(lab.wait_job(&job, &["F"], LIMIT));
+    reaches(lab, &job, "F", LIMIT);
     assert_eq!(site.wrote(&job, "direct"), site.own(&job));
     assert_eq!(site.own(&job).matches("yes").count(), 2);
 
@@ -482,7 +485,7 @@ fn where_it_is_required_a_program_waits_until_it_can_be_kept_to_its_gpus() {
     };
     signal("-STOP");
     let job = site.submit("user1", "select=1:ncpus=1:ngpus=1", &text);
-    ran(lab.wait_job(&job, &["F"], LIMIT));
+    reaches(lab, &job, "F", LIMIT);
     signal("-CONT");
     assert_eq!(site.wrote(&job, "direct").matches("yes").count(), GPUS + 1);
 }
@@ -529,7 +532,7 @@ fn jobs_with_slices_open_their_own(site: &Site, groups: &Path) {
     }
     site.signal("over");
     for job in [&one, &two, &whole, &none] {
-        ran(lab.wait_job(job, &["F"], LIMIT));
+        reaches(lab, job, "F", LIMIT);
     }
     site.until("the groups are gone", || {
         fs::read_dir(groups).is_ok_and(|left| left.flatten().all(|one| !one.path().is_dir()))

@@ -1,4 +1,4 @@
-//! A host that is lost under a job with slices and limits, on a real PBS wherever `$GPUOS_TEST_PBS` names an installation: PBS has the job run on
+//! A host that is lost under a job with slices and limits, on a PBS: PBS has the job run on
 //! another one, and nothing of its first run counts when the host is back.
 
 use std::fs;

@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 use std::fs;
 
 use gpuos_lab::pbs::{MOM, PbsLab};
-use gpuos_tests::{measured_runs, pbs};
+use gpuos_tests::{Needs, measured_runs, pbs_with};
 use serde_json::Value;
 
 use crate::pbs_site::{self, LIMIT, Planner, SERVER, load, machine, ran, until, write_part};
@@ -107,7 +107,7 @@ fn the_hook_in_server_and_moms() {
     let Some(jobs) = measured_runs("GPUOS_PBS", "make pbs") else {
         return;
     };
-    let Some(prefix) = pbs("the cost of the hook") else {
+    let Some(prefix) = pbs_with("the cost of the hook", Needs::RealPbs) else {
         return;
     };
     let lab = pbs_site::up(&prefix, "pbs-cost");

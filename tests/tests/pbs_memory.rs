@@ -1,4 +1,4 @@
-//! `gpuos_mem` on a real PBS with simulated GPUs and a simulated driver, wherever `$GPUOS_TEST_PBS` names an installation: a program has more memory
+//! `gpuos_mem` on a PBS with simulated GPUs and a simulated driver: a program has more memory
 //! than its GPU, PBS counts what lies in host memory, and what gpuosd has lent ends with the job.
 
 use std::fs;
@@ -13,7 +13,7 @@ use gpuos_tests::{costs, pbs};
 use serde_json::{Value, json};
 
 use crate::memory_grants::CLIENT;
-use crate::pbs_site::{cuda, gpuos};
+use crate::pbs_site::{cuda, gpuos, reaches, start_waiting};
 
 /// How long a change may take to be seen.
 const LIMIT: Duration = Duration::from_secs(240);
@@ -101,6 +101,7 @@ impl Site {
     fn until(&self, what: &str, there: impl Fn() -> bool) {
         let began = Instant::now();
         while !there() {
+            start_waiting(&self.lab);
             if began.elapsed() > LIMIT {
                 let jobs = self.lab.run("qstat", &["-x", "-f"]).unwrap_or_default();
                 let log = self.lab.gpuosd_log("n1");
@@ -334,7 +335,7 @@ fn variables(site: &Site) {
     ];
     let script = format!("pbsdsh -- sh -c 'echo \"$(hostname) {show}\"'\n");
     let job = ran(site.lab.qsub(Some("user1"), &two, &script));
-    ran(site.lab.wait_job(&job, &["F"], LIMIT));
+    reaches(&site.lab, &job, "F", LIMIT);
     let said = site.lab.job_output(&job);
     let library = site.cuda.join("libgpuos_preload.so.0");
     for host in HOSTS {
@@ -351,7 +352,7 @@ fn variables(site: &Site) {
     let without = ["-l", "select=1:ncpus=1:ngpus=1:mem=50mb"];
     let script = format!("echo \"{show}\"\n");
     let job = ran(site.lab.qsub(Some("user1"), &without, &script));
-    ran(site.lab.wait_job(&job, &["F"], LIMIT));
+    reaches(&site.lab, &job, "F", LIMIT);
     let said = site.lab.job_output(&job);
     assert!(said.contains("[||||]"), "{said}");
 }
@@ -371,7 +372,7 @@ fn a_program_has_more_memory_than_its_gpu_and_what_is_lent_ends_with_the_job() {
         "without",
         &["-l", "select=1:ncpus=1:ngpus=1:mem=300mb:host=n1"],
     );
-    ran(site.lab.wait_job(&job, &["F"], LIMIT));
+    reaches(&site.lab, &job, "F", LIMIT);
     assert_ne!(site.attribute(&job, "Exit_status"), "0");
 
     // gpuosd is killed under it: it goes on, and what it has is known to the next one.
@@ -387,7 +388,7 @@ fn a_program_has_more_memory_than_its_gpu_and_what_is_lent_ends_with_the_job() {
     ran(site.lab.start("n1", GPUOSD));
     site.works(&job, &stays);
     fs::remove_file(&stays).expect("removed");
-    ran(site.lab.wait_job(&job, &["F"], LIMIT));
+    reaches(&site.lab, &job, "F", LIMIT);
     let said = site.said(&stays);
     assert_eq!(site.attribute(&job, "Exit_status"), "0", "{said}");
     assert!(said.contains("all bytes are right, of 268435456"), "{said}");

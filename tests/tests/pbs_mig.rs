@@ -1,4 +1,4 @@
-//! `gpuos_mig`, `gpuos_power` and `gpuos_clocks` on a real PBS with simulated GPUs, wherever `$GPUOS_TEST_PBS` names an installation: what
+//! `gpuos_mig`, `gpuos_power` and `gpuos_clocks` on a PBS with simulated GPUs: what
 //! is asked is done before a program starts, and gone after its job.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,8 +14,10 @@ use gpuos_lab::pbs::{GPUOSD, MOM, PbsLab};
 use gpuos_model::gpuset::GpuSet;
 use gpuos_tests::mps::MPS_CONTROL;
 use gpuos_tests::plugins::{built, daemons, programs};
-use gpuos_tests::{costs, pbs};
+use gpuos_tests::{Needs, costs, pbs, pbs_with};
 use serde_json::json;
+
+use crate::pbs_site::{reaches, start_waiting};
 
 /// How long a change may take to be seen.
 const LIMIT: Duration = Duration::from_secs(240);
@@ -98,6 +100,7 @@ impl Site {
     fn until(&self, what: &str, there: impl Fn() -> bool) {
         let began = Instant::now();
         while !there() {
+            start_waiting(&self.lab);
             if began.elapsed() > LIMIT {
                 let jobs = self.lab.run("qstat", &["-x", "-f"]).unwrap_or_default();
                 let log = self.lab.gpuosd_log("n1");
@@ -367,7 +370,7 @@ fn slices_that_cannot_be_are_refused_and_no_room_on_a_host_puts_a_job_off() {
 
 #[test]
 fn subjobs_tasks_and_changed_jobs_have_their_slices() {
-    let Some(prefix) = pbs("slices of arrays in PBS") else {
+    let Some(prefix) = pbs_with("slices of arrays in PBS", Needs::RealPbs) else {
         return;
     };
     let _cost = costs::of("slurm::pbs_mig::arrays");
@@ -381,7 +384,7 @@ fn subjobs_tasks_and_changed_jobs_have_their_slices() {
     let twice = ["-l", "select=1:ncpus=1", "-l", "gpuos_mig=1g.10gb:2"];
     let script = "echo $CUDA_VISIBLE_DEVICES\npbsdsh -- sh -c 'echo $CUDA_VISIBLE_DEVICES'\n";
     let tasks = site.submit(&twice, script);
-    ran(site.lab.wait_job(&tasks, &["F"], LIMIT));
+    reaches(&site.lab, &tasks, "F", LIMIT);
     let said = site.lab.job_output(&tasks);
     let lines: Vec<&str> = said.lines().collect();
     assert!(lines.len() == 2 && lines[0] == lines[1], "{said}");
@@ -435,7 +438,7 @@ fn power_is_set_before_the_script_and_undone_after_it() {
         site.lab.gpus_dir("n1").display()
     );
     let job = site.submit(&["-l", two, "-l", "gpuos_power=300W"], &show);
-    ran(site.lab.wait_job(&job, &["F"], LIMIT));
+    reaches(&site.lab, &job, "F", LIMIT);
     assert_eq!(site.lab.job_output(&job).trim(), "2");
     site.until("the GPUs are as before", || with("limit") == 0);
 
@@ -459,7 +462,7 @@ fn power_is_set_before_the_script_and_undone_after_it() {
         "{said}"
     );
     let alone = site.submit(&["-l", two, "-l", "gpuos_power=400W"], "echo here\n");
-    ran(site.lab.wait_job(&alone, &["F"], LIMIT));
+    reaches(&site.lab, &alone, "F", LIMIT);
     let said = site.lab.job_output(&alone);
     assert!(
         said.contains("here") && said.contains("gpuosd does not run on this host"),
@@ -476,7 +479,7 @@ fn power_is_set_before_the_script_and_undone_after_it() {
     fs::set_permissions(&control, fs::Permissions::from_mode(0o755)).unwrap();
     let script = "echo $CUDA_MPS_ACTIVE_THREAD_PERCENTAGE $CUDA_MPS_PIPE_DIRECTORY $(cat $CUDA_MPS_PIPE_DIRECTORY/gpus)\n";
     let job = site.submit(&["-l", two, "-l", "gpuos_mps=50%"], script);
-    ran(site.lab.wait_job(&job, &["F"], LIMIT));
+    reaches(&site.lab, &job, "F", LIMIT);
     let said = site.lab.job_output(&job);
     let words: Vec<&str> = said.split_whitespace().collect();
     let ["50", pipe, gpus] = words[..] else {

@@ -10,7 +10,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use gpuos_model::rng::Rng;
-use gpuos_tests::{costs, ledger, pbs};
+use gpuos_tests::{Needs, costs, ledger, pbs_with};
 
 #[path = "pbs_pairs/ask.rs"]
 mod ask;
@@ -223,7 +223,7 @@ fn number(name: &str) -> Option<u64> {
 
 #[test]
 fn known_cases() {
-    let Some(prefix) = pbs("known requests on PBS beside stock") else {
+    let Some(prefix) = pbs_with("known requests on PBS beside stock", Needs::Scheduler) else {
         return;
     };
     let _cost = costs::of("slurm::pbs_pairs::known_cases");
@@ -241,7 +241,7 @@ fn known_cases() {
 
 #[test]
 fn generated() {
-    let Some(prefix) = pbs("generated requests on PBS beside stock") else {
+    let Some(prefix) = pbs_with("generated requests on PBS beside stock", Needs::Scheduler) else {
         return;
     };
     let _cost = costs::of("slurm::pbs_pairs::generated");

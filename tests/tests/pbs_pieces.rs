@@ -1,4 +1,4 @@
-//! What is free of a host and in pieces, on a real PBS with simulated GPUs, wherever `$GPUOS_TEST_PBS` names an installation: a job goes to the host
+//! What is free of a host and in pieces, on a real PBS with simulated GPUs: a job goes to the host
 //! that has it in one piece, is not started in vain again and again, and starts when something has ended, long before pbs_sched would look of itself.
 
 use std::fs;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use gpuos_lab::LabSpec;
 use gpuos_lab::pbs::PbsLab;
 use gpuos_tests::plugins::{built, daemons};
-use gpuos_tests::{costs, pbs};
+use gpuos_tests::{Needs, costs, pbs_with};
 use serde_json::json;
 
 use crate::pbs_site::{gpuos, has_hook, ran, submit, until};
@@ -89,7 +89,7 @@ fn sharer(lab: &PbsLab, host: &str, parts: usize) -> String {
 
 #[test]
 fn what_is_in_pieces_is_not_tried_in_vain() {
-    let Some(prefix) = pbs("shares and links in pieces on PBS") else {
+    let Some(prefix) = pbs_with("shares and links in pieces on PBS", Needs::Scheduler) else {
         return;
     };
     let _cost = costs::of("slurm::pbs_pieces");

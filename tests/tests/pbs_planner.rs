@@ -1,4 +1,4 @@
-//! `gpuos pbs-planner` beside a real pbs_server, wherever `$GPUOS_TEST_PBS` names an installation.
+//! `gpuos pbs-planner` beside a pbs_server.
 //!
 //! The ledger is PBS's own accounting: who had how many GPUs of which host from when to when, in the order in which it happened.
 
@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 
 use gpuos_lab::pbs::PbsLab;
 use gpuos_model::rng::Rng;
-use gpuos_tests::{costs, pbs};
+use gpuos_tests::{Needs, costs, pbs, pbs_with};
 
 use crate::pbs_site::{
     GPUS, LIMIT, Planner, all_free, gpuos, gpus, ledger, names, noted, noting, planned, ran,
-    signal, submit, until, up,
+    reaches, signal, submit, until, up,
 };
 
 /// How long all random jobs may take.
@@ -47,7 +47,7 @@ fn a_gang_runs_on_exactly_the_planned_hosts() {
     };
     // The scheduler is away, so that it is the planner's move.
     let one = submit(&lab, &["-l", "select=1:ngpus=1:ncpus=1"], "sleep 1000\n");
-    ran(lab.wait_job(&one, &["R"], LIMIT));
+    reaches(&lab, &one, "R", LIMIT);
     signal(&lab, "-STOP");
     let gang = submit(
         &lab,
@@ -82,7 +82,7 @@ fn a_gang_runs_on_exactly_the_planned_hosts() {
     let done = plan(&["--once"]);
     assert_eq!(done["starts"][0]["exec_vnode"], place.as_str());
     assert!(done["refused"][0].is_null(), "{done}");
-    ran(lab.wait_job(&gang, &["R"], LIMIT));
+    reaches(&lab, &gang, "R", LIMIT);
     let given = ran(lab.job(&gang, "exec_vnode")).unwrap();
     assert_eq!(gpus(&given), gpus(&place));
     // The scheduler's own view of a moment ago gives none of it away again.
@@ -91,13 +91,13 @@ fn a_gang_runs_on_exactly_the_planned_hosts() {
         .map(|_| submit(&lab, &["-l", "select=1:ngpus=1:ncpus=1"], "sleep 1\n"))
         .collect();
     for job in &small {
-        ran(lab.wait_job(job, &["F"], LIMIT));
+        reaches(&lab, job, "F", LIMIT);
     }
     ledger(&lab);
     ran(lab.run("qdel", &[&one]));
     ran(lab.run("qdel", &[&gang]));
     // pbs_sched goes on while no planner runs.
-    ran(lab.wait_job(&next, &["F"], LIMIT));
+    reaches(&lab, &next, "F", LIMIT);
     ran(lab.down());
 }
 
@@ -112,7 +112,7 @@ fn confirmed(lab: &PbsLab) -> Vec<String> {
 
 #[test]
 fn what_is_kept_for_a_gang_pbs_sched_keeps_too_also_when_the_planner_is_killed() {
-    let Some(prefix) = pbs("reservations of gpuos pbs-planner") else {
+    let Some(prefix) = pbs_with("reservations of gpuos pbs-planner", Needs::Scheduler) else {
         return;
     };
     let _cost = costs::of("slurm::pbs_planner::kept");
@@ -124,7 +124,7 @@ fn what_is_kept_for_a_gang_pbs_sched_keeps_too_also_when_the_planner_is_killed()
             format!("walltime={limit}"),
         );
         let job = submit(&lab, &["-l", &select, "-l", &limit], "sleep 1000\n");
-        ran(lab.wait_job(&job, &["R"], LIMIT));
+        reaches(&lab, &job, "R", LIMIT);
         job
     };
     let (first, _second) = (whole("n1", "0:15:00"), whole("n3", "2:00:00"));
@@ -153,7 +153,7 @@ fn what_is_kept_for_a_gang_pbs_sched_keeps_too_also_when_the_planner_is_killed()
         .collect();
     let (last, others) = long.split_last().unwrap();
     for job in others {
-        ran(lab.wait_job(job, &["R"], LIMIT));
+        reaches(&lab, job, "R", LIMIT);
         let place = ran(lab.job(job, "exec_vnode")).unwrap();
         assert!(place.contains("(n4:"), "{place}");
     }
@@ -165,14 +165,14 @@ fn what_is_kept_for_a_gang_pbs_sched_keeps_too_also_when_the_planner_is_killed()
     // Whoever ends before is welcome.
     let limit = ["-l", "select=1:ngpus=1", "-l", "walltime=0:01:00"];
     let short = submit(&lab, &limit, "true\n");
-    ran(lab.wait_job(&short, &["F"], LIMIT));
+    reaches(&lab, &short, "F", LIMIT);
     ran(lab.run("qdel", &[last]));
     // The next planner knows the reservation for its own, and needs it no more once the gang runs.
     let _planner = Planner::start(&lab, 1);
     sleep(Duration::from_secs(5));
     assert_eq!(confirmed(&lab), kept);
     ran(lab.run("qdel", &[&first]));
-    ran(lab.wait_job(&gang, &["R"], LIMIT));
+    reaches(&lab, &gang, "R", LIMIT);
     let place = names(&ran(lab.job(&gang, "exec_vnode")).unwrap());
     assert_eq!(Vec::from_iter(&place), ["n1", "n2"]);
     until("nothing is reserved", || {

@@ -1,5 +1,4 @@
-//! `gpuos pbs remove` while jobs run and some end at that moment, and `gpuos pbs install` again, on a real PBS wherever `$GPUOS_TEST_PBS` names an
-//! installation: jobs go on, and no daemon of PBS ends.
+//! `gpuos pbs remove` while jobs run and some end at that moment, and `gpuos pbs install` again, on a PBS: jobs go on, and no daemon of PBS ends.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,7 +9,7 @@ use gpuos_lab::pbs::{HEAD_DAEMONS, MOM};
 use gpuos_tests::{costs, pbs};
 
 use crate::pbs_full::{Full, LIMIT, SLICE, WHOLE};
-use crate::pbs_site::{gpuos, ran};
+use crate::pbs_site::{gpuos, ran, reaches};
 
 /// Jobs that end around the moment at which the hook goes.
 const ENDING: usize = 6;
@@ -126,7 +125,7 @@ fn jobs_and_daemons_go_on_when_the_hook_is_removed_while_jobs_end() {
     );
     assert!(!site.has_hook_in_server());
     for job in &ending {
-        ran(site.lab.wait_job(job, &["F"], LIMIT));
+        reaches(&site.lab, job, "F", LIMIT);
         assert_eq!(site.attribute(job, "Exit_status"), "0");
     }
     for job in &stay {
@@ -155,7 +154,7 @@ fn jobs_and_daemons_go_on_when_the_hook_is_removed_while_jobs_end() {
     site.until("its script runs", || beats(&next) > 0);
     for job in stay.iter().chain([&next]) {
         end(job);
-        ran(site.lab.wait_job(job, &["F"], LIMIT));
+        reaches(&site.lab, job, "F", LIMIT);
         assert_eq!(site.attribute(job, "Exit_status"), "0");
         assert_eq!(site.attribute(job, "run_count"), "1");
     }
@@ -173,7 +172,7 @@ fn jobs_and_daemons_go_on_when_the_hook_is_removed_while_jobs_end() {
     site.install();
     site.all_free();
     let last = site.submit("user1", &SLICE, "echo $CUDA_VISIBLE_DEVICES\n");
-    ran(site.lab.wait_job(&last, &["F"], LIMIT));
+    reaches(&site.lab, &last, "F", LIMIT);
     assert!(site.lab.job_output(&last).starts_with("MIG-"));
     site.nothing_is_left();
     ran(site.lab.down());

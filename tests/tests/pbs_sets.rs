@@ -1,13 +1,13 @@
 //! Placement sets on a real PBS, wherever `$GPUOS_TEST_PBS` names an installation: hosts name their leaf switches, and where the site has PBS go by them,
 //! pbs_sched keeps together what says nothing of gpuos. On a host gpuosd keeps the GPUs of such a job together.
 
-use gpuos_tests::{costs, pbs};
+use gpuos_tests::{Needs, costs, pbs_with};
 
 use crate::pbs_site::{LIMIT, names, ran, submit, up};
 
 #[test]
 fn pbs_sched_keeps_jobs_together_that_say_nothing_of_gpuos() {
-    let Some(prefix) = pbs("placement sets of PBS") else {
+    let Some(prefix) = pbs_with("placement sets of PBS", Needs::Scheduler) else {
         return;
     };
     let _cost = costs::of("slurm::pbs_sets");

@@ -1,4 +1,4 @@
-//! `gpuos_share` on a real PBS with simulated GPUs and a simulated driver, wherever `$GPUOS_TEST_PBS` names an installation: jobs have a GPU in turns
+//! `gpuos_share` on a PBS with simulated GPUs and a simulated driver: jobs have a GPU in turns
 //! with its memory, PBS counts how many, and nobody else has it.
 
 use std::fs;
@@ -13,7 +13,7 @@ use gpuos_tests::{costs, pbs};
 use serde_json::{Value, json};
 
 use crate::memory_turns::CLIENT;
-use crate::pbs_site::{cuda, gpuos};
+use crate::pbs_site::{cuda, gpuos, reaches, start_waiting};
 
 /// How long a change may take to be seen.
 const LIMIT: Duration = Duration::from_secs(240);
@@ -112,6 +112,7 @@ impl Site {
     fn until(&self, what: &str, there: impl Fn() -> bool) {
         let began = Instant::now();
         while !there() {
+            start_waiting(&self.lab);
             if began.elapsed() > LIMIT {
                 let jobs = self.lab.run("qstat", &["-x", "-f"]).unwrap_or_default();
                 let log = self.lab.gpuosd_log("n1");
@@ -306,7 +307,7 @@ fn forged(site: &Site) {
     let shown = |options: &[&str]| {
         let options = [&["-v", own], options].concat();
         let job = ran(site.lab.qsub(Some("user1"), &options, show));
-        ran(site.lab.wait_job(&job, &["F"], LIMIT));
+        reaches(&site.lab, &job, "F", LIMIT);
         let said = site.lab.job_output(&job);
         let line = said.lines().find(|line| line.starts_with('['));
         line.unwrap_or_else(|| panic!("{said}")).to_owned()

@@ -6,16 +6,20 @@ use std::io::Write as _;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use gpuos_lab::LabSpec;
 use gpuos_lab::pbs::{MOM, PbsLab};
 use gpuos_tests::plugins::{built, daemons, programs};
-use gpuos_tests::results;
+use gpuos_tests::{is_stand_in, results};
 
 /// How long a change may take to be seen.
 pub const LIMIT: Duration = Duration::from_secs(180);
+
+/// How long waiting jobs are left alone where a test has them started.
+const PAUSE: Duration = Duration::from_millis(700);
 
 /// Nodes of a lab, and GPUs of each.
 pub const NODES: usize = 4;
@@ -38,6 +42,45 @@ pub fn until(what: &str, there: impl Fn() -> bool) {
         assert!(Instant::now() < deadline, "not after {LIMIT:?}: {what}");
         sleep(Duration::from_millis(200));
     }
+}
+
+/// Whether PBS starts jobs by itself; a stand-in does not.
+pub fn has_scheduler(lab: &PbsLab) -> bool {
+    let prefix = lab.record().spec.pbs.as_deref();
+    !prefix.is_some_and(is_stand_in)
+}
+
+/// Where there is no scheduler, has each job that waits start where there is room for it, unless that was done just before.
+pub fn start_waiting(lab: &PbsLab) {
+    static DONE: Mutex<BTreeMap<String, Instant>> = Mutex::new(BTreeMap::new());
+    if has_scheduler(lab) {
+        return;
+    }
+    let mut done = DONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let before = done.get(lab.name());
+    if before.is_some_and(|when| when.elapsed() < PAUSE) {
+        return;
+    }
+    done.insert(lab.name().to_owned(), Instant::now());
+    drop(done);
+    let waiting = lab.run("qselect", &["-s", "Q"]).unwrap_or_default();
+    for job in waiting.lines() {
+        // Its comment says why one goes on waiting.
+        let _ = lab.output("qrun", &[job]);
+    }
+}
+
+/// Waits until a job is in this state, and has it start where there is no scheduler.
+pub fn reaches(lab: &PbsLab, job: &str, state: &str, limit: Duration) {
+    let began = Instant::now();
+    while !has_scheduler(lab) && began.elapsed() < limit {
+        start_waiting(lab);
+        if ran(lab.job(job, "job_state")).as_deref() == Some(state) {
+            return;
+        }
+        sleep(Duration::from_millis(200));
+    }
+    ran(lab.wait_job(job, &[state], limit.saturating_sub(began.elapsed())));
 }
 
 pub fn gpuos() -> String {

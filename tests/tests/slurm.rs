@@ -74,6 +74,7 @@ mod pbs_removal;
 mod pbs_sets;
 mod pbs_share;
 mod pbs_site;
+mod pbs_words;
 mod placement;
 mod plan_agrees;
 mod reasons;
