@@ -73,8 +73,9 @@ for part in "$@"; do
         want slurmrestd slurmrestd
         want munged munge
         want debootstrap debootstrap
-        # PBS's hook is Python, and its tests run it.
+        # PBS's hook is Python, and its tests run it, and so is the stand-in for PBS; hosts of its labs have networks of their own.
         want python3 python3
+        want ip iproute2
         ;;
     layout)
         ls /usr/lib/*/libclang*.so* /usr/lib/llvm-*/lib/libclang*.so* >/dev/null 2>&1 ||
