@@ -214,6 +214,8 @@ def start(server, job, given, parts, hosts):
         words.append("%s/%d%s" % (server.nodes.all[name].kept["mom"], len(server.nodes.taken[name]), "" if cpus == "1" else "*" + cpus))
     runs = str(job.number("run_count") + 1)
     when = time.strftime("%a %b %d at %H:%M", time.localtime(now))
+    # That of the run before, as OpenPBS has it but for 22.05.11 and 23.06.06.
+    job.attributes.pop("Exit_status", None)
     job.attributes.update(exec_vnode=given, exec_host="+".join(words), hashname=job.id, stime=str(int(now)), run_count=runs, run_version=str(job.number("run_version") + 1),
                           comment="Job run at %s on %s" % (when, given))
     job.attributes.pop("Execution_Time", None)
