@@ -52,7 +52,7 @@ STRIPPED = STRIP=$(STRIP) scripts/install-stripped.sh
 VERSION  = $(shell sed -n '/^\[workspace.package\]/,/^version/s/^version = "\(.*\)"/\1/p' Cargo.toml)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check style random reference bench bench-checkpoint bench-memory replay results soak weaker pbs-pairs plans matrix ckpt-matrix ckpt-rto ckpt-losses ckpt-flips ckpt-scale ckpt-overhead ckpt-beside mem-matrix gpu-test pbs upgrade hostile lint licences build release install install-files uninstall clean sentences forms vm-build vm-from vm-test vm-sh vm-table arm-test
+.PHONY: help demo test check style random reference bench bench-checkpoint bench-memory replay results soak weaker pbs-pairs pbs-ptl plans matrix ckpt-matrix ckpt-rto ckpt-losses ckpt-flips ckpt-scale ckpt-overhead ckpt-beside mem-matrix gpu-test pbs upgrade hostile lint licences build release install install-files uninstall clean sentences forms vm-build vm-from vm-test vm-sh vm-table arm-test
 
 help:
 	@echo 'make demo       real Slurm clusters on this machine, stock and gpuos side by side (root or sudo)'
@@ -69,6 +69,7 @@ help:
 	@echo 'make plans      what gpuos plan says of random requests, beside what slurmctld then does (CASES=1000, SUITES=native,trixie,sid)'
 	@echo 'make weaker     generated requests, states and gres.conf, on stock Slurm and beside it with gpuos: never fewer GPUs (PAIRS=3000, SEED=, SUITES=native,trixie,sid)'
 	@echo 'make pbs-pairs  generated sites, states and requests on a real OpenPBS, stock and beside it with gpuos (PBS=/opt/pbs, PBS_PAIRS=3000, SEED=; root or sudo)'
+	@echo 'make pbs-ptl    tests of OpenPBS itself, on a stock one and on one with gpuos: what passes on stock passes with gpuos (PBS=/opt/pbs, PTL=test/ of its source, CLASSES=; root)'
 	@echo 'make matrix     first jobs under each wrong layout table, on each release'
 	@echo 'make ckpt-matrix programs with checkpoints, and what ends beneath them at random moments (MOMENTS=, SUITES=native,trixie,sid, GPUOS_CKPT_MATRIX_VICTIMS=, …_PROGRAMS=)'
 	@echo 'make ckpt-rto   a node dies: seconds until the program does its next step, by parts (RUNS=, MIB=, MODES=requeue,spare)'
@@ -332,6 +333,13 @@ pbs-pairs:
 	@scripts/needs.sh build lab
 	GPUOS_TEST_PBS=$(PBS) GPUOS_PBS_PAIRS=$(PBS_PAIRS) $(if $(SEED),GPUOS_PBS_PAIRS_SEED=$(SEED)) \
 	  $(CARGO) test --workspace --locked $(AS_ROOT) --test slurm -- --nocapture pbs_pairs::
+
+# Tests of OpenPBS itself (PTL), from the source of the release that is installed under PBS=; some hours for all classes.
+pbs-ptl:
+	@test -x $(PBS)/sbin/pbs_server || { echo 'no pbs_server under $(PBS): install OpenPBS, and name its prefix with PBS=' >&2; exit 2; }
+	@test -n '$(PTL)' || { echo 'name the folder test/ of the source of that OpenPBS with PTL=' >&2; exit 2; }
+	$(CARGO) build --locked -p gpuos_cli -p gpuosd -p pbs_hook -p gpuos_nvml
+	$(SUDO) tests/pbs_ptl/run.sh $(PBS) $(PTL) $(TARGET)/debug $(TARGET)/pbs-ptl $(CLASSES)
 
 # What `gpuos plan` says of so many random requests, beside what slurmctld then does, on each release; docs/results/plan.md.
 CASES ?= 1000
