@@ -298,11 +298,16 @@ def submitted(event):
     return asks, by_command if asks else None, lambda known: dict(about, **site(known))
 
 
-def untimely(job, given):
+def untimely(job, given, asks):
     """Why a start has to wait: a host has come back on which the job was lost. Mom drops what she has of it, by its name and when the hook of its end has
     ended, and a run that has come meanwhile would be in R for ever."""
+    if number(job.Exit_status) not in LOST:
+        return ""
     server, now, own = pbs.server(), int(time.time()), text(job.id or "")
-    for name in sorted(set(VNODES.findall(given))) if number(job.Exit_status) in LOST else ():
+    # Where pbs_sched is off it is an operator who starts a job, and of one without GPUs he knows better.
+    if not asks and not GPUS.search(given) and text(server.scheduling).lower() in ("0", "false"):
+        return ""
+    for name in sorted(set(VNODES.findall(given))):
         # The state of a host's own vnode changes with no job that has a part of it, and where a job has ended its time of use has changed with it.
         host = server.vnode(name.split("[")[0]) or server.vnode(name)
         since, used = (number(getattr(host, "last_%s_time" % what, None)) or 0 for what in ("state_change", "used"))
@@ -351,12 +356,10 @@ def started(event):
     """A job that is about to be started."""
     job = resources(event.job.Resource_List)
     given = text(event.job.exec_vnode or "")
-    # Where pbs_sched is off it is an operator who starts a job, and of one without GPUs he knows better.
-    is_ours = says_something(job) or GPUS.search(given) or text(pbs.server().scheduling).lower() not in ("0", "false")
-    why = untimely(event.job, given) if is_ours else ""
+    asks, counts = says_something(job), "ngpus=" in given
+    why = untimely(event.job, given, asks)
     if why:
         event.reject(why)
-    asks, counts = says_something(job), "ngpus=" in given
     # Only a level that is required stops a start; for no other are thousands of vnodes looked at.
     wish = " ".join(value.lower() for name, value in job.items() if name.lower() == "gpuos_topology")
     asked = [DOMAINS[level] for level in DOMAINS if level in wish] if "required" in wish else []

@@ -87,12 +87,17 @@ impl Site {
         }
     }
 
+    /// What pbsnodes prints of a host; null while the server does not answer.
+    fn record(&self, name: &str) -> Value {
+        let text = self.lab.run("pbsnodes", &["-v", "-F", "json", name]);
+        let mut all: Value = serde_json::from_str(&text.unwrap_or_default()).unwrap_or_default();
+        all["nodes"][name].take()
+    }
+
     /// A host as PBS has it; nothing while the server does not answer.
     fn host(&self, name: &str) -> Seen {
-        let text = self.lab.run("pbsnodes", &["-v", "-F", "json", name]);
-        let all: Value = serde_json::from_str(&text.unwrap_or_default()).unwrap_or_default();
+        let host = self.record(name);
         let text = |value: &Value| value.as_str().unwrap_or_default().to_string();
-        let host = &all["nodes"][name];
         Seen {
             state: text(&host["state"]),
             comment: text(&host["comment"]),
@@ -102,9 +107,8 @@ impl Site {
 
     /// GPUs that PBS counts as free on a host.
     fn left(&self, name: &str) -> Option<u64> {
-        let text = self.lab.run("pbsnodes", &["-v", "-F", "json", name]);
-        let all: Value = serde_json::from_str(&text.ok()?).ok()?;
-        let of = |which: &str| all["nodes"][name][which]["ngpus"].as_u64();
+        let host = self.record(name);
+        let of = |which: &str| host[which]["ngpus"].as_u64();
         Some(of("resources_available")? - of("resources_assigned").unwrap_or(0))
     }
 

@@ -55,8 +55,10 @@ fn up(prefix: &Path) -> PbsLab {
     for node in lab.record().spec.node_names() {
         until("a mom has the hook", || has_hook(&lab, &node));
     }
-    for (host, what) in ["n1", "n2"].into_iter().zip(["gpuos_linked = 3"; 2]) {
-        until("a host shows what it has", || shows(&lab, host, what));
+    for host in ["n1", "n2"] {
+        until("a host shows what it has", || {
+            shows(&lab, host, "gpuos_linked = 3")
+        });
         until("a host shows its parts", || {
             shows(&lab, host, "gpuos_share_fits = 4")
         });

@@ -99,16 +99,21 @@ fn of_slurm_alone(args: &PlanArgs) -> [(&'static str, bool, &'static str); 17] {
     ]
 }
 
+/// Refuses the first of these options that is given.
+fn refuse_alien(options: &[(&str, bool, &str)]) -> Result<()> {
+    match options.iter().find(|(_, given, _)| *given) {
+        Some((option, _, instead)) => bail!("{option}: PBS has nothing of it; {instead}"),
+        None => Ok(()),
+    }
+}
+
 impl Form {
     /// What the options say.
     ///
     /// # Errors
     /// One of them has no meaning on PBS, or they have none together: a sentence with the option.
     pub fn of(args: &PlanArgs) -> Result<Form> {
-        let mut all = of_slurm_alone(args).into_iter();
-        if let Some((option, _, instead)) = all.find(|(_, given, _)| *given) {
-            bail!("{option}: PBS has nothing of it; {instead}");
-        }
+        refuse_alien(&of_slurm_alone(args))?;
         let (chunks, place) = match &args.select {
             Some(select) => {
                 only_select(args)?;
@@ -154,9 +159,7 @@ impl Form {
             ),
             ("several nodes", names.len() > 1, "name one, or none"),
         ];
-        if let Some((option, _, instead)) = alien.into_iter().find(|(_, given, _)| *given) {
-            bail!("{option}: PBS has nothing of it; {instead}");
-        }
+        refuse_alien(&alien)?;
         let host = names.first().map(|name| format!(":host={name}"));
         let memory = args.mem.map(|mib| format!(":mem={mib}mb"));
         let select = format!(

@@ -97,6 +97,11 @@ impl Allocation {
         self.memory > 0
     }
 
+    /// Whether it has GPUs here, or parts of some.
+    pub(super) fn has_any(&self) -> bool {
+        self.has_whole() || self.has_parts() || self.has_slices()
+    }
+
     /// Whether gpuosd has to choose GPUs for it.
     pub(super) fn is_chosen(&self) -> bool {
         self.count > 0 || self.parts > 0

@@ -317,6 +317,13 @@ pub struct Divided {
     pub memory: u8,
 }
 
+impl Host {
+    /// How many of its GPUs are given to one job at a time, as a whole.
+    pub(super) fn whole(&self) -> u64 {
+        self.gpus.iter().filter(|gpu| gpu.is_whole()).count() as u64
+    }
+}
+
 impl Gpu {
     /// Whether it is given to one job at a time, as a whole.
     pub(super) fn is_whole(&self) -> bool {

@@ -143,7 +143,7 @@ fn counts(
         let key = format!("{AVAILABLE}{NGPUS}");
         taken
             .lines
-            .push(format!("set node {vnode} {key} = {}", whole(host)));
+            .push(format!("set node {vnode} {key} = {}", host.whole()));
         let before = taken.before.entry(name.to_owned()).or_default();
         before.entry(key).or_insert(None);
     }
@@ -155,10 +155,6 @@ fn gpus_of(has: &Node) -> Option<u64> {
     let now = has.get(&format!("{AVAILABLE}{NGPUS}"))?.parse().ok()?;
     let noted = has.get(&format!("{AVAILABLE}{SITE_NGPUS}"));
     Some(site_number(now, noted.map(String::as_str)))
-}
-
-fn whole(host: &Host) -> u64 {
-    host.gpus.iter().filter(|gpu| gpu.is_whole()).count() as u64
 }
 
 /// Vnodes that a release before this one has made of the GPUs of a host.
@@ -245,7 +241,7 @@ impl<'a> Made<'a> {
                 // PBS counted none of itself.
                 (NGPUS, None) if noted.is_none() => continue,
                 (NGPUS, Some(host)) if noted.is_none() => {
-                    whole(host).saturating_sub(sum(&self.busy))
+                    host.whole().saturating_sub(sum(&self.busy))
                 }
                 _ if resource != NGPUS && self.busy.is_empty() => {
                     taken.lines.push(format!("unset node {own} {key}"));

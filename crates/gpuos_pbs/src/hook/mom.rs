@@ -278,8 +278,7 @@ fn spread(event: &Event) -> impl Iterator<Item = &String> {
     let jobs = event.jobs.iter().filter(move |(_, job)| {
         let has = Allocation::of(event, &job.exec_vnode).unwrap_or_default();
         let elsewhere = has.hosts.iter().any(|host| *host != this);
-        let gpus = has.has_whole() || has.has_parts() || has.has_slices();
-        job.session > 1 && elsewhere && gpus
+        job.session > 1 && elsewhere && has.has_any()
     });
     jobs.map(|(id, _)| id)
 }

@@ -97,11 +97,8 @@ pub(super) fn edits_at_end(event: &Event, host: &Host, orders: &MomOrders) -> Op
         return Some(edits);
     };
     shown(&mut edits, &own, told, host, room);
-    let vnodes: Vec<_> = own_vnodes(event, server).collect();
-    let of_gpus = vnodes.iter().filter_map(|(name, told)| counted(name, told));
-    let counted: u64 = of_gpus.map(|one| one.site).sum();
-    let whole = host.gpus.iter().filter(|gpu| gpu.is_whole()).count();
-    if counted == whole as u64 {
+    if seen(event, server).is_some_and(|seen| seen.counted == host.whole()) {
+        let vnodes: Vec<_> = own_vnodes(event, server).collect();
         let out = Published::parse(&room.shown).unwrap_or_default().out;
         // More than is described is said in mom's next list.
         let _ = count(&mut edits, &vnodes, host, (room.whole, out));

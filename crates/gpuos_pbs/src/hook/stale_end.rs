@@ -7,7 +7,6 @@ use super::event::{Ask, Event, Kind, Verdict};
 use super::mom::{HOOK_RERUN, own};
 use super::options::wish;
 use super::resources::CHECKPOINT;
-use super::vnodes::short;
 
 /// What is done about the first program of a later run on the host of its script, as JSON: pbs_server is asked, and a launch is refused once where the note
 /// is still there. `None`: it is none of those.
@@ -18,9 +17,8 @@ pub(super) fn answer(event: &Event) -> Option<String> {
         return None;
     }
     let has = Allocation::of(event, &job.exec_vnode).ok()?;
-    let has_gpus = own(event).is_some() && (has.has_whole() || has.has_parts() || has.has_slices());
-    let is_script_here = has.hosts.first() == Some(&short(&event.host));
-    if !is_script_here || !has_gpus && wish(&job.resources, CHECKPOINT).is_none() {
+    let has_gpus = own(event).is_some() && has.has_any();
+    if !has.is_of_script(event) || !has_gpus && wish(&job.resources, CHECKPOINT).is_none() {
         return None;
     }
     let Some(server) = &event.server else {
